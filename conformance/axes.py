@@ -1,0 +1,119 @@
+"""The axes of the matrix: modes, precisions and devices, one small table each.
+
+A precision is one row here. A mode is one row here and one builder in `modes.py`, or one call of
+`register_mode` from outside. Imports nothing of torch, so that planning and reporting stay light.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Prepare = Callable[..., Any]
+
+
+class UsageError(ValueError):
+    """What the person asked for cannot be done as asked; the message names the argument."""
+
+
+class NotProvenError(RuntimeError):
+    """A callable ran, but not in the mode, precision or device of its cell."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A callable in some mode, and the proof that it took effect.
+
+    Attributes:
+        call: takes the model's arguments.
+        proof: called after all runs; returns facts worth keeping, or raises `NotProvenError`.
+        parameters_of: the object whose `named_parameters` and `named_buffers` the callable uses;
+            None: the model that `prepare` was given.
+    """
+
+    call: Callable[..., Any]
+    proof: Callable[[], dict[str, Any]]
+    parameters_of: Any = None
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a callable is made from a model.
+
+    Attributes:
+        name: the axis value.
+        warm_calls: calls before the measured one; TorchScript specialises until its third.
+        prepare: the builder of a mode registered from outside; None: `modes.BUILDERS` has it.
+    """
+
+    name: str
+    warm_calls: int = 0
+    prepare: Prepare | None = None
+
+
+@dataclass(frozen=True)
+class Precision:
+    """In which numbers a model runs.
+
+    Attributes:
+        name: the axis value.
+        autocast: dtype name for torch.autocast, or "" for none.
+        unit: unit roundoff u of the arithmetic.
+        quantum: smallest positive number, a subnormal.
+        dropped_bits: low mantissa bits of a float32 that a trip through this format zeroes.
+    """
+
+    name: str
+    autocast: str
+    unit: float
+    quantum: float
+    dropped_bits: int
+
+
+MODES = {mode.name: mode for mode in (Mode("eager"), Mode("scripted", warm_calls=3), Mode("compiled"))}
+
+PRECISIONS = {
+    precision.name: precision
+    for precision in (
+        Precision("fp32", "", 2.0**-24, 2.0**-149, 0),
+        Precision("amp_fp16", "float16", 2.0**-11, 2.0**-24, 13),
+        Precision("amp_bf16", "bfloat16", 2.0**-8, 2.0**-133, 16),
+    )
+}
+
+DEVICES = ("cpu", "cuda")
+
+
+def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0) -> Mode:
+    """Add a mode: a way to make the callable, with its proof.
+
+    Args:
+        name: lower-case identifier, not taken yet.
+        prepare: called as prepare(model) in the cell's own process; returns a `Prepared`.
+        warm_calls: calls to make before the measured one.
+
+    Raises:
+        UsageError: the name is malformed or taken, or prepare is not callable.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise UsageError(f"mode name {name!r}: want lower-case letters, digits and '_'")
+    if name in MODES:
+        raise UsageError(f"mode {name!r} is already registered")
+    if not callable(prepare):
+        raise UsageError(f"mode {name!r}: prepare must be callable, got {prepare!r}")
+    MODES[name] = Mode(name, warm_calls, prepare)
+    return MODES[name]
+
+
+def choose(axis: str, known: tuple[str, ...], asked: tuple[str, ...]) -> tuple[str, ...]:
+    """The asked values of an axis in table order, all of them when none is asked.
+
+    Raises:
+        UsageError: a value is not in the table.
+    """
+    for value in asked:
+        if value not in known:
+            raise UsageError(f"unknown {axis} {value!r}; known: {', '.join(known)}")
+    return tuple(value for value in known if value in asked) if asked else known

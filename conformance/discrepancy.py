@@ -1,0 +1,124 @@
+"""Measures how far a tensor lies from the oracle's. It never decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far one tensor lies from the oracle, over the elements that are finite in both.
+
+    Attributes:
+        absolute: ‖y − y*‖.
+        slices: for each axis of the yardstick, ‖y − y*‖ of every index.
+        point: largest |y_i − y*_i| / (|y*_i| + rms); `worst` is its flat index.
+        gain: |⟨y − y*, y*⟩| / ‖y*‖².
+    """
+
+    absolute: float
+    slices: tuple[torch.Tensor, ...]
+    point: float
+    gain: float
+    worst: int = 0
+
+    def to_tree(self) -> dict[str, Any]:
+        return {**vars(self), "slices": list(self.slices)}
+
+    @classmethod
+    def from_tree(cls, tree: dict[str, Any]) -> Distance:
+        return cls(**{**tree, "slices": tuple(tree["slices"])})
+
+
+def farthest(distances: Iterable[Distance]) -> Distance:
+    """The worst value of every measure over several tensors: what the probes' strayings bound."""
+    many = list(distances)
+    return Distance(
+        max(d.absolute for d in many),
+        tuple(torch.stack(rows).amax(0) for rows in zip(*(d.slices for d in many), strict=True)),
+        max(d.point for d in many),
+        max(d.gain for d in many),
+    )
+
+
+class Yardstick:
+    """The oracle's tensor, made ready to measure others against it.
+
+    Attributes:
+        oracle: float64 values; a complex tensor is seen as pairs of reals.
+        shape: as the model returned it.
+        finite: where the oracle is finite.
+        norm, rms: of the finite elements.
+        axes: those of size ≥ 2 whose slices have ≥ 2 elements.
+        slice_norms: for each of these axes, the norm of every index.
+    """
+
+    def __init__(self, oracle: torch.Tensor) -> None:
+        self.shape = tuple(oracle.shape)
+        self.is_rounded = oracle.is_floating_point() or oracle.is_complex()
+        self.oracle = flat_reals(oracle)
+        self.finite = self.oracle.isfinite()
+        self.all_finite = bool(self.finite.all())
+        self.values = self.oracle if self.all_finite else self.oracle.where(self.finite, 0.0)
+        self.norm = float(self.values.norm())
+        count = int(self.finite.sum())
+        self.rms = self.norm / math.sqrt(count) if count else 0.0
+        sizes = tuple(self.oracle.shape)
+        self.axes = tuple(
+            axis for axis, size in enumerate(sizes) if size >= 2 and self.oracle.numel() // size >= 2
+        )
+        self.slice_norms = self._by_slice(self.values.square())
+
+    def distance(self, y: torch.Tensor) -> Distance:
+        """Measure a tensor of the same shape."""
+        reals = flat_reals(y)
+        gap = reals - self.values
+        if not (self.all_finite and bool(reals.isfinite().all())):
+            gap = gap.where(self.finite & reals.isfinite(), 0.0)
+        scaled = gap.abs() / (self.values.abs() + self.rms)
+        scaled = scaled.nan_to_num(0.0, posinf=math.inf)  # 0/0 where the whole oracle is zero and met
+        worst = int(scaled.argmax()) if scaled.numel() else 0
+        square = self.norm * self.norm
+        return Distance(
+            float(gap.norm()),
+            self._by_slice(gap.square()),
+            float(scaled.flatten()[worst]) if scaled.numel() else 0.0,
+            abs(float((gap * self.values).sum())) / square if square else 0.0,
+            worst,
+        )
+
+    def _by_slice(self, squares: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        every = range(squares.dim())
+        return tuple(squares.sum([a for a in every if a != axis]).sqrt() for axis in self.axes)
+
+    def index(self, flat: int) -> tuple[int, ...]:
+        """A flat index as a position in the tensor."""
+        position = torch.unravel_index(torch.tensor(flat), self.oracle.shape)
+        return tuple(int(p) for p in position)[: len(self.shape)]
+
+
+def flat_reals(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's numbers as float64 on the CPU; complex ones as pairs along a new last axis."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.detach().to(device="cpu", dtype=torch.float64)
+
+
+def dropped_bits_share(y: torch.Tensor, yardstick: Yardstick, bits: int) -> float:
+    """Share of float32 elements with this many zero low bits, among those whose oracle has some set there.
+
+    NaN where fewer than two elements can tell.
+    """
+    mask = (1 << bits) - 1
+    found = flat_reals(y).to(torch.float32).view(torch.int32)
+    wanted = yardstick.values.to(torch.float32).view(torch.int32)
+    telling = ((wanted & mask) != 0) & yardstick.finite
+    count = int(telling.sum())
+    if count < 2:  # noqa: PLR2004 -- one element proves nothing
+        return math.nan
+    return float(((found & mask) == 0)[telling].double().mean())

@@ -1,0 +1,225 @@
+"""One evaluation of a callable: outputs, gradients, second derivatives, buffers, and what it changed.
+
+The oracle, its probes and every cell go through the same code, so that they are asked the same question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from conformance import inputs
+from conformance.axes import NotProvenError, Precision
+from zoo.spec import Call, SpecError
+
+Tensors = dict[str, torch.Tensor | None]
+FIRST, SECOND = "gradient of", "second gradient of"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to evaluate: the arguments, and what to ask of them.
+
+    Attributes:
+        call: the arguments, on the device and in the dtypes of the run.
+        names: leaf names of the arguments, from `inputs.named_inputs`.
+        seed: of the cotangents, which must be the same in every run of a case.
+        differentiate: ask for the gradients of inputs and parameters.
+        second: ask for Hessian-vector products too.
+        mutates: names of inputs that may change.
+        precision, device: the autocast to run forward under; None for none.
+        scale: power of two on the cotangents, taken out of the gradients again, so that small float16
+            gradients do not vanish.
+    """
+
+    call: Call
+    names: dict[str, Any]
+    seed: tuple[object, ...]
+    differentiate: bool = True
+    second: bool = False
+    mutates: tuple[str, ...] = ()
+    precision: Precision | None = None
+    device: str = "cpu"
+    scale: float = 1.0
+
+
+@dataclass
+class Answer:
+    """What came back.
+
+    Attributes:
+        tensors: by name: "output…", "gradient of …", "second gradient of …", "buffer …", "… after".
+        requires_grad: of every output tensor.
+        changed: inputs and parameters that forward altered without leave.
+        refused: why second derivatives were refused, where they were.
+    """
+
+    tensors: Tensors = field(default_factory=dict)
+    requires_grad: dict[str, bool] = field(default_factory=dict)
+    changed: list[str] = field(default_factory=list)
+    refused: str = ""
+
+
+def evaluate(call: Callable[..., Any], owner: Any, question: Question) -> Answer:
+    """Run forward, backward and, if asked, a second backward.
+
+    Args:
+        call: the callable of some mode.
+        owner: the module whose parameters and buffers it uses, or a plain function.
+        question: what to ask.
+
+    Raises:
+        SpecError: an output is no tensor.
+        NotProvenError: autocast was off after forward.
+    """
+    answer = Answer()
+    leaves = _leaves(owner, question)
+    before = {name: leaf.detach().clone() for name, leaf in leaves.items()}
+    outputs = _forward(call, question)
+    answer.requires_grad = {name: t.requires_grad for name, t in outputs.items() if t is not None}
+    answer.tensors |= {name: t if t is None else t.detach().clone() for name, t in outputs.items()}
+    if question.differentiate:
+        answer.tensors |= _prefixed(FIRST, _gradients(outputs, leaves, question))
+    for name, leaf in leaves.items():
+        if name in question.mutates:
+            answer.tensors[f"{name} after"] = leaf.detach().clone()
+        elif not same_bytes(before[name], leaf):
+            answer.changed.append(name)
+    for name, buffer in _buffers(owner).items():
+        answer.tensors[f"buffer {name}"] = buffer.detach().clone()
+    return answer
+
+
+def differentiate_twice(
+    call: Callable[..., Any], owner: Any, question: Question, wanted: Collection[str] | None = None
+) -> Tensors:
+    """Hessian-vector products: the gradient of ⟨gradient, random direction⟩, by name.
+
+    Args:
+        call, owner, question: as for `evaluate`.
+        wanted: tensors known to have a second derivative; asking for these alone makes a mode that has lost
+            the graph raise, where allow_unused would have it return None in silence. None: ask for all.
+
+    Raises:
+        Whatever the mode raises; torch.compile refuses second derivatives.
+    """
+    leaves = {name: t for name, t in _leaves(owner, question).items() if t.requires_grad}
+    outputs = _forward(call, question)
+    first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)
+    slopes = [
+        (g * inputs.cotangent(f"direction of {name}", g, question.seed)).real.sum()
+        if g.is_complex()
+        else (g * inputs.cotangent(f"direction of {name}", g, question.seed)).sum()
+        for name, g in first.items()
+        if g is not None and g.requires_grad
+    ]
+    asked = {name: t for name, t in leaves.items() if wanted is None or f"{SECOND} {name}" in wanted}
+    if not slopes or not asked:
+        return _prefixed(SECOND, dict.fromkeys(leaves))
+    total = torch.stack(slopes).sum()
+    second = torch.autograd.grad(total, list(asked.values()), allow_unused=wanted is None)
+    named: Tensors = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
+    return _prefixed(SECOND, _unscaled(named, question.scale))
+
+
+def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors hold the same bits, NaNs and the sign of zero included."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.numel() == 0:
+        return True
+    left, right = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
+    return torch.equal(left, right)
+
+
+def reset(owner: Any, state: dict[str, torch.Tensor]) -> None:
+    """Put parameters and buffers back, in place, so that nothing recompiles."""
+    if isinstance(owner, torch.nn.Module):
+        with torch.no_grad():
+            for name, parameter in owner.named_parameters():
+                parameter.copy_(state[name])
+    reset_buffers(owner, state)
+
+
+def reset_buffers(owner: Any, state: dict[str, torch.Tensor]) -> None:
+    """Put the buffers back, in place."""
+    with torch.no_grad():
+        for name, buffer in _buffers(owner).items():
+            buffer.copy_(state[name])
+
+
+def state_of(owner: Any) -> dict[str, torch.Tensor]:
+    """Copies of all parameters and buffers by name."""
+    if not isinstance(owner, torch.nn.Module):
+        return {}
+    named = dict(owner.named_parameters()) | _buffers(owner)
+    return {name: tensor.detach().clone() for name, tensor in named.items()}
+
+
+def _leaves(owner: Any, question: Question) -> dict[str, torch.Tensor]:
+    leaves: dict[str, torch.Tensor] = {}
+    for name, leaf in question.names.items():
+        if isinstance(leaf, torch.Tensor) and not any(leaf is other for other in leaves.values()):
+            if inputs.is_rounded(leaf) and name not in question.mutates:
+                leaf.requires_grad_(question.differentiate)
+            leaves[name] = leaf
+    if isinstance(owner, torch.nn.Module):
+        leaves |= dict(owner.named_parameters())
+    return leaves
+
+
+def _buffers(owner: Any) -> dict[str, torch.Tensor]:
+    return dict(owner.named_buffers()) if isinstance(owner, torch.nn.Module) else {}
+
+
+def _forward(call: Callable[..., Any], question: Question) -> Tensors:
+    precision, device = question.precision, question.device
+    context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if precision is not None and precision.autocast:
+        context = torch.autocast(device, dtype=getattr(torch, precision.autocast))
+    with context:
+        returned = call(*question.call.args, **question.call.kwargs)
+        if precision is not None and bool(precision.autocast) != torch.is_autocast_enabled(device):
+            raise NotProvenError(f"autocast was {'off' if precision.autocast else 'on'} when forward returned")
+    outputs = inputs.named_leaves(returned, "output")
+    for name, leaf in outputs.items():
+        if leaf is not None and not isinstance(leaf, torch.Tensor):
+            raise SpecError(f"{name} is of type {type(leaf).__name__}; a model returns tensors, or containers of them")
+        if leaf is not None and leaf.layout != torch.strided:
+            raise SpecError(f"{name}: {inputs.NO_LAYOUT}, got layout {leaf.layout}")
+    return outputs
+
+
+def _gradients(
+    outputs: Tensors,
+    leaves: dict[str, torch.Tensor],
+    question: Question,
+    *,
+    create_graph: bool = False,
+    unscale: bool = True,
+) -> Tensors:
+    wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    roots = {name: t for name, t in outputs.items() if t is not None and t.requires_grad}
+    if not wanted or not roots:
+        return dict.fromkeys(wanted)
+    cotangents = [inputs.cotangent(name, t, question.seed) for name, t in roots.items()]
+    if question.scale != 1.0:
+        cotangents = [c * question.scale for c in cotangents]
+    found = torch.autograd.grad(
+        list(roots.values()), list(wanted.values()), cotangents, create_graph=create_graph, allow_unused=True
+    )
+    named = dict(zip(wanted, found, strict=True))
+    return _unscaled(named, question.scale) if unscale else named
+
+
+def _unscaled(gradients: Tensors, scale: float) -> Tensors:
+    """Take the scale out again; exact, since it is a power of two."""
+    return {name: g if g is None or scale == 1.0 else g.detach() / scale for name, g in gradients.items()}
+
+
+def _prefixed(prefix: str, tensors: Tensors) -> Tensors:
+    return {f"{prefix} {name}": t if t is None else t.detach() for name, t in tensors.items()}

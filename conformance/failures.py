@@ -1,0 +1,21 @@
+"""Says what an exception means."""
+
+from __future__ import annotations
+
+import torch
+
+REFUSALS = ("can't allocate memory", "not enough memory", "out of memory")
+LONGEST = 300
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """Whether memory was refused; the CPU allocator says so in a plain RuntimeError."""
+    if isinstance(problem, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(problem, RuntimeError) and any(text in str(problem) for text in REFUSALS)
+
+
+def one_line(problem: BaseException) -> str:
+    """The exception's text on one line, its end cut off where it runs on."""
+    text = " ".join(str(problem).split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -1,0 +1,173 @@
+"""Runs one function in a fresh process and says how it ended: result, crash, timeout.
+
+TorchScript keeps the first autocast dtype for the life of a process, the recompile limit turns compiled
+into eager, and a compiler can crash; so every cell gets its own process. A fork server with torch already
+imported gives one in some 30 ms. Only the parent's deadline counts: native code hears no Python alarm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+GRACE_SECONDS = 5.0  # for a child that has answered to leave
+MAX_MESSAGE_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended.
+
+    Attributes:
+        kind: "answered", "crashed" or "timed out".
+        answer: what the function returned, after a trip through JSON.
+        phase: the last one it reported.
+        message: one line on a death: signal, exit code, or deadline.
+        seconds: wall time from start to end.
+    """
+
+    kind: str
+    answer: Any = None
+    phase: str = "start"
+    message: str = ""
+    seconds: float = 0.0
+
+
+def run(target: str, task: dict[str, Any], *, deadline: float, method: str = "forkserver") -> Ending:
+    """Call `target` ("package.module:function") as function(task, enter_phase) in a fresh process.
+
+    Args:
+        target: the function; it takes the task and a function that reports the phase it is in, and
+            returns something JSON can hold.
+        task: JSON-like arguments.
+        deadline: seconds until the process and everything it started are killed.
+        method: "forkserver", or "spawn" for a process that shares nothing.
+    """
+    started = time.monotonic()
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["conformance.preload"])
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(theirs, target, task))  # type: ignore[attr-defined]
+    with _without_main():
+        process.start()
+    theirs.close()
+    try:
+        kind, answer, phase = _listen(ours, process.sentinel, started + deadline)
+        if kind == "answered":
+            process.join(GRACE_SECONDS)
+    finally:
+        _kill_everything(process.pid)
+        process.join()
+        ours.close()
+    message = ""
+    if kind == "timed out":
+        message = f"no answer within {deadline:g} s"
+    elif kind == "crashed" or process.exitcode != 0:
+        kind, message = "crashed", _cause_of_death(process.exitcode, answered=kind == "answered")
+    return Ending(kind, answer, phase, message, time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the parent's main module: a child would import it again, and so run a script twice."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _listen(pipe: Connection, sentinel: int, deadline: float) -> tuple[str, Any, str]:
+    phase = "start"
+    while True:
+        ready = wait([pipe, sentinel], timeout=max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return "timed out", None, phase
+        if pipe not in ready:
+            return "crashed", None, phase
+        try:
+            message = json.loads(pipe.recv_bytes(MAX_MESSAGE_BYTES))
+        except (EOFError, OSError, ValueError):
+            wait([sentinel], timeout=GRACE_SECONDS)
+            return "crashed", None, phase
+        if "phase" in message:
+            phase = message["phase"]
+        else:
+            return "answered", message["answer"], phase
+
+
+def _cause_of_death(exitcode: int | None, *, answered: bool) -> str:
+    late = " after its answer" if answered else ""
+    if exitcode is None or exitcode >= 0:
+        return f"left with exit code {exitcode}{late or ' and no answer'}"
+    name = signal.Signals(-exitcode).name
+    hint = " (perhaps by the system, for want of memory)" if name == "SIGKILL" and not answered else ""
+    return f"killed by {name}{late}{hint}"
+
+
+def _kill_everything(pid: int | None) -> None:
+    """Kill the child, its session, and descendants that left the session: no compiler outlives its cell."""
+    if pid is None:
+        return
+    for victim in [*_descendants(pid), pid]:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(victim, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            after_name = entry.read_text(errors="replace").rpartition(")")[2].split()
+            children.setdefault(int(after_name[1]), []).append(int(entry.parent.name))
+    pending = [pid]
+    while pending:
+        found = children.get(pending.pop(), [])
+        yield from found
+        pending += found
+
+
+def _child(pipe: Connection, target: str, task: dict[str, Any]) -> None:
+    os.setsid()
+    _die_with_parent()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # the system's killer picks the cell, not the run
+    _silence()
+    module, _, function = target.partition(":")
+
+    def enter_phase(name: str) -> None:
+        pipe.send_bytes(json.dumps({"phase": name}).encode())
+
+    answer = getattr(importlib.import_module(module), function)(task, enter_phase)
+    pipe.send_bytes(json.dumps({"answer": answer}, allow_nan=False).encode())
+
+
+def _silence() -> None:
+    """Send what models and compilers print to nowhere: the pipe is the only channel."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this process when the fork server goes (Linux; elsewhere nothing happens)."""
+    pr_set_pdeathsig = 1
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

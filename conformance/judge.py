@@ -1,0 +1,194 @@
+"""Says what an observation means under a contract. Pure: records in, verdict out, no torch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from conformance.records import Discrepancy, Measure, Observation, Verdict
+
+NORM_CAP = 0.5  # beyond this even zeros, whose error is 1, come near to passing
+ENDINGS = {
+    "not proven": "VOID",
+    "no oracle": "INCONCLUSIVE",
+    "invalid": "INVALID",
+    "random": "UNSTABLE",
+    "crashed": "CRASH",
+    "timed out": "TIMEOUT",
+    "out of memory": "OOM",
+    "raised": "ERROR",
+}
+
+Expectation = Mapping[str, Any]
+
+
+def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()) -> Verdict:
+    """The verdict on one cell.
+
+    Args:
+        cell: its id.
+        seen: what was observed.
+        expectations: those of the spec that concern this cell on this torch, as mappings.
+    """
+    renamed = [e for e in expectations if e["outcome"] == "dtype"]
+    verdict = _plain_verdict(cell, seen, {e["tensor"]: e["dtype"] for e in renamed})
+    verdict = replace(verdict, margin=_worst_margin(seen), notes=_notes(seen), observation=seen)
+    refusals = [e for e in expectations if e["outcome"] == "refuses"]
+    others = [e for e in expectations if e["outcome"] not in ("dtype", "refuses")]
+    for expected in refusals:
+        if _refused(seen, expected):
+            return replace(verdict, status="UNSUPPORTED", short="refused", text=seen.message, **_why(expected))
+    for expected in others:
+        if _came_true(verdict, seen, expected):
+            return replace(verdict, status="EXPECTED", short=expected["outcome"], **_why(expected))
+    if verdict.status != "PASS":
+        return verdict
+    for expected in (*refusals, *others):
+        text = f"declared {expected['outcome']} did not happen: {expected['reason']}"
+        return replace(verdict, status="STALE", text=text, short="stale", **_why(expected))
+    if renamed:
+        return _with_renamed_dtypes(verdict, seen, renamed)
+    return verdict
+
+
+def failed_gate(seen: Discrepancy) -> Measure | None:
+    """The first gate that says no to a tensor: structure, dtype, class, exact, the values, precision."""
+    for measure in seen.measures:
+        if measure.gate == "structure" and not measure.met:
+            return measure
+    if seen.dtype_asked and seen.dtype != seen.dtype_asked:
+        return Measure("dtype", math.inf, 0.0, f"{seen.dtype}, the contract says {seen.dtype_asked}")
+    return next((m for m in seen.measures if not m.met and m.gate != "stable"), None)
+
+
+def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> Verdict:
+    """The verdict with no expectation but those on dtypes."""
+    if seen.ending in ENDINGS:
+        status = ENDINGS[seen.ending]
+        error = f"{seen.error}: " if seen.error and seen.ending == "raised" else ""
+        where = f"in phase {seen.phase}: " if seen.phase else ""
+        return Verdict(cell, status, f"{where}{error}{seen.message}", short=status)
+    for found in seen.discrepancies:
+        for measure in found.measures:
+            if measure.gate == "stable" and not measure.met:
+                text = _line(found, measure, "a second identical call differs")
+                return Verdict(cell, "UNSTABLE", text, short="UNSTABLE")
+    if seen.changed:
+        text = f"structure  {seen.changed[0]} changed in forward, undeclared"
+        return Verdict(cell, "FAIL", text, short="structure")
+    for found in _in_gate_order(seen.discrepancies, dtypes):
+        measure = failed_gate(found)
+        if measure is not None:
+            return Verdict(cell, "FAIL", _line(found, measure), short=_short(measure))
+    for found in seen.discrepancies:
+        weakness = _powerless(found)
+        if weakness:
+            return Verdict(cell, "INCONCLUSIVE", f"power  {found.tensor}, case {found.case}: {weakness}", short="power")
+    return Verdict(cell, "PASS")
+
+
+def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
+    """With the declared dtypes in place of the contract's; structure and dtype faults first, then the worst."""
+    held = [replace(d, dtype_asked=dtypes.get(d.tensor, d.dtype_asked)) for d in found]
+    order = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision")
+
+    def rank(d: Discrepancy) -> tuple[int, float]:
+        measure = failed_gate(d)
+        return (len(order), 0.0) if measure is None else (order.index(measure.gate), -measure.margin)
+
+    return sorted(held, key=rank)
+
+
+def _powerless(found: Discrepancy) -> str:
+    if found.accepted:
+        return f"the gates accept {' and '.join(found.accepted)}"
+    norm = next((m for m in found.measures if m.gate == "norm"), None)
+    if norm is not None and found.kind != "null" and norm.budget > NORM_CAP:
+        return f"rounding alone may move it by {norm.budget:.2g} of its size"
+    return ""
+
+
+def _refused(seen: Observation, expected: Expectation) -> bool:
+    return (
+        seen.ending == "raised"
+        and seen.error == expected["error"]
+        and re.search(expected["match"], seen.message) is not None
+    )
+
+
+def _came_true(verdict: Verdict, seen: Observation, expected: Expectation) -> bool:
+    if verdict.status != expected["outcome"]:
+        return False
+    if verdict.status == "ERROR":
+        return seen.error == expected["error"] and re.search(expected["match"], seen.message) is not None
+    if verdict.status != "FAIL":
+        return re.search(expected["match"], verdict.text) is not None
+    return all(_is_declared(found, measure, expected) for found, measure in _failures(seen)) and not seen.changed
+
+
+def _failures(seen: Observation) -> Iterator[tuple[Discrepancy, Measure]]:
+    for found in seen.discrepancies:
+        measure = failed_gate(found)
+        if measure is not None:
+            yield found, measure
+
+
+def _is_declared(found: Discrepancy, measure: Measure, expected: Expectation) -> bool:
+    """Every tensor that fails must be one the expectation speaks of; a worse failure is not swallowed."""
+    return (
+        (not expected["tensor"] or found.tensor == expected["tensor"])
+        and (not expected["case"] or found.case == expected["case"])
+        and (not expected["gate"] or measure.gate == expected["gate"])
+    )
+
+
+def _with_renamed_dtypes(verdict: Verdict, seen: Observation, renamed: Sequence[Expectation]) -> Verdict:
+    for expected in renamed:
+        tensors = [d for d in seen.discrepancies if d.tensor == expected["tensor"]]
+        if not tensors or all(d.dtype == d.dtype_asked for d in tensors):
+            text = f"{expected['tensor']} has the contract's dtype again, declared {expected['dtype']}"
+            return replace(verdict, status="STALE", text=text, short="stale", **_why(expected))
+    first = renamed[0]
+    text = f"{first['tensor']} is {first['dtype']}"
+    return replace(verdict, status="EXPECTED", text=text, short=first["dtype"], **_why(first))
+
+
+def _why(expected: Expectation) -> dict[str, str]:
+    return {"reason": expected["reason"], "link": expected["link"]}
+
+
+def _line(found: Discrepancy, measure: Measure, what: str = "") -> str:
+    place = f"{measure.gate}  {found.tensor}, case {found.case}"
+    if what:
+        return f"{place}: {what}"
+    if math.isinf(measure.value) or measure.gate in ("exact", "precision"):
+        return f"{place}: {measure.detail or 'not finite'}"
+    where = f", {measure.detail}" if measure.detail else ""
+    return f"{place}: error {measure.value:.2g}, budget {measure.budget:.2g}{where}"
+
+
+def _short(measure: Measure) -> str:
+    finite = math.isfinite(measure.margin) and measure.gate in ("norm", "slice", "gain", "pointwise")
+    return f"{measure.gate} {measure.margin:.2g}" if finite else measure.gate
+
+
+def _worst_margin(seen: Observation) -> float | None:
+    margins = [m.margin for d in seen.discrepancies for m in d.measures if m.gate != "precision"]
+    return max(margins, default=None)
+
+
+def _notes(seen: Observation) -> tuple[str, ...]:
+    """What a green cell still has to say."""
+    notes = []
+    weak = sum(len(d.weak) for d in seen.discrepancies)
+    if weak:
+        notes.append(f"{weak} small parts lie below this precision's noise and were not judged on their own")
+    refused = seen.facts.get("second order refused")
+    if refused:
+        notes.append(f"second derivatives refused: {refused}")
+    if seen.facts.get("graph breaks"):
+        notes.append(f"{seen.facts['graph breaks']} graph breaks")
+    return tuple(notes)

@@ -1,0 +1,99 @@
+"""Builds the callable of a mode, and the proof that the mode took effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.axes import Mode, NotProvenError, Prepared
+from zoo.spec import Spec
+
+MANY_RECOMPILES = 64  # a case may bring a new shape; past the limit torch would silently run eager
+
+
+def prepare(mode: Mode, spec: Spec, build: Callable[..., Any]) -> Prepared:
+    """Make the callable.
+
+    Args:
+        mode: built in or registered.
+        spec: whose claims the proof counts against.
+        build: returns the model, on representable weights, from the spec's builder or the one given it.
+    """
+    if mode.prepare is not None:
+        model = build()
+        made = mode.prepare(model)
+        if not isinstance(made, Prepared):
+            raise TypeError(f"mode {mode.name!r}: prepare must return a Prepared, got {type(made).__name__}")
+        return Prepared(made.call, made.proof, model if made.parameters_of is None else made.parameters_of)
+    return BUILDERS[mode.name](spec, build)
+
+
+def _eager(spec: Spec, build: Callable[..., Any]) -> Prepared:  # noqa: ARG001
+    model = build()
+    return Prepared(model, dict, model)
+
+
+def _scripted(spec: Spec, build: Callable[..., Any]) -> Prepared:
+    model = build(spec.scripted) if spec.scripted is not None else torch.jit.script(build())
+
+    def proof() -> dict[str, Any]:
+        if not isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+            raise NotProvenError(f"scripting gave a {type(model).__name__}, no ScriptModule or ScriptFunction")
+        return {}
+
+    return Prepared(model, proof, model)
+
+
+def _compiled(spec: Spec, build: Callable[..., Any]) -> Prepared:
+    import torch._dynamo  # noqa: PLC0415 -- eager and scripted cells must not pay for it
+    from torch._dynamo.utils import counters  # noqa: PLC0415
+    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415
+
+    config = torch._dynamo.config  # noqa: SLF001 -- there is no public name for the switches below
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    setattr(config, limit, MANY_RECOMPILES)
+    for switch in ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"):
+        if hasattr(config, switch):
+            setattr(config, switch, True)
+            break
+    calls = {"made": 0, "compiled": 0}
+
+    def backend(graph: Any, examples: Any, **options: Any) -> Callable[..., Any]:
+        compiled = compile_fx(graph, examples, **options)
+
+        def counted(*arguments: Any) -> Any:
+            calls["compiled"] += 1
+            return compiled(*arguments)
+
+        return counted
+
+    model = build()
+    inner = torch.compile(model, backend=backend, dynamic=False)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        served = calls["compiled"]
+        returned = inner(*args, **kwargs)
+        calls["made"] += 1
+        if calls["compiled"] == served:
+            reasons = "; ".join(counters["graph_break"]) or "nothing was captured"
+            raise NotProvenError(f"a call ran no compiled graph, it fell back to eager: {' '.join(reasons.split())[:200]}")
+        return returned
+
+    def proof() -> dict[str, Any]:
+        breaks = sum(counters["graph_break"].values())
+        if breaks and spec.one_graph:
+            reasons = "; ".join(" ".join(r.split()) for r in counters["graph_break"])
+            raise NotProvenError(f"the spec claims one graph, found {breaks} graph breaks: {reasons[:200]}")
+        hits, misses = (counters["inductor"][f"fxgraph_cache_{what}"] for what in ("hit", "miss"))
+        return {
+            "graphs": counters["stats"]["unique_graphs"],
+            "graph breaks": breaks,
+            "cache": "miss" if misses else "hit" if hits else "off",
+        }
+
+    return Prepared(call, proof, model)
+
+
+BUILDERS = {"eager": _eager, "scripted": _scripted, "compiled": _compiled}

@@ -1,0 +1,21 @@
+"""What the fork server imports before any cell: torch and, where a compiler is at hand, its front ends.
+
+It only imports. A parent that has run one parallel region makes its forked children hang, so no op may
+run here, and nothing may touch an accelerator.
+"""
+
+import contextlib
+import os
+
+import torch
+
+if os.environ.get("CONFORMANCE_PRELOAD") == "compiler":
+    import torch._dynamo
+    import torch._inductor.compile_fx
+
+    with contextlib.suppress(ImportError):
+        from torch._inductor import cpu_vec_isa
+
+        cpu_vec_isa.valid_vec_isa_list()  # cached for the life of the process, and so for every child
+
+__all__ = ["torch"]

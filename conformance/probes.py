@@ -1,0 +1,142 @@
+"""The oracle run again with every rounding perturbed: how far an honest implementation may stray.
+
+Monte Carlo arithmetic: every ATen op that rounds has its operands and results multiplied by 1 + η·ξ,
+ξ uniform in [−1, 1] and fresh for each element, in forward and backward. η is four unit roundoffs, or
+4·2⁻²⁴·√L where an op sums over L terms in an order of its own choice, whichever is more.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.axes import PRECISIONS, Precision
+from conformance.budget import NOISE
+from conformance.inputs import is_rounded
+
+RUNS = 8
+
+# Ops that move, select or compare numbers without rounding any; views are recognised by their schema.
+MOVES = frozenset(
+    """
+    abs alias amax amin arange bernoulli broadcast_tensors cat clamp clamp_max clamp_min clone complex conj_physical
+    constant_pad_nd contiguous copy cummax cummin detach diag_embed diagonal_backward diagonal_scatter embedding
+    empty empty_like empty_strided fill flip full full_like gather hardtanh hardtanh_backward im2col index
+    index_copy index_fill index_select isin lift_fresh lift_fresh_copy masked_fill
+    masked_scatter masked_select max max_pool2d_with_indices maximum median min minimum nan_to_num neg new_empty
+    new_empty_strided new_full new_ones new_zeros ones ones_like pixel_shuffle rand_like randn_like
+    relu repeat replication_pad1d replication_pad2d resize roll rot90 scalar_tensor scatter select_backward
+    select_scatter set set_data sgn sign slice_backward slice_scatter sort stack take topk threshold
+    threshold_backward _to_copy tril triu unfold_copy value_selecting_reduction_backward view_as_complex_copy
+    where zero zeros zeros_like
+    """.split()
+)
+BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
+REDUCTIONS = frozenset({"sum", "mean", "nansum", "cumsum", "prod", "cumprod", "trace"})
+
+
+class Rounding(TorchDispatchMode):
+    """Perturbs every rounding while active.
+
+    Args:
+        precision: whose unit roundoff to perturb by.
+        generator: of the perturbations.
+    """
+
+    def __init__(self, precision: Precision, generator: torch.Generator) -> None:
+        super().__init__()
+        self._unit = precision.unit
+        self._generator = generator
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__.rstrip("_")
+        if func.is_view or name in MOVES or not _has_rounded((args, kwargs)) or _adds_single_terms(name, func, args):
+            return func(*args, **kwargs)
+        eta = NOISE * max(self._unit, PRECISIONS["fp32"].unit * math.sqrt(_terms(name, args)))
+        written = _written(name, func, args, kwargs)
+
+        def perturb(leaf: Any) -> Any:
+            return self._perturbed(leaf, eta) if is_rounded(leaf) and not _among(leaf, written) else leaf
+
+        result = func(*pytree.tree_map(perturb, args), **pytree.tree_map(perturb, kwargs))
+        for tensor in written:
+            tensor.copy_(self._perturbed(tensor, eta))
+        return pytree.tree_map(perturb, result)
+
+    def _perturbed(self, tensor: torch.Tensor, eta: float) -> torch.Tensor:
+        noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
+        return tensor * noise.mul_(2.0 * eta).add_(1.0 - eta)
+
+
+def _has_rounded(tree: Any) -> bool:
+    return any(is_rounded(leaf) for leaf in pytree.tree_leaves(tree))
+
+
+def _among(leaf: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
+    return any(leaf is tensor for tensor in tensors)
+
+
+def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Floating tensors the op writes in place; batch norms do so without saying it in their schema."""
+    if name in BATCH_NORMS:
+        return [t for t in args[3:5] if is_rounded(t)]
+    schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
+    given = {**dict(zip((a.name for a in schema), args, strict=False)), **kwargs}
+    return [
+        given[a.name]
+        for a in schema
+        if a.alias_info is not None and a.alias_info.is_write and is_rounded(given.get(a.name))
+    ]
+
+
+def _adds_single_terms(name: str, func: Any, args: tuple[Any, ...]) -> bool:
+    """A reduction over axes of size one: every sum has one term, nothing rounds."""
+    if name not in REDUCTIONS or not args or not isinstance(args[0], torch.Tensor):
+        return False
+    shape, axes = args[0].shape, args[1] if len(args) > 1 else None
+    if axes is None or func._overloadname == "default":  # noqa: SLF001
+        return args[0].numel() <= 1
+    axes = [axes] if isinstance(axes, int) else axes
+    return all(shape[axis] == 1 for axis in axes) if axes else args[0].numel() <= 1
+
+
+def _terms(name: str, args: tuple[Any, ...]) -> int:  # noqa: PLR0911 -- one line for each family
+    """How many terms the op sums for each result."""
+    shapes = [tuple(a.shape) for a in args if isinstance(a, torch.Tensor)]
+    if not shapes:
+        return 1
+    match name:
+        case "mm" | "bmm" | "addmm" | "baddbmm" | "mv" | "dot" | "addmv" | "linear":
+            return shapes[-2][-1] if len(shapes) > 1 else 1
+        case "convolution" | "_convolution" | "mkldnn_convolution":
+            return math.prod(shapes[1][1:])
+        case "convolution_backward":
+            gradient, _, weight = shapes[:3]
+            positions = gradient[0] * math.prod(gradient[2:])
+            return max(positions, weight[0] * math.prod(weight[2:]))
+        case "native_batch_norm" | "_native_batch_norm_legit" | "native_batch_norm_backward":
+            return shapes[0][0] * math.prod(shapes[0][2:])
+        case "native_layer_norm" | "native_layer_norm_backward" | "native_group_norm" | "native_group_norm_backward":
+            return max(shapes[0][-1], math.prod(shapes[0][:-1]))
+        case "_softmax" | "_log_softmax" | "_softmax_backward_data" | "_log_softmax_backward_data":
+            return max(shapes[0], default=1)
+        case _ if _sums(name):
+            axes = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else None
+            summed = [shapes[0][a] for a in axes if isinstance(a, int)] if axes else shapes[0]
+            return math.prod(summed)
+        case _:
+            return 1
+
+
+def _sums(name: str) -> bool:
+    """Reductions, and ops that accumulate many elements into one."""
+    return name in REDUCTIONS or any(
+        part in name for part in ("sum", "mean", "var", "std", "norm", "scatter", "index_put", "index_add", "embedding")
+    )

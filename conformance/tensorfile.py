@@ -1,0 +1,58 @@
+"""Trees of tensors, numbers and text in one file, without pickle: a JSON header, then raw bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+KEY = "$tensor"
+
+
+def save(path: Path, tree: Any) -> None:
+    """Write a tree of dicts, lists, numbers, text, None and CPU tensors."""
+    blobs: list[torch.Tensor] = []
+    header = json.dumps(_without_tensors(tree, blobs)).encode()
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for blob in blobs:
+            size = blob.numel() * blob.element_size()
+            file.write(ctypes.string_at(blob.data_ptr(), size) if size else b"")
+
+
+def load(path: Path) -> Any:
+    """Read what `save` wrote."""
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    return _with_tensors(json.loads(data[8 : 8 + size]), data, 8 + size)
+
+
+def _without_tensors(tree: Any, blobs: list[torch.Tensor]) -> Any:
+    if isinstance(tree, dict):
+        return {key: _without_tensors(value, blobs) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_without_tensors(value, blobs) for value in tree]
+    if isinstance(tree, torch.Tensor):
+        blob = tree.detach().cpu().contiguous().clone()
+        offset = sum(b.numel() * b.element_size() for b in blobs)
+        blobs.append(blob)
+        return {KEY: [str(tree.dtype).removeprefix("torch."), list(tree.shape), offset]}
+    return tree
+
+
+def _with_tensors(tree: Any, data: bytearray, start: int) -> Any:
+    if isinstance(tree, list):
+        return [_with_tensors(value, data, start) for value in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if KEY not in tree:
+        return {key: _with_tensors(value, data, start) for key, value in tree.items()}
+    name, shape, offset = tree[KEY]
+    dtype = getattr(torch, name)
+    count = torch.Size(shape).numel()
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype, count=count, offset=start + offset).clone().reshape(shape)

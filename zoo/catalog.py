@@ -1,0 +1,157 @@
+"""Finds every model of the zoo by walking its folders, and hands them out by name.
+
+A spec stands beside the class or function it describes; no list anywhere repeats it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from zoo.spec import Model, Spec, SpecError
+
+FOLDERS = ("zoo.models", "zoo.ops", "zoo.functions")
+
+_registered: dict[str, Spec] = {}
+
+
+class UnknownModelError(KeyError):
+    """No model of that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def specs_of(module: ModuleType) -> list[Spec]:
+    """The specs a module defines: its module-level `Spec` values, alone or in a tuple, in file order."""
+    found: list[Spec] = []
+    for value in vars(module).values():
+        members = value if isinstance(value, tuple) else (value,)
+        found += [member for member in members if isinstance(member, Spec) and member not in found]
+    return found
+
+
+@cache
+def _walked() -> dict[str, tuple[Spec, str]]:
+    catalogue: dict[str, tuple[Spec, str]] = {}
+    for folder in FOLDERS:
+        package = importlib.import_module(folder)
+        for entry in sorted(pkgutil.iter_modules(package.__path__, f"{folder}."), key=lambda m: m.name):
+            try:
+                specs = specs_of(importlib.import_module(entry.name))
+            except Exception as problem:
+                raise SpecError(f"{entry.name} does not import: {type(problem).__name__}: {problem}") from problem
+            if not specs:
+                raise SpecError(f"{entry.name} defines no Spec")
+            for spec in specs:
+                if spec.name in catalogue:
+                    raise SpecError(f"{spec.name!r} is defined in both {catalogue[spec.name][1]} and {entry.name}")
+                catalogue[spec.name] = (spec, entry.name)
+    return catalogue
+
+
+def register(spec: Spec) -> Spec:
+    """Add a spec from outside the zoo's folders, for this process; returns it.
+
+    Raises:
+        SpecError: the name is taken.
+    """
+    if spec.name in _registered or spec.name in _walked():
+        raise SpecError(f"{spec.name!r} is already registered")
+    _registered[spec.name] = spec
+    return spec
+
+
+def list_models(
+    filter: str | Sequence[str] = "*", *, exclude: str | Sequence[str] = (), module: str = ""
+) -> list[str]:
+    """Names of the models, sorted.
+
+    Args:
+        filter: wildcard pattern or patterns, any of which may match.
+        exclude: wildcard pattern or patterns to leave out.
+        module: only models of this folder or file: "models", "ops.softmax".
+
+    >>> import zoo
+    >>> zoo.list_models("merge*")
+    ['merge', 'merge_tiled']
+    """
+
+    def any_match(name: str, patterns: str | Iterable[str]) -> bool:
+        return any(fnmatchcase(name, p) for p in ([patterns] if isinstance(patterns, str) else patterns))
+
+    homes = {name: home.removeprefix("zoo.") for name, (_, home) in _walked().items()}
+    homes.update(dict.fromkeys(_registered, ""))
+    return sorted(
+        name
+        for name, home in homes.items()
+        if any_match(name, filter)
+        and not any_match(name, exclude)
+        and (not module or f"{home}.".startswith(f"{module}."))
+    )
+
+
+def get_spec(name: str) -> Spec:
+    """The spec of a model.
+
+    Raises:
+        UnknownModelError: no such model; the message offers the nearest names.
+    """
+    if name in _registered:
+        return _registered[name]
+    try:
+        return _walked()[name][0]
+    except KeyError:
+        near = difflib.get_close_matches(name, list_models(), n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else "; zoo.list_models() lists them"
+        raise UnknownModelError(f"no model named {name!r}{hint}") from None
+
+
+def home_of(name: str) -> str:
+    """The module that defines a model of the zoo's folders."""
+    get_spec(name)
+    return _walked()[name][1]
+
+
+def create_model(name: str, **kwargs: Any) -> Model:
+    """Build a model: an `nn.Module`, or the function itself for an op or a custom Function.
+
+    Args:
+        name: as in `list_models()`.
+        kwargs: handed to the model's constructor, in place of the spec's own values.
+
+    Raises:
+        UnknownModelError: no such model.
+
+    >>> import torch, zoo
+    >>> zoo.create_model("merge", in1=4, in2=2, out=3)(torch.ones(5, 4), torch.ones(2)).shape
+    torch.Size([5, 3])
+    """
+    return get_spec(name).build(**kwargs)
+
+
+def example_inputs(
+    name: str, case: str = "", *, seed: int = 0, device: torch.device | str = "cpu"
+) -> tuple[Any, ...]:
+    """Positional inputs for a model, drawn from one of its cases (the first unless named).
+
+    Raises:
+        UnknownModelError: no such model.
+        KeyError: no such case.
+
+    >>> import zoo
+    >>> [tuple(x.shape) for x in zoo.example_inputs("merge")]
+    [(5, 3, 5), (5, 1, 6)]
+    """
+    spec = get_spec(name)
+    chosen = spec.case(case) if case else spec.cases[0]
+    drawn = chosen.draw(torch.Generator().manual_seed(seed))
+    return tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in drawn.args)

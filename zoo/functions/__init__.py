@@ -1,0 +1,1 @@
+"""One custom `autograd.Function` per file, with its custom-op twin."""

@@ -1,0 +1,158 @@
+"""y = x³, whose backward is a Function of its own: CubeBackward(g, x) = 3 x² g.
+
+Source: "Double backward with custom functions". A backward whose derivative autograd cannot find, or finds
+at a cost, gets its own: the gradients of 3 x² g are 3 x² for g and 6 x g for x, in the arguments' order.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+
+class CubeBackward(torch.autograd.Function):
+    """3 x² grad with its gradient by hand: one for `grad`, one for `x`, in that order."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, x: Tensor) -> Tensor:
+        return 3 * x * x * grad
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor]:
+        grad, x = ctx.saved_tensors
+        return 3 * x * x * outer, 6 * x * grad * outer
+
+
+class Cube(torch.autograd.Function):
+    """x³ with `CubeBackward` as its gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        result: Tensor = CubeBackward.apply(grad, ctx.saved_tensors[0])  # type: ignore[no-untyped-call]
+        return result
+
+
+def cube(x: Tensor) -> Tensor:
+    """x³, elementwise; any shape, same dtype.
+
+    Raises:
+        TypeError: `x` does not hold floating-point numbers.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"cube: x must have a floating dtype, got {x.dtype}")
+    result: Tensor = Cube.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+@torch.library.custom_op("torch_conformance::cube_backward", mutates_args=())
+def _cube_backward(grad: Tensor, x: Tensor) -> Tensor:
+    return 3 * x * x * grad
+
+
+@_cube_backward.register_fake
+def _(grad: Tensor, x: Tensor) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(x)
+
+
+_cube_backward.register_autograd(CubeBackward.backward, setup_context=CubeBackward.setup_context)
+
+
+@torch.library.custom_op("torch_conformance::cube", mutates_args=())
+def _cube(x: Tensor) -> Tensor:
+    return x * x * x
+
+
+@_cube.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _backward(ctx: Any, grad: Tensor) -> Tensor:
+    result: Tensor = torch.ops.torch_conformance.cube_backward(grad, ctx.saved_tensors[0])
+    return result
+
+
+_cube.register_autograd(_backward, setup_context=Cube.setup_context)
+
+
+def cube_op(x: Tensor) -> Tensor:
+    """`cube` as an operator of torch.library, which torch.jit can also save; same contract.
+
+    Raises:
+        TypeError: `x` does not hold floating-point numbers.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"cube_op: x must have a floating dtype, got {x.dtype}")
+    result: Tensor = torch.ops.torch_conformance.cube(x)
+    return result
+
+
+def _reference(_model: object, x: Tensor) -> Tensor:
+    return x.sign() * x.abs() ** 3
+
+
+CASES = (
+    Case(name="typical", inputs=lambda g: (torch.randn(4, 6, generator=g),)),
+    Case(
+        name="extreme", inputs=lambda g: (torch.randn(4, 6, generator=g) * torch.logspace(-4, 5, 6, base=2),)
+    ),
+    Case(name="single", inputs=lambda g: (1 + torch.rand(1, 1, generator=g),)),
+    Case(name="empty", inputs=lambda _: (torch.empty(0, 6),)),
+    Case(name="non-contiguous", inputs=lambda g: (torch.randn(6, 8, generator=g).t()[::2],)),
+)
+
+SPEC = Spec(
+    name="cube",
+    summary="x³, with a Function for its backward",
+    source="Double backward with custom functions, backward with a Function of its own",
+    build=lambda: cube,
+    cases=CASES,
+    dtypes="input",
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=("output", "gradient of x", "second gradient of x"),
+    reference=_reference,
+    expectations=(
+        Expect(
+            outcome="refuses",
+            modes=("scripted",),
+            torch=">=2.15",
+            error="RuntimeError",
+            match="Expression of type dots cannot be used in a type expression",
+            reason="TorchScript no longer takes Function.apply",
+            link="https://github.com/pytorch/pytorch/issues/177239",
+        ),
+    ),
+)
+
+OP = Spec(
+    name="cube_op",
+    summary="x³ as a custom operator",
+    source="Double backward with custom functions, backward with a Function of its own",
+    build=lambda: cube_op,
+    cases=CASES,
+    dtypes="input",
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=("output", "gradient of x", "second gradient of x"),
+    reference=_reference,
+    twin="cube",
+)

@@ -1,0 +1,123 @@
+"""y = exp(x), a Function that saves its output: the gradient is y g, whose own gradients are y and y g.
+
+Source: "Double backward with custom functions". The saved output is a node of the graph, not a copy, so the
+second derivative flows through it back into x.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+
+class Exp(torch.autograd.Function):
+    """exp(x) with its gradient by hand."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.exp(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        y: Tensor = ctx.saved_tensors[0]
+        return y * grad
+
+
+def exp(x: Tensor) -> Tensor:
+    """Exponential, elementwise; any shape, same dtype.
+
+    Raises:
+        TypeError: `x` does not hold floating-point numbers.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"exp: x must have a floating dtype, got {x.dtype}")
+    result: Tensor = Exp.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+@torch.library.custom_op("torch_conformance::exp", mutates_args=())
+def _exp(x: Tensor) -> Tensor:
+    return torch.exp(x)
+
+
+@_exp.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+_exp.register_autograd(Exp.backward, setup_context=Exp.setup_context)
+
+
+def exp_op(x: Tensor) -> Tensor:
+    """`exp` as an operator of torch.library, which torch.jit can also save; same contract.
+
+    Raises:
+        TypeError: `x` does not hold floating-point numbers.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"exp_op: x must have a floating dtype, got {x.dtype}")
+    result: Tensor = torch.ops.torch_conformance.exp(x)
+    return result
+
+
+def _reference(_model: object, x: Tensor) -> Tensor:
+    half = torch.exp(x / 2)
+    return half * half
+
+
+CASES = (
+    Case(name="typical", inputs=lambda g: (torch.randn(4, 6, generator=g),)),
+    Case(
+        name="extreme",
+        inputs=lambda g: (torch.linspace(-12, 10, 24).reshape(4, 6) + torch.rand(4, 6, generator=g),),
+    ),
+    Case(name="single", inputs=lambda g: (1 + torch.rand(1, 1, generator=g),)),
+    Case(name="empty", inputs=lambda _: (torch.empty(0, 6),)),
+    Case(name="non-contiguous", inputs=lambda g: (torch.randn(6, 8, generator=g).t()[::2],)),
+)
+
+SPEC = Spec(
+    name="exp",
+    summary="exp(x), saving the output",
+    source="Double backward with custom functions, saving the outputs",
+    build=lambda: exp,
+    cases=CASES,
+    dtypes="input",
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=("output", "gradient of x", "second gradient of x"),
+    reference=_reference,
+    expectations=(
+        Expect(
+            outcome="refuses",
+            modes=("scripted",),
+            torch=">=2.15",
+            error="RuntimeError",
+            match="Expression of type dots cannot be used in a type expression",
+            reason="TorchScript no longer takes Function.apply",
+            link="https://github.com/pytorch/pytorch/issues/177239",
+        ),
+    ),
+)
+
+OP = Spec(
+    name="exp_op",
+    summary="exp(x) as a custom operator",
+    source="Double backward with custom functions, saving the outputs",
+    build=lambda: exp_op,
+    cases=CASES,
+    dtypes="input",
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=("output", "gradient of x", "second gradient of x"),
+    reference=_reference,
+    twin="exp",
+)

@@ -1,0 +1,130 @@
+"""y = (exp(x) - exp(-x)) / 2, a Function whose backward reuses the two intermediates.
+
+Source: "Double backward with custom functions". Backward needs p = exp(x) and n = exp(-x); saving them is not
+enough, for they are neither input nor output, and the second derivative would miss what depends on x through
+them. So they are returned as well, and backward adds their gradient terms: g (p + n) / 2 + gp p - gn n.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+
+class Sinh(torch.autograd.Function):
+    """(sinh(x), exp(x), exp(-x)) with the gradient of all three by hand."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rising, falling = torch.exp(x), torch.exp(-x)
+        return (rising - falling) / 2, rising, falling
+
+    @staticmethod
+    def setup_context(
+        ctx: Any,
+        inputs: tuple[Tensor],  # noqa: ARG004
+        output: tuple[Tensor, Tensor, Tensor],
+    ) -> None:
+        ctx.save_for_backward(output[1], output[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_rising: Tensor, grad_falling: Tensor) -> Tensor:
+        rising: Tensor = ctx.saved_tensors[0]
+        falling: Tensor = ctx.saved_tensors[1]
+        return grad * (rising + falling) / 2 + grad_rising * rising - grad_falling * falling
+
+
+def sinh(x: Tensor) -> Tensor:
+    """Hyperbolic sine, elementwise; any shape, same dtype.
+
+    Raises:
+        TypeError: `x` does not hold floating-point numbers.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"sinh: x must have a floating dtype, got {x.dtype}")
+    result, _, _ = Sinh.apply(x)  # type: ignore[no-untyped-call]
+    return result  # type: ignore[no-any-return]
+
+
+@torch.library.custom_op("torch_conformance::sinh", mutates_args=())
+def _sinh(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rising, falling = torch.exp(x), torch.exp(-x)
+    return (rising - falling) / 2, rising, falling
+
+
+@_sinh.register_fake
+def _(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(x), torch.empty_like(x)
+
+
+_sinh.register_autograd(Sinh.backward, setup_context=Sinh.setup_context)
+
+
+def sinh_op(x: Tensor) -> Tensor:
+    """`sinh` as an operator of torch.library, which torch.jit can also save; same contract.
+
+    Raises:
+        TypeError: `x` does not hold floating-point numbers.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"sinh_op: x must have a floating dtype, got {x.dtype}")
+    outputs: tuple[Tensor, Tensor, Tensor] = torch.ops.torch_conformance.sinh(x)
+    return outputs[0]
+
+
+def _reference(_model: object, x: Tensor) -> Tensor:
+    return torch.sinh(x)
+
+
+CASES = (
+    Case(name="typical", inputs=lambda g: (torch.randn(4, 6, generator=g),)),
+    Case(
+        name="extreme",
+        inputs=lambda g: (torch.linspace(-10, 9, 24).reshape(4, 6) + torch.rand(4, 6, generator=g),),
+    ),
+    Case(name="single", inputs=lambda g: (1 + torch.rand(1, 1, generator=g),)),
+    Case(name="empty", inputs=lambda _: (torch.empty(0, 6),)),
+    Case(name="non-contiguous", inputs=lambda g: (torch.randn(6, 8, generator=g).t()[::2],)),
+)
+
+SPEC = Spec(
+    name="sinh",
+    summary="sinh(x), intermediates returned",
+    source="Double backward with custom functions, saving intermediate results",
+    build=lambda: sinh,
+    cases=CASES,
+    dtypes="input",
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=("output", "gradient of x", "second gradient of x"),
+    reference=_reference,
+    expectations=(
+        Expect(
+            outcome="refuses",
+            modes=("scripted",),
+            torch=">=2.15",
+            error="RuntimeError",
+            match="Expression of type dots cannot be used in a type expression",
+            reason="TorchScript no longer takes Function.apply",
+            link="https://github.com/pytorch/pytorch/issues/177239",
+        ),
+    ),
+)
+
+OP = Spec(
+    name="sinh_op",
+    summary="sinh(x) as a custom operator",
+    source="Double backward with custom functions, saving intermediate results",
+    build=lambda: sinh_op,
+    cases=CASES,
+    dtypes="input",
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=("output", "gradient of x", "second gradient of x"),
+    reference=_reference,
+    twin="sinh",
+)

@@ -1,0 +1,121 @@
+"""y = x², a Function that saves its input: the gradient is 2 x g, whose own gradients are 2 g and 2 x.
+
+Source: "Double backward with custom functions". What backward computes from tensors kept by
+`save_for_backward` is itself recorded, so a second derivative exists without further code.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+
+class Square(torch.autograd.Function):
+    """x² with its gradient by hand."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        x: Tensor = ctx.saved_tensors[0]
+        return 2 * x * grad
+
+
+def square(x: Tensor) -> Tensor:
+    """x², elementwise; any shape, same dtype.
+
+    Raises:
+        TypeError: `x` does not hold floating-point numbers.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"square: x must have a floating dtype, got {x.dtype}")
+    result: Tensor = Square.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+@torch.library.custom_op("torch_conformance::square", mutates_args=())
+def _square(x: Tensor) -> Tensor:
+    return x * x
+
+
+@_square.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+_square.register_autograd(Square.backward, setup_context=Square.setup_context)
+
+
+def square_op(x: Tensor) -> Tensor:
+    """`square` as an operator of torch.library, which torch.jit can also save; same contract.
+
+    Raises:
+        TypeError: `x` does not hold floating-point numbers.
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"square_op: x must have a floating dtype, got {x.dtype}")
+    result: Tensor = torch.ops.torch_conformance.square(x)
+    return result
+
+
+def _reference(_model: object, x: Tensor) -> Tensor:
+    return x.abs() ** 2
+
+
+CASES = (
+    Case(name="typical", inputs=lambda g: (torch.randn(4, 6, generator=g),)),
+    Case(
+        name="extreme", inputs=lambda g: (torch.randn(4, 6, generator=g) * torch.logspace(-8, 8, 6, base=2),)
+    ),
+    Case(name="single", inputs=lambda g: (1 + torch.rand(1, 1, generator=g),)),
+    Case(name="empty", inputs=lambda _: (torch.empty(0, 6),)),
+    Case(name="non-contiguous", inputs=lambda g: (torch.randn(6, 8, generator=g).t()[::2],)),
+)
+
+SPEC = Spec(
+    name="square",
+    summary="x², saving the input",
+    source="Double backward with custom functions, saving the inputs",
+    build=lambda: square,
+    cases=CASES,
+    dtypes="input",
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=("output", "gradient of x", "second gradient of x"),
+    reference=_reference,
+    expectations=(
+        Expect(
+            outcome="refuses",
+            modes=("scripted",),
+            torch=">=2.15",
+            error="RuntimeError",
+            match="Expression of type dots cannot be used in a type expression",
+            reason="TorchScript no longer takes Function.apply",
+            link="https://github.com/pytorch/pytorch/issues/177239",
+        ),
+    ),
+)
+
+OP = Spec(
+    name="square_op",
+    summary="x² as a custom operator",
+    source="Double backward with custom functions, saving the inputs",
+    build=lambda: square_op,
+    cases=CASES,
+    dtypes="input",
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=("output", "gradient of x", "second gradient of x"),
+    reference=_reference,
+    twin="square",
+)

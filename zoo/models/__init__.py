@@ -1,0 +1,1 @@
+"""One `nn.Module` family per file, each with its specs."""

@@ -1,0 +1,152 @@
+"""A network that learns a chess board from pixel coordinates; every pixel is one sample.
+
+1x1 convolutions from 2 coordinates to `channels` features and one logit, with batch normalisation and a
+ReLU before every convolution but the first. Source: "Effective PyTorch", on TorchScript. `Checkerboard` is
+the plain module for eager and compiled runs; `scripted_checkerboard` builds the `torch.jit.ScriptModule`
+with the same state dict.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from zoo.spec import Case, Spec
+
+JITTER = 1 / 64  # breaks the ties a regular grid would put on the kinks of the ReLUs
+
+
+def _layers(channels: int) -> nn.Sequential:
+    def normed(outputs: int) -> list[nn.Module]:
+        return [nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, outputs, 1)]
+
+    return nn.Sequential(nn.Conv2d(2, channels, 1), *normed(channels), *normed(channels), *normed(1))
+
+
+class Checkerboard(nn.Module):
+    """Maps coordinates (batch, 2, h, w), any floating dtype, to logits (batch, 1, h, w).
+
+    Args:
+        channels: features per pixel.
+
+    Raises:
+        RuntimeError: on call, if the input does not have 2 channels (torch names both).
+        ValueError: on call in training, if there is a single pixel to normalise over.
+    """
+
+    def __init__(self, channels: int = 256) -> None:
+        super().__init__()
+        self.layers = _layers(channels)
+
+    def forward(self, coordinates: Tensor) -> Tensor:
+        """Logits of "this pixel is white"."""
+        logits: Tensor = self.layers(coordinates)
+        return logits
+
+
+def scripted_checkerboard(channels: int = 256) -> torch.jit.ScriptModule:
+    """`Checkerboard` as a ScriptModule whose forward is a script method; same state dict.
+
+    The class is made here, not at import, because torch.jit warns when one is made.
+    """
+    script_method = torch.jit.script_method  # type: ignore[attr-defined]
+
+    class ScriptedCheckerboard(torch.jit.ScriptModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = _layers(channels)
+
+        @script_method  # type: ignore[untyped-decorator]
+        def forward(self, coordinates: Tensor) -> Tensor:
+            logits: Tensor = self.layers(coordinates)
+            return logits
+
+    return ScriptedCheckerboard()
+
+
+def grid(width: int, height: int) -> Tensor:
+    """Pixel coordinates (2, height, width) in [0, 1), float32: x = column / width, then y = row / height."""
+    y, x = torch.meshgrid(torch.arange(height) / height, torch.arange(width) / width, indexing="ij")
+    return torch.stack((x, y))
+
+
+def checker(width: int, height: int, freq: int) -> Tensor:
+    """Chess board (1, height, width) of 0 and 1, float32, with `freq` squares along each side; 0 first."""
+    squares = (grid(width, height) * freq).floor().sum(0, keepdim=True)
+    return squares.remainder(2)
+
+
+def _boards(batch: int, side: int, generator: torch.Generator) -> tuple[Tensor]:
+    jitter = torch.rand(batch, 2, side, side, generator=generator) * JITTER
+    return (grid(side, side) + jitter,)
+
+
+def _channels_last(generator: torch.Generator) -> tuple[Tensor]:
+    (board,) = _boards(1, 8, generator)
+    return (board.to(memory_format=torch.channels_last),)
+
+
+def _normed(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    mean, variance = norm.running_mean, norm.running_var
+    if norm.training:
+        mean = x.mean(0)
+        variance = (x - mean).square().mean(0)
+    return (x - mean) / (variance + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+def _reference(model: Checkerboard, coordinates: Tensor) -> Tensor:
+    """Pixels as rows of a matrix; convolutions as matrix products."""
+    x = coordinates.movedim(1, -1).reshape(-1, 2)
+    for layer in model.layers:
+        if isinstance(layer, nn.Conv2d):
+            assert layer.bias is not None
+            x = x @ layer.weight.flatten(1).t() + layer.bias
+        elif isinstance(layer, nn.BatchNorm2d):
+            x = _normed(layer, x)
+        else:
+            x = x * (x > 0)
+    batch, _, height, width = coordinates.shape
+    return x.reshape(batch, height, width, 1).movedim(-1, 1)
+
+
+def _trained(channels: int) -> Checkerboard:
+    """Build an eval-mode model whose running statistics are not the initial 0 and 1."""
+    model = Checkerboard(channels)
+    with torch.no_grad():
+        for _ in range(4):
+            model(grid(8, 8).unsqueeze(0))
+    return model.eval()
+
+
+CASES = (
+    Case(name="typical", inputs=partial(_boards, 2, 8)),
+    Case(name="one-board", inputs=partial(_boards, 1, 16)),
+    Case(name="channels-last", inputs=_channels_last),
+)
+
+TRAIN = Spec(
+    name="checkerboard",
+    summary="1x1 convolutions and batch norm, on batch statistics",
+    source="Effective PyTorch, TorchScript",
+    build=partial(Checkerboard, channels=64),
+    cases=CASES,
+    dtypes="follows",
+    one_graph=True,
+    reference=_reference,
+    scripted=partial(scripted_checkerboard, channels=64),
+)
+
+EVAL = Spec(
+    name="checkerboard_eval",
+    summary="1x1 convolutions and batch norm, on running statistics",
+    source="Effective PyTorch, TorchScript",
+    build=partial(_trained, channels=64),
+    cases=CASES,
+    dtypes="follows",
+    one_graph=True,
+    reference=_reference,
+)

@@ -1,0 +1,60 @@
+"""The plain baseline: y = W2 relu(W1 x + b1) + b2 with sizes 64, 32, 10.
+
+Source: "Effective PyTorch", where it is the first model built from ready-made layers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from zoo.spec import Case, Spec
+
+
+def mlp(inputs: int = 64, hidden: int = 32, outputs: int = 10) -> nn.Sequential:
+    """Build a two-layer perceptron that maps (*, inputs), any floating dtype, to (*, outputs).
+
+    Args:
+        inputs: trailing size of the input.
+        hidden: number of rectified units.
+        outputs: trailing size of the result.
+
+    Raises:
+        RuntimeError: on call, if the trailing size is not `inputs` (torch names both).
+    """
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+def _reference(model: nn.Sequential, x: Tensor) -> Tensor:
+    first, second = model[0], model[2]
+    assert isinstance(first, nn.Linear)
+    assert isinstance(second, nn.Linear)
+    hidden = torch.einsum("...i,hi->...h", x, first.weight) + first.bias
+    return torch.einsum("...h,oh->...o", hidden * (hidden > 0), second.weight) + second.bias
+
+
+def _rows(count: int, generator: torch.Generator) -> tuple[Tensor]:
+    return (torch.randn(count, 64, generator=generator),)
+
+
+SPEC = Spec(
+    name="mlp",
+    summary="Linear 64 to 32, ReLU, Linear 32 to 10",
+    source="Effective PyTorch, encapsulate your model with Modules",
+    build=mlp,
+    cases=(
+        Case(name="typical", inputs=partial(_rows, 24), independent_samples=True),
+        Case(name="one-row", inputs=partial(_rows, 1), independent_samples=True),
+        Case(name="empty", inputs=partial(_rows, 0)),
+        Case(
+            name="non-contiguous",
+            inputs=lambda g: (torch.randn(64, 16, generator=g).t(),),
+            independent_samples=True,
+        ),
+    ),
+    dtypes="follows",
+    one_graph=True,
+    reference=_reference,
+)

@@ -1,0 +1,104 @@
+"""What autocast does to one add and one matrix product: x + y keeps its dtype, x @ y becomes low.
+
+Source: "Effective PyTorch", on automatic mixed precision. Autocast lists operations, not tensors: the product
+is on the list of low precision; the add is on none and follows its operands, by promotion where they differ.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+
+def add_and_matmul(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum and matrix product of two square matrices.
+
+    Args:
+        x: (n, n), floating.
+        y: (n, n), floating. Without autocast it must have the dtype of `x`.
+
+    Returns:
+        `x + y` in the promoted dtype of both, and `x @ y` in the autocast dtype, or theirs without autocast.
+
+    Raises:
+        ValueError: they are not square matrices of one size.
+        RuntimeError: their dtypes differ and autocast is off; autocast is what casts a product's operands.
+    """
+    if x.dim() != 2 or x.size(0) != x.size(1) or y.shape != x.shape:  # noqa: PLR2004
+        raise ValueError(f"add_and_matmul: want two (n, n) matrices, got {list(x.shape)} and {list(y.shape)}")
+    return x + y, x @ y
+
+
+def _reference(_model: object, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return y - (-x), (x.unsqueeze(2) * y).sum(1)
+
+
+def _matrices(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, n, generator=generator), torch.randn(n, n, generator=generator)
+
+
+def _half_first(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x, y = _matrices(n, generator)
+    return x.half(), y
+
+
+def _transposed(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x, y = _matrices(6, generator)
+    return x.t(), y.t()
+
+
+SPEC = Spec(
+    name="add_and_matmul",
+    summary="an add and a product of float32 matrices",
+    source="Effective PyTorch, automatic mixed precision",
+    build=lambda: add_and_matmul,
+    cases=(
+        Case(name="typical", inputs=partial(_matrices, 8)),
+        Case(name="one-by-one", inputs=partial(_matrices, 1)),
+        Case(name="empty", inputs=partial(_matrices, 0)),
+        Case(name="non-contiguous", inputs=_transposed),
+    ),
+    dtypes={"output[0]": "input", "output[1]": "follows"},
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=("output[0]",),
+    reference=_reference,
+)
+
+# With one half operand the product needs autocast: without it torch refuses to multiply mixed dtypes. So fp32
+# is a declared refusal, and the amp precisions carry the check.
+HALF = Spec(
+    name="add_and_matmul_half",
+    summary="an add and a product of a float16 and a float32 matrix",
+    source="Effective PyTorch, automatic mixed precision",
+    build=lambda: add_and_matmul,
+    cases=(Case(name="typical", inputs=partial(_half_first, 8)),),
+    dtypes={"output[0]": "float32", "output[1]": "follows"},
+    one_graph=True,
+    float32_accurate=("output[0]",),
+    reference=_reference,
+    expectations=(
+        Expect(
+            outcome="refuses",
+            precisions=("fp32",),
+            error="RuntimeError",
+            match="to have the same dtype",
+            reason="without autocast a matrix product of mixed dtypes is refused",
+            link="https://docs.pytorch.org/docs/stable/amp.html",
+        ),
+        Expect(
+            outcome="ERROR",
+            modes=("scripted",),
+            precisions=("amp_bf16",),
+            devices=("cpu",),
+            error="RuntimeError",
+            match="c10::Half != c10::BFloat16",
+            reason="TorchScript's autocast pass casts float32 operands only: its backward mixes both",
+            link="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/JIT-AUTOCAST.md",
+        ),
+    ),
+)

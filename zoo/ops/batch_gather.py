@@ -1,0 +1,166 @@
+"""Rows picked per sample: out[i] = tensor[i, index[i]], in four variants that agree bit for bit.
+
+tensor (B, N, *rest) and index (B, *picks) give (B, *picks, *rest). Source: "Effective PyTorch", on
+vectorising. Its flattened gather reads another sample's row when an index is out of range; here every
+variant refuses such an index, on CUDA without waiting for the device.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Spec
+
+
+def _check(tensor: Tensor, index: Tensor) -> None:
+    if tensor.dim() < 2:  # noqa: PLR2004
+        raise ValueError(f"batch_gather: tensor must have shape (B, N, ...), got {list(tensor.shape)}")
+    if index.dim() < 1 or index.size(0) != tensor.size(0):
+        raise ValueError(
+            f"batch_gather: index must have shape (B, ...) with B = {tensor.size(0)}, got {list(index.shape)}"
+        )
+    if index.dtype != torch.int64:
+        raise TypeError(f"batch_gather: index must have dtype int64, got {index.dtype}")
+    inside = ((index >= 0) & (index < tensor.size(1))).all()
+    message = f"batch_gather: index must lie in [0, {tensor.size(1)}), the rows of tensor"
+    asynchronous = index.is_cuda
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        asynchronous = asynchronous or torch.compiler.is_compiling()
+    if asynchronous:
+        torch._assert_async(inside, message)  # noqa: SLF001 - the only check without a synchronisation
+    elif not bool(inside):
+        raise IndexError(message)
+
+
+def batch_gather_loop(tensor: Tensor, index: Tensor) -> Tensor:
+    """Gather one sample at a time.
+
+    Args:
+        tensor: (B, N, *rest), any dtype.
+        index: (B, *picks), int64, values in [0, N).
+
+    Returns:
+        (B, *picks, *rest), dtype of `tensor`. Gradients of rows picked twice accumulate.
+
+    Raises:
+        ValueError: a shape does not fit.
+        TypeError: `index` is not int64.
+        IndexError: `index` holds a value outside [0, N), negative ones included. On CUDA, and compiled,
+            it is a failed device assertion (RuntimeError) with the same message.
+    """
+    _check(tensor, index)
+    return _loop(tensor, index)
+
+
+def _loop(tensor: Tensor, index: Tensor) -> Tensor:
+    shape = list(index.shape) + list(tensor.shape[2:])
+    if tensor.size(0) == 0:
+        return tensor.reshape(shape)
+    rows = []
+    for i in range(tensor.size(0)):
+        rows.append(tensor[i][index[i].flatten()])  # noqa: PERF401 - TorchScript types the list by its append
+    return torch.stack(rows).reshape(shape)
+
+
+def batch_gather_scripted(tensor: Tensor, index: Tensor) -> Tensor:
+    """Gather one sample at a time in TorchScript, compiled at the first call; contract of the loop."""
+    _check(tensor, index)
+    gathered: Tensor = _scripted_loop()(tensor, index)
+    return gathered
+
+
+@cache
+def _scripted_loop() -> Any:
+    return torch.jit.script(_loop)
+
+
+def batch_gather_vectorised(tensor: Tensor, index: Tensor) -> Tensor:
+    """Gather from the flattened batch, each sample's indices offset by i·N; contract of the loop."""
+    _check(tensor, index)
+    batch, count = tensor.size(0), tensor.size(1)
+    offset = torch.arange(batch, device=index.device) * count
+    flat = index + offset.reshape([batch] + [1] * (index.dim() - 1))
+    return tensor.flatten(0, 1)[flat]
+
+
+def batch_gather_native(tensor: Tensor, index: Tensor) -> Tensor:
+    """Gather with one call of `torch.gather` on an expanded index; contract of the loop."""
+    _check(tensor, index)
+    rest = list(tensor.shape[2:])
+    picks = index.unsqueeze(1).flatten(1)
+    wide = picks.reshape([picks.size(0), picks.size(1)] + [1] * len(rest))
+    gathered = torch.gather(tensor, 1, wide.expand([picks.size(0), picks.size(1)] + rest))  # noqa: RUF005
+    return gathered.reshape(list(index.shape) + rest)
+
+
+def _reference(_model: object, tensor: Tensor, index: Tensor) -> Tensor:
+    """Multiply by one-hot rows."""
+    hot = (index.unsqueeze(1).flatten(1).unsqueeze(-1) == torch.arange(tensor.size(1))).to(tensor.dtype)
+    product = torch.einsum("bkn,bn...->bk...", hot, tensor)
+    return product.reshape(list(index.shape) + list(tensor.shape[2:]))
+
+
+def _draw(
+    shape: tuple[int, ...], picks: tuple[int, ...], generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    tensor = torch.randn(shape, generator=generator)
+    return tensor, torch.randint(shape[1], (shape[0], *picks), generator=generator)
+
+
+def _duplicates(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Every sample picks one row several times, so gradients must accumulate."""
+    tensor = torch.randn(3, 5, 4, generator=generator)
+    return tensor, torch.tensor([[2, 2, 2, 0], [4, 1, 4, 1], [3, 3, 3, 3]])
+
+
+def _strided(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    tensor, index = _draw((4, 6, 3), (8,), generator)
+    return tensor.transpose(0, 2), index[:3, ::2] % 6
+
+
+CASES = (
+    Case(name="typical", inputs=partial(_draw, (4, 6, 3), (5,))),
+    Case(name="duplicates", inputs=_duplicates),
+    Case(name="rank-1-index", inputs=partial(_draw, (4, 6, 3), ())),
+    Case(name="matrix-of-picks", inputs=partial(_draw, (2, 7), (3, 2))),
+    Case(name="empty", inputs=partial(_draw, (0, 6, 3), (5,))),
+    Case(name="non-contiguous", inputs=_strided),
+)
+_SHARED: dict[str, Any] = {
+    "source": "Effective PyTorch, optimizing runtime with TorchScript",
+    "cases": CASES,
+    "dtypes": "input",
+    "one_graph": True,
+    "float32_accurate": ("output", "gradient of tensor"),
+    "reference": _reference,
+}
+
+LOOP = Spec(
+    name="batch_gather_loop", summary="gather, sample by sample", build=lambda: batch_gather_loop, **_SHARED
+)
+SCRIPTED = Spec(
+    name="batch_gather_scripted",
+    summary="gather, the loop under torch.jit.script",
+    build=lambda: batch_gather_loop,
+    scripted=lambda: torch.jit.script(batch_gather_loop),
+    twin="batch_gather_loop",
+    **_SHARED,
+)
+VECTORISED = Spec(
+    name="batch_gather_vectorised",
+    summary="gather from the flattened batch",
+    build=lambda: batch_gather_vectorised,
+    twin="batch_gather_loop",
+    **_SHARED,
+)
+NATIVE = Spec(
+    name="batch_gather_native",
+    summary="gather in one torch call",
+    build=lambda: batch_gather_native,
+    twin="batch_gather_loop",
+    **_SHARED,
+)
