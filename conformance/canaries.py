@@ -30,11 +30,10 @@ def global_canaries(oracle: torch.Tensor, bounds: Bounds) -> Iterator[tuple[str,
     broken.view(-1)[0] = math.nan
     yield "one NaN", broken
     yield "the wrong dtype", oracle.to(torch.float64 if oracle.dtype == torch.float32 else torch.float32)
-    if bounds.is_null and not bounds.exact:
-        yield "a spread as wide as the terms that cancelled", oracle + _cancelled(oracle, bounds)
+    if bounds.is_null:
+        if not bounds.exact:
+            yield "a spread as wide as the terms that cancelled", oracle + _cancelled(oracle, bounds)
         return
-    if bounds.yardstick.norm == 0.0:
-        return  # an exact zero: the three below are no damage
     yield "zeros", torch.zeros_like(oracle)
     yield "the negative", -oracle
     yield "1.25 times", 1.25 * oracle
@@ -56,7 +55,7 @@ def local_canaries(
         allowed: the norm it allows decides which permutation is a damage at all.
     """
     yardstick = bounds.yardstick
-    if (bounds.is_null and not bounds.exact) or oracle.numel() < 2:  # noqa: PLR2004 -- nothing to permute
+    if bounds.is_null or oracle.numel() < 2:  # noqa: PLR2004 -- nothing to permute
         return
     flat = oracle.reshape(-1)
     orders = [flat.roll(1), flat.flip(0), flat.sort().values if not flat.is_complex() else flat.flip(0)]

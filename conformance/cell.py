@@ -50,7 +50,6 @@ def _set_policy() -> None:
     """Everything global that a verdict may depend on, set rather than inherited."""
     warnings.simplefilter("ignore")  # models and compilers warn; the verdict is the report
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(mode=False)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     if Version(torch.__version__).release < (2, 13):

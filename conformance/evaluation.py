@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
@@ -120,7 +121,7 @@ def differentiate_twice(
     asked = {name: t for name, t in leaves.items() if wanted is None or f"{SECOND} {name}" in wanted}
     if not slopes or not asked:
         return _prefixed(SECOND, dict.fromkeys(leaves))
-    total = torch.stack(slopes).sum()
+    total = reduce(torch.add, slopes)
     second = torch.autograd.grad(total, list(asked.values()), allow_unused=wanted is None)
     named: Tensors = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
     return _prefixed(SECOND, _unscaled(named, question.scale))

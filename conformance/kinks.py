@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance.inputs import is_rounded
 
 MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three bfloat16 probe noises
+TIE = 2.0**-40  # of the rms: nearer than this to a kink, float64 itself tosses a coin
+ONE_SIDED = frozenset({"relu", "leaky_relu", "abs", "prelu", "_prelu_kernel", "threshold", "clamp", "hardtanh"})
 KINKS = frozenset(
     """
     relu leaky_relu clamp clamp_min clamp_max hardtanh hardswish hardsigmoid abs threshold max_pool2d_with_indices
@@ -27,12 +29,14 @@ class KinkWatch(TorchDispatchMode):
     Attributes:
         kinked: an op with a kink was seen.
         margins: for each row the smallest distance to a kink, in units of the tensor's rms.
+        ties: for each op that bends at a fixed value, in order, which elements lie on it.
     """
 
     def __init__(self, rows: int = 0) -> None:
         super().__init__()
         self.kinked = False
         self.margins = torch.full((rows,), float("inf"), dtype=torch.float64)
+        self.ties: list[torch.Tensor] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -41,30 +45,38 @@ class KinkWatch(TorchDispatchMode):
         name = func.overloadpacket.__name__.rstrip("_")
         if name in KINKS and args and is_rounded(args[0]) and args[0].numel():
             self.kinked = True
-            if len(self.margins):
-                self._note_margins(name, args, kwargs)
+            self._note(name, args[0].detach(), args[1:], kwargs)
         return func(*args, **kwargs)
 
-    def _note_margins(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        x = args[0].detach()
-        if x.dim() == 0 or x.shape[0] != len(self.margins):
-            return
+    def _note(self, name: str, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         rms = float(x.square().mean().sqrt()) or 1.0
-        for gap in _gaps(name, x, args[1:], kwargs):
-            self.margins = torch.minimum(self.margins, gap.abs().flatten(1).amin(1) / rms)
+        gaps = _gaps(name, x if x.dim() > 1 else x.reshape(-1, 1), rest, kwargs)
+        if name in ONE_SIDED:
+            self.ties += [gap.abs() <= TIE * rms for gap in gaps]
+        if len(self.margins) and x.dim() and x.shape[0] == len(self.margins):
+            for gap in gaps:
+                self.margins = torch.minimum(self.margins, gap.abs().flatten(1).amin(1) / rms)
+
+
+def tossed(oracle: KinkWatch, probe: KinkWatch) -> int:
+    """Elements on a kink in the oracle's run that rounding takes off it: their gradient is a coin toss.
+
+    An element that stays there, such as a zero that no weight reaches, has one well-defined gradient.
+    """
+    pairs = zip(oracle.ties, probe.ties, strict=False)
+    return sum(int((tie & ~still).sum()) for tie, still in pairs if tie.shape == still.shape)
 
 
 def _gaps(name: str, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Distance of every element to the op's kinks, at least two-dimensional."""
-    if x.dim() == 1:
-        x = x.unsqueeze(1)
+    """Distance of every element of an at least two-dimensional tensor to the op's kinks."""
     match name:
         case "clamp" | "hardtanh" | "clamp_min" | "clamp_max":
             limits = [*rest, *kwargs.values()] or [-1.0, 1.0]
             return [x - limit for limit in limits if isinstance(limit, (int, float))]
         case "max" | "amax" | "min" | "amin":
-            axis = (rest[0][0] if isinstance(rest[0], (list, tuple)) else rest[0]) if rest and rest[0] != [] else None
-            if axis is None or x.shape[axis] < 2:  # noqa: PLR2004 -- no rival, no tie
+            axes = rest[0] if rest and isinstance(rest[0], (list, tuple)) else rest[:1]
+            axis = axes[0] if len(axes) == 1 else None
+            if not isinstance(axis, int) or x.shape[axis] < 2:  # noqa: PLR2004 -- no rival, no tie
                 return []
             best = x.topk(2, dim=axis, largest="max" in name).values
             return [best.diff(dim=axis)]
@@ -72,7 +84,5 @@ def _gaps(name: str, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, A
             return [x - rest[0]]
         case "relu" | "leaky_relu" | "abs" | "prelu" | "_prelu_kernel":
             return [x]
-        case "maximum" | "minimum":
-            return [x - rest[0]]
         case _:
             return []

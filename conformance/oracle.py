@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -189,14 +190,14 @@ def check_gradients(
         return tuple(t for t in returned.values() if inputs.is_rounded(t) and t.requires_grad)
 
     fast = sum(t.numel() for t in leaves) > SMALL
-    checks: list[tuple[str, Callable[..., bool]]] = [("gradcheck", torch.autograd.gradcheck)]
+    checks: list[tuple[str, Callable[..., bool]]] = [("gradcheck", gradcheck)]
     if spec.twice_differentiable:
-        checks.append(("gradgradcheck", torch.autograd.gradgradcheck))
+        checks.append(("gradgradcheck", gradgradcheck))
     for name, check in checks:
         with widened():
             try:
                 check(outputs, leaves, fast_mode=fast, nondet_tol=1e-12)
-            except (torch.autograd.gradcheck.GradcheckError, RuntimeError) as problem:  # type: ignore[attr-defined]
+            except (GradcheckError, RuntimeError) as problem:
                 advice = "; if that is by design, declare surrogate_gradient" if name == "gradcheck" else ""
                 lines = str(problem).strip().splitlines()
                 raise TrialError(f"{name} in float64: {' '.join(lines)[:200]}{advice}") from problem

@@ -20,7 +20,7 @@ from conformance.budget import Bounds
 from conformance.discrepancy import Distance, Yardstick, farthest
 from conformance.evaluation import Answer, Question
 from conformance.failures import is_out_of_memory, one_line
-from conformance.kinks import MARGIN, KinkWatch
+from conformance.kinks import MARGIN, KinkWatch, tossed
 from conformance.probes import RUNS, Rounding
 from conformance.sources import Home
 from zoo import catalog
@@ -29,7 +29,6 @@ from zoo.spec import Case, Spec, SpecError
 DRAWS = 16  # batches to pick rows from that stay away from kinks
 COTANGENT = 4.0  # the size random cotangents hardly ever pass
 HEADROOM = 2.0**12  # scaled gradients stay this far inside float16's range of 2^16
-COIN_TOSS = 2.0**-11  # a float32 spread this wide behind a kink: float64 itself tosses a coin
 
 
 @dataclass(frozen=True)
@@ -189,8 +188,9 @@ def _bounds_tree(  # noqa: PLR0913 -- everything a case is made of
         strayed: dict[str, list[Distance]] = {name: [] for name in sticks}
         for run in range(RUNS):
             generator = inputs.seeded("probe", *question.seed, precision.name, run)
-            with Rounding(precision, generator):
+            with Rounding(precision, generator), KinkWatch() as probe_watch:
                 probe = oracle.answer(wide, spec, question, state)
+            _check_coin_toss(question, watch, probe_watch)
             for name, stick in sticks.items():
                 tensor = probe.tensors.get(name)
                 if tensor is None or tuple(tensor.shape) != stick.shape:
@@ -203,7 +203,6 @@ def _bounds_tree(  # noqa: PLR0913 -- everything a case is made of
                     settled[name][precision.name] = settled[name].get(precision.name, True) & equal  # type: ignore[operator]
         for name in sticks:
             spread[name][precision.name] = farthest(strayed[name]).to_tree()
-    _check_coin_toss(question, spread, sticks, watch)
     return {
         "picks": picks,
         "scale": _scale(answer),
@@ -223,19 +222,13 @@ def _bounds_tree(  # noqa: PLR0913 -- everything a case is made of
     }
 
 
-def _check_coin_toss(
-    question: Question, spread: dict[str, Any], sticks: dict[str, Yardstick], watch: KinkWatch
-) -> None:
-    if not watch.kinked:
-        return
-    for name, stick in sticks.items():
-        strayed = spread[name]["fp32"]["absolute"]
-        noise = Bounds(stick, {"fp32": Distance.from_tree(spread[name]["fp32"])}, False, {}, True, 1.0).is_null  # noqa: FBT003
-        if not noise and strayed > COIN_TOSS * stick.norm:
-            raise oracle.TrialError(
-                f"{name}, case {question.seed[-1]}: an input sits on a kink (relu, max, clamp); float32 rounding "
-                f"alone moves it by {strayed / stick.norm:.1e}; move the case's inputs off the tie"
-            )
+def _check_coin_toss(question: Question, oracle_watch: KinkWatch, probe_watch: KinkWatch) -> None:
+    count = tossed(oracle_watch, probe_watch)
+    if count:
+        raise oracle.TrialError(
+            f"case {question.seed[-1]}: {count} numbers sit exactly on a kink (relu, abs, clamp) but for rounding, "
+            "so their gradients are a coin toss even in float64; move the inputs off the tie"
+        )
 
 
 def _scale(answer: Answer) -> float:

@@ -102,7 +102,7 @@ def _pair(
 CASES = (
     Case(name="typical", inputs=partial(_pair, (5, 3, 5), (5, 1, 6))),
     Case(name="rows-and-columns", inputs=partial(_pair, (4, 1, 5), (1, 7, 6))),
-    Case(name="one-vector", inputs=partial(_pair, (2, 3, 5), (6,))),
+    Case(name="one-row", inputs=partial(_pair, (1, 1, 5), (1, 1, 6))),
     Case(name="empty", inputs=partial(_pair, (0, 3, 5), (1, 1, 6))),
     Case(
         name="non-contiguous",

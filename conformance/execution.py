@@ -1,0 +1,74 @@
+"""Runs cells one after the other, each in its own process, the reference of a model before its cells."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from conformance import isolation
+from conformance.axes import PRECISIONS
+from conformance.judge import judge
+from conformance.records import Cell, Observation, Verdict
+
+REFERENCE_DEADLINE_FACTOR = 2  # the probes run a model some fifty times
+
+
+class Execution:
+    """Judges the cells of a plan; keeps each model's reference for as long as it lives.
+
+    Args:
+        plan: what `plan.make` returned.
+    """
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._plan = plan
+        self._folder = Path(tempfile.mkdtemp(prefix="conformance-"))
+        self._references: dict[str, Observation | Path] = {}
+        self.reference_seconds: dict[str, float] = {}
+
+    def close(self) -> None:
+        """Remove the references."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def verdict(self, planned: dict[str, Any]) -> Verdict:
+        """Run one planned cell and judge it."""
+        cell = Cell(planned["model"], planned["mode"], planned["precision"], planned["device"])
+        if planned["skip"]:
+            return Verdict(cell.id, "SKIPPED", planned["skip"], short="skipped")
+        reference = self._reference(cell.model)
+        if isinstance(reference, Observation):
+            return judge(cell.id, reference, planned["expect"])
+        task = {"cell": vars(cell), "reference": str(reference), **self._common(cell.model)}
+        ending = isolation.run("conformance.cell:observe", task, deadline=self._plan["deadline"])
+        verdict = judge(cell.id, _observation(ending), planned["expect"])
+        return Verdict(**{**vars(verdict), "seconds": ending.seconds})
+
+    def _common(self, model: str) -> dict[str, Any]:
+        home, homes = self._plan["models"][model], self._plan["homes"]
+        return {"home": home, "homes": homes, "seed": self._plan["seed"]}
+
+    def _reference(self, model: str) -> Observation | Path:
+        """The reference's file, or what to say of every cell where there is none."""
+        if model not in self._references:
+            path = self._folder / f"{model}.reference"
+            wanted = {cell["precision"] for cell in self._plan["cells"]} | {"fp32"}
+            precisions = [name for name in PRECISIONS if name in wanted]
+            task = {"model": model, "precisions": precisions, "path": str(path), **self._common(model)}
+            deadline = REFERENCE_DEADLINE_FACTOR * self._plan["deadline"]
+            ending = isolation.run("conformance.reference:make", task, deadline=deadline)
+            self.reference_seconds[model] = ending.seconds
+            if ending.kind == "answered" and ending.answer["ending"] == "ok":
+                self._references[model] = path
+            elif ending.kind == "answered":
+                self._references[model] = Observation(ending.answer["ending"], message=ending.answer["message"])
+            else:
+                self._references[model] = Observation(ending.kind, "reference", message=ending.message)
+        return self._references[model]
+
+
+def _observation(ending: isolation.Ending) -> Observation:
+    if ending.kind == "answered":
+        return Observation.from_json(ending.answer)
+    return Observation(ending.kind, ending.phase, message=ending.message)

@@ -1,0 +1,101 @@
+"""Turns sources and axes into the ordered cells of a run, with everything the judge needs as data."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance import sources
+from conformance.axes import DEVICES, MODES, PRECISIONS, UsageError, choose
+from conformance.records import Cell
+from conformance.store import FORMAT
+from zoo.spec import SpecError
+
+
+
+
+def make(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
+    """Child process: the plan for task["sources"], task["modes"], task["precisions"], task["devices"].
+
+    Returns: the plan, or {"usage": message} where what was asked for cannot be done.
+    """
+    enter_phase("plan")
+    try:
+        return _plan(task)
+    except (UsageError, SpecError) as problem:
+        return {"usage": str(problem)}
+
+
+def _plan(task: dict[str, Any]) -> dict[str, Any]:
+    found, homes = sources.find(task["sources"])
+    modes = choose("mode", tuple(MODES), tuple(task["modes"]))
+    precisions = choose("precision", tuple(PRECISIONS), tuple(task["precisions"]))
+    devices = choose("device", DEVICES, tuple(task["devices"]))
+    absent = {device: _absence(device) for device in devices}
+    for device in task["devices"]:
+        if absent[device]:
+            raise UsageError(f"device {device!r} was asked for, but {absent[device]}")
+    cells = []
+    for spec, _ in found:
+        for device in devices:
+            for precision in precisions:
+                for mode in modes:
+                    cell = Cell(spec.name, mode, precision, device)
+                    expect = [
+                        asdict(e) for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)
+                    ]
+                    cells.append({**vars(cell), "skip": absent[device], "expect": expect})
+    return {
+        "format": FORMAT,
+        "seed": task["seed"],
+        "deadline": task["deadline"],
+        "environment": environment(),
+        "homes": [vars(home) for home in homes],
+        "models": {spec.name: vars(home) for spec, home in found},
+        "cells": cells,
+    }
+
+
+def _absence(device: str) -> str:
+    """Why a device cannot be used; "" where it can."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    return ""
+
+
+def environment() -> dict[str, Any]:
+    """What a verdict may depend on and a reader will want to know."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _processor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads_per_cell": 1,
+        "gpus": gpus,
+        "cuda": torch.version.cuda or "",
+        "executable": Path(sys.executable).name,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def probe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:  # noqa: ARG001
+    """Child process: the environment alone."""
+    return environment()
