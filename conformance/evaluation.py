@@ -147,10 +147,9 @@ def reset(owner: Any, state: dict[str, torch.Tensor]) -> None:
 
 
 def reset_buffers(owner: Any, state: dict[str, torch.Tensor]) -> None:
-    """Put the buffers back, in place."""
-    with torch.no_grad():
-        for name, buffer in _buffers(owner).items():
-            buffer.copy_(state[name])
+    """Put the buffers back, in place, without telling autograd: batch norm saves them for its backward."""
+    for name, buffer in _buffers(owner).items():
+        buffer.data.copy_(state[name])
 
 
 def state_of(owner: Any) -> dict[str, torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 REFUSALS = ("can't allocate memory", "not enough memory", "out of memory")
-LONGEST = 300
+HEAD, TAIL = 120, 280  # TorchScript puts the cause at the end of a long traceback
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
@@ -16,6 +16,6 @@ def is_out_of_memory(problem: BaseException) -> bool:
 
 
 def one_line(problem: BaseException) -> str:
-    """The exception's text on one line, its end cut off where it runs on."""
+    """The exception's text on one line, its middle left out where it runs on."""
     text = " ".join(str(problem).split())
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]} … {text[-TAIL:]}"
