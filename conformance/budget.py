@@ -27,19 +27,23 @@ NULL_CONDITION = 2.0**30  # a relative spread this many roundoffs wide is all no
 FLOAT32 = PRECISIONS["fp32"]
 GAIN_FLOOR = NOISE * FLOAT32.unit  # constants rounded once, such as 1 − momentum
 DROPPED_SHARE = 0.9
+NORM_CAP = 0.5  # beyond it zeros, whose error is 1, come near to passing
+MANY = 8  # elements, from which the direction of a tensor means something
 
 
 @dataclass(frozen=True)
 class Allowance:
     """The budgets of one tensor at one precision, absolute where the distance is.
 
-    `norm` and `slices` bound ‖y − y*‖, of the whole tensor and of every index of every axis.
+    `norm` and `slices` bound ‖y − y*‖, of the whole tensor and of every index of every axis. `turn` bounds
+    the angle, and only where the norm's budget is past its cap.
     """
 
     norm: float
     slices: tuple[torch.Tensor, ...]
     gain: float
     point: float
+    turn: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,11 @@ def allowance(bounds: Bounds, precision: Precision, baseline: Distance | None) -
         factor * torch.maximum(strayed, share * norms) + floor * math.sqrt(count / norms.numel())
         for strayed, norms in zip(spread.slices, yardstick.slice_norms, strict=True)
     )
+    turn = math.inf
+    if norm > NORM_CAP * yardstick.norm and count >= MANY:
+        turn = 1.0 - 0.5 / math.hypot(1.0, norm / yardstick.norm)  # half the cosine that such noise leaves
     if baseline is None:
-        return Allowance(norm, slices, gain, point)
+        return Allowance(norm, slices, gain, point, turn)
     share = baseline.absolute / yardstick.norm
     return Allowance(
         max(norm, BASELINE_NORM_FACTOR * baseline.absolute),
@@ -103,6 +110,7 @@ def allowance(bounds: Bounds, precision: Precision, baseline: Distance | None) -
         ),
         max(gain, GAIN_FACTOR * baseline.gain),
         max(point, BASELINE_FACTOR * baseline.point),
+        turn,
     )
 
 
@@ -115,8 +123,17 @@ def measures(y: Distance, yardstick: Yardstick, allowed: Allowance) -> tuple[Mea
         Measure("norm", y.absolute / yardstick.norm, allowed.norm / yardstick.norm),
         *_worst_slice(y, yardstick, allowed),
         Measure("gain", y.gain, allowed.gain),
+        *_direction(y, allowed),
         Measure("pointwise", y.point, allowed.point, f"element {where}" if where else ""),
     )
+
+
+def _direction(y: Distance, allowed: Allowance) -> tuple[Measure, ...]:
+    """Zeros and the negative stay wrong where rounding may move a tensor by its own size."""
+    if math.isinf(allowed.turn):
+        return ()
+    turn = math.inf if math.isnan(y.turn) else y.turn
+    return (Measure("gain", turn, allowed.turn, "of the angle to the oracle, 1 − cos"),)
 
 
 def _worst_slice(y: Distance, yardstick: Yardstick, allowed: Allowance) -> tuple[Measure, ...]:

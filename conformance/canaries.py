@@ -10,6 +10,7 @@ import torch
 from conformance.budget import NOISE, Allowance, Bounds
 from conformance.inputs import seeded
 
+SMALLEST = "smallest"
 LOUD = 0.5  # of the rms: an element this large is worth missing
 
 
@@ -53,6 +54,8 @@ def local_canaries(
     Args:
         oracle, bounds: as above.
         allowed: the norm it allows decides which permutation is a damage at all.
+
+    Yields: name and damaged tensor; names that start with `SMALLEST` damage the smallest slice of an axis.
     """
     yardstick = bounds.yardstick
     if bounds.is_null or oracle.numel() < 2:  # noqa: PLR2004 -- nothing to permute
@@ -72,10 +75,11 @@ def local_canaries(
     for k, axis in enumerate(yardstick.axes):
         norms = yardstick.slice_norms[k]
         live = [i for i in norms.argsort().tolist() if not bounds.null_slice(k, i)] if axis < oracle.dim() else []
-        for index in dict.fromkeys((live[0], live[len(live) // 2]) if live else ()):
+        for index in dict.fromkeys((live[len(live) // 2], live[0]) if live else ()):
             damaged = oracle.clone()
             damaged.select(axis, index).zero_()
-            yield f"slice {index} of axis {axis} zeroed", damaged
+            which = "median" if index == live[len(live) // 2] else SMALLEST
+            yield f"{which} slice {index} of axis {axis} zeroed", damaged
 
 
 def _without_median_element(oracle: torch.Tensor, rms: float) -> torch.Tensor:

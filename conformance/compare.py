@@ -10,7 +10,7 @@ import torch
 from conformance import budget
 from conformance.axes import Precision
 from conformance.budget import Allowance, Bounds
-from conformance.canaries import global_canaries, local_canaries
+from conformance.canaries import SMALLEST, global_canaries, local_canaries
 from conformance.discrepancy import Yardstick, dropped_bits_share, flat_reals
 from conformance.judge import failed_gate
 from conformance.records import Discrepancy, Measure
@@ -96,13 +96,13 @@ def compare(y: torch.Tensor | None, held: Ruler, again: torch.Tensor | None, fau
     measures = _measures(y, held)
     if again is not None and measures[0].met:
         measures = (*measures, _stability(y, again, held))
-    accepted, weak = _try_canaries(y, held) if measures[0].met else ((), ())
+    power = _try_canaries(y, held) if measures[0].met else Power()
     closer = None
     if held.baseline is not None and held.kind in ("rounded", "float32") and measures[0].met:
         yardstick = held.bounds.yardstick
         closer = yardstick.distance(y).absolute < yardstick.distance(held.baseline).absolute
     return Discrepancy(
-        held.case, held.tensor, held.kind, name_of(y.dtype), held.dtype, measures, accepted, weak, closer
+        held.case, held.tensor, held.kind, name_of(y.dtype), held.dtype, measures, **vars(power), closer=closer
     )
 
 
@@ -194,19 +194,50 @@ def _stability(y: torch.Tensor, again: torch.Tensor, held: Ruler) -> Measure:
     return Measure("stable", float(gap.norm()), 0.0 if held.bitwise else held.allowed.norm)
 
 
-def _try_canaries(y: torch.Tensor, held: Ruler) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the canaries the gates accept, and of the weak: local ones that only float32's budgets reject."""
+@dataclass(frozen=True)
+class Power:
+    """What the canaries showed of the gates.
+
+    Attributes:
+        accepted: canaries that got through and should not have.
+        weak: local ones that tell of the numbers and not of the gates, see `_is_weak`.
+        unresolved: this low precision cannot tell the tensor from a wrong one, float32's budgets can.
+    """
+
+    accepted: tuple[str, ...] = ()
+    weak: tuple[str, ...] = ()
+    unresolved: bool = False
+
+
+def _try_canaries(y: torch.Tensor, held: Ruler) -> Power:
     if held.kind == "empty":
-        return (), ()
-    yardstick = held.bounds.yardstick
-    oracle = _as_returned(yardstick, y)
-    accepted = [name for name, z in global_canaries(oracle, held.bounds) if _passes(z, y, held)]
-    local = [(name, z) for name, z in local_canaries(oracle, held.bounds, held.allowed) if _passes(z, y, held)]
-    if not local or held.kind == "exact" or held.precision.name == budget.FLOAT32.name:
-        return tuple(accepted + [name for name, _ in local]), ()
-    fine = _at_float32(held)
-    weak = [name for name, z in local if not _passes(z, y, fine)]
-    return tuple(accepted + [name for name, _ in local if name not in weak]), tuple(weak)
+        return Power()
+    oracle = _as_returned(held.bounds.yardstick, y)
+    whole = dict(global_canaries(oracle, held.bounds))
+    accepted = [name for name, z in whole.items() if _passes(z, y, held)]
+    local = {n: z for n, z in local_canaries(oracle, held.bounds, held.allowed) if _passes(z, y, held)}
+    weak = [name for name, z in local.items() if _is_weak(name, z, y, held)]
+    accepted += [name for name in local if name not in weak]
+    if held.kind == "rounded" and held.precision.name != budget.FLOAT32.name:
+        past_cap = held.allowed.norm > budget.NORM_CAP * held.bounds.yardstick.norm
+        fine = _at_float32(held)
+        resolved = fine.allowed.norm <= budget.NORM_CAP * held.bounds.yardstick.norm
+        if (accepted or past_cap) and resolved and not any(_passes(whole[n], y, fine) for n in accepted if n in whole):
+            return Power(weak=tuple(weak), unresolved=True)
+    return Power(tuple(accepted), tuple(weak))
+
+
+def _is_weak(name: str, canary: torch.Tensor, y: torch.Tensor, held: Ruler) -> bool:
+    """Whether accepting a local canary tells of the numbers and not of the gates.
+
+    A part below a low precision's noise that float32's budgets do see; or, behind a kink, the smallest
+    slice, which one flipped unit may make or unmake in any precision.
+    """
+    if held.kind == "exact":
+        return False
+    if held.bounds.kinked and name.startswith(SMALLEST):
+        return True
+    return held.precision.name != budget.FLOAT32.name and not _passes(canary, y, _at_float32(held))
 
 
 def _as_returned(yardstick: Yardstick, y: torch.Tensor) -> torch.Tensor:

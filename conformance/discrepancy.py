@@ -10,6 +10,9 @@ from typing import Any
 import torch
 
 
+FAINT = 2.0**-12
+
+
 @dataclass(frozen=True)
 class Distance:
     """How far one tensor lies from the oracle, over the elements that are finite in both.
@@ -19,12 +22,14 @@ class Distance:
         slices: for each axis of the yardstick, ‖y − y*‖ of every index.
         point: largest |y_i − y*_i| / (|y*_i| + rms); `worst` is its flat index.
         gain: |⟨y − y*, y*⟩| / ‖y*‖².
+        turn: 1 − cos of the angle between y and y*; NaN where y is zero.
     """
 
     absolute: float
     slices: tuple[torch.Tensor, ...]
     point: float
     gain: float
+    turn: float = 0.0
     worst: int = 0
 
     def to_tree(self) -> dict[str, Any]:
@@ -83,12 +88,14 @@ class Yardstick:
         scaled = gap.abs() / (self.values.abs() + self.rms)
         scaled = scaled.nan_to_num(0.0, posinf=math.inf)  # 0/0 where the whole oracle is zero and met
         worst = int(scaled.argmax()) if scaled.numel() else 0
-        square = self.norm * self.norm
+        absolute, along, square = float(gap.norm()), float((gap * self.values).sum()), self.norm * self.norm
+        length = math.sqrt(max(0.0, square + 2.0 * along + absolute * absolute))
         return Distance(
-            float(gap.norm()),
+            absolute,
             self._by_slice(gap.square()),
             float(scaled.flatten()[worst]) if scaled.numel() else 0.0,
-            abs(float((gap * self.values).sum())) / square if square else 0.0,
+            abs(along) / square if square else 0.0,
+            1.0 - (square + along) / (self.norm * length) if self.norm * length else math.nan,
             worst,
         )
 
@@ -117,7 +124,8 @@ def dropped_bits_share(y: torch.Tensor, yardstick: Yardstick, bits: int) -> floa
     mask = (1 << bits) - 1
     found = flat_reals(y).to(torch.float32).view(torch.int32)
     wanted = yardstick.values.to(torch.float32).view(torch.int32)
-    telling = ((wanted & mask) != 0) & yardstick.finite
+    loud = yardstick.values.abs() > FAINT * yardstick.rms  # fainter ones may be zero but for float64's noise
+    telling = ((wanted & mask) != 0) & yardstick.finite & loud
     count = int(telling.sum())
     if count < 2:  # noqa: PLR2004 -- one element proves nothing
         return math.nan

@@ -48,13 +48,16 @@ def widest(dtype: torch.dtype) -> torch.dtype:
     return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else dtype
 
 
-def draw(case: Case, seed: int, picks: list[tuple[int, int]] | None = None) -> Call:
-    """The inputs of a case: its first draw, or the picked (draw, row) pairs of several.
+Picks = int | list[tuple[int, int]]  # the number of a draw, or (draw, row) of each row of the batch
+
+
+def draw(case: Case, seed: int, picks: Picks) -> Call:
+    """The inputs of a case: one of its draws, or the picked rows of several.
 
     Floating inputs are representable; strides and aliasing are as drawn, except where rows are picked.
     """
-    if picks is None:
-        return draw_batch(case, seed, 0)
+    if isinstance(picks, int):
+        return draw_batch(case, seed, picks)
     draws = {number: draw_batch(case, seed, number) for number in {number for number, _ in picks}}
     leaves = {d: pytree.tree_flatten((call.args, dict(call.kwargs))) for d, call in draws.items()}
     structure = leaves[picks[0][0]][1]

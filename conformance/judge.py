@@ -10,7 +10,7 @@ from typing import Any
 
 from conformance.records import Discrepancy, Measure, Observation, Verdict
 
-NORM_CAP = 0.5  # beyond this even zeros, whose error is 1, come near to passing
+NORM_CAP = 0.5  # as in budget.py, which imports torch
 ENDINGS = {
     "not proven": "VOID",
     "no oracle": "INCONCLUSIVE",
@@ -83,10 +83,9 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
         measure = failed_gate(found)
         if measure is not None:
             return Verdict(cell, "FAIL", _line(found, measure), short=_short(measure))
-    for found in seen.discrepancies:
-        weakness = _powerless(found)
-        if weakness:
-            return Verdict(cell, "INCONCLUSIVE", f"power  {found.tensor}, case {found.case}: {weakness}", short="power")
+    weakness = next(_weaknesses(seen.discrepancies), "")
+    if weakness:
+        return Verdict(cell, "INCONCLUSIVE", f"power  {weakness}", short="power")
     return Verdict(cell, "PASS")
 
 
@@ -102,13 +101,23 @@ def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> l
     return sorted(held, key=rank)
 
 
-def _powerless(found: Discrepancy) -> str:
-    if found.accepted:
-        return f"the gates accept {' and '.join(found.accepted)}"
-    norm = next((m for m in found.measures if m.gate == "norm"), None)
-    if norm is not None and found.kind != "null" and norm.budget > NORM_CAP:
-        return f"rounding alone may move it by {norm.budget:.2g} of its size"
-    return ""
+def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
+    """Why a cell whose gates all hold proves nothing: each reason on one line."""
+    for d in found:
+        place = f"{d.tensor}, case {d.case}: "
+        norm = next((m for m in d.measures if m.gate == "norm"), None)
+        if d.accepted:
+            yield f"{place}the gates accept {' and '.join(d.accepted)}"
+        elif norm is not None and norm.budget > NORM_CAP and d.kind != "null" and not d.unresolved:
+            yield f"{place}rounding alone may move it by {norm.budget:.2g} of its size"
+    for case in dict.fromkeys(d.case for d in found):
+        rounded = [d for d in found if d.case == case and d.kind in ("rounded", "float32")]
+        for part in ("output", "gradient of"):
+            tensors = [d for d in rounded if d.tensor.startswith(part)]
+            lost = [d for d in tensors if d.unresolved]
+            if lost and (part == "output" or len(lost) == len(tensors)):
+                advice = "; see `independent_samples` and `initialise` of a Spec" if part != "output" else ""
+                yield f"{lost[0].tensor}, case {case}: this precision cannot tell it from a wrong one{advice}"
 
 
 def _refused(seen: Observation, expected: Expectation) -> bool:
@@ -183,12 +192,13 @@ def _worst_margin(seen: Observation) -> float | None:
 def _notes(seen: Observation) -> tuple[str, ...]:
     """What a green cell still has to say."""
     notes = []
-    weak = sum(len(d.weak) for d in seen.discrepancies)
-    if weak:
-        notes.append(f"{weak} small parts lie below this precision's noise and were not judged on their own")
-    refused = seen.facts.get("second order refused")
-    if refused:
-        notes.append(f"second derivatives refused: {refused}")
+    if any(d.weak for d in seen.discrepancies):
+        notes.append("some parts of a tensor are too small to judge on their own here")
+    lost = sorted({d.tensor for d in seen.discrepancies if d.unresolved})
+    if lost:
+        notes.append(f"too imprecise here to tell from a wrong one, left to fp32: {', '.join(lost)}")
+    if seen.facts.get("second order refused"):
+        notes.append("second derivatives are refused, out loud")
     if seen.facts.get("graph breaks"):
-        notes.append(f"{seen.facts['graph breaks']} graph breaks")
+        notes.append("compiled with graph breaks")
     return tuple(notes)

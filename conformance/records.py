@@ -55,7 +55,8 @@ class Discrepancy:
         dtype, dtype_asked: found, and wanted by the contract ("" where nothing is wanted).
         measures: in the order of the gates.
         accepted: canaries that the gates failed to reject.
-        weak: local canaries below this precision's noise, which float32's budgets reject.
+        weak: canaries that damage a part too small for rounding, or a flipped unit, to leave it defined.
+        unresolved: a low precision cannot tell this tensor from a wrong one; float32's budgets can.
         closer: nearer to the oracle than eager at the same precision; None in eager cells.
     """
 
@@ -67,6 +68,7 @@ class Discrepancy:
     measures: tuple[Measure, ...]
     accepted: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
+    unresolved: bool = False
     closer: bool | None = None
 
     @classmethod

@@ -141,6 +141,8 @@ class Spec:
         build: returns the model, an `nn.Module` or a function; keyword arguments reach it from
             `zoo.create_model`. Weights are drawn from torch's global generator.
         cases: the inputs to try; at least one. The first is the typical one.
+        initialise: changes a fresh module in place for the matrix: weights, statistics or mode under which
+            it should be judged, where the constructor's own say little.
         dtypes: dtype of each output leaf, or one word for all: "follows" (the autocast dtype, float32
             without autocast), "input" (the promoted floating dtype of the inputs) or a dtype's name such
             as "int64". A mapping from leaf name ("output", "output[0]", "output['mean']") gives each its
@@ -164,6 +166,7 @@ class Spec:
     source: str
     build: Callable[..., Model]
     cases: tuple[Case, ...]
+    initialise: Callable[[Any], None] | None = None
     dtypes: str | Mapping[str, str | Mapping[str, str]] | None = None
     differentiable: bool = True
     twice_differentiable: bool = False

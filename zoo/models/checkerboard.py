@@ -113,13 +113,11 @@ def _reference(model: Checkerboard, coordinates: Tensor) -> Tensor:
     return x.reshape(batch, height, width, 1).movedim(-1, 1)
 
 
-def _trained(channels: int) -> Checkerboard:
-    """Build an eval-mode model whose running statistics are not the initial 0 and 1."""
-    model = Checkerboard(channels)
-    with torch.no_grad():
-        for _ in range(4):
-            model(grid(8, 8).unsqueeze(0))
-    return model.eval()
+def _freeze(model: nn.Module) -> None:
+    """Give the norms running statistics that are not the initial 0 and 1, and switch to eval mode."""
+    for _ in range(4):
+        model(grid(8, 8).unsqueeze(0))
+    model.eval()
 
 
 CASES = (
@@ -144,7 +142,8 @@ EVAL = Spec(
     name="checkerboard_eval",
     summary="1x1 convolutions and batch norm, on running statistics",
     source="Effective PyTorch, TorchScript",
-    build=partial(_trained, channels=64),
+    build=partial(Checkerboard, channels=64),
+    initialise=_freeze,
     cases=CASES,
     dtypes="follows",
     one_graph=True,

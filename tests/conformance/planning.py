@@ -1,0 +1,57 @@
+"""Plans and judges cells of a file of specs beside the tests, as `conformance run` does."""
+
+import contextlib
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+from conformance import isolation
+from conformance.execution import Execution
+from conformance.records import Verdict
+
+FOLDER = Path(__file__).parent.parent
+
+
+@cache
+def material(name):
+    """The module of a file of specs, imported without putting its folder on the path."""
+    found = importlib.util.spec_from_file_location(f"material_{Path(name).stem}", FOLDER / name)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@cache
+def plan_of(name):
+    """The plan of all cells of a file on the CPU."""
+    task = {"sources": [str(FOLDER / name)], "modes": [], "precisions": [], "devices": ["cpu"], "seed": 0}
+    ending = isolation.run("conformance.plan:make", {**task, "deadline": 0.0}, deadline=120.0, method="spawn")
+    assert ending.kind == "answered", ending
+    assert "usage" not in ending.answer, ending.answer
+    return ending.answer
+
+
+@contextlib.contextmanager
+def execution(name, deadline):
+    """A function from model, mode and precision to the verdict."""
+    plan = {**plan_of(name), "deadline": deadline}
+    cells = {(c["model"], c["mode"], c["precision"]): c for c in plan["cells"]}
+    running = Execution(plan)
+
+    def judge(model, mode, precision) -> Verdict:
+        return running.verdict(cells[model, mode, precision])
+
+    try:
+        yield judge
+    finally:
+        running.close()
+
+
+def gates_that_refused(verdict):
+    """Every gate that says no to any tensor, not only the first."""
+    gates = set()
+    for found in verdict.observation.discrepancies:
+        gates |= {m.gate for m in found.measures if not m.met}
+        if found.dtype_asked and found.kind != "absent" and found.dtype != found.dtype_asked:
+            gates.add("dtype")
+    return gates
