@@ -207,9 +207,19 @@ def as_json(plan: dict[str, Any], options: argparse.Namespace, results: Results)
         "models": list(plan["models"]),
         "seeds": options.seeds,
         "verdicts": [[seed, v.cell, v.status, v.text] for seed, v in results.verdicts],
-        "largest margins": [[*key, *max(found), len(found)] for key, found in results.margins.items()],
+        "largest margins": [[*place, *worst] for place, worst in _worst_by_model(results).items()],
         "kills": [[*key, dict(counts)] for key, counts in results.kills.items()],
         "survivors": results.survivors,
         "canaries accepted": [[*key, n] for key, n in results.accepted.items()],
         "canaries weak": [[*key, n] for key, n in results.weak.items()],
     }
+
+
+def _worst_by_model(results: Results) -> dict[tuple[str, ...], tuple[float, str]]:
+    """Of each mode, precision, gate and model, the largest value over budget and where it was."""
+    worst: dict[tuple[str, ...], tuple[float, str]] = {}
+    for place, found in results.margins.items():
+        for value, where in found:
+            key = (*place, where.partition("[")[0])
+            worst[key] = max(worst.get(key, (-1.0, "")), (value, where))
+    return worst

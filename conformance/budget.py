@@ -27,7 +27,7 @@ NULL_CONDITION = 2.0**30  # a relative spread this many roundoffs wide is all no
 FLOAT32 = PRECISIONS["fp32"]
 GAIN_FLOOR = NOISE * FLOAT32.unit  # constants rounded once, such as 1 − momentum
 DROPPED_SHARE = 0.9
-NORM_CAP = 0.5  # beyond it zeros, whose error is 1, come near to passing
+NORM_CAP = 0.5  # beyond it zeros, whose error is 1, come near to passing, and the angle is asked too
 MANY = 8  # elements, from which the direction of a tensor means something
 
 

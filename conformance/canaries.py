@@ -11,15 +11,19 @@ from conformance.budget import NOISE, Allowance, Bounds
 from conformance.inputs import seeded
 
 SMALLEST = "smallest"
+NOISY = 0.5
 LOUD = 0.5  # of the rms: an element this large is worth missing
 
 
-def global_canaries(oracle: torch.Tensor, bounds: Bounds) -> Iterator[tuple[str, torch.Tensor]]:
+def global_canaries(
+    oracle: torch.Tensor, bounds: Bounds, *, fine: bool
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Damage to the whole tensor, which every budget must see.
 
     Args:
         oracle: the oracle's tensor in the dtype of the candidate.
         bounds: of this tensor.
+        fine: it is held to float32, which must see noise, too, that low precisions may bring along.
     """
     extra = oracle.unsqueeze(0)
     yield "an extra axis", extra
@@ -38,6 +42,9 @@ def global_canaries(oracle: torch.Tensor, bounds: Bounds) -> Iterator[tuple[str,
     yield "zeros", torch.zeros_like(oracle)
     yield "the negative", -oracle
     yield "1.25 times", 1.25 * oracle
+    if fine:
+        noise = torch.randn(oracle.shape, generator=seeded("noise"), dtype=torch.float64)
+        yield "noise of half its size", oracle + (NOISY * bounds.yardstick.norm / noise.norm() * noise).to(oracle.dtype)
 
 
 def _cancelled(oracle: torch.Tensor, bounds: Bounds) -> torch.Tensor:

@@ -213,16 +213,16 @@ def _try_canaries(y: torch.Tensor, held: Ruler) -> Power:
     if held.kind == "empty":
         return Power()
     oracle = _as_returned(held.bounds.yardstick, y)
-    whole = dict(global_canaries(oracle, held.bounds))
+    is_fine = held.precision.name == budget.FLOAT32.name
+    whole = dict(global_canaries(oracle, held.bounds, fine=is_fine))
     accepted = [name for name, z in whole.items() if _passes(z, y, held)]
     local = {n: z for n, z in local_canaries(oracle, held.bounds, held.allowed) if _passes(z, y, held)}
     weak = [name for name, z in local.items() if _is_weak(name, z, y, held)]
     accepted += [name for name in local if name not in weak]
-    if held.kind == "rounded" and held.precision.name != budget.FLOAT32.name:
-        past_cap = held.allowed.norm > budget.NORM_CAP * held.bounds.yardstick.norm
-        fine = _at_float32(held)
-        resolved = fine.allowed.norm <= budget.NORM_CAP * held.bounds.yardstick.norm
-        if (accepted or past_cap) and resolved and not any(_passes(whole[n], y, fine) for n in accepted if n in whole):
+    if accepted and held.kind == "rounded" and not is_fine:
+        finely = _at_float32(held)
+        whole |= dict(global_canaries(oracle, held.bounds, fine=True))
+        if not any(_passes(z, y, finely) for z in whole.values()):
             return Power(weak=tuple(weak), unresolved=True)
     return Power(tuple(accepted), tuple(weak))
 

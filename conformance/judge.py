@@ -10,7 +10,6 @@ from typing import Any
 
 from conformance.records import Discrepancy, Measure, Observation, Verdict
 
-NORM_CAP = 0.5  # as in budget.py, which imports torch
 ENDINGS = {
     "not proven": "VOID",
     "no oracle": "INCONCLUSIVE",
@@ -104,20 +103,19 @@ def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> l
 def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
     """Why a cell whose gates all hold proves nothing: each reason on one line."""
     for d in found:
-        place = f"{d.tensor}, case {d.case}: "
-        norm = next((m for m in d.measures if m.gate == "norm"), None)
         if d.accepted:
-            yield f"{place}the gates accept {' and '.join(d.accepted)}"
-        elif norm is not None and norm.budget > NORM_CAP and d.kind != "null" and not d.unresolved:
-            yield f"{place}rounding alone may move it by {norm.budget:.2g} of its size"
-    for case in dict.fromkeys(d.case for d in found):
-        rounded = [d for d in found if d.case == case and d.kind in ("rounded", "float32")]
-        for part in ("output", "gradient of"):
-            tensors = [d for d in rounded if d.tensor.startswith(part)]
-            lost = [d for d in tensors if d.unresolved]
-            if lost and (part == "output" or len(lost) == len(tensors)):
-                advice = "; see `independent_samples` and `initialise` of a Spec" if part != "output" else ""
-                yield f"{lost[0].tensor}, case {case}: this precision cannot tell it from a wrong one{advice}"
+            yield f"{d.tensor}, case {d.case}: the gates accept {' and '.join(d.accepted)}"
+    rounded = [d for d in found if d.kind in ("rounded", "float32")]
+    outputs = dict.fromkeys(d.tensor for d in rounded if d.tensor.startswith("output"))
+    for tensors in ([d for d in rounded if d.tensor == name] for name in outputs):
+        if all(d.unresolved for d in tensors):
+            yield f"{tensors[0].tensor}: in no case can this precision tell it from a wrong one"
+    gradients = [d for d in rounded if d.tensor.startswith("gradient of")]
+    if gradients and all(d.unresolved for d in gradients):
+        yield (
+            f"{gradients[0].tensor} and all others: in no case can this precision tell a gradient from a wrong one; "
+            "see `independent_samples` and `initialise` of a Spec"
+        )
 
 
 def _refused(seen: Observation, expected: Expectation) -> bool:
@@ -196,7 +194,8 @@ def _notes(seen: Observation) -> tuple[str, ...]:
         notes.append("some parts of a tensor are too small to judge on their own here")
     lost = sorted({d.tensor for d in seen.discrepancies if d.unresolved})
     if lost:
-        notes.append(f"too imprecise here to tell from a wrong one, left to fp32: {', '.join(lost)}")
+        more = f" and {len(lost) - 2} more" if len(lost) > 2 else ""  # noqa: PLR2004 -- room for two names
+        notes.append(f"too imprecise here to tell from a wrong one, left to fp32: {', '.join(lost[:2])}{more}")
     if seen.facts.get("second order refused"):
         notes.append("second derivatives are refused, out loud")
     if seen.facts.get("graph breaks"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ class KinkWatch(TorchDispatchMode):
     Attributes:
         kinked: an op with a kink was seen.
         margins: for each row the smallest distance to a kink, in units of the tensor's rms.
-        ties: for each op that bends at a fixed value, in order, which elements lie on it.
+        ties, above: for each op that bends at a fixed value, in order, which elements lie on it or above.
     """
 
     def __init__(self, rows: int = 0) -> None:
@@ -37,6 +38,7 @@ class KinkWatch(TorchDispatchMode):
         self.kinked = False
         self.margins = torch.full((rows,), float("inf"), dtype=torch.float64)
         self.ties: list[torch.Tensor] = []
+        self.above: list[torch.Tensor] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -53,6 +55,7 @@ class KinkWatch(TorchDispatchMode):
         gaps = _gaps(name, x if x.dim() > 1 else x.reshape(-1, 1), rest, kwargs)
         if name in ONE_SIDED:
             self.ties += [gap.abs() <= TIE * rms for gap in gaps]
+            self.above += [gap > 0 for gap in gaps]
         if len(self.margins) and x.dim() and x.shape[0] == len(self.margins):
             for gap in gaps:
                 self.margins = torch.minimum(self.margins, gap.abs().flatten(1).amin(1) / rms)
@@ -63,8 +66,19 @@ def tossed(oracle: KinkWatch, probe: KinkWatch) -> int:
 
     An element that stays there, such as a zero that no weight reaches, has one well-defined gradient.
     """
-    pairs = zip(oracle.ties, probe.ties, strict=False)
-    return sum(int((tie & ~still).sum()) for tie, still in pairs if tie.shape == still.shape)
+    return _count(oracle.ties, probe.ties, lambda tie, still: tie & ~still)
+
+
+def flipped(oracle: KinkWatch, probe: KinkWatch) -> int:
+    """Elements that rounding takes to the other side of a kink."""
+    return _count(oracle.above, probe.above, torch.logical_xor)
+
+
+def _count(
+    ours: list[torch.Tensor], theirs: list[torch.Tensor], differ: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> int:
+    pairs = zip(ours, theirs, strict=False)
+    return sum(int(differ(a, b).sum()) for a, b in pairs if a.shape == b.shape)
 
 
 def _gaps(name: str, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -19,6 +19,7 @@ from conformance.budget import NOISE
 from conformance.inputs import is_rounded
 
 RUNS = 8
+KINKED_RUNS = 20  # of a low precision behind a kink: a unit that an honest run flips escapes a probe in 3 of 5
 
 # Ops that move, select or compare numbers without rounding any; views are recognised by their schema.
 MOVES = frozenset(

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -14,16 +15,16 @@ FOLDER = Path(__file__).parent.parent
 
 @cache
 def material(name):
-    """The module of a file of specs, imported without putting its folder on the path."""
+    """Import a file of specs without putting its folder on the path."""
     found = importlib.util.spec_from_file_location(f"material_{Path(name).stem}", FOLDER / name)
-    module = importlib.util.module_from_spec(found)
+    module = sys.modules[found.name] = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
 
 
 @cache
 def plan_of(name):
-    """The plan of all cells of a file on the CPU."""
+    """Plan all cells of a file on the CPU."""
     task = {"sources": [str(FOLDER / name)], "modes": [], "precisions": [], "devices": ["cpu"], "seed": 0}
     ending = isolation.run("conformance.plan:make", {**task, "deadline": 0.0}, deadline=120.0, method="spawn")
     assert ending.kind == "answered", ending
@@ -33,7 +34,7 @@ def plan_of(name):
 
 @contextlib.contextmanager
 def execution(name, deadline):
-    """A function from model, mode and precision to the verdict."""
+    """Yield a function from model, mode and precision to the verdict."""
     plan = {**plan_of(name), "deadline": deadline}
     cells = {(c["model"], c["mode"], c["precision"]): c for c in plan["cells"]}
     running = Execution(plan)

@@ -84,7 +84,7 @@ def _boards(batch: int, side: int, generator: torch.Generator) -> tuple[Tensor]:
 
 
 def _channels_last(generator: torch.Generator) -> tuple[Tensor]:
-    (board,) = _boards(1, 8, generator)
+    (board,) = _boards(1, 6, generator)
     return (board.to(memory_format=torch.channels_last),)
 
 
@@ -121,8 +121,8 @@ def _freeze(model: nn.Module) -> None:
 
 
 CASES = (
-    Case(name="typical", inputs=partial(_boards, 2, 8)),
-    Case(name="one-board", inputs=partial(_boards, 1, 16)),
+    Case(name="typical", inputs=partial(_boards, 2, 5)),
+    Case(name="one-board", inputs=partial(_boards, 1, 8)),
     Case(name="channels-last", inputs=_channels_last),
 )
 
@@ -130,19 +130,19 @@ TRAIN = Spec(
     name="checkerboard",
     summary="1x1 convolutions and batch norm, on batch statistics",
     source="Effective PyTorch, TorchScript",
-    build=partial(Checkerboard, channels=64),
+    build=partial(Checkerboard, channels=32),
     cases=CASES,
     dtypes="follows",
     one_graph=True,
     reference=_reference,
-    scripted=partial(scripted_checkerboard, channels=64),
+    scripted=partial(scripted_checkerboard, channels=32),
 )
 
 EVAL = Spec(
     name="checkerboard_eval",
     summary="1x1 convolutions and batch norm, on running statistics",
     source="Effective PyTorch, TorchScript",
-    build=partial(Checkerboard, channels=64),
+    build=partial(Checkerboard, channels=32),
     initialise=_freeze,
     cases=CASES,
     dtypes="follows",

@@ -1,0 +1,157 @@
+"""The command: exit codes, what is printed, resuming, and the table."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GREEN = '''
+import torch
+from zoo import Case, Spec
+
+def spec(name, build):
+    case = Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g),))
+    return Spec(name=name, summary=name, source="a test", build=build, cases=(case,), dtypes="input")
+
+DOUBLING = spec("doubling", lambda: lambda x: x * 2)
+HALVING = spec("halving", lambda: lambda x: x / 2)
+'''
+RED = GREEN + '''
+RAISING = spec("random", lambda: lambda x: x + torch.rand_like(x))
+'''
+FP32 = ("--mode=eager", "--precision=fp32", "--device=cpu")
+
+
+def conformance(folder, *arguments, **environment):
+    """Run the command in a folder; return exit code and what it printed."""
+    command = [sys.executable, "-m", "conformance", *arguments]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
+    env.pop("PYTEST_ADDOPTS", None)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def run_folder(output):
+    return Path(re.search(r"run stored in (\S+)", output)[1])
+
+
+@pytest.fixture(scope="module")
+def green(tmp_path_factory):
+    """A folder with a green run in it: folder, exit code, output."""
+    folder = tmp_path_factory.mktemp("green")
+    (folder / "nets.py").write_text(GREEN)
+    return folder, *conformance(folder, "run", "nets.py", *FP32, "-n", "1")
+
+
+def test_all_green_is_zero_and_the_table_shows_every_cell(green):
+    _, code, output = green
+    assert code == 0, output
+    assert re.search(r"model +precision +eager", output)
+    assert re.search(r"doubling +fp32 +✓ \d", output)
+    assert re.search(r"halving +fp32 +✓ \d", output)
+    assert "2 cells: 2 pass" in output
+
+
+def test_a_run_is_stored_whole_and_shown_again(green):
+    folder, _, output = green
+    stored = run_folder(output)
+    assert stored.is_relative_to(folder / ".conformance" / "runs")
+    assert {p.name for p in stored.iterdir()} >= {"plan.json", "cells.jsonl", "run.json"}
+    assert json.loads((stored / "run.json").read_text())["cells"] == 2
+    code, shown = conformance(folder, "show", str(stored))
+    assert code == 0
+    assert re.search(r"doubling +fp32 +✓ \d", shown)
+    assert "2 cells: 2 pass" in shown
+
+
+def test_a_killed_run_is_red_until_it_is_resumed(green):
+    folder, _, output = green
+    stored = run_folder(output)
+    lines = (stored / "cells.jsonl").read_bytes().splitlines(keepends=True)
+    (stored / "cells.jsonl").write_bytes(lines[0] + lines[1][:-7])
+    (stored / "run.json").unlink()
+    code, shown = conformance(folder, "show", str(stored))
+    assert code == 1
+    assert "1 notrun" in shown
+    assert f"conformance run --resume {stored}" in shown
+    code, resumed = conformance(folder, "run", "--resume", str(stored), "-n", "1")
+    assert code == 0, resumed
+    assert "2 cells: 2 pass" in resumed
+    after = (stored / "cells.jsonl").read_bytes().splitlines(keepends=True)
+    assert after[0] == lines[0]
+    assert len(after) == 2
+    assert (stored / "run.json").exists()
+
+
+def test_resuming_a_finished_run_shows_it(green):
+    folder, _, output = green
+    code, shown = conformance(folder, "run", "--resume", str(run_folder(output)))
+    assert code == 0
+    assert "2 cells: 2 pass" in shown
+
+
+def test_one_red_cell_is_one_and_named_with_its_reason(tmp_path):
+    (tmp_path / "nets.py").write_text(RED)
+    code, output = conformance(tmp_path, "run", "nets.py", *FP32, "-n", "1")
+    assert code == 1
+    assert re.search(r"✗ random\[eager-fp32-cpu\]  UNSTABLE  output: two identical float64 runs differ", output)
+    assert "3 cells: 2 pass, 1 unstable" in output
+    code, shown = conformance(tmp_path, "show", str(run_folder(output)))
+    assert code == 1
+    assert "1 unstable" in shown
+
+
+def test_a_choice_runs_those_cells_alone_and_is_complete(tmp_path):
+    (tmp_path / "nets.py").write_text(RED)
+    code, output = conformance(tmp_path, "run", "nets.py", *FP32, "-n", "1", "-k", "doubling")
+    assert code == 0, output
+    assert "1 cells: 1 pass" in output
+    assert "halving" not in output
+    assert "random" not in output
+
+
+def test_nothing_chosen_is_five(tmp_path):
+    (tmp_path / "nets.py").write_text(GREEN)
+    code, output = conformance(tmp_path, "run", "nets.py", *FP32, "-n", "1", "-k", "nobody")
+    assert code == 5, output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "merg"), "conformance: no model named 'merg'; did you mean merge"),
+        (("run", "none.py"), "conformance: no file none.py"),
+        (("run", "merge", "--mode", "compield"), "conformance: unknown mode 'compield'; known: eager"),
+        (("run", "merge", "--device", "tpu"), "conformance: unknown device 'tpu'; known: cpu"),
+        (("run", "--resume", "nowhere"), "is no run folder: it has no plan.json"),
+        (("show", "nowhere"), "is no run folder: it has no plan.json"),
+        (("run", "merge", "--resume", "nowhere"), "leave out sources and axes"),
+    ],
+)
+def test_what_cannot_be_done_is_four_in_one_line(tmp_path, arguments, message):
+    code, output = conformance(tmp_path, *arguments)
+    assert code == 4, output
+    assert message in output
+    assert "Traceback" not in output
+    assert len(output.splitlines()) == 1
+
+
+def test_a_device_asked_for_and_absent_is_four(tmp_path):
+    code, output = conformance(tmp_path, "run", "merge", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
+    assert code == 4
+    assert "device 'cuda' was asked for, but torch sees no CUDA device" in output
+
+
+def test_what_a_terminal_could_take_for_a_command_is_spelt_out(tmp_path):
+    (tmp_path / "nets.py").write_text(GREEN.replace("x / 2", "1 / 0 if x.sum() < 9e9 else x").replace(
+        "lambda x: x * 2", "lambda x: (_ for _ in ()).throw(ValueError('\\x1b[2J\\u202e'))"
+    ))
+    code, output = conformance(tmp_path, "run", "nets.py", *FP32, "-n", "1")
+    assert code == 1
+    assert "\x1b[2J" not in output
+    assert "\u202e" not in output
+    assert r"\u001b[2J\u202e" in output
