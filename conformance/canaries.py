@@ -15,9 +15,7 @@ NOISY = 0.5
 LOUD = 0.5  # of the rms: an element this large is worth missing
 
 
-def global_canaries(
-    oracle: torch.Tensor, bounds: Bounds, *, fine: bool
-) -> Iterator[tuple[str, torch.Tensor]]:
+def global_canaries(oracle: torch.Tensor, bounds: Bounds, *, fine: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """Damage to the whole tensor, which every budget must see.
 
     Args:
@@ -44,7 +42,10 @@ def global_canaries(
     yield "1.25 times", 1.25 * oracle
     if fine:
         noise = torch.randn(oracle.shape, generator=seeded("noise"), dtype=torch.float64)
-        yield "noise of half its size", oracle + (NOISY * bounds.yardstick.norm / noise.norm() * noise).to(oracle.dtype)
+        yield (
+            "noise of half its size",
+            oracle + (NOISY * bounds.yardstick.norm / noise.norm() * noise).to(oracle.dtype),
+        )
 
 
 def _cancelled(oracle: torch.Tensor, bounds: Bounds) -> torch.Tensor:
@@ -53,13 +54,12 @@ def _cancelled(oracle: torch.Tensor, bounds: Bounds) -> torch.Tensor:
     return size / 8 * signs / math.sqrt(oracle.numel())
 
 
-def local_canaries(
-    oracle: torch.Tensor, bounds: Bounds, allowed: Allowance
-) -> Iterator[tuple[str, torch.Tensor]]:
+def local_canaries(oracle: torch.Tensor, bounds: Bounds, allowed: Allowance) -> Iterator[tuple[str, torch.Tensor]]:
     """Damage to a part or to the order, where the tensor has parts and an order.
 
     Args:
-        oracle, bounds: as above.
+        oracle: the oracle's tensor in the dtype of the candidate.
+        bounds: of this tensor.
         allowed: the norm it allows decides which permutation is a damage at all.
 
     Yields: name and damaged tensor; names that start with `SMALLEST` damage the smallest slice of an axis.

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from packaging.version import Version
 
-from conformance import evaluation, inputs, modes, reference
+from conformance import evaluation, inputs, modes, oracle, reference
 from conformance.axes import MODES, PRECISIONS, Mode, NotProvenError, Precision, Prepared
 from conformance.compare import compare, name_of, ruler
 from conformance.evaluation import FIRST, SECOND, Answer, Question
@@ -24,7 +24,6 @@ from conformance.records import Cell, Discrepancy, Measure, Observation
 from conformance.reference import CaseReference
 from conformance.sources import Home
 from zoo.spec import Call, Case, Spec
-
 
 
 def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
@@ -115,14 +114,14 @@ class _Run:
         return Observation("finished", changed=tuple(changed), discrepancies=tuple(found), facts=self.facts)
 
     def _build(self, build: Callable[..., Any] | None = None) -> Any:
-        model = reference.prepared_model(self.spec, self.seed, build)
+        model = oracle.prepared_model(self.spec, self.seed, build)
         return model.to(self.cell.device) if isinstance(model, torch.nn.Module) else model
 
     def _question(self, case: Case, known: CaseReference, model: Any) -> Question:
         def onto_device(call: Call) -> Call:
             return inputs.place(call, convert=lambda t: t.to(self.cell.device))
 
-        question = reference.question_of(self.spec, case, self.seed, known.picks, onto_device, model)
+        question = oracle.question_of(self.spec, case, self.seed, known.picks, onto_device, model)
         scale = known.scale if self.precision.autocast == "float16" else 1.0
         return replace(question, precision=self.precision, device=self.cell.device, scale=scale)
 
@@ -235,5 +234,3 @@ def _restore(call: Call, pristine: Call) -> None:
         for leaf, original in pairs:
             if isinstance(leaf, torch.Tensor) and not evaluation.same_bytes(leaf, original):
                 leaf.copy_(original)
-
-

@@ -24,8 +24,10 @@ NEVER_COMPILE = ("eager", "scripted")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit code is pytest's: 0 all as expected, 1 something red, 2 interrupted,
-    3 internal error, 4 what was asked cannot be done, 5 nothing selected.
+    """Run a command; returns the exit code, which is one of pytest's.
+
+    0 all as expected, 1 something red, 2 interrupted, 3 internal error, 4 what was asked cannot be done,
+    5 nothing selected.
     """
     options, further = _parser().parse_known_args(arguments)
     try:
@@ -41,7 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="conformance", description="Hold models to their contracts.")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser(
-        "run", help="judge models", epilog="Further options go to pytest; give their values as --option=value."
+        "run",
+        help="judge models",
+        epilog="Further options go to pytest; give their values as --option=value.",
     )
     run.add_argument(
         "sources", nargs="*", help="zoo models, files, modules or module:NAME; the whole zoo if none is given"
@@ -90,7 +94,13 @@ def _run(options: argparse.Namespace, further: list[str]) -> int:
 def _pytest_arguments(options: argparse.Namespace, contents: store.Contents, folder: Path) -> list[str]:
     models = {cell.partition("[")[0] for cell in contents.missing}
     workers = options.workers or str(min(os.cpu_count() or 1, len(models)))
-    arguments = [str(folder / store.PLAN), f"--conformance-run={folder}", f"--rootdir={folder}", "-c", os.devnull]
+    arguments = [
+        str(folder / store.PLAN),
+        f"--conformance-run={folder}",
+        f"--rootdir={folder}",
+        "-c",
+        os.devnull,
+    ]
     arguments += ["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", "-p", "no:doctest"]
     if workers not in ("0", "1"):
         arguments += ["-n", workers, "--dist=loadgroup"]
@@ -114,7 +124,7 @@ def _planned(options: argparse.Namespace) -> Path:
     if "usage" in ending.answer:
         raise UsageError(ending.answer["usage"])
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    folder = (options.store / "runs" / name).resolve()
+    folder: Path = (options.store / "runs" / name).resolve()
     store.create(folder, ending.answer)
     return folder
 

@@ -72,10 +72,8 @@ def ruler(  # noqa: PLR0913 -- a record's fields
         low = precision.name != budget.FLOAT32.name
         reaches = accurate or (low and beside is not None and budget.holds_float32(beside, bounds, precision))
         kind, held_to = ("float32", budget.FLOAT32) if low and reaches else ("rounded", precision)
-    if kind in ("empty", "exact"):
-        allowed = Allowance(0.0, (), 0.0, 0.0)
-    else:
-        allowed = budget.allowance(bounds, held_to, beside)
+    nothing = Allowance(0.0, (), 0.0, 0.0)
+    allowed = nothing if kind in ("empty", "exact") else budget.allowance(bounds, held_to, beside)
     beside_it = baseline if usable else None
     return Ruler(case, tensor, bounds, kind, held_to, precision, allowed, dtype, beside_it, bitwise)
 
@@ -102,7 +100,14 @@ def compare(y: torch.Tensor | None, held: Ruler, again: torch.Tensor | None, fau
         yardstick = held.bounds.yardstick
         closer = yardstick.distance(y).absolute < yardstick.distance(held.baseline).absolute
     return Discrepancy(
-        held.case, held.tensor, held.kind, name_of(y.dtype), held.dtype, measures, **vars(power), closer=closer
+        held.case,
+        held.tensor,
+        held.kind,
+        name_of(y.dtype),
+        held.dtype,
+        measures,
+        **vars(power),
+        closer=closer,
     )
 
 
@@ -120,9 +125,8 @@ def _measures(y: torch.Tensor, held: Ruler) -> tuple[Measure, ...]:
     yardstick = held.bounds.yardstick
     if held.kind == "exact":
         return (structure, _exact(y, held))
-    found = (structure, _classes(y, held))
-    found += budget.measures(yardstick.distance(y), yardstick, held.allowed)
-    return (*found, *_precision(y, held))
+    values = budget.measures(yardstick.distance(y), yardstick, held.allowed)
+    return (structure, _classes(y, held), *values, *_precision(y, held))
 
 
 def _exact(y: torch.Tensor, held: Ruler) -> Measure:
@@ -150,9 +154,7 @@ def _classes(y: torch.Tensor, held: Ruler) -> Measure:
     wanted = yardstick.oracle
     if yardstick.all_finite and bool(reals.isfinite().all()):
         return Measure("class", 0.0, 0.0)
-    same = (
-        (reals.isfinite() & wanted.isfinite()) | (reals.isnan() & wanted.isnan()) | (reals == wanted)
-    )
+    same = (reals.isfinite() & wanted.isfinite()) | (reals.isnan() & wanted.isnan()) | (reals == wanted)
     if y.dtype.is_floating_point or y.dtype.is_complex:
         edge = (1.0 - 8.0 * held.precision.unit) * torch.finfo(y.dtype).max
         beyond = (wanted.abs() >= edge) & ~wanted.isnan()
@@ -169,7 +171,8 @@ def _precision(y: torch.Tensor, held: Ruler) -> tuple[Measure, ...]:
     """Whether a float32 tensor carries bits that only a trip through fewer would have cleared."""
     if y.dtype not in (torch.float32, torch.complex64):
         return ()
-    if held.kind in ("float32",) or held.cell_precision.name == budget.FLOAT32.name:
+    tests: tuple[tuple[str, int], ...]
+    if held.kind == "float32" or held.cell_precision.name == budget.FLOAT32.name:
         tests = (("bfloat16", 16), ("float16", 13))
     elif held.cell_precision.autocast == "float16":
         tests = (("bfloat16", 16),)

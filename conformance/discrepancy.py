@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-
 FAINT = 2.0**-12
 
 
@@ -74,9 +73,7 @@ class Yardstick:
         count = int(self.finite.sum())
         self.rms = self.norm / math.sqrt(count) if count else 0.0
         sizes = tuple(self.oracle.shape)
-        self.axes = tuple(
-            axis for axis, size in enumerate(sizes) if size >= 2 and self.oracle.numel() // size >= 2
-        )
+        self.axes = tuple(axis for axis, size in enumerate(sizes) if size > 1 and self.oracle.numel() > size)
         self.slice_norms = self._by_slice(self.values.square())
 
     def distance(self, y: torch.Tensor) -> Distance:

@@ -101,7 +101,9 @@ def differentiate_twice(
     """Hessian-vector products: the gradient of ⟨gradient, random direction⟩, by name.
 
     Args:
-        call, owner, question: as for `evaluate`.
+        call: the callable of some mode.
+        owner: the module whose parameters it uses, or a plain function.
+        question: what to ask.
         wanted: tensors known to have a second derivative; asking for these alone makes a mode that has lost
             the graph raise, where allow_unused would have it return None in silence. None: ask for all.
 
@@ -212,7 +214,7 @@ def _gradients(
     found = torch.autograd.grad(
         list(roots.values()), list(wanted.values()), cotangents, create_graph=create_graph, allow_unused=True
     )
-    named = dict(zip(wanted, found, strict=True))
+    named: Tensors = dict(zip(wanted, found, strict=True))
     return _unscaled(named, question.scale) if unscale else named
 
 

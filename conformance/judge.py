@@ -39,15 +39,35 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
     others = [e for e in expectations if e["outcome"] not in ("dtype", "refuses")]
     for expected in refusals:
         if _refused(seen, expected):
-            return replace(verdict, status="UNSUPPORTED", short="refused", text=seen.message, **_why(expected))
+            return replace(
+                verdict,
+                status="UNSUPPORTED",
+                short="refused",
+                text=seen.message,
+                reason=expected["reason"],
+                link=expected["link"],
+            )
     for expected in others:
         if _came_true(verdict, seen, expected):
-            return replace(verdict, status="EXPECTED", short=expected["outcome"], **_why(expected))
+            return replace(
+                verdict,
+                status="EXPECTED",
+                short=expected["outcome"],
+                reason=expected["reason"],
+                link=expected["link"],
+            )
     if verdict.status != "PASS":
         return verdict
     for expected in (*refusals, *others):
         text = f"declared {expected['outcome']} did not happen: {expected['reason']}"
-        return replace(verdict, status="STALE", text=text, short="stale", **_why(expected))
+        return replace(
+            verdict,
+            status="STALE",
+            text=text,
+            short="stale",
+            reason=expected["reason"],
+            link=expected["link"],
+        )
     if renamed:
         return _with_renamed_dtypes(verdict, seen, renamed)
     return verdict
@@ -79,9 +99,9 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
         text = f"structure  {seen.changed[0]} changed in forward, undeclared"
         return Verdict(cell, "FAIL", text, short="structure")
     for found in _in_gate_order(seen.discrepancies, dtypes):
-        measure = failed_gate(found)
-        if measure is not None:
-            return Verdict(cell, "FAIL", _line(found, measure), short=_short(measure))
+        said_no = failed_gate(found)
+        if said_no is not None:
+            return Verdict(cell, "FAIL", _line(found, said_no), short=_short(said_no))
     weakness = next(_weaknesses(seen.discrepancies), "")
     if weakness:
         return Verdict(cell, "INCONCLUSIVE", f"power  {weakness}", short="power")
@@ -157,14 +177,24 @@ def _with_renamed_dtypes(verdict: Verdict, seen: Observation, renamed: Sequence[
         tensors = [d for d in seen.discrepancies if d.tensor == expected["tensor"]]
         if not tensors or all(d.dtype == d.dtype_asked for d in tensors):
             text = f"{expected['tensor']} has the contract's dtype again, declared {expected['dtype']}"
-            return replace(verdict, status="STALE", text=text, short="stale", **_why(expected))
+            return replace(
+                verdict,
+                status="STALE",
+                text=text,
+                short="stale",
+                reason=expected["reason"],
+                link=expected["link"],
+            )
     first = renamed[0]
     text = f"{first['tensor']} is {first['dtype']}"
-    return replace(verdict, status="EXPECTED", text=text, short=first["dtype"], **_why(first))
-
-
-def _why(expected: Expectation) -> dict[str, str]:
-    return {"reason": expected["reason"], "link": expected["link"]}
+    return replace(
+        verdict,
+        status="EXPECTED",
+        text=text,
+        short=first["dtype"],
+        reason=first["reason"],
+        link=first["link"],
+    )
 
 
 def _line(found: Discrepancy, measure: Measure, what: str = "") -> str:

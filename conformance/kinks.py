@@ -14,10 +14,30 @@ MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three bfloat16 probe no
 TIE = 2.0**-40  # of the rms: nearer than this to a kink, float64 itself tosses a coin
 ONE_SIDED = frozenset({"relu", "leaky_relu", "abs", "prelu", "_prelu_kernel", "threshold", "clamp", "hardtanh"})
 KINKS = frozenset(
-    """
-    relu leaky_relu clamp clamp_min clamp_max hardtanh hardswish hardsigmoid abs threshold max_pool2d_with_indices
-    max amax min amin maximum minimum topk sort prelu _prelu_kernel median
-    """.split()
+    [
+        "relu",
+        "leaky_relu",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "hardtanh",
+        "hardswish",
+        "hardsigmoid",
+        "abs",
+        "threshold",
+        "max_pool2d_with_indices",
+        "max",
+        "amax",
+        "min",
+        "amin",
+        "maximum",
+        "minimum",
+        "topk",
+        "sort",
+        "prelu",
+        "_prelu_kernel",
+        "median",
+    ]
 )
 
 
@@ -34,7 +54,7 @@ class KinkWatch(TorchDispatchMode):
     """
 
     def __init__(self, rows: int = 0) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kinked = False
         self.margins = torch.full((rows,), float("inf"), dtype=torch.float64)
         self.ties: list[torch.Tensor] = []
@@ -75,7 +95,9 @@ def flipped(oracle: KinkWatch, probe: KinkWatch) -> int:
 
 
 def _count(
-    ours: list[torch.Tensor], theirs: list[torch.Tensor], differ: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    ours: list[torch.Tensor],
+    theirs: list[torch.Tensor],
+    differ: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> int:
     pairs = zip(ours, theirs, strict=False)
     return sum(int(differ(a, b).sum()) for a, b in pairs if a.shape == b.shape)

@@ -58,10 +58,10 @@ def _compiled(spec: Spec, build: Callable[..., Any]) -> Prepared:
         if hasattr(config, switch):
             setattr(config, switch, True)
             break
-    calls = {"made": 0, "compiled": 0}
+    calls = {"compiled": 0}
 
     def backend(graph: Any, examples: Any, **options: Any) -> Callable[..., Any]:
-        compiled = compile_fx(graph, examples, **options)
+        compiled: Callable[..., Any] = compile_fx(graph, examples, **options)  # type: ignore[assignment]
 
         def counted(*arguments: Any) -> Any:
             calls["compiled"] += 1
@@ -70,22 +70,19 @@ def _compiled(spec: Spec, build: Callable[..., Any]) -> Prepared:
         return counted
 
     model = build()
-    inner = torch.compile(model, backend=backend, dynamic=False)
+    inner: Callable[..., Any] = torch.compile(model, backend=backend, dynamic=False)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         served = calls["compiled"]
         returned = inner(*args, **kwargs)
-        calls["made"] += 1
         if calls["compiled"] == served:
-            reasons = "; ".join(counters["graph_break"]) or "nothing was captured"
-            raise NotProvenError(f"a call ran no compiled graph, it fell back to eager: {' '.join(reasons.split())[:200]}")
+            raise NotProvenError(f"a call ran no compiled graph, it fell back to eager: {_break_reasons()}")
         return returned
 
     def proof() -> dict[str, Any]:
         breaks = sum(counters["graph_break"].values())
         if breaks and spec.one_graph:
-            reasons = "; ".join(" ".join(r.split()) for r in counters["graph_break"])
-            raise NotProvenError(f"the spec claims one graph, found {breaks} graph breaks: {reasons[:200]}")
+            raise NotProvenError(f"the spec claims one graph, found {breaks} graph breaks: {_break_reasons()}")
         hits, misses = (counters["inductor"][f"fxgraph_cache_{what}"] for what in ("hit", "miss"))
         return {
             "graphs": counters["stats"]["unique_graphs"],
@@ -96,4 +93,15 @@ def _compiled(spec: Spec, build: Callable[..., Any]) -> Prepared:
     return Prepared(call, proof, model)
 
 
-BUILDERS = {"eager": _eager, "scripted": _scripted, "compiled": _compiled}
+def _break_reasons() -> str:
+    from torch._dynamo.utils import counters  # noqa: PLC0415
+
+    reasons = "; ".join(" ".join(reason.split()) for reason in counters["graph_break"])
+    return reasons[:200] or "nothing was captured"
+
+
+BUILDERS: dict[str, Callable[[Spec, Callable[..., Any]], Prepared]] = {
+    "eager": _eager,
+    "scripted": _scripted,
+    "compiled": _compiled,
+}

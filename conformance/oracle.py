@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
@@ -14,13 +14,19 @@ from torch.utils import _pytree as pytree
 
 from conformance import evaluation, inputs
 from conformance.evaluation import Answer, Question
-from zoo.spec import Call, Spec
+from conformance.failures import is_out_of_memory, one_line
+from zoo import catalog
+from zoo.spec import Call, Case, Spec, SpecError
 
 AGREEMENT = 1e-9  # of two float64 formulas, relative to the norm
 SMALL = 400  # numbers in all inputs and parameters, up to which gradcheck takes every one by itself
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 SAME_BITS = {torch.Tensor.view}  # a dtype here reinterprets and does not convert
+
+
+class NoOracleError(RuntimeError):
+    """The model runs in float32 and not in float64."""
 
 
 class TrialError(RuntimeError):
@@ -68,80 +74,187 @@ def widened() -> Iterator[None]:
         torch.set_default_dtype(default)
 
 
-def wide_model(model: Any) -> Any:
+def prepared_model(spec: Spec, seed: int, build: Callable[..., Any] | None = None) -> Any:
+    """A model as every run of a cell or reference wants it: seeded, on representable weights."""
+    torch.manual_seed(seed)
+    model = (build or spec.build)()
+    if spec.initialise is not None:
+        with torch.no_grad():
+            spec.initialise(model)
+    inputs.round_weights(model)
+    return model
+
+
+def wide_call(call: Call) -> Call:
+    """The arguments in float64."""
+    return inputs.place(call, convert=lambda t: t.to(inputs.widest(t.dtype)))
+
+
+class Oracle:
+    """The float64 model of one spec and seed.
+
+    Attributes:
+        spec, seed: whose.
+        model: in float64; a plain function as it is.
+    """
+
+    def __init__(self, spec: Spec, seed: int) -> None:
+        self.spec = spec
+        self.seed = seed
+        self._narrow = prepared_model(spec, seed)
+        self.model = _wide_model(self._narrow)
+        self._state = evaluation.state_of(self.model)
+
+    def question(self, case: Case, picks: inputs.Picks) -> Question:
+        """What every run of a case is asked, here in float64."""
+        return question_of(self.spec, case, self.seed, picks, wide_call, self.model)
+
+    def answer(self, question: Question) -> Answer:
+        """Outputs, gradients, buffers and, where claimed, second derivatives."""
+        self._reset()
+        with widened():
+            found = evaluation.evaluate(self.model, self.model, question)
+            if question.second:
+                self._reset()
+                found.tensors |= evaluation.differentiate_twice(self.model, self.model, question)
+        return found
+
+    def forward(self, case: Case, draw: int) -> None:
+        """Run one draw of a case forward, for the dispatch modes that watch it.
+
+        Raises:
+            NoOracleError: it runs in float32 and not in float64.
+            SpecError: it does not run at all.
+        """
+        call = inputs.draw_batch(case, self.seed, draw)
+        wide = wide_call(call)
+        self._reset()
+        try:
+            with widened(), torch.no_grad():
+                self.model(*wide.args, **wide.kwargs)
+        except RuntimeError as problem:
+            self._explain(problem, case, call)
+
+    def _explain(self, problem: RuntimeError, case: Case, call: Call) -> NoReturn:
+        if is_out_of_memory(problem):
+            raise problem
+        try:
+            self._narrow(*call.args, **call.kwargs)
+        except Exception:  # noqa: BLE001 -- it fails in float32 too, so the first problem stands
+            raise SpecError(f"case {case.name}: {type(problem).__name__}: {one_line(problem)}") from problem
+        text = f"case {case.name} runs in float32 but not in float64: {one_line(problem)}"
+        raise NoOracleError(text) from problem
+
+    def try_outputs(self, question: Question, first: Answer) -> None:
+        """The trial but for finite differences: run again, against the reference, surrogate and twin.
+
+        Raises:
+            RandomError: two identical runs differ.
+            TrialError: outputs differ from the reference's or the twin's, or gradients from the surrogate's.
+        """
+        self._try_again(question, first)
+        if self.spec.reference is not None:
+            self._reset()
+            with widened(), torch.no_grad():
+                wanted = self.spec.reference(self.model, *question.call.args, **question.call.kwargs)
+            _agree("the spec's reference", inputs.named_leaves(wanted, "output"), first)
+        if self.spec.surrogate_gradient is not None:
+            self._try_surrogate(question, first)
+        if self.spec.twin:
+            self._try_twin(question, first)
+
+    def _try_again(self, question: Question, first: Answer) -> None:
+        again = self.answer(question).tensors
+        for name, tensor in first.tensors.items():
+            other = again.get(name)
+            both = tensor is not None and other is not None
+            if (tensor is None) != (other is None) or (both and not evaluation.same_bytes(tensor, other)):  # type: ignore[arg-type]
+                raise RandomError(f"{name}: two identical float64 runs differ; global random state, or hidden state?")
+
+    def _try_surrogate(self, question: Question, first: Answer) -> None:
+        declared = self.spec.surrogate_gradient
+
+        def surrogate(*args: Any, **kwargs: Any) -> Any:
+            return declared(self.model, *args, **kwargs)  # type: ignore[misc]
+
+        self._reset()
+        with widened():
+            wanted = evaluation.evaluate(surrogate, self.model, question)
+        gradients = {name: t for name, t in wanted.tensors.items() if name.startswith(evaluation.FIRST)}
+        _agree("the declared surrogate_gradient", gradients, first)
+
+    def _try_twin(self, question: Question, first: Answer) -> None:
+        twin = _wide_model(prepared_model(catalog.get_spec(self.spec.twin), self.seed))
+        if isinstance(twin, torch.nn.Module):
+            try:
+                twin.load_state_dict(self._state)
+            except RuntimeError as problem:
+                raise TrialError(f"twin {self.spec.twin}: {problem}") from problem
+        with widened(), torch.no_grad():
+            outputs = twin(*question.call.args, **question.call.kwargs)
+        _agree(f"its twin {self.spec.twin}", inputs.named_leaves(outputs, "output"), first)
+
+    def check_gradients(self, question: Question, gradients: Answer) -> None:
+        """Finite differences, which alone see a wrong backward.
+
+        Raises:
+            TrialError: a gradient, or where the spec claims it a second derivative, is not the derivative.
+        """
+        prefix = f"{evaluation.FIRST} "
+        named = {n.removeprefix(prefix) for n, t in gradients.tensors.items() if t is not None}
+        owned = dict(self.model.named_parameters()) if isinstance(self.model, torch.nn.Module) else {}
+        leaves = [t for name, t in {**question.names, **owned}.items() if name in named]
+        if not leaves or any(t.numel() == 0 for t in leaves):
+            return
+        fast = sum(t.numel() for t in leaves) > SMALL
+        checks: list[Callable[..., bool]] = (
+            [gradcheck, gradgradcheck] if self.spec.twice_differentiable else [gradcheck]
+        )
+        for check in checks:
+            self._reset()
+            try:
+                with widened():
+                    check(self._outputs(question), leaves, fast_mode=fast, nondet_tol=1e-12)
+            except (GradcheckError, RuntimeError) as problem:
+                advice = "; if that is by design, declare surrogate_gradient" if check is gradcheck else ""
+                text = " ".join(str(problem).split())[:200]
+                raise TrialError(f"{check.__name__} in float64: {text}{advice}") from problem
+
+    def _outputs(self, question: Question) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """The model as gradcheck wants it; it changes the leaves in place, so the arguments are theirs."""
+
+        def outputs(*_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            evaluation.reset_buffers(self.model, self._state)
+            returned = self.model(*question.call.args, **question.call.kwargs)
+            tensors = inputs.named_leaves(returned, "output").values()
+            return tuple(t for t in tensors if inputs.is_rounded(t) and t.requires_grad)
+
+        return outputs
+
+    def _reset(self) -> None:
+        evaluation.reset(self.model, self._state)
+
+
+def question_of(  # noqa: PLR0913 -- one question, asked in two places
+    spec: Spec,
+    case: Case,
+    seed: int,
+    picks: inputs.Picks,
+    convert: Callable[[Call], Call],
+    model: Any,
+) -> Question:
+    """The question of one case, its inputs drawn afresh and taken through `convert`."""
+    call = convert(inputs.draw(case, seed, picks))
+    names = inputs.named_inputs(model, call)
+    return Question(call, names, (seed, case.name), spec.differentiable, spec.twice_differentiable, spec.mutates)
+
+
+def _wide_model(model: Any) -> Any:
     """A float64 copy of a module, complex numbers kept complex; a function as it is."""
     if not isinstance(model, torch.nn.Module):
         return model
     wide = copy.deepcopy(model)
     return wide._apply(lambda t: t.to(inputs.widest(t.dtype)))  # noqa: SLF001 -- .double() drops imaginary parts
-
-
-def wide_call(call: Call) -> Call:
-    return inputs.place(call, convert=lambda t: t.to(inputs.widest(t.dtype)))
-
-
-def answer(model: Any, spec: Spec, question: Question, state: dict[str, torch.Tensor]) -> Answer:
-    """Outputs, gradients, buffers and, where claimed, second derivatives of a float64 model."""
-    evaluation.reset(model, state)
-    with widened():
-        found = evaluation.evaluate(model, model, question)
-        if question.second:
-            evaluation.reset(model, state)
-            found.tensors |= evaluation.differentiate_twice(model, model, question)
-    return found
-
-
-def try_oracle(model: Any, spec: Spec, question: Question, state: dict[str, torch.Tensor], first: Answer) -> None:
-    """The oracle's own trial, but for finite differences: run again, and against the spec's reference.
-
-    Raises:
-        RandomError: two identical runs differ.
-        TrialError: outputs differ from the reference's, or gradients from the surrogate's.
-    """
-    again = answer(model, spec, question, state)
-    for name, tensor in first.tensors.items():
-        other = again.tensors.get(name)
-        if (tensor is None) != (other is None) or (
-            tensor is not None and other is not None and not evaluation.same_bytes(tensor, other)
-        ):
-            raise RandomError(f"{name}: two identical float64 runs differ; global random state, or hidden state?")
-    if spec.reference is not None:
-        evaluation.reset(model, state)
-        with widened(), torch.no_grad():
-            wanted = spec.reference(model, *question.call.args, **question.call.kwargs)
-        _agree("the spec's reference", inputs.named_leaves(wanted, "output"), first)
-    if spec.surrogate_gradient is not None:
-        _check_surrogate(model, spec, question, state, first)
-
-
-def check_twin(twin: Any, spec: Spec, question: Question, state: dict[str, torch.Tensor], first: Answer) -> None:
-    """The twin's float64 outputs must agree, given the same parameters.
-
-    Raises:
-        TrialError: they do not, or the parameters have other names.
-    """
-    if isinstance(twin, torch.nn.Module):
-        try:
-            twin.load_state_dict(state)
-        except RuntimeError as problem:
-            raise TrialError(f"twin {spec.twin}: {problem}") from problem
-    with widened(), torch.no_grad():
-        outputs = twin(*question.call.args, **question.call.kwargs)
-    _agree(f"its twin {spec.twin}", inputs.named_leaves(outputs, "output"), first)
-
-
-def _check_surrogate(
-    model: Any, spec: Spec, question: Question, state: dict[str, torch.Tensor], first: Answer
-) -> None:
-    evaluation.reset(model, state)
-
-    def surrogate(*args: Any, **kwargs: Any) -> Any:
-        return spec.surrogate_gradient(model, *args, **kwargs)  # type: ignore[misc]
-
-    with widened():
-        wanted = evaluation.evaluate(surrogate, model, question)
-    gradients = {name: t for name, t in wanted.tensors.items() if name.startswith("gradient of")}
-    _agree("the declared surrogate_gradient", gradients, first)
 
 
 def _agree(whose: str, wanted: dict[str, Any], found: Answer) -> None:
@@ -154,51 +267,16 @@ def _agree(whose: str, wanted: dict[str, Any], found: Answer) -> None:
         if not inputs.is_rounded(ours):
             same = torch.equal(theirs, ours)
         else:
-            gap = float((theirs - ours).nan_to_num(0.0, 0.0, 0.0).abs().square().sum().sqrt())
-            size = float(ours.nan_to_num(0.0, 0.0, 0.0).abs().square().sum().sqrt())
+            gap, size = _norm(theirs - ours), _norm(ours)
             same = gap <= AGREEMENT * max(size, 1e-3) and torch.equal(theirs.isfinite(), ours.isfinite())
         if not same:
             raise TrialError(f"{name}: the float64 oracle differs from {whose}")
 
 
+def _norm(tensor: torch.Tensor) -> float:
+    """Of the finite elements."""
+    return float(tensor.abs().nan_to_num(0.0, 0.0, 0.0).square().sum().sqrt())
+
+
 def _shape(value: Any) -> str:
-    return f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else str(type(value).__name__)
-
-
-def check_gradients(
-    model: Any, spec: Spec, question: Question, state: dict[str, torch.Tensor], gradients: Answer
-) -> None:
-    """Finite differences of the float64 oracle, which alone see a wrong backward.
-
-    Raises:
-        TrialError: a gradient, or where the spec claims it a second derivative, is not the derivative.
-    """
-    named = {
-        name.removeprefix("gradient of "): None
-        for name, t in gradients.tensors.items()
-        if name.startswith("gradient of ") and t is not None
-    }
-    owned = dict(model.named_parameters()) if isinstance(model, torch.nn.Module) else {}
-    leaves = [t for name, t in {**question.names, **owned}.items() if name in named]
-    if not leaves or any(t.numel() == 0 for t in leaves):
-        return
-    leaves = [t.requires_grad_() for t in leaves]
-
-    def outputs(*_: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        evaluation.reset_buffers(model, state)
-        returned = inputs.named_leaves(model(*question.call.args, **question.call.kwargs), "output")
-        return tuple(t for t in returned.values() if inputs.is_rounded(t) and t.requires_grad)
-
-    fast = sum(t.numel() for t in leaves) > SMALL
-    checks: list[tuple[str, Callable[..., bool]]] = [("gradcheck", gradcheck)]
-    if spec.twice_differentiable:
-        checks.append(("gradgradcheck", gradgradcheck))
-    for name, check in checks:
-        with widened():
-            try:
-                check(outputs, leaves, fast_mode=fast, nondet_tol=1e-12)
-            except (GradcheckError, RuntimeError) as problem:
-                advice = "; if that is by design, declare surrogate_gradient" if name == "gradcheck" else ""
-                lines = str(problem).strip().splitlines()
-                raise TrialError(f"{name} in float64: {' '.join(lines)[:200]}{advice}") from problem
-
+    return f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

@@ -19,8 +19,6 @@ from conformance.store import FORMAT
 from zoo.spec import SpecError
 
 
-
-
 def make(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
     """Child process: the plan for task["sources"], task["modes"], task["precisions"], task["devices"].
 

@@ -160,5 +160,3 @@ def _verdict_of(report: pytest.TestReport) -> dict[str, Any] | None:
     if report.when != "call":
         return None
     return next((value for name, value in report.user_properties if name == VERDICT), None)  # type: ignore[return-value]
-
-

@@ -23,18 +23,104 @@ KINKED_RUNS = 20  # of a low precision behind a kink: a unit that an honest run 
 
 # Ops that move, select or compare numbers without rounding any; views are recognised by their schema.
 MOVES = frozenset(
-    """
-    abs alias amax amin arange bernoulli broadcast_tensors cat clamp clamp_max clamp_min clone complex conj_physical
-    constant_pad_nd contiguous copy cummax cummin detach diag_embed diagonal_backward diagonal_scatter embedding
-    empty empty_like empty_strided fill flip full full_like gather hardtanh hardtanh_backward im2col index
-    index_copy index_fill index_select isin lift_fresh lift_fresh_copy masked_fill
-    masked_scatter masked_select max max_pool2d_with_indices maximum median min minimum nan_to_num neg new_empty
-    new_empty_strided new_full new_ones new_zeros ones ones_like pixel_shuffle rand_like randn_like
-    relu repeat replication_pad1d replication_pad2d resize roll rot90 scalar_tensor scatter select_backward
-    select_scatter set set_data sgn sign slice_backward slice_scatter sort stack take topk threshold
-    threshold_backward _to_copy tril triu unfold_copy value_selecting_reduction_backward view_as_complex_copy
-    where zero zeros zeros_like
-    """.split()
+    [
+        "abs",
+        "alias",
+        "amax",
+        "amin",
+        "arange",
+        "bernoulli",
+        "broadcast_tensors",
+        "cat",
+        "clamp",
+        "clamp_max",
+        "clamp_min",
+        "clone",
+        "complex",
+        "conj_physical",
+        "constant_pad_nd",
+        "contiguous",
+        "copy",
+        "cummax",
+        "cummin",
+        "detach",
+        "diag_embed",
+        "diagonal_backward",
+        "diagonal_scatter",
+        "embedding",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "fill",
+        "flip",
+        "full",
+        "full_like",
+        "gather",
+        "hardtanh",
+        "hardtanh_backward",
+        "im2col",
+        "index",
+        "index_copy",
+        "index_fill",
+        "index_select",
+        "isin",
+        "lift_fresh",
+        "lift_fresh_copy",
+        "masked_fill",
+        "masked_scatter",
+        "masked_select",
+        "max",
+        "max_pool2d_with_indices",
+        "maximum",
+        "median",
+        "min",
+        "minimum",
+        "nan_to_num",
+        "neg",
+        "new_empty",
+        "new_empty_strided",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "pixel_shuffle",
+        "rand_like",
+        "randn_like",
+        "relu",
+        "repeat",
+        "replication_pad1d",
+        "replication_pad2d",
+        "resize",
+        "roll",
+        "rot90",
+        "scalar_tensor",
+        "scatter",
+        "select_backward",
+        "select_scatter",
+        "set",
+        "set_data",
+        "sgn",
+        "sign",
+        "slice_backward",
+        "slice_scatter",
+        "sort",
+        "stack",
+        "take",
+        "topk",
+        "threshold",
+        "threshold_backward",
+        "_to_copy",
+        "tril",
+        "triu",
+        "unfold_copy",
+        "value_selecting_reduction_backward",
+        "view_as_complex_copy",
+        "where",
+        "zero",
+        "zeros",
+        "zeros_like",
+    ]
 )
 BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 REDUCTIONS = frozenset({"sum", "mean", "nansum", "cumsum", "prod", "cumprod", "trace"})
@@ -49,7 +135,7 @@ class Rounding(TorchDispatchMode):
     """
 
     def __init__(self, precision: Precision, generator: torch.Generator) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._unit = precision.unit
         self._generator = generator
 

@@ -79,7 +79,12 @@ class Discrepancy:
 
     def to_json(self) -> dict[str, Any]:
         measures = [[m.gate, plain(m.value), plain(m.budget), m.detail] for m in self.measures]
-        return {**asdict(self), "measures": measures, "accepted": list(self.accepted), "weak": list(self.weak)}
+        return {
+            **asdict(self),
+            "measures": measures,
+            "accepted": list(self.accepted),
+            "weak": list(self.weak),
+        }
 
 
 @dataclass(frozen=True)

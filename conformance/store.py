@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from conformance.axes import UsageError
-
 from conformance.records import Cell, Verdict
 
 FORMAT = 1

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 -- its usual name
 from torch.utils.checkpoint import checkpoint
 
 from conformance import Prepared, register_mode
-from zoo import Call, Case, Spec
+from zoo import Call, Case, Expect, Spec
 
 PRECISIONS = ("fp32", "amp_fp16", "amp_bf16")
 CELLS: list[tuple[str, str, str]] = []
@@ -28,21 +28,34 @@ def _drawn(draw: Any) -> Case:
     return Case(name="typical", inputs=draw)
 
 
-def _green(  # noqa: D103
+def _green(
     name: str,
     build: Any,
     *cases: Case,
-    modes: tuple[str, ...] = ("eager",),
     precisions: tuple[str, ...] = PRECISIONS,
+    also: dict[str, tuple[str, ...]] | None = None,
     **fields: Any,
 ) -> Spec:
-    CELLS.extend((name, mode, precision) for mode in modes for precision in precisions)
+    """Make a spec and note its cells: eager in `precisions`, other modes as `also` says; compiling takes long."""
+    for mode, chosen in {"eager": precisions, **(also or {})}.items():
+        CELLS.extend((name, mode, precision) for precision in chosen)
     cases = cases or (_rows(6, 8),)
     return Spec(name=name, summary=name, source="a right model", build=build, cases=cases, **fields)
 
 
 def _function(function: Any) -> Any:
     return lambda: function
+
+
+def _scripted_dtype(precision: str, dtype: str) -> Expect:
+    return Expect(
+        outcome="dtype",
+        modes=("scripted",),
+        precisions=(precision,),
+        tensor="output",
+        dtype=dtype,
+        reason="TorchScript's autocast pass has rules of its own",
+    )
 
 
 # Another road to the same numbers, as modes of one Linear
@@ -83,7 +96,7 @@ LINEAR = _green(
     "plain_linear",
     lambda: nn.Linear(32, 16),
     _rows(24, 32),
-    modes=("eager", "scripted", "compiled", "more_exact", "another_order"),
+    also=dict.fromkeys(("scripted", "compiled", "more_exact", "another_order"), PRECISIONS),
     dtypes="follows",
     one_graph=True,
 )
@@ -113,7 +126,9 @@ def _cast_along(x: Tensor) -> Any:
     return angles.cos().type_as(x), torch.softmax(x, dim=-1, dtype=torch.float32)
 
 
-RMS_NORM = _green("rms_norm", RMSNorm, _rows(12, 16), modes=("eager", "scripted", "compiled"))
+RMS_NORM = _green(
+    "rms_norm", RMSNorm, _rows(12, 16), also={"scripted": PRECISIONS, "compiled": ("amp_bf16",)}
+)
 CAST_ALONG = _green("cast_along", _function(_cast_along))
 
 
@@ -122,11 +137,11 @@ CAST_ALONG = _green("cast_along", _function(_cast_along))
 
 class _Sign(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
+    def forward(_, x):
         return x.sign()
 
     @staticmethod
-    def backward(ctx, g):
+    def backward(_, g):
         return g
 
 
@@ -166,7 +181,14 @@ class BiasBeforeNorm(nn.Module):
 STRAIGHT = _green("straight_through", Binary, surrogate_gradient=_linear_in)
 DETACH_TRICK = _green("detach_trick", _function(_detach_trick), surrogate_gradient=lambda _, x: x * 1.0)
 BIAS_BEFORE_NORM = _green(
-    "bias_before_norm", BiasBeforeNorm, _rows(8, 3, 10), modes=("eager", "scripted", "compiled")
+    "bias_before_norm",
+    BiasBeforeNorm,
+    _rows(8, 3, 10),
+    also={"scripted": PRECISIONS, "compiled": ("amp_fp16",)},
+    expectations=(
+        _scripted_dtype("amp_fp16", "float32"),
+        _scripted_dtype("amp_bf16", "float32"),
+    ),
 )
 
 
@@ -213,7 +235,7 @@ def _special(x: Tensor) -> Any:
 
 INTEGERS = _green("integers", _function(_integers))
 COMPLEX = _green("complex_numbers", _function(_complex))
-NESTED = _green("nested", _function(_nested), modes=("eager", "compiled"))
+NESTED = _green("nested", _function(_nested), also={"compiled": ("fp32",)})
 SMALL = _green("small_outputs", _function(_small))
 ALIASES = _green("aliases", _function(_aliases))
 SPECIAL = _green("special_values", _function(_special))
@@ -270,7 +292,7 @@ def _no_rows(x: Tensor) -> Tensor:
     return x.exp().sum(0)
 
 
-KEYWORDS = _green("keywords", _function(_keywords), _drawn(_keyword_call), modes=("eager", "compiled"))
+KEYWORDS = _green("keywords", _function(_keywords), _drawn(_keyword_call), also={"compiled": ("fp32",)})
 SAME_TWICE = _green("same_tensor_twice", _function(_twice), _drawn(_same_twice))
 EXPANDED = _green(
     "expanded",
@@ -283,7 +305,7 @@ IN_PLACE = _green(
     _function(_in_place),
     _drawn(lambda g: (torch.randn(6, 8, generator=g), torch.randn(6, 8, generator=g))),
     mutates=("cache",),
-    modes=("eager", "compiled"),
+    also={"compiled": ("fp32",)},
 )
 INNER_IN_PLACE = _green("inner_in_place", _function(_inner_in_place), _rows(6, 8, rowwise=True))
 NO_ROWS = _green("no_rows", _function(_no_rows), _rows(0, 8, name="empty"), _rows(1, 8, name="one"), _rows(5, 8))
@@ -292,6 +314,13 @@ EXTREME = _green(
     _function(lambda x: (x.square().sum(-1).sqrt(), x * x.abs().log())),
     _drawn(lambda g: (torch.randn(6, 8, generator=g) * torch.logspace(-6, 6, 8, base=2),)),
 )
+FAINT = _green(
+    "faint",
+    lambda: nn.Linear(32, 32, bias=False),
+    _drawn(lambda g: (torch.randn(64, 32, generator=g) * 2.0**-20,)),
+)
+WINNERS = _green("winners", _function(lambda x: x * (x == x.amax(-1, keepdim=True))))
+THRESHOLD = _green("threshold_mask", _function(lambda x: (x > 0.5, x.masked_fill(x < -0.5, 0.0))))
 
 
 # State
@@ -340,11 +369,11 @@ class Checkpointed(nn.Module):
         return checkpoint(lambda t: torch.tanh(self.linear(t)), x, use_reentrant=False)
 
 
-STATEFUL = _green("stateful", Stateful, _rows(16, 8), modes=("eager", "scripted"))
-SHARED = _green("shared", Shared, modes=("eager", "scripted"))
+STATEFUL = _green("stateful", Stateful, _rows(16, 8), also={"scripted": PRECISIONS})
+SHARED = _green("shared", Shared, also={"scripted": PRECISIONS})
 CHECKPOINTED = _green("checkpointed", Checkpointed)
 TRANSFORMED = _green(
-    "transformed", _function(lambda x: torch.vmap(torch.func.grad(lambda v: (v**3).sum()))(x))
+    "transformed", _function(torch.vmap(torch.func.grad(lambda v: (v**3).sum())))
 )
 
 
@@ -415,11 +444,20 @@ def _scatter_inputs(g: torch.Generator) -> tuple[Tensor, Tensor]:
     return torch.randn(6, 8, generator=g), torch.tensor([0, 3, 1, 3, 2, 0])
 
 
-BLOCK = _green("transformer_block", Attention, _rows(3, 6, 16), modes=("eager", "compiled"))
-CONV_NET = _green("conv_net", ConvNet, _rows(8, 2, 6, 6, rowwise=True), modes=("eager", "scripted"))
-LAYER_NORM = _green("layer_norm", lambda: nn.LayerNorm(8), modes=("eager", "scripted"))
+BLOCK = _green("transformer_block", Attention, _rows(3, 6, 16), also={"compiled": ("amp_bf16",)})
+CONV_NET = _green("conv_net", ConvNet, _rows(8, 2, 6, 6, rowwise=True), also={"scripted": PRECISIONS})
+LAYER_NORM = _green("layer_norm", lambda: nn.LayerNorm(8), also={"scripted": PRECISIONS})
 EMBEDDED = _green("embedded", Embedded, _drawn(lambda g: (torch.randint(10, (7, 3), generator=g),)))
-GRU = _green("gru_cell", lambda: nn.GRUCell(6, 8), _drawn(_gru_inputs), modes=("eager", "scripted"))
+GRU = _green(
+    "gru_cell",
+    lambda: nn.GRUCell(6, 8),
+    _drawn(_gru_inputs),
+    also={"scripted": PRECISIONS},
+    expectations=(
+        _scripted_dtype("amp_fp16", "float16"),
+        _scripted_dtype("amp_bf16", "bfloat16"),
+    ),
+)
 LSTM = _green(  # oneDNN has no float16 LSTM on most processors
     "lstm", lambda: nn.LSTM(6, 5, batch_first=True), _rows(3, 4, 6), precisions=("fp32", "amp_bf16")
 )

@@ -418,11 +418,11 @@ class _WrongTwice(torch.autograd.Function):
 
 class _Straight(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
+    def forward(_, x):
         return x.round()
 
     @staticmethod
-    def backward(ctx, g):
+    def backward(_, g):
         return g
 
 

@@ -71,7 +71,10 @@ def register(spec: Spec) -> Spec:
 
 
 def list_models(
-    filter: str | Sequence[str] = "*", *, exclude: str | Sequence[str] = (), module: str = ""
+    filter: str | Sequence[str] = "*",  # noqa: A002 -- timm's name for it
+    *,
+    exclude: str | Sequence[str] = (),
+    module: str = "",
 ) -> list[str]:
     """Names of the models, sorted.
 
@@ -138,9 +141,7 @@ def create_model(name: str, **kwargs: Any) -> Model:
     return get_spec(name).build(**kwargs)
 
 
-def example_inputs(
-    name: str, case: str = "", *, seed: int = 0, device: torch.device | str = "cpu"
-) -> tuple[Any, ...]:
+def example_inputs(name: str, case: str = "", *, seed: int = 0, device: torch.device | str = "cpu") -> tuple[Any, ...]:
     """Positional inputs for a model, drawn from one of its cases (the first unless named).
 
     Raises:

@@ -126,7 +126,7 @@ class Expect:
             (not self.modes or mode in self.modes)
             and (not self.precisions or precision in self.precisions)
             and (not self.devices or device in self.devices)
-            and SpecifierSet(self.torch).contains(torch_version.split("+")[0], prereleases=True)
+            and SpecifierSet(self.torch).contains(torch_version.split("+", maxsplit=1)[0], prereleases=True)
         )
 
 

@@ -38,7 +38,7 @@ FUNCTIONS = {device_type: _function(device_type) for device_type in DEVICE_TYPES
 
 @torch.jit.ignore  # type: ignore[untyped-decorator]
 def _apply(x: Tensor) -> Tensor:
-    result: Tensor = FUNCTIONS[x.device.type].apply(x)  # type: ignore[no-untyped-call]
+    result: Tensor = FUNCTIONS[x.device.type].apply(x)
     return result
 
 

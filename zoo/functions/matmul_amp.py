@@ -37,7 +37,7 @@ FUNCTIONS = {device_type: _function(device_type) for device_type in DEVICE_TYPES
 
 @torch.jit.ignore  # type: ignore[untyped-decorator]
 def _apply(a: Tensor, b: Tensor) -> Tensor:
-    result: Tensor = FUNCTIONS[a.device.type].apply(a, b)  # type: ignore[no-untyped-call]
+    result: Tensor = FUNCTIONS[a.device.type].apply(a, b)
     return result
 
 
@@ -56,9 +56,7 @@ def matmul_amp(a: Tensor, b: Tensor) -> Tensor:
         RuntimeError: their dtypes differ and autocast is off.
     """
     if a.dim() != 2 or b.dim() != 2 or a.size(1) != b.size(0):  # noqa: PLR2004
-        raise ValueError(
-            f"matmul_amp: want shapes (n, k) and (k, m), got {list(a.shape)} and {list(b.shape)}"
-        )
+        raise ValueError(f"matmul_amp: want shapes (n, k) and (k, m), got {list(a.shape)} and {list(b.shape)}")
     result: Tensor = _apply(a, b)
     return result
 

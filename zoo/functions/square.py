@@ -74,9 +74,7 @@ def _reference(_model: object, x: Tensor) -> Tensor:
 
 CASES = (
     Case(name="typical", inputs=lambda g: (torch.randn(4, 6, generator=g),)),
-    Case(
-        name="extreme", inputs=lambda g: (torch.randn(4, 6, generator=g) * torch.logspace(-8, 8, 6, base=2),)
-    ),
+    Case(name="extreme", inputs=lambda g: (torch.randn(4, 6, generator=g) * torch.logspace(-8, 8, 6, base=2),)),
     Case(name="single", inputs=lambda g: (1 + torch.rand(1, 1, generator=g),)),
     Case(name="empty", inputs=lambda _: (torch.empty(0, 6),)),
     Case(name="non-contiguous", inputs=lambda g: (torch.randn(6, 8, generator=g).t()[::2],)),

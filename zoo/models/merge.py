@@ -75,7 +75,7 @@ class MergeTiled(nn.Module):
             raise ValueError(f"MergeTiled: x1 must have trailing size {self.in1}, got shape {list(x1.shape)}")
         if x2.dim() == 0 or x2.size(-1) != self.in2:
             raise ValueError(f"MergeTiled: x2 must have trailing size {self.in2}, got shape {list(x2.shape)}")
-        lead = torch.broadcast_tensors(x1[..., 0], x2[..., 0])[0]  # type: ignore[no-untyped-call]
+        lead = torch.broadcast_tensors(x1[..., 0], x2[..., 0])[0]
         tiled1 = x1.expand(list(lead.shape) + [self.in1])  # noqa: RUF005 - TorchScript has no [*a, b]
         tiled2 = x2.expand(list(lead.shape) + [self.in2])  # noqa: RUF005
         weight = torch.cat([self.linear1.weight, self.linear2.weight], dim=1)
@@ -93,9 +93,7 @@ def _reference(model: Merge | MergeTiled, x1: Tensor, x2: Tensor) -> Tensor:
     return result
 
 
-def _pair(
-    shape1: tuple[int, ...], shape2: tuple[int, ...], generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def _pair(shape1: tuple[int, ...], shape2: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return torch.randn(shape1, generator=generator), torch.randn(shape2, generator=generator)
 
 

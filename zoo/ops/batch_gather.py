@@ -104,9 +104,7 @@ def _reference(_model: object, tensor: Tensor, index: Tensor) -> Tensor:
     return product.reshape(list(index.shape) + list(tensor.shape[2:]))
 
 
-def _draw(
-    shape: tuple[int, ...], picks: tuple[int, ...], generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def _draw(shape: tuple[int, ...], picks: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
     tensor = torch.randn(shape, generator=generator)
     return tensor, torch.randint(shape[1], (shape[0], *picks), generator=generator)
 
@@ -139,9 +137,7 @@ _SHARED: dict[str, Any] = {
     "reference": _reference,
 }
 
-LOOP = Spec(
-    name="batch_gather_loop", summary="gather, sample by sample", build=lambda: batch_gather_loop, **_SHARED
-)
+LOOP = Spec(name="batch_gather_loop", summary="gather, sample by sample", build=lambda: batch_gather_loop, **_SHARED)
 SCRIPTED = Spec(
     name="batch_gather_scripted",
     summary="gather, the loop under torch.jit.script",

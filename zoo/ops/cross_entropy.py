@@ -29,9 +29,7 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         TypeError: one of them does not hold floating-point numbers.
     """
     if logits.dim() != 2 or logits.size(1) == 0:  # noqa: PLR2004
-        raise ValueError(
-            f"softmax_cross_entropy: logits must have shape (batch, classes), got {list(logits.shape)}"
-        )
+        raise ValueError(f"softmax_cross_entropy: logits must have shape (batch, classes), got {list(logits.shape)}")
     if labels.shape != logits.shape:
         raise ValueError(
             f"softmax_cross_entropy: labels must have the shape of logits, {list(logits.shape)}, "
