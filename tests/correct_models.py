@@ -19,9 +19,7 @@ CELLS: list[tuple[str, str, str]] = []
 
 
 def _rows(*shape: int, name: str = "typical", rowwise: bool = False) -> Case:
-    return Case(
-        name=name, inputs=lambda g: (torch.randn(*shape, generator=g),), independent_samples=rowwise
-    )
+    return Case(name=name, inputs=lambda g: (torch.randn(*shape, generator=g),), independent_samples=rowwise)
 
 
 def _drawn(draw: Any) -> Case:
@@ -126,9 +124,7 @@ def _cast_along(x: Tensor) -> Any:
     return angles.cos().type_as(x), torch.softmax(x, dim=-1, dtype=torch.float32)
 
 
-RMS_NORM = _green(
-    "rms_norm", RMSNorm, _rows(12, 16), also={"scripted": PRECISIONS, "compiled": ("amp_bf16",)}
-)
+RMS_NORM = _green("rms_norm", RMSNorm, _rows(12, 16), also={"scripted": PRECISIONS, "compiled": ("amp_bf16",)})
 CAST_ALONG = _green("cast_along", _function(_cast_along))
 
 
@@ -372,9 +368,7 @@ class Checkpointed(nn.Module):
 STATEFUL = _green("stateful", Stateful, _rows(16, 8), also={"scripted": PRECISIONS})
 SHARED = _green("shared", Shared, also={"scripted": PRECISIONS})
 CHECKPOINTED = _green("checkpointed", Checkpointed)
-TRANSFORMED = _green(
-    "transformed", _function(torch.vmap(torch.func.grad(lambda v: (v**3).sum())))
-)
+TRANSFORMED = _green("transformed", _function(torch.vmap(torch.func.grad(lambda v: (v**3).sum()))))
 
 
 # Ordinary networks

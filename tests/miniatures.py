@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable  # noqa: TC003 -- the annotations are read
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +49,7 @@ def _same(value: Tensor) -> Tensor:
 
 
 def _on_floats(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    return pytree.tree_map(
-        lambda t: change(t) if isinstance(t, Tensor) and t.is_floating_point() else t, tree
-    )
+    return pytree.tree_map(lambda t: change(t) if isinstance(t, Tensor) and t.is_floating_point() else t, tree)
 
 
 def outputs_through(damage: Callable[[Tensor], Tensor]) -> Callable[[Any], Prepared]:
@@ -190,12 +188,12 @@ def _every_second_call(damage: Callable[[Tensor], Tensor]) -> Callable[[Any], Pr
 
 
 def _autocast_off(model: Any, x: Tensor) -> Tensor:
-    torch.set_autocast_enabled("cpu", False)  # noqa: FBT003
+    torch.set_autocast_enabled("cpu", False)
     return model(x)
 
 
 def _autocast_on(model: Any, x: Tensor) -> Tensor:
-    torch.set_autocast_enabled("cpu", True)  # noqa: FBT003
+    torch.set_autocast_enabled("cpu", True)
     return model(x)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-GREEN = '''
+GREEN = """
 import torch
 from zoo import Case, Spec
 
@@ -19,10 +19,13 @@ def spec(name, build):
 
 DOUBLING = spec("doubling", lambda: lambda x: x * 2)
 HALVING = spec("halving", lambda: lambda x: x / 2)
-'''
-RED = GREEN + '''
+"""
+RED = (
+    GREEN
+    + """
 RAISING = spec("random", lambda: lambda x: x + torch.rand_like(x))
-'''
+"""
+)
 FP32 = ("--mode=eager", "--precision=fp32", "--device=cpu")
 
 
@@ -147,9 +150,11 @@ def test_a_device_asked_for_and_absent_is_four(tmp_path):
 
 
 def test_what_a_terminal_could_take_for_a_command_is_spelt_out(tmp_path):
-    (tmp_path / "nets.py").write_text(GREEN.replace("x / 2", "1 / 0 if x.sum() < 9e9 else x").replace(
-        "lambda x: x * 2", "lambda x: (_ for _ in ()).throw(ValueError('\\x1b[2J\\u202e'))"
-    ))
+    (tmp_path / "nets.py").write_text(
+        GREEN.replace("x / 2", "1 / 0 if x.sum() < 9e9 else x").replace(
+            "lambda x: x * 2", "lambda x: (_ for _ in ()).throw(ValueError('\\x1b[2J\\u202e'))"
+        )
+    )
     code, output = conformance(tmp_path, "run", "nets.py", *FP32, "-n", "1")
     assert code == 1
     assert "\x1b[2J" not in output

@@ -11,7 +11,7 @@ from conformance.axes import UsageError
 from zoo import catalog
 from zoo.spec import SpecError
 
-MODEL = '''
+MODEL = """
 import torch
 from zoo import Case, Expect, Spec
 
@@ -26,7 +26,7 @@ def inputs(generator):
     cases=(Case(name="typical", inputs=inputs),),
     expectations=({expectations}),
 )
-'''
+"""
 
 
 def file_of(folder, name, expectations="", stem=""):
@@ -97,9 +97,7 @@ def test_an_absent_device_is_skipped_unless_it_was_asked_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     skips = {c["device"]: c["skip"] for c in made("merge")["cells"]}
     assert skips == {"cpu": "", "cuda": "torch sees no CUDA device"}
-    assert made("merge", devices=("cuda",)) == {
-        "usage": "device 'cuda' was asked for, but torch sees no CUDA device"
-    }
+    assert made("merge", devices=("cuda",)) == {"usage": "device 'cuda' was asked for, but torch sees no CUDA device"}
 
 
 @pytest.mark.parametrize(

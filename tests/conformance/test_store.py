@@ -126,9 +126,7 @@ def test_no_run_folder(tmp_path):
         ("{", r"plan\.json is damaged"),
         ("[]", "no plan of format 1"),
         ('{"format": 2, "cells": []}', "no plan of format 1"),
-        pytest.param(
-            '{"format": 1}', "plan", marks=pytest.mark.xfail(reason="a KeyError escapes", strict=True)
-        ),
+        pytest.param('{"format": 1}', "plan", marks=pytest.mark.xfail(reason="a KeyError escapes", strict=True)),
     ],
 )
 def test_a_plan_that_is_none(folder, text, message):
