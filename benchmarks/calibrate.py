@@ -51,6 +51,8 @@ class Trials(Execution):
         task = {"cell": vars(cell), "reference": str(reference), **self._common(cell.model)}
         task["dtypes"] = {e["tensor"]: e["dtype"] for e in planned["expect"] if e["outcome"] == "dtype"}
         ending = isolation.run("damaged_cell:observe", task, deadline=self._plan["deadline"])
+        if ending.kind != "answered" and ending.phase == "damage":
+            raise RuntimeError(f"{cell.id}: the calibration itself failed: {ending.message}")
         answer = ending.answer or {}
         seen = Observation.from_json(answer["seen"]) if answer else _observation(ending)
         return cell, judge(cell.id, seen, planned["expect"]), answer, ending.seconds

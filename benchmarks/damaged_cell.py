@@ -10,7 +10,7 @@ import torch
 from damages import JUDGED, Victim, damaged
 from rivals import known, rejections
 
-from conformance import cell, evaluation, reference
+from conformance import cell, evaluation, oracle
 from conformance.compare import Ruler, _measures, name_of
 from conformance.judge import failed_gate
 from conformance.records import Discrepancy, plain
@@ -63,7 +63,7 @@ def _keep_compared() -> Kept:
 
 def _victims_by_case(kept: Kept, task: dict[str, Any]) -> list[list[Victim]]:
     spec = Home(**task["home"]).spec(task["cell"]["model"])
-    state = evaluation.state_of(reference.prepared_model(spec, task["seed"]))
+    state = evaluation.state_of(oracle.prepared_model(spec, task["seed"]))
     cases: dict[str, list[Victim]] = {}
     for y, held in kept:
         before = state.get(held.tensor.removeprefix("buffer ")) if held.tensor.startswith("buffer ") else None

@@ -81,6 +81,7 @@ class _Run:
     seed: int
     clock: _Clock
     facts: dict[str, Any] = field(default_factory=dict)
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)  # of parameters and buffers, before any call
 
     @property
     def mode(self) -> Mode:
@@ -99,6 +100,7 @@ class _Run:
             eager = self._build()
         with self.clock.phase("prepare"):
             made = modes.prepare(self.mode, self.spec, self._build)
+        self.dtypes = {name: t.dtype for name, t in evaluation.state_of(made.parameters_of).items()}
         found: list[Discrepancy] = []
         changed: dict[str, None] = {}
         for case in self.spec.cases:
@@ -128,11 +130,9 @@ class _Run:
     def _answers(self, made: Prepared, question: Question, known: CaseReference) -> tuple[Answer, Answer]:
         """The measured call and an identical second one."""
         state = evaluation.state_of(made.parameters_of)
-        pristine = inputs.place(question.call, convert=lambda t: t)
         answers = []
         for _ in range(self.mode.warm_calls + 2):
             evaluation.reset(made.parameters_of, state)
-            _restore(question.call, pristine)
             answers.append(evaluation.evaluate(made.call, made.parameters_of, question))
         answer, again = answers[-2:]
         if question.second:
@@ -141,7 +141,6 @@ class _Run:
                 answer.tensors |= self._second_order(made, question, known)
             self.clock.current = "call"
         evaluation.reset(made.parameters_of, state)
-        _restore(question.call, pristine)
         return answer, again
 
     def _second_order(self, made: Prepared, question: Question, known: CaseReference) -> evaluation.Tensors:
@@ -210,8 +209,10 @@ class _Run:
     def _dtype(self, name: str, question: Question, baseline: torch.Tensor | None) -> str:
         """The dtype the contract asks of a tensor; "" where nobody said and eager is the candidate."""
         if not name.startswith("output"):
-            leaf = question.names.get(name.removeprefix(SECOND).removeprefix(FIRST).strip())
-            return name_of(leaf.dtype) if isinstance(leaf, torch.Tensor) else ""
+            leaf = name.removeprefix(SECOND).removeprefix(FIRST).removeprefix("buffer").removesuffix(" after").strip()
+            owner = question.names.get(leaf)
+            dtype = owner.dtype if isinstance(owner, torch.Tensor) else self.dtypes.get(leaf)
+            return name_of(dtype) if dtype is not None else ""
         word = self.spec.dtype_word(name, self.cell.device)
         if word == "follows":
             return self.precision.autocast or "float32"
@@ -219,18 +220,3 @@ class _Run:
             floating = [t.dtype for t in question.names.values() if inputs.is_rounded(t)]
             return name_of(reduce(torch.promote_types, floating)) if floating else ""
         return word or (name_of(baseline.dtype) if baseline is not None else "")
-
-
-def _restore(call: Call, pristine: Call) -> None:
-    """Undo in-place changes of the inputs."""
-    from torch.utils import _pytree as pytree  # noqa: PLC0415
-
-    pairs = zip(
-        pytree.tree_leaves((call.args, dict(call.kwargs))),
-        pytree.tree_leaves((pristine.args, dict(pristine.kwargs))),
-        strict=True,
-    )
-    with torch.no_grad():
-        for leaf, original in pairs:
-            if isinstance(leaf, torch.Tensor) and not evaluation.same_bytes(leaf, original):
-                leaf.copy_(original)

@@ -12,6 +12,7 @@ from conformance.axes import Precision
 from conformance.budget import Allowance, Bounds
 from conformance.canaries import SMALLEST, global_canaries, local_canaries
 from conformance.discrepancy import Yardstick, dropped_bits_share, flat_reals
+from conformance.evaluation import same_bytes
 from conformance.judge import failed_gate
 from conformance.records import Discrepancy, Measure
 
@@ -132,11 +133,9 @@ def _measures(y: torch.Tensor, held: Ruler) -> tuple[Measure, ...]:
 def _exact(y: torch.Tensor, held: Ruler) -> Measure:
     """Equal everywhere; for integers, wherever no probe changes the oracle's value."""
     yardstick = held.bounds.yardstick
-    reals = flat_reals(y)
-    wanted = flat_reals(yardstick.oracle.to(y.dtype)) if not y.is_complex() else yardstick.oracle
-    if y.is_complex():
-        wanted = wanted.to(torch.float32 if y.dtype == torch.complex64 else torch.float64).double()
-    differs = (reals != wanted) & ~(reals.isnan() & wanted.isnan())
+    y = y.detach().cpu()
+    wanted = yardstick.raw.to(y.dtype)
+    differs = (y != wanted) & ~(y.isnan() & wanted.isnan())
     settled = held.bounds.settled.get(held.cell_precision.name)
     if settled is not None:
         differs &= settled
@@ -193,8 +192,12 @@ def _precision(y: torch.Tensor, held: Ruler) -> tuple[Measure, ...]:
 def _stability(y: torch.Tensor, again: torch.Tensor, held: Ruler) -> Measure:
     if y.shape != again.shape or y.dtype != again.dtype:
         return Measure("stable", math.inf, 0.0, f"{name_of(again.dtype)} of shape {tuple(again.shape)}")
-    gap = (flat_reals(y) - flat_reals(again)).nan_to_num(0.0, posinf=0.0, neginf=0.0)
-    return Measure("stable", float(gap.norm()), 0.0 if held.bitwise else held.allowed.norm)
+    if same_bytes(y, again):
+        return Measure("stable", 0.0, 0.0)
+    one, other = flat_reals(y), flat_reals(again)
+    alike = (one == other) | (one.isnan() & other.isnan())
+    gap = float((one - other).where(~alike, 0.0).norm())
+    return Measure("stable", math.inf if math.isnan(gap) else gap, 0.0 if held.bitwise else held.allowed.norm)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,8 @@ class Yardstick:
     """The oracle's tensor, made ready to measure others against it.
 
     Attributes:
-        oracle: float64 values; a complex tensor is seen as pairs of reals.
+        raw: the oracle's tensor as it is.
+        oracle: its values in float64; a complex tensor is seen as pairs of reals.
         shape: as the model returned it.
         finite: where the oracle is finite.
         norm, rms: of the finite elements.
@@ -63,6 +64,7 @@ class Yardstick:
     """
 
     def __init__(self, oracle: torch.Tensor) -> None:
+        self.raw = oracle
         self.shape = tuple(oracle.shape)
         self.is_rounded = oracle.is_floating_point() or oracle.is_complex()
         self.oracle = flat_reals(oracle)

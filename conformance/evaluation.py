@@ -27,6 +27,7 @@ class Question:
 
     Attributes:
         call: the arguments, on the device and in the dtypes of the run.
+        pristine: a copy of them, to start every run from.
         names: leaf names of the arguments, from `inputs.named_inputs`.
         seed: of the cotangents, which must be the same in every run of a case.
         differentiate: ask for the gradients of inputs and parameters.
@@ -38,6 +39,7 @@ class Question:
     """
 
     call: Call
+    pristine: Call
     names: dict[str, Any]
     seed: tuple[object, ...]
     differentiate: bool = True
@@ -78,6 +80,7 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question) -> Answer
         NotProvenError: autocast was off after forward.
     """
     answer = Answer()
+    inputs.restore(question.call, question.pristine)
     leaves = _leaves(owner, question)
     before = {name: leaf.detach().clone() for name, leaf in leaves.items()}
     outputs = _forward(call, question)
@@ -110,6 +113,7 @@ def differentiate_twice(
     Raises:
         Whatever the mode raises; torch.compile refuses second derivatives.
     """
+    inputs.restore(question.call, question.pristine)
     leaves = {name: t for name, t in _leaves(owner, question).items() if t.requires_grad}
     outputs = _forward(call, question)
     first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)

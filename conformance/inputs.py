@@ -113,9 +113,23 @@ def _with_layout(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.T
     tensor = tensor.detach()
     if tensor.numel() == 0:
         return convert(tensor).clone()
+    return convert(_flat(tensor)).clone().as_strided(tensor.shape, tensor.stride())
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The stretch of memory a tensor covers, each place once however often its strides come by."""
+    if tensor.numel() == 0:
+        return tensor
     extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    flat = convert(tensor.as_strided((extent,), (1,), tensor.storage_offset())).clone()
-    return flat.as_strided(tensor.shape, tensor.stride())
+    return tensor.as_strided((extent,), (1,), tensor.storage_offset())
+
+
+def restore(call: Call, pristine: Call) -> None:
+    """Undo in-place changes of the arguments."""
+    leaves, originals = (pytree.tree_leaves((c.args, dict(c.kwargs))) for c in (call, pristine))
+    for leaf, original in zip(leaves, originals, strict=True):
+        if isinstance(leaf, torch.Tensor):
+            _flat(leaf.data).copy_(_flat(original))
 
 
 def cotangent(name: str, like: torch.Tensor, seed: tuple[object, ...]) -> torch.Tensor:

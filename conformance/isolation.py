@@ -20,11 +20,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
 GRACE_SECONDS = 5.0  # for a child that has answered to leave
 MAX_MESSAGE_BYTES = 256 * 2**20
+
+_running: set[int] = set()  # children of the fork server that are cells; any other is something a cell left
+_starting = Lock()
 
 
 @dataclass(frozen=True)
@@ -62,16 +66,23 @@ def run(target: str, task: dict[str, Any], *, deadline: float, method: str = "fo
         context.set_forkserver_preload(["conformance.preload"])
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(theirs, target, task))  # type: ignore[attr-defined]
-    with _without_main():
+    with _starting, _without_main():
         process.start()
+        pid = process.pid or 0
+        _running.add(pid)
     theirs.close()
+    server = _parent(pid)
     try:
         kind, answer, phase = _listen(ours, process.sentinel, started + deadline)
         if kind == "answered":
             process.join(GRACE_SECONDS)
     finally:
-        _kill_everything(process.pid)
+        _kill([*_descendants(pid), pid], group=pid)
         process.join()
+        with _starting:
+            _running.discard(pid)
+            if server not in (0, 1, os.getpid()):
+                _kill([p for p in _descendants(server) if not _is_running(p)])
         ours.close()
     message = ""
     if kind == "timed out":
@@ -120,28 +131,42 @@ def _cause_of_death(exitcode: int | None, *, answered: bool) -> str:
     return f"killed by {name}{late}{hint}"
 
 
-def _kill_everything(pid: int | None) -> None:
-    """Kill the child, its session, and descendants that left the session: no compiler outlives its cell."""
-    if pid is None:
-        return
-    for victim in [*_descendants(pid), pid]:
+def _kill(victims: list[int], group: int = 0) -> None:
+    """Kill processes and, if one is named, a process group: no compiler outlives its cell."""
+    for victim in victims:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(victim, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    if group:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def _is_running(pid: int) -> bool:
+    """Whether a process is a cell or comes from one that still runs."""
+    while pid > 1:
+        if pid in _running:
+            return True
+        pid = _parent(pid)
+    return False
+
+
+def _parent(pid: int) -> int:
+    """The parent's process id, 0 where it cannot be told."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    return 0
+
+
+def _descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            after_name = entry.read_text(errors="replace").rpartition(")")[2].split()
-            children.setdefault(int(after_name[1]), []).append(int(entry.parent.name))
-    pending = [pid]
+    for entry in Path("/proc").glob("[0-9]*"):
+        children.setdefault(_parent(int(entry.name)), []).append(int(entry.name))
+    found, pending = [], [pid]
     while pending:
-        found = children.get(pending.pop(), [])
-        yield from found
-        pending += found
+        born = children.get(pending.pop(), [])
+        found += born
+        pending += born
+    return found
 
 
 def _child(pipe: Connection, target: str, task: dict[str, Any]) -> None:

@@ -109,8 +109,8 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
 
 
 def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
-    """With the declared dtypes in place of the contract's; structure and dtype faults first, then the worst."""
-    held = [replace(d, dtype_asked=dtypes.get(d.tensor, d.dtype_asked)) for d in found]
+    """By gate, the worst first; a declared dtype, where it came, stands in for the contract's."""
+    held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(d.tensor) else d for d in found]
     order = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision")
 
     def rank(d: Discrepancy) -> tuple[int, float]:

@@ -155,6 +155,7 @@ class Oracle:
         self._try_again(question, first)
         if self.spec.reference is not None:
             self._reset()
+            inputs.restore(question.call, question.pristine)
             with widened(), torch.no_grad():
                 wanted = self.spec.reference(self.model, *question.call.args, **question.call.kwargs)
             _agree("the spec's reference", inputs.named_leaves(wanted, "output"), first)
@@ -190,6 +191,7 @@ class Oracle:
                 twin.load_state_dict(self._state)
             except RuntimeError as problem:
                 raise TrialError(f"twin {self.spec.twin}: {problem}") from problem
+        inputs.restore(question.call, question.pristine)
         with widened(), torch.no_grad():
             outputs = twin(*question.call.args, **question.call.kwargs)
         _agree(f"its twin {self.spec.twin}", inputs.named_leaves(outputs, "output"), first)
@@ -212,6 +214,7 @@ class Oracle:
         )
         for check in checks:
             self._reset()
+            inputs.restore(question.call, question.pristine)
             try:
                 with widened():
                     check(self._outputs(question), leaves, fast_mode=fast, nondet_tol=1e-12)
@@ -245,8 +248,11 @@ def question_of(  # noqa: PLR0913 -- one question, asked in two places
 ) -> Question:
     """The question of one case, its inputs drawn afresh and taken through `convert`."""
     call = convert(inputs.draw(case, seed, picks))
+    pristine = inputs.place(call, convert=lambda t: t)
     names = inputs.named_inputs(model, call)
-    return Question(call, names, (seed, case.name), spec.differentiable, spec.twice_differentiable, spec.mutates)
+    return Question(
+        call, pristine, names, (seed, case.name), spec.differentiable, spec.twice_differentiable, spec.mutates
+    )
 
 
 def _wide_model(model: Any) -> Any:

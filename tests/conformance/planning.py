@@ -2,6 +2,8 @@
 
 import contextlib
 import importlib.util
+import os
+import select
 import sys
 from functools import cache
 from pathlib import Path
@@ -56,3 +58,15 @@ def gates_that_refused(verdict):
         if found.dtype_asked and found.kind != "absent" and found.dtype != found.dtype_asked:
             gates.add("dtype")
     return gates
+
+
+def outlives(process, seconds=10.0):
+    """Whether a process still runs after so long; a zombie does not."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return False
+    try:
+        return not select.select([handle], [], [], seconds)[0]
+    finally:
+        os.close(handle)

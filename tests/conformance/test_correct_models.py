@@ -12,7 +12,7 @@ OPEN = {
     "special_values": "gradcheck is asked about outputs that are infinite or NaN",
     "expanded": "gradcheck refuses inputs that overlap themselves",
     "winners": "the probes perturb the operands of ==, so no maximum equals itself",
-    "in_place": "the reference does not put mutated inputs back",
+    "in_place": "gradcheck calls the model many times on inputs that it mutates",
 }
 
 

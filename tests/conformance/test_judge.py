@@ -229,7 +229,6 @@ def test_a_declared_failure_of_a_late_gate_does_not_excuse_an_earlier_one():
     assert verdict(finished(tensor("class", "gain")), expect("FAIL", gate="gain")).status == "FAIL"
 
 
-RENAMED = pytest.mark.xfail(reason="a dtype that is the contract's again is a FAIL, not STALE", strict=True)
 BOTH = pytest.mark.xfail(reason="a declared dtype counts as a failure nobody declared", strict=True)
 DOUBLE = {"tensor": "output", "dtype": "float64"}
 
@@ -250,12 +249,10 @@ def test_a_declared_dtype_of_one_tensor_does_not_excuse_another():
     assert verdict(seen, expect("dtype", **DOUBLE)).status == "FAIL"
 
 
-@RENAMED
 def test_a_dtype_as_the_contract_says_makes_its_expectation_stale():
     assert verdict(finished(tensor()), expect("dtype", **DOUBLE)).status == "STALE"
 
 
-@RENAMED
 def test_of_two_declared_dtypes_one_gone_is_stale():
     seen = finished(tensor("dtype"), tensor(name="output[1]"))
     expectations = expect("dtype", **DOUBLE), expect("dtype", tensor="output[1]", dtype="float64")
