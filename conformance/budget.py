@@ -14,7 +14,8 @@ from conformance.axes import PRECISIONS, Precision
 from conformance.discrepancy import Distance, Yardstick
 from conformance.records import Measure
 
-NOISE = 4.0  # the probes perturb by this many unit roundoffs
+NOISE = 4.0  # the probes perturb by this many unit roundoffs, which covers a flipped unit
+SMOOTH_NOISE = 2.0  # the same for low precisions where nothing can flip
 NORM_FACTOR = 1.5
 SLICE_FACTOR = 2.0
 KINKED_SLICE_FACTOR = 4.0  # one flipped unit moves one slice more than it moves the tensor

@@ -104,8 +104,11 @@ class Yardstick:
 
     def index(self, flat: int) -> tuple[int, ...]:
         """A flat index as a position in the tensor."""
-        position = torch.unravel_index(torch.tensor(flat), self.oracle.shape)
-        return tuple(int(p) for p in position)[: len(self.shape)]
+        position: list[int] = []
+        for size in reversed(self.oracle.shape):
+            flat, place = divmod(flat, size)
+            position.insert(0, place)
+        return tuple(position[: len(self.shape)])
 
 
 def flat_reals(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What the fork server imports before any cell: torch and, where a compiler is at hand, its front ends.
+"""What the fork server imports before any cell: torch, the zoo and, where a cell compiles, the compiler.
 
 It only imports. A parent that has run one parallel region makes its forked children hang, so no op may
 run here, and nothing may touch an accelerator.
@@ -8,7 +8,9 @@ import contextlib
 import ctypes
 import os
 
-import torch
+import conformance.cell
+import conformance.reference  # noqa: F401 -- imported for the children's sake
+from zoo import catalog
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -25,4 +27,4 @@ if os.environ.get("CONFORMANCE_PRELOAD") == "compiler":
 
         cpu_vec_isa.valid_vec_isa_list()  # cached for the life of the process, and so for every child
 
-__all__ = ["torch"]
+catalog.list_models()

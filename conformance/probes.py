@@ -132,11 +132,12 @@ class Rounding(TorchDispatchMode):
     Args:
         precision: whose unit roundoff to perturb by.
         generator: of the perturbations.
+        noise: how many of them.
     """
 
-    def __init__(self, precision: Precision, generator: torch.Generator) -> None:
+    def __init__(self, precision: Precision, generator: torch.Generator, noise: float = NOISE) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._unit = precision.unit
+        self._low = noise * precision.unit
         self._generator = generator
 
     def __torch_dispatch__(
@@ -146,7 +147,7 @@ class Rounding(TorchDispatchMode):
         name = func.overloadpacket.__name__.rstrip("_")
         if func.is_view or name in MOVES or not _has_rounded((args, kwargs)) or _adds_single_terms(name, func, args):
             return func(*args, **kwargs)
-        eta = NOISE * max(self._unit, PRECISIONS["fp32"].unit * math.sqrt(_terms(name, args)))
+        eta = max(self._low, NOISE * PRECISIONS["fp32"].unit * math.sqrt(_terms(name, args)))
         written = _written(name, func, args, kwargs)
 
         def perturb(leaf: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -80,7 +80,7 @@ class Discrepancy:
     def to_json(self) -> dict[str, Any]:
         measures = [[m.gate, plain(m.value), plain(m.budget), m.detail] for m in self.measures]
         return {
-            **asdict(self),
+            **vars(self),
             "measures": measures,
             "accepted": list(self.accepted),
             "weak": list(self.weak),

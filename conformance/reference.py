@@ -16,7 +16,7 @@ import torch
 
 from conformance import evaluation, inputs, sampling, tensorfile
 from conformance.axes import PRECISIONS, Precision
-from conformance.budget import Bounds
+from conformance.budget import NOISE, SMOOTH_NOISE, Bounds
 from conformance.discrepancy import Distance, Yardstick, farthest
 from conformance.evaluation import Answer, Question
 from conformance.failures import is_out_of_memory, one_line
@@ -122,9 +122,12 @@ class Spread:
             SpecError: a tensor changes its shape with rounding.
         """
         strayed: dict[str, list[Distance]] = {name: [] for name in self._sticks}
-        for run in range(KINKED_RUNS if self._kinked and precision.autocast else RUNS):
+        runs, noise = RUNS, NOISE
+        if precision.autocast:
+            runs, noise = (KINKED_RUNS, NOISE) if self._kinked else (RUNS, SMOOTH_NOISE)
+        for run in range(runs):
             generator = inputs.seeded("probe", *self._question.seed, precision.name, run)
-            with Rounding(precision, generator):
+            with Rounding(precision, generator, noise):
                 probe = self._oracle.answer(self._question)
             for name, stick in self._sticks.items():
                 tensor = probe.tensors.get(name)
