@@ -66,9 +66,7 @@ def main() -> None:
     if "usage" in plan:
         sys.exit(plan["usage"])
     with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            row for model in plan["models"] for row in _rows_of_model(plan, model, Path(folder), options.runs)
-        ]
+        rows = [row for model in plan["models"] for row in _rows_of_model(plan, model, Path(folder), options.runs)]
     rows += _rows_of_imports(options.runs)
     header = ["what", "wall", "torch work", "beside it", "of which judge", "wall/work"]
     print(tabulate(rows, header, tablefmt="github", floatfmt=".3f"))

@@ -89,7 +89,7 @@ def allowance(bounds: Bounds, precision: Precision, baseline: Distance | None) -
         beside = BASELINE_FACTOR * baseline.absolute if baseline else 0.0
         return Allowance(max(NULL_FACTOR * spread.absolute, beside), (), math.inf, math.inf)
     norm = NORM_FACTOR * max(spread.absolute, precision.unit * yardstick.norm) + floor * math.sqrt(count)
-    gain = max(GAIN_FACTOR * spread.gain, GAIN_FLOOR)
+    gain = max(GAIN_FACTOR * spread.gain, GAIN_FLOOR) + floor / yardstick.rms
     point = POINT_FACTOR * max(spread.point, precision.unit) + floor / yardstick.rms
     factor = KINKED_SLICE_FACTOR if bounds.kinked else SLICE_FACTOR
     share = max(spread.absolute / yardstick.norm, precision.unit)

@@ -88,7 +88,9 @@ def run(target: str, task: dict[str, Any], *, deadline: float, method: str = "fo
     if kind == "timed out":
         message = f"no answer within {deadline:g} s"
     elif kind == "crashed" or process.exitcode != 0:
-        kind, message = "crashed", _cause_of_death(process.exitcode, answered=kind == "answered")
+        told = answer if kind == "crashed" else None
+        message = told or _cause_of_death(process.exitcode, answered=kind == "answered")
+        kind, answer = "crashed", None if told else answer
     return Ending(kind, answer, phase, message, time.monotonic() - started)
 
 
@@ -116,10 +118,14 @@ def _listen(pipe: Connection, sentinel: int, deadline: float) -> tuple[str, Any,
         except (EOFError, OSError, ValueError):
             wait([sentinel], timeout=GRACE_SECONDS)
             return "crashed", None, phase
-        if "phase" in message:
-            phase = message["phase"]
-        else:
-            return "answered", message["answer"], phase
+        match message:
+            case {"phase": str(phase)}:
+                continue
+            case {"answer": answer}:
+                return "answered", answer, phase
+            case {"failure": str(text)}:
+                return "crashed", text, phase
+        return "crashed", "sent no message of ours", phase
 
 
 def _cause_of_death(exitcode: int | None, *, answered: bool) -> str:
@@ -180,8 +186,13 @@ def _child(pipe: Connection, target: str, task: dict[str, Any]) -> None:
     def enter_phase(name: str) -> None:
         pipe.send_bytes(json.dumps({"phase": name}).encode())
 
-    answer = getattr(importlib.import_module(module), function)(task, enter_phase)
-    pipe.send_bytes(json.dumps({"answer": answer}, allow_nan=False).encode())
+    try:
+        answer = getattr(importlib.import_module(module), function)(task, enter_phase)
+        message = json.dumps({"answer": answer}, allow_nan=False)
+    except Exception as problem:
+        pipe.send_bytes(json.dumps({"failure": f"{type(problem).__name__}: {problem}"}).encode())
+        raise
+    pipe.send_bytes(message.encode())
 
 
 def _silence() -> None:

@@ -33,7 +33,8 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
         expectations: those of the spec that concern this cell on this torch, as mappings.
     """
     renamed = [e for e in expectations if e["outcome"] == "dtype"]
-    verdict = _plain_verdict(cell, seen, {e["tensor"]: e["dtype"] for e in renamed})
+    dtypes = {e["tensor"]: e["dtype"] for e in renamed}
+    verdict = _plain_verdict(cell, seen, dtypes)
     verdict = replace(verdict, margin=_worst_margin(seen), notes=_notes(seen), observation=seen)
     refusals = [e for e in expectations if e["outcome"] == "refuses"]
     others = [e for e in expectations if e["outcome"] not in ("dtype", "refuses")]
@@ -48,7 +49,7 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
                 link=expected["link"],
             )
     for expected in others:
-        if _came_true(verdict, seen, expected):
+        if _came_true(verdict, seen, expected, dtypes):
             return replace(
                 verdict,
                 status="EXPECTED",
@@ -146,18 +147,19 @@ def _refused(seen: Observation, expected: Expectation) -> bool:
     )
 
 
-def _came_true(verdict: Verdict, seen: Observation, expected: Expectation) -> bool:
+def _came_true(verdict: Verdict, seen: Observation, expected: Expectation, dtypes: Mapping[str, str]) -> bool:
     if verdict.status != expected["outcome"]:
         return False
     if verdict.status == "ERROR":
         return seen.error == expected["error"] and re.search(expected["match"], seen.message) is not None
     if verdict.status != "FAIL":
         return re.search(expected["match"], verdict.text) is not None
-    return all(_is_declared(found, measure, expected) for found, measure in _failures(seen)) and not seen.changed
+    failures = _failures(_in_gate_order(seen.discrepancies, dtypes))
+    return all(_is_declared(found, measure, expected) for found, measure in failures) and not seen.changed
 
 
-def _failures(seen: Observation) -> Iterator[tuple[Discrepancy, Measure]]:
-    for found in seen.discrepancies:
+def _failures(discrepancies: Sequence[Discrepancy]) -> Iterator[tuple[Discrepancy, Measure]]:
+    for found in discrepancies:
         measure = failed_gate(found)
         if measure is not None:
             yield found, measure

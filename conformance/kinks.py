@@ -14,30 +14,10 @@ MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three bfloat16 probe no
 TIE = 2.0**-40  # of the rms: nearer than this to a kink, float64 itself tosses a coin
 ONE_SIDED = frozenset({"relu", "leaky_relu", "abs", "prelu", "_prelu_kernel", "threshold", "clamp", "hardtanh"})
 KINKS = frozenset(
-    [
-        "relu",
-        "leaky_relu",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "hardtanh",
-        "hardswish",
-        "hardsigmoid",
-        "abs",
-        "threshold",
-        "max_pool2d_with_indices",
-        "max",
-        "amax",
-        "min",
-        "amin",
-        "maximum",
-        "minimum",
-        "topk",
-        "sort",
-        "prelu",
-        "_prelu_kernel",
-        "median",
-    ]
+    """
+    _prelu_kernel abs amax amin clamp clamp_max clamp_min hardsigmoid hardswish hardtanh leaky_relu max
+    max_pool2d_with_indices maximum median min minimum prelu relu sort threshold topk
+    """.split()
 )
 
 
@@ -65,7 +45,7 @@ class KinkWatch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__.rstrip("_")
-        if name in KINKS and args and is_rounded(args[0]) and args[0].numel():
+        if name in KINKS and args and _is_real(args[0]) and args[0].numel():
             self.kinked = True
             self._note(name, args[0].detach(), args[1:], kwargs)
         return func(*args, **kwargs)
@@ -79,6 +59,10 @@ class KinkWatch(TorchDispatchMode):
         if len(self.margins) and x.dim() and x.shape[0] == len(self.margins):
             for gap in gaps:
                 self.margins = torch.minimum(self.margins, gap.abs().flatten(1).amin(1) / rms)
+
+
+def _is_real(value: Any) -> bool:
+    return is_rounded(value) and not value.is_complex()
 
 
 def tossed(oracle: KinkWatch, probe: KinkWatch) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -202,35 +203,63 @@ class Oracle:
         Raises:
             TrialError: a gradient, or where the spec claims it a second derivative, is not the derivative.
         """
+        question = self._on_plain_memory(question)
         prefix = f"{evaluation.FIRST} "
         named = {n.removeprefix(prefix) for n, t in gradients.tensors.items() if t is not None}
         owned = dict(self.model.named_parameters()) if isinstance(self.model, torch.nn.Module) else {}
-        leaves = [t for name, t in {**question.names, **owned}.items() if name in named]
+        leaves = [t.requires_grad_() for name, t in {**question.names, **owned}.items() if name in named]
         if not leaves or any(t.numel() == 0 for t in leaves):
             return
         fast = sum(t.numel() for t in leaves) > SMALL
-        checks: list[Callable[..., bool]] = (
-            [gradcheck, gradgradcheck] if self.spec.twice_differentiable else [gradcheck]
-        )
-        for check in checks:
+        checks: list[Callable[..., bool]] = [gradcheck, gradgradcheck]
+        for check in checks if self.spec.twice_differentiable else checks[:1]:
             self._reset()
-            inputs.restore(question.call, question.pristine)
             try:
                 with widened():
-                    check(self._outputs(question), leaves, fast_mode=fast, nondet_tol=1e-12)
+                    check(self._outputs(question, gradients), leaves, fast_mode=fast, nondet_tol=1e-12)
             except (GradcheckError, RuntimeError) as problem:
                 advice = "; if that is by design, declare surrogate_gradient" if check is gradcheck else ""
                 text = " ".join(str(problem).split())[:200]
                 raise TrialError(f"{check.__name__} in float64: {text}{advice}") from problem
 
-    def _outputs(self, question: Question) -> Callable[..., tuple[torch.Tensor, ...]]:
-        """The model as gradcheck wants it; it changes the leaves in place, so the arguments are theirs."""
+    def _on_plain_memory(self, question: Question) -> Question:
+        """The same question on contiguous copies: gradcheck refuses tensors that overlap themselves."""
+        copied: dict[int, torch.Tensor] = {}
+
+        def plain(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            return copied.setdefault(id(leaf), leaf.detach().clone(memory_format=torch.contiguous_format))
+
+        args, kwargs = pytree.tree_map(plain, (question.pristine.args, dict(question.pristine.kwargs)))
+        call = Call(args, kwargs)
+        return replace(question, call=call, names=inputs.named_inputs(self.model, call))
+
+    def _outputs(self, question: Question, first: Answer) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """The model as gradcheck wants it: its finite outputs.
+
+        gradcheck changes the leaves in place, so the arguments are theirs; what the model itself changes is
+        handed to it as a copy.
+        """
+        finite = {
+            name: t.isfinite()
+            for name, t in first.tensors.items()
+            if name.startswith("output") and t is not None and inputs.is_rounded(t)
+        }
+        mutated = {id(leaf) for name, leaf in question.names.items() if name in question.mutates}
+
+        def fresh(leaf: Any) -> Any:
+            return leaf.clone() if id(leaf) in mutated else leaf
 
         def outputs(*_: torch.Tensor) -> tuple[torch.Tensor, ...]:
             evaluation.reset_buffers(self.model, self._state)
-            returned = self.model(*question.call.args, **question.call.kwargs)
-            tensors = inputs.named_leaves(returned, "output").values()
-            return tuple(t for t in tensors if inputs.is_rounded(t) and t.requires_grad)
+            args, kwargs = pytree.tree_map(fresh, (question.call.args, dict(question.call.kwargs)))
+            returned = inputs.named_leaves(self.model(*args, **kwargs), "output")
+            return tuple(
+                t if bool(finite[name].all()) else t[finite[name]]
+                for name, t in returned.items()
+                if inputs.is_rounded(t) and t.requires_grad and bool(finite[name].any())
+            )
 
         return outputs
 

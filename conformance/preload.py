@@ -8,8 +8,10 @@ import contextlib
 import ctypes
 import os
 
+import sympy  # type: ignore[import-untyped]  # noqa: F401 -- torch imports it at the first gradient
+
 import conformance.cell
-import conformance.reference  # noqa: F401 -- imported for the children's sake
+import conformance.reference  # noqa: F401
 from zoo import catalog
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -20,7 +22,7 @@ with contextlib.suppress(OSError, AttributeError):
 
 if os.environ.get("CONFORMANCE_PRELOAD") == "compiler":
     import torch._dynamo
-    import torch._inductor.compile_fx
+    import torch._inductor.compile_fx  # noqa: F401
 
     with contextlib.suppress(ImportError):
         from torch._inductor import cpu_vec_isa

@@ -61,7 +61,7 @@ def read(folder: Path) -> Contents:
         raise UsageError(f"{folder} is no run folder: it has no {PLAN}") from None
     except ValueError as problem:
         raise UsageError(f"{folder / PLAN} is damaged: {problem}") from None
-    if not isinstance(plan, dict) or plan.get("format") != FORMAT:
+    if not isinstance(plan, dict) or plan.get("format") != FORMAT or "cells" not in plan:
         raise UsageError(f"{folder / PLAN} is no plan of format {FORMAT}")
     records, whole = _read_lines(folder / LINES)
     selected = tuple(cell_id(cell) for cell in plan["cells"])

@@ -44,32 +44,28 @@ def test_noise_is_fresh_for_each_element_run_and_seeded(x):
     assert abs(float(noise.mean())) < 0.3 * float(noise.std())
 
 
-COMPARED = pytest.mark.xfail(reason="the operands of a comparison are perturbed, judge.md R1 spares them", strict=True)
-RESHAPED = pytest.mark.xfail(reason="_unsafe_view moves and counts as rounding", strict=True)
-
-
 @pytest.mark.parametrize(
     "move",
     [
-        pytest.param(lambda x: x.t()[::2].reshape(-1), marks=RESHAPED),
-        pytest.param(lambda x: x == x.amax(-1, keepdim=True), marks=COMPARED),
+        lambda x: x.t()[::2].reshape(-1),
+        lambda x: x == x.amax(-1, keepdim=True),
         lambda x: torch.cat([x, x.flip(0)]),
         lambda x: x[torch.tensor([3, 1, 1])],
         lambda x: x.gather(0, torch.zeros(2, 8, dtype=torch.int64)),
-        pytest.param(lambda x: torch.where(x > 3, x, -x), marks=COMPARED),
+        lambda x: torch.where(x > 3, x, -x),
         torch.relu,
         lambda x: x.max(0).values,
         lambda x: x.sort(-1).values,
         lambda x: x.clamp(2, 4).abs().neg(),
         lambda x: torch.stack([x, x]).amax(0),
-        pytest.param(lambda x: x.clone().masked_fill_(x > 3, 0.0), marks=COMPARED),
+        lambda x: x.clone().masked_fill_(x > 3, 0.0),
         lambda x: nn.functional.pad(x, (1, 1)),
         lambda x: nn.functional.max_pool2d(x[None, None], 2),
         lambda x: x.to(torch.float32).double(),
         lambda x: x.sum(0, keepdim=True)[:0],
         lambda x: x.reshape(16, 8, 1).sum(-1),
         torch.zeros_like,
-        pytest.param(lambda x: (x > 3).sum(), marks=COMPARED),
+        lambda x: (x > 3).sum(),
     ],
 )
 def test_what_moves_or_selects_is_exact(x, move):
