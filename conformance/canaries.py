@@ -10,6 +10,11 @@ import torch
 from conformance.budget import NOISE, Allowance, Bounds
 from conformance.inputs import seeded
 
+OTHER = {  # a dtype of the same kind
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+    torch.complex128: torch.complex64,
+}
 SMALLEST = "smallest"
 NOISY = 0.5
 LOUD = 0.5  # of the rms: an element this large is worth missing
@@ -29,10 +34,12 @@ def global_canaries(oracle: torch.Tensor, bounds: Bounds, *, fine: bool) -> Iter
         flipped = ~oracle if oracle.dtype == torch.bool else oracle + 1
         yield "every element changed", flipped
         return
-    broken = oracle.clone()
-    broken.view(-1)[0] = math.nan
-    yield "one NaN", broken
-    yield "the wrong dtype", oracle.to(torch.float64 if oracle.dtype == torch.float32 else torch.float32)
+    finite = oracle.isfinite().flatten()
+    if bool(finite.any()):
+        broken = oracle.flatten().clone()
+        broken[int(finite.to(torch.uint8).argmax())] = math.nan
+        yield "one NaN", broken.reshape(oracle.shape)
+    yield "the wrong dtype", oracle.to(OTHER.get(oracle.dtype, torch.float32))
     if bounds.is_null:
         if not bounds.exact:
             yield "a spread as wide as the terms that cancelled", oracle + _cancelled(oracle, bounds)

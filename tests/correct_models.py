@@ -272,8 +272,9 @@ def _list_and_dict(g: torch.Generator) -> Any:
 
 
 def _in_place(x: Tensor, cache: Tensor) -> Tensor:
+    y = x * cache.sum(0)
     cache.mul_(0.5).add_(x.detach())
-    return x * cache.sum(0)
+    return y
 
 
 def _inner_in_place(x: Tensor) -> Tensor:
