@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace, further: list[str]) -> int:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compilers beside each cell
     modes = {cell["mode"] for cell in contents.plan["cells"]}
     os.environ["CONFORMANCE_PRELOAD"] = "compiler" if modes - set(NEVER_COMPILE) else ""
-    print(table.header(contents.plan), flush=True)  # noqa: T201
+    print(f"judging {len(contents.missing)} cells, stored in {folder}", flush=True)  # noqa: T201
     try:
         store.Writer(folder).close()  # a run that somebody else writes is refused before pytest starts
         return int(pytest.main(_pytest_arguments(options, contents, folder) + further))
@@ -101,7 +101,8 @@ def _pytest_arguments(options: argparse.Namespace, contents: store.Contents, fol
         "-c",
         os.devnull,
     ]
-    arguments += ["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", "-p", "no:doctest"]
+    arguments += ["-qq", "--no-header", "--tb=short", "-p", "no:cacheprovider", "-p", "no:doctest"]
+    arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     if workers not in ("0", "1"):
         arguments += ["-n", workers, "--dist=loadgroup"]
     if options.expression:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class Execution:
         self._plan = plan
         self._folder = Path(tempfile.mkdtemp(prefix="conformance-"))
         self._references: dict[str, Observation | Path] = {}
-        self.reference_seconds: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}
 
     def close(self) -> None:
         """Remove the references."""
@@ -42,7 +43,9 @@ class Execution:
             return judge(cell.id, reference, planned["expect"])
         task = {"cell": vars(cell), "reference": str(reference), **self._common(cell.model)}
         ending = isolation.run("conformance.cell:observe", task, deadline=self._plan["deadline"])
-        verdict = judge(cell.id, _observation(ending), planned["expect"])
+        seen = _observation(ending)
+        seen = replace(seen, seconds={"reference": self._seconds[cell.model], **seen.seconds})
+        verdict = judge(cell.id, seen, planned["expect"])
         return Verdict(**{**vars(verdict), "seconds": ending.seconds})
 
     def _common(self, model: str) -> dict[str, Any]:
@@ -58,7 +61,7 @@ class Execution:
             task = {"model": model, "precisions": precisions, "path": str(path), **self._common(model)}
             deadline = REFERENCE_DEADLINE_FACTOR * self._plan["deadline"]
             ending = isolation.run("conformance.reference:make", task, deadline=deadline)
-            self.reference_seconds[model] = ending.seconds
+            self._seconds[model] = round(ending.seconds, 4)
             if ending.kind == "answered" and ending.answer["ending"] == "ok":
                 self._references[model] = path
             elif ending.kind == "answered":

@@ -40,35 +40,15 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
     others = [e for e in expectations if e["outcome"] not in ("dtype", "refuses")]
     for expected in refusals:
         if _refused(seen, expected):
-            return replace(
-                verdict,
-                status="UNSUPPORTED",
-                short="refused",
-                text=seen.message,
-                reason=expected["reason"],
-                link=expected["link"],
-            )
+            return _by(expected, verdict, "UNSUPPORTED", "refused", seen.message)
     for expected in others:
         if _came_true(verdict, seen, expected, dtypes):
-            return replace(
-                verdict,
-                status="EXPECTED",
-                short=expected["outcome"],
-                reason=expected["reason"],
-                link=expected["link"],
-            )
+            return _by(expected, verdict, "EXPECTED", expected["outcome"], verdict.text)
     if verdict.status != "PASS":
         return verdict
     for expected in (*refusals, *others):
         text = f"declared {expected['outcome']} did not happen: {expected['reason']}"
-        return replace(
-            verdict,
-            status="STALE",
-            text=text,
-            short="stale",
-            reason=expected["reason"],
-            link=expected["link"],
-        )
+        return _by(expected, verdict, "STALE", "stale", text)
     if renamed:
         return _with_renamed_dtypes(verdict, seen, renamed)
     return verdict
@@ -80,7 +60,7 @@ def failed_gate(seen: Discrepancy) -> Measure | None:
         if measure.gate == "structure" and not measure.met:
             return measure
     if seen.dtype_asked and seen.dtype != seen.dtype_asked:
-        return Measure("dtype", math.inf, 0.0, f"{seen.dtype}, the contract says {seen.dtype_asked}")
+        return Measure("dtype", math.inf, 0.0, f"{seen.dtype}, should be {seen.dtype_asked}")
     return next((m for m in seen.measures if not m.met and m.gate != "stable"), None)
 
 
@@ -179,24 +159,15 @@ def _with_renamed_dtypes(verdict: Verdict, seen: Observation, renamed: Sequence[
         tensors = [d for d in seen.discrepancies if d.tensor == expected["tensor"]]
         if not tensors or all(d.dtype == d.dtype_asked for d in tensors):
             text = f"{expected['tensor']} has the contract's dtype again, declared {expected['dtype']}"
-            return replace(
-                verdict,
-                status="STALE",
-                text=text,
-                short="stale",
-                reason=expected["reason"],
-                link=expected["link"],
-            )
+            return _by(expected, verdict, "STALE", "stale", text)
     first = renamed[0]
-    text = f"{first['tensor']} is {first['dtype']}"
-    return replace(
-        verdict,
-        status="EXPECTED",
-        text=text,
-        short=first["dtype"],
-        reason=first["reason"],
-        link=first["link"],
-    )
+    return _by(first, verdict, "EXPECTED", first["dtype"], f"{first['tensor']} is {first['dtype']}")
+
+
+def _by(expected: Expectation, verdict: Verdict, status: str, short: str, text: str) -> Verdict:
+    """The verdict that an expectation turns another into."""
+    why = {"reason": expected["reason"], "link": expected["link"]}
+    return Verdict(**{**vars(verdict), **why, "status": status, "short": short, "text": text})
 
 
 def _line(found: Discrepancy, measure: Measure, what: str = "") -> str:

@@ -99,7 +99,7 @@ class Observation:
         changed: inputs or parameters that forward altered without saying so.
         discrepancies: one for each tensor of each case.
         facts: proof of the mode and state of the compile cache.
-        seconds: spent by phase.
+        seconds: spent by phase; the reference's are those of the whole model.
     """
 
     ending: str

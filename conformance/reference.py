@@ -21,9 +21,10 @@ from conformance.discrepancy import Distance, Yardstick, farthest
 from conformance.evaluation import Answer, Question
 from conformance.failures import is_out_of_memory, one_line
 from conformance.kinks import KinkWatch
-from conformance.oracle import NoOracleError, Oracle, RandomError, TrialError
+from conformance.oracle import NoOracleError, Oracle
 from conformance.probes import KINKED_RUNS, RUNS, Rounding
 from conformance.sources import Home
+from conformance.trial import RandomError, Trial, TrialError
 from zoo.spec import Spec, SpecError
 
 COTANGENT = 4.0  # the size random cotangents hardly ever pass
@@ -55,9 +56,10 @@ def make(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, 
     enter_phase("reference")
     started = time.perf_counter()
     torch.set_num_threads(1)
-    spec = Home(**task["home"]).spec(task["model"])
+    home = Home(**task["home"])
     try:
-        cases = _references(spec, task["seed"], [PRECISIONS[name] for name in task["precisions"]])
+        spec = home.spec(task["model"])
+        cases = _references(spec, home, task["seed"], [PRECISIONS[name] for name in task["precisions"]])
     except (TrialError, SpecError) as problem:
         return {"ending": "invalid", "message": str(problem)}
     except RandomError as problem:
@@ -71,8 +73,9 @@ def make(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, 
     return {"ending": "ok", "seconds": time.perf_counter() - started}
 
 
-def _references(spec: Spec, seed: int, precisions: list[Precision]) -> dict[str, Any]:
+def _references(spec: Spec, home: Home, seed: int, precisions: list[Precision]) -> dict[str, Any]:
     oracle = Oracle(spec, seed)
+    trial = Trial(oracle, home.spec(spec.twin) if spec.twin else None)
     found: dict[str, Any] = {}
     smallest: tuple[float, Question, Answer] | None = None
     for case in spec.cases:
@@ -80,7 +83,7 @@ def _references(spec: Spec, seed: int, precisions: list[Precision]) -> dict[str,
         question = oracle.question(case, picks)
         with KinkWatch() as watch:
             answer = oracle.answer(question)
-        oracle.try_outputs(question, answer)
+        trial.of_outputs(question, answer)
         spread = Spread(oracle, question, answer, kinked=watch.kinked)
         for precision in precisions:
             spread.probe(precision)
@@ -95,7 +98,7 @@ def _references(spec: Spec, seed: int, precisions: list[Precision]) -> dict[str,
         if size and (smallest is None or size < smallest[0]):
             smallest = (size, question, answer)
     if spec.differentiable and spec.surrogate_gradient is None and smallest is not None:
-        oracle.check_gradients(smallest[1], smallest[2])
+        trial.of_gradients(smallest[1], smallest[2])
     return found
 
 

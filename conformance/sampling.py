@@ -5,8 +5,9 @@ from __future__ import annotations
 from conformance import inputs
 from conformance.axes import PRECISIONS
 from conformance.kinks import MARGIN, KinkWatch, flipped, tossed
-from conformance.oracle import Oracle, TrialError
+from conformance.oracle import Oracle
 from conformance.probes import RUNS, Rounding
+from conformance.trial import TrialError
 from zoo.spec import Case
 
 REDRAWS = 4  # of a case in which float32's rounding flips a unit

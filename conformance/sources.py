@@ -40,8 +40,13 @@ class Home:
             raise UsageError(f"{where} does not import: {type(problem).__name__}: {problem}") from problem
 
     def spec(self, name: str) -> Spec:
-        """The spec of that name."""
-        return next(spec for spec in catalog.specs_of(self.load()) if spec.name == name)
+        """The spec of that name: this module's own, or the zoo's.
+
+        Raises:
+            UnknownModelError: neither has it.
+        """
+        own = {spec.name: spec for spec in catalog.specs_of(self.load())}
+        return own.get(name) or catalog.get_spec(name)
 
 
 def _load_file(path: Path) -> ModuleType:
