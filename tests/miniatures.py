@@ -600,7 +600,7 @@ def _fails(model: str, mode: str, precision: str, *gates: str, text: str = "") -
 MINIATURES = (
     # Each gate, alone
     _fails("linear", "extra_axis", "fp32", "structure", text=r"shape \(1, 6, 4\), the oracle's is \(6, 4\)"),
-    _fails("linear", "wrong_dtype", "fp32", "dtype", text="float64, the contract says float32"),
+    _fails("linear", "wrong_dtype", "fp32", "dtype", text="float64, should be float32"),
     _fails("linear", "nan", "amp_bf16", "class", text=r"element \(0, 0\) is nan"),
     _fails("linear", "inf", "fp32", "class", text=r"element \(0, 0\) is inf"),
     _fails("reversed", "one_ulp", "fp32", "exact", text="1 of 30 elements differ"),
@@ -625,7 +625,7 @@ MINIATURES = (
     # Outputs
     _fails("linear", "bfloat16_inside", "fp32", *VALUES, "precision"),
     _fails("linear", "float16_inside", "fp32", *VALUES, "precision"),
-    _fails("undeclared_dtype", "wrong_dtype", "amp_fp16", "dtype", text="float64, the contract says float16"),
+    _fails("undeclared_dtype", "wrong_dtype", "amp_fp16", "dtype", text="float64, should be float16"),
     _fails("linear", "autocast_ignored", "amp_bf16", "dtype"),
     _fails("undifferentiable", "tupled", "fp32", "structure", text="output"),
     _fails("linear", "detached", "fp32", "structure", text="requires_grad is False, the oracle's is True"),

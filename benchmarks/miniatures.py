@@ -1,0 +1,76 @@
+"""Asks whether the miniatures and the correct models get their verdicts whatever the seed.
+
+`python benchmarks/miniatures.py --seeds 20 [--jobs 2]` judges every cell of `tests/miniatures.py`, but for
+those that hang until a deadline, and the eager cells of `tests/correct_models.py`, with N seeds. It prints
+each verdict that is not the one stated there, and the counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "conformance"))
+
+import planning
+
+from conformance.execution import Execution
+from conformance.store import cell_id
+
+DEADLINE = 120.0
+GREEN = ("PASS", "EXPECTED")
+
+
+def wanted(file: str) -> dict[str, tuple[str, ...]]:
+    """The statuses that are right, by cell id."""
+    material = planning.material(file)
+    if file == "miniatures.py":
+        return {f"{m.model}[{m.mode}-{m.precision}-cpu]": (m.status,) for m in material.MINIATURES}
+    return {f"{model}[{mode}-{p}-cpu]": GREEN for model, mode, p in material.CELLS if mode == "eager"}
+
+
+def judge_all(file: str, seed: int) -> list[str]:
+    """The cells of one file with one seed that got another verdict."""
+    plan = {**planning.plan_of(file), "seed": seed, "deadline": DEADLINE}
+    right = wanted(file)
+    running = Execution(plan)
+    wrong = []
+    for planned in plan["cells"]:
+        statuses = right.get(cell_id(planned))
+        if statuses:
+            verdict = running.verdict(planned)
+            if verdict.status not in statuses:
+                wrong.append(
+                    f"seed {seed}: {verdict.cell} is {verdict.status}, not {statuses[0]}: {verdict.text[:160]}"
+                )
+    running.close()
+    return wrong
+
+
+def main() -> None:
+    """Judge, and print what differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    started = time.monotonic()
+    files = ("miniatures.py", "correct_models.py")
+    for file in files:
+        planning.plan_of(file)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        jobs = [(file, seed) for seed in range(options.seeds) for file in files]
+        found = list(pool.map(lambda job: judge_all(*job), jobs))
+    for file in files:
+        wrong = [line for (name, _), lines in zip(jobs, found, strict=True) if name == file for line in lines]
+        print(f"{file}: {len(wanted(file))} cells, {options.seeds} seeds, {len(wrong)} other verdicts")
+        print("\n".join(wrong))
+    print(f"{time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
