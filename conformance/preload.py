@@ -7,6 +7,9 @@ run here, and nothing may touch an accelerator.
 import contextlib
 import ctypes
 import os
+import warnings
+
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch does without it, and so do we
 
 import sympy  # type: ignore[import-untyped]  # noqa: F401 -- torch imports it at the first gradient
 
