@@ -1,6 +1,6 @@
 """Asks whether the miniatures and the correct models get their verdicts whatever the seed.
 
-`python benchmarks/miniatures.py --seeds 20 [--jobs 2]` judges every cell of `tests/miniatures.py`, but for
+`python benchmarks/miniatures.py --seeds 20 [--jobs 2] [FILE …]` judges every cell of `tests/miniatures.py`, but for
 those that hang until a deadline, and the eager cells of `tests/correct_models.py`, with N seeds. It prints
 each verdict that is not the one stated there, and the counts.
 """
@@ -55,17 +55,17 @@ def judge_all(file: str, seed: int) -> list[str]:
 def main() -> None:
     """Judge, and print what differs."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", default=["miniatures.py", "correct_models.py"])
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     started = time.monotonic()
-    files = ("miniatures.py", "correct_models.py")
-    for file in files:
+    for file in options.files:
         planning.plan_of(file)
     with ThreadPoolExecutor(options.jobs) as pool:
-        jobs = [(file, seed) for seed in range(options.seeds) for file in files]
+        jobs = [(file, seed) for seed in range(options.seeds) for file in options.files]
         found = list(pool.map(lambda job: judge_all(*job), jobs))
-    for file in files:
+    for file in options.files:
         wrong = [line for (name, _), lines in zip(jobs, found, strict=True) if name == file for line in lines]
         print(f"{file}: {len(wanted(file))} cells, {options.seeds} seeds, {len(wrong)} other verdicts")
         print("\n".join(wrong))

@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _show(options)
         return _run(options, further)
     except UsageError as problem:
-        print(f"conformance: {table.visible(str(problem))}", file=sys.stderr)  # noqa: T201 -- this is the interface
+        _say(str(problem))
         return int(pytest.ExitCode.USAGE_ERROR)
 
 
@@ -66,15 +66,27 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _show(options: argparse.Namespace) -> int:
-    contents = store.read(options.run)
+    contents = _read(options.run)
     print(table.render(contents, folder=options.run))  # noqa: T201
     red = contents.missing or any(v.red for v in contents.verdicts.values())
     return int(pytest.ExitCode.TESTS_FAILED if red else pytest.ExitCode.OK)
 
 
+def _read(folder: Path) -> store.Contents:
+    """The stored run; a line says so where its end was lost."""
+    contents = store.read(folder)
+    if contents.torn_bytes:
+        _say(f"{folder / store.LINES}: the last line is unfinished, {contents.torn_bytes} bytes were left out")
+    return contents
+
+
+def _say(text: str) -> None:
+    print(f"conformance: {table.visible(text)}", file=sys.stderr)  # noqa: T201 -- this is the interface
+
+
 def _run(options: argparse.Namespace, further: list[str]) -> int:
     folder = _resumed(options) if options.resume else _planned(options)
-    contents = store.read(folder)
+    contents = _read(folder)
     if not contents.missing:
         return _show(argparse.Namespace(run=folder))
     cache = Path(tempfile.mkdtemp(prefix="conformance-cache-")) if options.fresh_cache else _cache(contents.plan)

@@ -11,7 +11,8 @@ import warnings
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch does without it, and so do we
 
-import sympy  # type: ignore[import-untyped]  # noqa: F401 -- torch imports it at the first gradient
+import torch._dynamo
+import torch.fx.experimental.symbolic_shapes  # torch imports both when a gradient or a custom op first needs them
 
 import conformance.cell
 import conformance.reference  # noqa: F401
@@ -24,7 +25,6 @@ with contextlib.suppress(OSError, AttributeError):
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 if os.environ.get("CONFORMANCE_PRELOAD") == "compiler":
-    import torch._dynamo
     import torch._inductor.compile_fx  # noqa: F401
 
     with contextlib.suppress(ImportError):

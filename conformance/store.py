@@ -29,13 +29,15 @@ class Contents:
         plan: as planned.
         selected: ids of the cells chosen from the plan.
         verdicts: by cell id, in the order they came.
-        whole_bytes: length of the lines that are whole; what follows is a torn line.
+        whole_bytes: length of the lines that are whole.
+        torn_bytes: length of an unfinished last line, which is left out.
     """
 
     plan: dict[str, Any]
     selected: tuple[str, ...]
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     whole_bytes: int = 0
+    torn_bytes: int = 0
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -72,7 +74,8 @@ def read(folder: Path) -> Contents:
         else:
             verdict = Verdict.from_json(record["verdict"])
             verdicts[verdict.cell] = verdict
-    return Contents(plan, selected, verdicts, whole)
+    torn = (folder / LINES).stat().st_size - whole if (folder / LINES).exists() else 0
+    return Contents(plan, selected, verdicts, whole, torn)
 
 
 def cell_id(planned: dict[str, Any]) -> str:

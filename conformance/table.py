@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 from collections import Counter
 from pathlib import Path
@@ -101,7 +102,11 @@ def _figure(margin: float) -> str:
 
 
 def _footnote(number: int, kind: str, reason: str, link: str) -> str:
-    return f"({number}) {kind}: {visible(reason)}" + (f"\n    {visible(link)}" if link else "")
+    return _wrapped(f"({number}) {kind}: {visible(reason)}") + (f"\n    {visible(link)}" if link else "")
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def _remarks(verdicts: list[Verdict]) -> list[str]:
@@ -110,7 +115,7 @@ def _remarks(verdicts: list[Verdict]) -> list[str]:
     for verdict in verdicts:
         for note in () if verdict.red else verdict.notes:
             said.setdefault(note, []).append(verdict.cell)
-    return [f"· {visible(note)}: {_some(cells)}" for note, cells in said.items()]
+    return [_wrapped(f"· {visible(note)}: {_some(cells)}") for note, cells in said.items()]
 
 
 def _some(cells: list[str]) -> str:
