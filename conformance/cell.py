@@ -142,21 +142,20 @@ class _Run:
         if question.second:
             evaluation.reset(made.parameters_of, state)
             self.clock.enter("second order")
-            answer.tensors |= self._second_order(made, question, known)
+            self._add_second_order(answer, made, question, known)
             self.clock.enter("call")
         evaluation.reset(made.parameters_of, state)
         return answer, again
 
-    def _second_order(self, made: Prepared, question: Question, known: CaseReference) -> evaluation.Tensors:
+    def _add_second_order(self, answer: Answer, made: Prepared, question: Question, known: CaseReference) -> None:
         """Second derivatives must match or, outside eager, be refused out loud."""
         wanted = [name for name, bounds in known.bounds.items() if bounds is not None]
         try:
-            return evaluation.differentiate_twice(made.call, made.parameters_of, question, wanted)
+            answer.tensors |= evaluation.differentiate_twice(made.call, made.parameters_of, question, wanted)
         except RuntimeError as problem:
             if self.is_eager or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
                 raise
-            self.facts["second order refused"] = one_line(problem)
-            return {}
+            answer.refused = self.facts["second order refused"] = one_line(problem)
 
     def _baseline(self, eager: Any, question: Question) -> Answer | None:
         """Eager at the same precision; None where eager itself cannot."""
@@ -167,7 +166,8 @@ class _Run:
                 evaluation.reset(eager, state)
                 answer.tensors |= evaluation.differentiate_twice(eager, eager, question)
             evaluation.reset(eager, state)
-        except RuntimeError:
+        except RuntimeError as problem:
+            self.facts["no eager beside it"] = one_line(problem)
             return None
         return answer
 
@@ -180,8 +180,7 @@ class _Run:
         again: Answer,
         baseline: Answer | None,
     ) -> Iterator[Discrepancy]:
-        refused = "second order refused" in self.facts
-        names = [n for n in known.bounds if not (refused and n.startswith(SECOND))]
+        names = [n for n in known.bounds if not (answer.refused and n.startswith(SECOND))]
         for name in [*names, *(n for n in answer.tensors if n not in known.bounds)]:
             y, bounds = answer.tensors.get(name), known.bounds.get(name)
             if bounds is None:

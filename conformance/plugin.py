@@ -103,7 +103,6 @@ class Keeper:
         self._folder = folder
         self._writer = store.Writer(folder)
         self._started = time.monotonic()
-        self._wanted = set(store.read(folder).selected)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note a choice made with -k, where this process collects itself."""

@@ -103,7 +103,6 @@ def _where(home: Home) -> str:
 
 
 def _find_one(source: str) -> tuple[list[Spec], Home]:
-
     if source.endswith(".py"):
         path = Path(source).resolve()
         if not path.is_file():
