@@ -118,10 +118,10 @@ def flat_reals(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to(device="cpu", dtype=torch.float64)
 
 
-def dropped_bits_share(y: torch.Tensor, yardstick: Yardstick, bits: int) -> float:
+def dropped_bits_share(y: torch.Tensor, yardstick: Yardstick, bits: int, least: int) -> float:
     """Share of float32 elements with this many zero low bits, among those whose oracle has some set there.
 
-    NaN where fewer than two elements can tell.
+    NaN where fewer than `least` elements can tell.
     """
     mask = (1 << bits) - 1
     found = flat_reals(y).to(torch.float32).view(torch.int32)
@@ -129,6 +129,6 @@ def dropped_bits_share(y: torch.Tensor, yardstick: Yardstick, bits: int) -> floa
     loud = yardstick.values.abs() > FAINT * yardstick.rms  # fainter ones may be zero but for float64's noise
     telling = ((wanted & mask) != 0) & yardstick.finite & loud
     count = int(telling.sum())
-    if count < 2:  # noqa: PLR2004 -- one element proves nothing
+    if count < least:
         return math.nan
     return float(((found & mask) == 0)[telling].double().mean())

@@ -127,7 +127,7 @@ def _factor_of_five_roundings(y: Tensor) -> Tensor:
 
 def _one_element(y: Tensor) -> Tensor:
     y = y.clone()
-    y[3, 5] += 40 * U * y.square().mean().sqrt()
+    y[3, 5] += 40 * U * (y[3, 5].abs() + y.square().mean().sqrt())
     return y
 
 
@@ -468,7 +468,7 @@ def _cancelling(x: Tensor) -> Tensor:
 
 
 def _nearly_cancelling(x: Tensor) -> Tensor:
-    return (x + 1e6) - 1e6
+    return (x + 4e6) - 4e6
 
 
 def _scalar(generator: torch.Generator) -> tuple[Tensor]:
@@ -609,7 +609,7 @@ MINIATURES = (
     _fails("product", "five_roundings", "fp32", "gain"),
     _fails("product", "one_element", "fp32", "pointwise", text=r"element \(3, 5\)"),
     _fails("lifted", "bfloat16_inside", "amp_fp16", "precision", text="went through bfloat16"),
-    Miniature("nearly_cancelling", "eager", "fp32", "INCONCLUSIVE", text="power .* the gates accept 1.25 times"),
+    Miniature("nearly_cancelling", "eager", "fp32", "INCONCLUSIVE", text="power .* the gates accept .*1.25 times"),
     # Gradients
     _fails("linear", "one_percent", "fp32", *VALUES, text="gradient of input"),
     _fails("wide", "one_percent", "amp_bf16", "gain", text="gradient of input"),

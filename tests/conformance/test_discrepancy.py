@@ -114,13 +114,13 @@ def test_farthest_takes_each_measure_from_whom_strayed_most():
 
 @pytest.mark.parametrize(("dtype", "bits"), [(torch.bfloat16, 16), (torch.float16, 13)])
 def test_a_trip_through_fewer_bits_is_seen_whole(stick, oracle, dtype, bits):
-    assert dropped_bits_share(oracle.to(dtype).float(), stick, bits) == 1.0
-    assert dropped_bits_share(oracle.float(), stick, bits) < 0.01
+    assert dropped_bits_share(oracle.to(dtype).float(), stick, bits, 2) == 1.0
+    assert dropped_bits_share(oracle.float(), stick, bits, 2) < 0.01
     half = oracle.float()
     half[:4] = half[:4].to(dtype).float()
-    assert dropped_bits_share(half, stick, bits) == pytest.approx(0.5, abs=0.01)
+    assert dropped_bits_share(half, stick, bits, 2) == pytest.approx(0.5, abs=0.01)
 
 
 def test_bits_tell_nothing_where_the_oracle_has_none():
     short = torch.tensor([1.0, 0.5, 3.0, 0.1], dtype=torch.float64)
-    assert math.isnan(dropped_bits_share(short.float(), Yardstick(short), 16))
+    assert math.isnan(dropped_bits_share(short.float(), Yardstick(short), 16, 2))
