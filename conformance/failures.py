@@ -10,7 +10,7 @@ HEAD, TAIL = 120, 280  # TorchScript puts the cause at the end of a long traceba
 
 def is_out_of_memory(problem: BaseException) -> bool:
     """Whether memory was refused; the CPU allocator says so in a plain RuntimeError."""
-    if isinstance(problem, (MemoryError, torch.OutOfMemoryError)):
+    if isinstance(problem, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
     return isinstance(problem, RuntimeError) and any(text in str(problem) for text in REFUSALS)
 
