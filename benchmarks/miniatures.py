@@ -34,10 +34,9 @@ def wanted(file: str) -> dict[str, tuple[str, ...]]:
     return {f"{model}[{mode}-{p}-cpu]": GREEN for model, mode, p in material.CELLS if mode == "eager"}
 
 
-def judge_all(file: str, seed: int) -> list[str]:
+def judge_all(file: str, right: dict[str, tuple[str, ...]], seed: int) -> list[str]:
     """The cells of one file with one seed that got another verdict."""
     plan = {**planning.plan_of(file), "seed": seed, "deadline": DEADLINE}
-    right = wanted(file)
     running = Execution(plan)
     wrong = []
     for planned in plan["cells"]:
@@ -60,14 +59,15 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     started = time.monotonic()
+    right = {file: wanted(file) for file in options.files}
     for file in options.files:
         planning.plan_of(file)
     with ThreadPoolExecutor(options.jobs) as pool:
         jobs = [(file, seed) for seed in range(options.seeds) for file in options.files]
-        found = list(pool.map(lambda job: judge_all(*job), jobs))
+        found = list(pool.map(lambda job: judge_all(job[0], right[job[0]], job[1]), jobs))
     for file in options.files:
         wrong = [line for (name, _), lines in zip(jobs, found, strict=True) if name == file for line in lines]
-        print(f"{file}: {len(wanted(file))} cells, {options.seeds} seeds, {len(wrong)} other verdicts")
+        print(f"{file}: {len(right[file])} cells, {options.seeds} seeds, {len(wrong)} other verdicts")
         print("\n".join(wrong))
     print(f"{time.monotonic() - started:.0f} s")
 
