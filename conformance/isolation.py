@@ -75,11 +75,11 @@ def run(target: str, task: dict[str, Any], *, deadline: float, method: str = "fo
     try:
         kind, answer, phase = _listen(ours, process.sentinel, started + deadline)
         if kind == "answered":
-            process.join(GRACE_SECONDS)
+            wait([process.sentinel], GRACE_SECONDS)
     finally:
         _kill([*_descendants(pid), pid], group=pid)
-        process.join()
-        with _starting:
+        with _starting:  # starting a process polls the others, and an exit code can be read only once
+            process.join()
             _running.discard(pid)
             if server not in (0, 1, os.getpid()):
                 _kill([p for p in _descendants(server) if not _is_running(p)])
