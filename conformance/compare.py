@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from conformance import budget
-from conformance.axes import Precision
+from conformance.axes import PRECISIONS, Precision
 from conformance.budget import Allowance, Bounds
 from conformance.canaries import SMALLEST, global_canaries, local_canaries
 from conformance.discrepancy import Yardstick, dropped_bits_share, flat_reals
@@ -173,17 +173,15 @@ def _precision(y: torch.Tensor, held: Ruler) -> tuple[Measure, ...]:
     """Whether a float32 tensor carries bits that only a trip through fewer would have cleared."""
     if y.dtype not in (torch.float32, torch.complex64) or held.kind == "null":
         return ()
-    tests: tuple[tuple[str, int], ...]
+    tests = {p.autocast: p.dropped_bits for p in PRECISIONS.values() if p.dropped_bits}
     least = 2  # elements: by chance 13 bits are zero in one of 8192
-    if held.kind == "float32" or held.cell_precision.name == budget.FLOAT32.name:
-        tests = (("bfloat16", 16), ("float16", 13))
-    elif held.cell_precision.autocast == "float16":
-        tests = (("bfloat16", 16),)
+    if held.kind != "float32" and held.cell_precision.autocast == "float16":
+        del tests["float16"]
         least = 7  # of float16's own roundings one in 8 has the three bits more that bfloat16 drops
-    else:
+    elif held.kind != "float32" and held.cell_precision.autocast:
         return ()
     found = []
-    for name, bits in tests:
+    for name, bits in tests.items():
         share = dropped_bits_share(y, held.bounds.yardstick, bits, least)
         if held.baseline is not None and held.baseline.dtype == y.dtype:
             own = dropped_bits_share(held.baseline, held.bounds.yardstick, bits, least)
