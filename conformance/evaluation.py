@@ -33,6 +33,7 @@ class Question:
         differentiate: ask for the gradients of inputs and parameters.
         second: ask for Hessian-vector products too.
         mutates: names of inputs that may change.
+        fit: trains the model in place of calling it; its parameters may change.
         precision, device: the autocast to run forward under; None for none.
         scale: power of two on the cotangents, taken out of the gradients again, so that small float16
             gradients do not vanish.
@@ -45,6 +46,7 @@ class Question:
     differentiate: bool = True
     second: bool = False
     mutates: tuple[str, ...] = ()
+    fit: Callable[..., Any] | None = None
     precision: Precision | None = None
     device: str = "cpu"
     scale: float = 1.0
@@ -83,7 +85,7 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question) -> Answer
     inputs.restore(question.call, question.pristine)
     leaves = _leaves(owner, question)
     before = {name: leaf.detach().clone() for name, leaf in leaves.items()}
-    outputs = _forward(call, question)
+    outputs = _forward(call, owner, question)
     answer.requires_grad = {name: t.requires_grad for name, t in outputs.items() if t is not None}
     answer.tensors |= {name: t if t is None else t.detach().clone() for name, t in outputs.items()}
     if question.differentiate:
@@ -115,7 +117,7 @@ def differentiate_twice(
     """
     inputs.restore(question.call, question.pristine)
     leaves = {name: t for name, t in _leaves(owner, question).items() if t.requires_grad}
-    outputs = _forward(call, question)
+    outputs = _forward(call, owner, question)
     first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)
     slopes = [
         (g * inputs.cotangent(f"direction of {name}", g, question.seed)).real.sum()
@@ -173,7 +175,7 @@ def _leaves(owner: Any, question: Question) -> dict[str, torch.Tensor]:
             if inputs.is_rounded(leaf) and name not in question.mutates:
                 leaf.requires_grad_(question.differentiate)
             leaves[name] = leaf
-    if isinstance(owner, torch.nn.Module):
+    if isinstance(owner, torch.nn.Module) and question.fit is None:
         leaves |= dict(owner.named_parameters())
     return leaves
 
@@ -182,15 +184,20 @@ def _buffers(owner: Any) -> dict[str, torch.Tensor]:
     return dict(owner.named_buffers()) if isinstance(owner, torch.nn.Module) else {}
 
 
-def _forward(call: Callable[..., Any], question: Question) -> Tensors:
-    precision, device = question.precision, question.device
-    context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    if precision is not None and precision.autocast:
-        context = torch.autocast(device, dtype=getattr(torch, precision.autocast))
-    with context:
-        returned = call(*question.call.args, **question.call.kwargs)
-        if precision is not None and bool(precision.autocast) != torch.is_autocast_enabled(device):
-            raise NotProvenError(f"autocast was {'off' if precision.autocast else 'on'} when forward returned")
+def _forward(call: Callable[..., Any], owner: Any, question: Question) -> Tensors:
+    args, kwargs = question.call.args, question.call.kwargs
+    if question.fit is None:
+        with _autocast(question):
+            returned = call(*args, **kwargs)
+            _prove_autocast(question, "forward returned")
+    else:
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            _prove_autocast(question, "training called the model")
+            return call(*args, **kwargs)
+
+        precision = question.precision.name if question.precision else "fp32"
+        returned = question.fit(watched, owner, precision, *args, **kwargs)
     outputs = inputs.named_leaves(returned, "output")
     for name, leaf in outputs.items():
         if leaf is not None and not isinstance(leaf, torch.Tensor):
@@ -198,6 +205,21 @@ def _forward(call: Callable[..., Any], question: Question) -> Tensors:
         if leaf is not None and leaf.layout != torch.strided:
             raise SpecError(f"{name}: {inputs.NO_LAYOUT}, got layout {leaf.layout}")
     return outputs
+
+
+def _autocast(question: Question) -> contextlib.AbstractContextManager[Any]:
+    if question.precision is None or not question.precision.autocast:
+        return contextlib.nullcontext()
+    return torch.autocast(question.device, dtype=getattr(torch, question.precision.autocast))
+
+
+def _prove_autocast(question: Question, when: str) -> None:
+    """Raises NotProvenError where autocast is not as the precision says."""
+    if question.precision is None:
+        return
+    asked = question.precision.autocast
+    if bool(asked) != torch.is_autocast_enabled(question.device):
+        raise NotProvenError(f"autocast was {'off' if asked else 'on'} when {when}")
 
 
 def _gradients(

@@ -152,7 +152,14 @@ def question_of(  # noqa: PLR0913 -- one question, asked in two places
     pristine = inputs.place(call, convert=lambda t: t)
     names = inputs.named_inputs(model, call)
     return Question(
-        call, pristine, names, (seed, case.name), spec.differentiable, spec.twice_differentiable, spec.mutates
+        call,
+        pristine,
+        names,
+        (seed, case.name),
+        differentiate=spec.differentiable,
+        second=spec.twice_differentiable,
+        mutates=spec.mutates,
+        fit=spec.fit,
     )
 
 

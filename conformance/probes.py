@@ -8,11 +8,13 @@ Monte Carlo arithmetic: every ATen op that rounds has its operands and results m
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.budget import NOISE
@@ -43,7 +45,7 @@ REDUCTIONS = frozenset({"sum", "mean", "nansum", "cumsum", "prod", "cumprod", "t
 
 
 class Rounding(TorchDispatchMode):
-    """Perturbs every rounding while active.
+    """Perturbs every rounding while active; an optimiser's step rounds to float32 in every precision.
 
     Args:
         precision: whose unit roundoff to perturb by.
@@ -53,8 +55,25 @@ class Rounding(TorchDispatchMode):
 
     def __init__(self, precision: Precision, generator: torch.Generator, noise: float = NOISE) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._low = noise * precision.unit
+        self._low = self._unit = noise * precision.unit
         self._generator = generator
+        self._hooks: tuple[RemovableHandle, ...] = ()
+
+    def __enter__(self) -> Self:
+        def narrow(*_: Any) -> None:
+            self._unit = self._low
+
+        def widen(*_: Any) -> None:
+            self._unit = 0.0
+
+        self._hooks = (register_optimizer_step_pre_hook(widen), register_optimizer_step_post_hook(narrow))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        super().__exit__(*problem)
+        for hook in self._hooks:
+            hook.remove()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -63,7 +82,7 @@ class Rounding(TorchDispatchMode):
         name = func.overloadpacket.__name__.rstrip("_")
         if func.is_view or name in MOVES or not _has_rounded((args, kwargs)) or _adds_single_terms(name, func, args):
             return func(*args, **kwargs)
-        eta = max(self._low, NOISE * PRECISIONS["fp32"].unit * math.sqrt(_terms(name, args)))
+        eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(_terms(name, args)))
         written = _written(name, func, args, kwargs)
 
         def perturb(leaf: Any) -> Any:

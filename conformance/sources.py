@@ -14,6 +14,8 @@ from conformance.axes import MODES, UsageError
 from zoo import catalog
 from zoo.spec import Spec
 
+FOLDERS = tuple(folder.removeprefix("zoo.") for folder in catalog.FOLDERS)
+
 
 @dataclass(frozen=True)
 class Home:
@@ -73,8 +75,8 @@ def find(sources: list[str]) -> tuple[list[tuple[Spec, Home]], list[Home]]:
     """The specs of all sources in order, and the homes to import in every process.
 
     Args:
-        sources: model names of the zoo, "path/to/file.py", "package.module" or "package.module:NAME";
-            empty for the whole zoo. A source may hold no spec if it registers a mode.
+        sources: model names or folders of the zoo, "path/to/file.py", "package.module" or
+            "package.module:NAME"; empty for the whole zoo. A source may hold no spec if it registers a mode.
 
     Raises:
         UsageError: unknown, does not import, holds nothing of use, or two specs share a name.
@@ -83,19 +85,27 @@ def find(sources: list[str]) -> tuple[list[tuple[Spec, Home]], list[Home]]:
     homes: list[Home] = []
     only_modes = True
     for source in sources:
+        if source in FOLDERS:
+            found += _of_the_zoo(source)
+            only_modes = False
+            continue
         specs, home = _find_one(source)
         found += [(spec, home) for spec in specs]
         only_modes = only_modes and not specs
         if not home.module.startswith("zoo."):
             homes.append(home)
     if only_modes:
-        names = catalog.list_models()
-        found = [(catalog.get_spec(name), Home(catalog.home_of(name))) for name in names]
+        found = [pair for folder in FOLDERS for pair in _of_the_zoo(folder)]
     for spec, home in found:
         for other, other_home in found:
             if other is not spec and other.name == spec.name:
                 raise UsageError(f"two models are named {spec.name!r}: in {_where(home)} and in {_where(other_home)}")
     return list({spec.name: (spec, home) for spec, home in found}.values()), homes
+
+
+def _of_the_zoo(folder: str) -> list[tuple[Spec, Home]]:
+    names = catalog.list_models(module=folder)
+    return [(catalog.get_spec(name), Home(catalog.home_of(name))) for name in names]
 
 
 def _where(home: Home) -> str:

@@ -18,7 +18,8 @@ import torch
 
 from zoo.spec import Model, Spec, SpecError
 
-FOLDERS = ("zoo.models", "zoo.ops", "zoo.functions")
+FOLDERS = ("zoo.models", "zoo.ops", "zoo.functions", "zoo.training", "zoo.counterexamples")
+WRONG_ON_PURPOSE = "counterexamples"
 
 _registered: dict[str, Spec] = {}
 
@@ -81,7 +82,8 @@ def list_models(
     Args:
         filter: wildcard pattern or patterns, any of which may match.
         exclude: wildcard pattern or patterns to leave out.
-        module: only models of this folder or file: "models", "ops.softmax".
+        module: only models of this folder or file: "models", "ops.softmax". What is wrong on purpose is listed
+            only under "counterexamples".
 
     >>> import zoo
     >>> zoo.list_models("merge*")
@@ -98,7 +100,8 @@ def list_models(
         for name, home in homes.items()
         if any_match(name, filter)
         and not any_match(name, exclude)
-        and (not module or f"{home}.".startswith(f"{module}."))
+        and f"{home}.".startswith(f"{module}." if module else "")
+        and (module.startswith(WRONG_ON_PURPOSE) or not home.startswith(WRONG_ON_PURPOSE))
     )
 
 

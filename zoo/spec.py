@@ -138,6 +138,8 @@ class Spec:
         name: unique, lower-case.
         summary: one line.
         source: where the mathematics comes from.
+        formula: the mathematics, in one line; for the catalogue in docs.
+        shapes: of inputs and outputs, such as "(batch, n), (n, m) → (batch, m)".
         build: returns the model, an `nn.Module` or a function; keyword arguments reach it from
             `zoo.create_model`. Weights are drawn from torch's global generator.
         cases: the inputs to try; at least one. The first is the typical one.
@@ -157,6 +159,10 @@ class Spec:
         surrogate_gradient: for gradients that by design are not the derivative: a function, called the
             same way, whose ordinary derivative they are.
         twin: name of a model that computes the same by another road, with the same parameters.
+        fit: trains instead of calling. It is called as fit(call, model, precision, *inputs): `call` is the
+            model's forward in some mode, `model` owns the parameters, `precision` is "fp32", "amp_fp16" or
+            "amp_bf16", and autocast is its own to enter. What it returns, such as the loss of every step, is
+            judged like an output; gradients are not asked for, so `differentiable` must be False.
         scripted: builds the ScriptModule or ScriptFunction by hand; None: torch.jit.script(build()).
         expectations: the declared divergences.
     """
@@ -166,6 +172,8 @@ class Spec:
     source: str
     build: Callable[..., Model]
     cases: tuple[Case, ...]
+    formula: str = ""
+    shapes: str = ""
     initialise: Callable[[Any], None] | None = None
     dtypes: str | Mapping[str, str | Mapping[str, str]] | None = None
     differentiable: bool = True
@@ -177,6 +185,7 @@ class Spec:
     reference: Callable[..., Any] | None = None
     surrogate_gradient: Callable[..., Any] | None = None
     twin: str = ""
+    fit: Callable[..., Any] | None = None
     scripted: Callable[..., Model] | None = None
     expectations: tuple[Expect, ...] = ()
 
@@ -191,6 +200,8 @@ class Spec:
                 raise SpecError(f"{self.name}: dtypes: {word!r} is neither 'follows', 'input' nor a torch dtype")
         if self.twice_differentiable and not self.differentiable:
             raise SpecError(f"{self.name}: twice_differentiable needs differentiable")
+        if self.fit is not None and self.differentiable:
+            raise SpecError(f"{self.name}: fit takes its own gradients, so it needs differentiable=False")
         for item in self.expectations:
             if not isinstance(item, Expect):
                 raise SpecError(f"{self.name}: expectations must hold Expect records, got {item!r}")

@@ -1,0 +1,210 @@
+"""One training step under autocast as it should be, and the loop around it.
+
+Source: the articles on automatic mixed precision. Autocast covers forward and loss and nothing else; backward
+runs outside it, on a scaled loss; the gradients are unscaled before they are clipped; a step whose gradients
+are not finite is skipped; one scaler lives as long as the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp import GradScaler
+from torch.optim import SGD, Optimizer
+
+from zoo.models.mlp import mlp
+from zoo.spec import Case, Spec
+
+AUTOCAST = {"fp32": None, "amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step did.
+
+    Attributes:
+        loss: before the step, a scalar without history, in the loss's own dtype.
+        skipped: a gradient was infinite or NaN, so the parameters stayed as they were.
+    """
+
+    loss: Tensor
+    skipped: bool
+
+
+def train_step(
+    model: Callable[..., Tensor],
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    batch: tuple[Tensor, ...],
+    optimizer: Optimizer,
+    precision: str,
+    scaler: GradScaler | None = None,
+    clip: float | None = None,
+) -> Step:
+    """Take one step of `optimizer` on one batch.
+
+    Args:
+        model: maps the inputs of the batch to an output; eager, scripted or compiled.
+        loss_fn: called as loss_fn(output, target); returns a scalar.
+        batch: the inputs and, last, the target.
+        optimizer: of the model's parameters. Their device decides autocast's.
+        precision: "fp32", "amp_fp16" or "amp_bf16".
+        scaler: needed for "amp_fp16", whose small gradients vanish without it; the same one in every step of a
+            run, saved and restored with `state_dict`. `GradScaler(enabled=False)` goes without on purpose.
+        clip: largest norm of all gradients together, taken after they are unscaled.
+
+    Raises:
+        ValueError: the precision is unknown, or float16 was asked for without a scaler, or `clip` is not positive.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> batch = (torch.ones(4, 2), torch.zeros(4, 1))
+    >>> train_step(model, torch.nn.functional.mse_loss, batch, optimizer, "amp_bf16").skipped
+    False
+    """
+    if precision not in AUTOCAST:
+        raise ValueError(f"train_step: precision must be one of {', '.join(AUTOCAST)}, got {precision!r}")
+    if precision == "amp_fp16" and scaler is None:
+        raise ValueError("train_step: scaler must be a torch.amp.GradScaler for amp_fp16, got None")
+    if clip is not None and not clip > 0:
+        raise ValueError(f"train_step: clip must be a positive norm, got {clip}")
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    scaler = scaler or GradScaler(parameters[0].device.type, enabled=False)
+    *inputs, target = batch
+    optimizer.zero_grad()
+    with _autocast(precision, parameters[0].device.type):
+        loss = loss_fn(model(*inputs), target)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    finite = all(bool(g.isfinite().all()) for g in gradients)
+    if clip is not None and finite:
+        torch.nn.utils.clip_grad_norm_(parameters, clip)
+    if finite or scaler.is_enabled():
+        scaler.step(optimizer)  # which skips by itself where unscale_ found what is not finite
+    scaler.update()
+    return Step(loss.detach(), skipped=not finite)
+
+
+def _autocast(precision: str, device_type: str) -> contextlib.AbstractContextManager[Any]:
+    dtype = AUTOCAST[precision]
+    return contextlib.nullcontext() if dtype is None else torch.autocast(device_type, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a run of training steps did.
+
+    Attributes:
+        losses: (steps,) before each step, in the loss's dtype, on its device.
+        skipped: number of steps skipped for gradients that were not finite.
+        seconds: wall-clock time of all steps, the first and slowest included.
+    """
+
+    losses: Tensor
+    skipped: int
+    seconds: float
+
+
+def fit(
+    model: Callable[..., Tensor],
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    batch: tuple[Tensor, ...],
+    optimizer: Optimizer,
+    *,
+    steps: int,
+    precision: str = "fp32",
+    scaler: GradScaler | None = None,
+    progress: Callable[[int, Step], None] | None = None,
+) -> Fit:
+    """Take `steps` steps on one batch; arguments as those of `train_step`.
+
+    Args:
+        steps: how many, at least one.
+        scaler: made here where float16 needs one and none is given.
+        progress: called after every step with its number, from 1, and what it did.
+
+    Raises:
+        ValueError: as `train_step`, or `steps` is not positive.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(1, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> x = torch.linspace(-1, 1, 8).unsqueeze(1)
+    >>> done = fit(model, torch.nn.functional.mse_loss, (x, 2 * x), optimizer, steps=50)
+    >>> bool(done.losses[-1] < done.losses[0]), done.skipped
+    (True, 0)
+    """
+    if steps < 1:
+        raise ValueError(f"fit: steps must be at least 1, got {steps}")
+    if scaler is None and precision == "amp_fp16":
+        scaler = GradScaler(optimizer.param_groups[0]["params"][0].device.type)
+    losses, skipped = [], 0
+    started = time.perf_counter()
+    for number in range(1, steps + 1):
+        step = train_step(model, loss_fn, batch, optimizer, precision, scaler)
+        losses.append(step.loss)
+        skipped += step.skipped
+        if progress is not None:
+            progress(number, step)
+    curve = torch.stack(losses)
+    curve.tolist()  # waits for the device, so that the seconds are those of the work
+    return Fit(curve, skipped, time.perf_counter() - started)
+
+
+def _squared_error(output: Tensor, target: Tensor) -> Tensor:
+    return (output.float() - target).square().mean()
+
+
+def _clipped_steps(call: Callable[..., Tensor], model: torch.nn.Module, precision: str, x: Tensor, y: Tensor) -> Tensor:
+    """Loss before each of 12 clipped steps."""
+    optimizer = SGD(model.parameters(), lr=0.2, momentum=0.5)
+    scaler = GradScaler(x.device.type, init_scale=2.0**10, enabled=precision == "amp_fp16")
+    steps = [train_step(call, _squared_error, (x, y), optimizer, precision, scaler, clip=1.0) for _ in range(12)]
+    return torch.stack([step.loss for step in steps])
+
+
+def _plain_steps(model: torch.nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
+    """The same by hand: backward of both layers, clipping and momentum written out."""
+    w1, b1, w2, b2 = (p.detach().clone() for p in model.parameters())
+    speeds = [torch.zeros_like(p) for p in (w1, b1, w2, b2)]
+    losses = []
+    for _ in range(12):
+        hidden = (x @ w1.t() + b1).clamp(min=0)
+        error = hidden @ w2.t() + b2 - y
+        losses.append((error * error).sum() / error.numel())
+        slope = 2 * error / error.numel()
+        behind = (slope @ w2) * (hidden > 0)
+        gradients = [behind.t() @ x, behind.sum(0), slope.t() @ hidden, slope.sum(0)]
+        norm = torch.stack([(g * g).sum() for g in gradients]).sum().sqrt()
+        share = min(1.0, 1.0 / (float(norm) + 1e-6))
+        for parameter, speed, gradient in zip((w1, b1, w2, b2), speeds, gradients, strict=True):
+            speed.mul_(0.5).add_(gradient * share)
+            parameter.sub_(0.2 * speed)
+    return torch.stack(losses)
+
+
+def _teacher(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x = torch.randn(32, 64, generator=generator)
+    return x, 3 * torch.tanh(x @ torch.randn(64, 10, generator=generator) / 8)
+
+
+SPEC = Spec(
+    name="train_step",
+    summary="12 clipped steps of SGD with momentum on `mlp`; the loss before each",
+    formula="v ← v/2 + clip(∇L, 1), w ← w − v/5",
+    shapes="(batch, 64), (batch, 10) → (12,)",
+    source="articles on automatic mixed precision; Effective PyTorch, automatic mixed precision",
+    build=mlp,
+    cases=(Case(name="typical", inputs=_teacher),),
+    dtypes="float32",
+    differentiable=False,
+    reference=_plain_steps,
+    fit=_clipped_steps,
+)
