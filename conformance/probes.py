@@ -14,7 +14,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.hooks import RemovableHandle
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.budget import NOISE
@@ -57,7 +56,7 @@ class Rounding(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._low = self._unit = noise * precision.unit
         self._generator = generator
-        self._hooks: tuple[RemovableHandle, ...] = ()
+        self._hooks: tuple[Any, ...] = ()
 
     def __enter__(self) -> Self:
         def narrow(*_: Any) -> None:
@@ -67,11 +66,11 @@ class Rounding(TorchDispatchMode):
             self._unit = 0.0
 
         self._hooks = (register_optimizer_step_pre_hook(widen), register_optimizer_step_post_hook(narrow))
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *problem: object) -> None:
-        super().__exit__(*problem)
+        super().__exit__(*problem)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
 

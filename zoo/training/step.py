@@ -37,7 +37,7 @@ class Step:
     skipped: bool
 
 
-def train_step(
+def train_step(  # noqa: PLR0913 -- all that a step takes part in
     model: Callable[..., Tensor],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
     batch: tuple[Tensor, ...],
@@ -112,7 +112,7 @@ class Fit:
     seconds: float
 
 
-def fit(
+def fit(  # noqa: PLR0913 -- those of a step
     model: Callable[..., Tensor],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
     batch: tuple[Tensor, ...],
@@ -123,10 +123,15 @@ def fit(
     scaler: GradScaler | None = None,
     progress: Callable[[int, Step], None] | None = None,
 ) -> Fit:
-    """Take `steps` steps on one batch; arguments as those of `train_step`.
+    """Take steps on one batch.
 
     Args:
+        model: maps the inputs of the batch to an output.
+        loss_fn: called as loss_fn(output, target).
+        batch: the inputs and, last, the target.
+        optimizer: of the model's parameters.
         steps: how many, at least one.
+        precision: "fp32", "amp_fp16" or "amp_bf16".
         scaler: made here where float16 needs one and none is given.
         progress: called after every step with its number, from 1, and what it did.
 
@@ -158,16 +163,43 @@ def fit(
     return Fit(curve, skipped, time.perf_counter() - started)
 
 
-def _squared_error(output: Tensor, target: Tensor) -> Tensor:
-    return (output.float() - target).square().mean()
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """Mean of (output − target)², in the target's dtype whatever that of the output.
+
+    >>> squared_error(torch.ones(4, dtype=torch.bfloat16), torch.tensor([1.0, 1.0, 1.0, 3.0]))
+    tensor(1.)
+    """
+    return (output.to(target.dtype) - target).square().mean()
+
+
+def loss_curve(  # noqa: PLR0913 -- those of a step
+    model: Callable[..., Tensor],
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    batch: tuple[Tensor, ...],
+    optimizer: Optimizer,
+    precision: str,
+    *,
+    steps: int,
+    clip: float | None = None,
+) -> Tensor:
+    """Loss before each of a few steps, (steps,), for a `Spec.fit`; arguments as those of `train_step`.
+
+    The scaler starts at 2¹⁰: from its usual 2¹⁶ it would skip steps until it has found a scale that fits.
+
+    >>> model = torch.nn.Linear(1, 1)
+    >>> optimizer = SGD(model.parameters(), lr=0.1)
+    >>> loss_curve(model, squared_error, (torch.ones(2, 1), torch.ones(2, 1)), optimizer, "fp32", steps=3).shape
+    torch.Size([3])
+    """
+    device = optimizer.param_groups[0]["params"][0].device.type
+    scaler = GradScaler(device, init_scale=2.0**10, enabled=precision == "amp_fp16")
+    done = [train_step(model, loss_fn, batch, optimizer, precision, scaler, clip) for _ in range(steps)]
+    return torch.stack([step.loss for step in done])
 
 
 def _clipped_steps(call: Callable[..., Tensor], model: torch.nn.Module, precision: str, x: Tensor, y: Tensor) -> Tensor:
-    """Loss before each of 12 clipped steps."""
     optimizer = SGD(model.parameters(), lr=0.2, momentum=0.5)
-    scaler = GradScaler(x.device.type, init_scale=2.0**10, enabled=precision == "amp_fp16")
-    steps = [train_step(call, _squared_error, (x, y), optimizer, precision, scaler, clip=1.0) for _ in range(12)]
-    return torch.stack([step.loss for step in steps])
+    return loss_curve(call, squared_error, (x, y), optimizer, precision, steps=12, clip=1.0)
 
 
 def _plain_steps(model: torch.nn.Sequential, x: Tensor, y: Tensor) -> Tensor:

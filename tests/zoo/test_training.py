@@ -1,0 +1,229 @@
+"""The training step: what autocast covers, when a step is skipped, what the scaler saves; and the three fits."""
+
+import copy
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.amp import GradScaler
+
+from zoo.models.checkerboard import Checkerboard, scripted_checkerboard
+from zoo.models.line import Affine, Line
+from zoo.models.quadratic import Quadratic
+from zoo.training import checkerboard
+from zoo.training.checkerboard import fit_checkerboard
+from zoo.training.line import fit_line
+from zoo.training.quadratic import fit_quadratic
+from zoo.training.step import fit, squared_error, train_step
+
+PRECISIONS = ("fp32", "amp_fp16", "amp_bf16")
+
+
+def net(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def batch(seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(32, 8, generator=generator), torch.randn(32, 4, generator=generator)
+
+
+def scaler_for(precision, scale=2.0**10):
+    return GradScaler("cpu", init_scale=scale) if precision == "amp_fp16" else None
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_autocast_covers_forward_and_loss_and_nothing_else(precision):
+    model, seen = net(), {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def note(when):
+        def hook(*_):
+            seen[when] = torch.is_autocast_enabled("cpu")
+
+        return hook
+
+    model[0].register_forward_hook(note("forward"))
+    model[0].weight.register_hook(note("backward"))
+    optimizer.register_step_pre_hook(note("step"))
+
+    def loss_fn(output, target):
+        note("loss")()
+        return squared_error(output, target)
+
+    train_step(model, loss_fn, batch(), optimizer, precision, scaler_for(precision))
+    low = precision != "fp32"
+    assert seen == {"forward": low, "loss": low, "backward": False, "step": False}
+
+
+def gradients_of(precision, scale):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    done = train_step(model, squared_error, batch(), optimizer, precision, scaler_for(precision, scale))
+    assert not done.skipped
+    return [p.grad.clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("scale", [2.0**4, 2.0**12])
+def test_gradients_come_unscaled(scale):
+    for low, wide in zip(gradients_of("amp_fp16", scale), gradients_of("fp32", 1.0), strict=True):
+        assert (low - wide).norm() < 0.01 * wide.norm()
+
+
+def test_clipping_sees_the_unscaled_norm():
+    moved = []
+    for scale in (2.0**4, 2.0**12):
+        model = net()
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        train_step(model, squared_error, batch(), optimizer, "amp_fp16", scaler_for("amp_fp16", scale), clip=0.01)
+        steps = [p.detach() - b for p, b in zip(model.parameters(), before, strict=True)]
+        moved.append(torch.cat([s.flatten() for s in steps]).norm().item())
+    assert moved == pytest.approx([0.01, 0.01], rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("poison", [float("inf"), float("nan")])
+def test_a_step_with_gradients_that_are_not_finite_is_skipped_and_reported(precision, poison):
+    model = net()
+    before = copy.deepcopy(model.state_dict())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    scaler = scaler_for(precision)
+    x, y = batch()
+    model[0].weight.register_hook(lambda g: torch.full_like(g, poison))
+    done = train_step(model, squared_error, (x, y), optimizer, precision, scaler, clip=1.0)
+    assert done.skipped
+    assert done.loss.isfinite()
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert not optimizer.state
+    if scaler is not None:
+        assert scaler.get_scale() == 2.0**9
+
+
+def test_an_overflowing_scale_is_halved_until_steps_are_taken():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = scaler_for("amp_fp16", 2.0**24)
+    skipped = [train_step(model, squared_error, batch(), optimizer, "amp_fp16", scaler).skipped for _ in range(16)]
+    assert skipped[0]
+    assert not skipped[-1]
+    assert scaler.get_scale() == 2.0 ** (24 - sum(skipped))
+
+
+def test_a_restored_scaler_continues_the_same_run():
+    def run(*, interrupted):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        scaler = GradScaler("cpu", init_scale=2.0**23, growth_interval=3)
+        losses = []
+        for number in range(14):
+            if interrupted and number == 7:
+                kept = scaler.state_dict()
+                scaler = GradScaler("cpu", growth_interval=3)
+                scaler.load_state_dict(kept)
+            done = train_step(model, squared_error, batch(), optimizer, "amp_fp16", scaler)
+            losses.append((done.loss.item(), done.skipped, scaler.get_scale()))
+        return losses
+
+    whole = run(interrupted=False)
+    assert run(interrupted=True) == whole
+    assert len({scale for _, _, scale in whole}) > 2
+
+
+def test_small_gradients_vanish_in_float16_without_a_scaler_and_survive_with_one():
+    def first_gradient(precision, scaler):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+        def tiny(output, target):
+            return 2.0**-20 * squared_error(output, target)
+
+        train_step(model, tiny, batch(), optimizer, precision, scaler)
+        return model[0].weight.grad
+
+    truth = first_gradient("fp32", None)
+    assert torch.count_nonzero(truth) == truth.numel()
+    assert torch.count_nonzero(first_gradient("amp_fp16", GradScaler("cpu", enabled=False))) == 0
+    saved = first_gradient("amp_fp16", GradScaler("cpu", init_scale=2.0**20))
+    assert (saved - truth).norm() < 0.01 * truth.norm()
+    kept = first_gradient("amp_bf16", None)
+    assert (kept - truth).norm() < 0.05 * truth.norm()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "fp16"}, "precision must be one of fp32, amp_fp16, amp_bf16, got 'fp16'"),
+        ({"precision": "amp_fp16"}, "scaler must be a torch.amp.GradScaler for amp_fp16, got None"),
+        ({"clip": 0.0}, "clip must be a positive norm, got 0.0"),
+    ],
+)
+def test_bad_arguments_are_named_and_nothing_moves(changes, message):
+    model = net()
+    before = copy.deepcopy(model.state_dict())
+    arguments = {"precision": "fp32", **changes}
+    with pytest.raises(ValueError, match=f"^train_step: {message}"):
+        train_step(model, squared_error, batch(), torch.optim.SGD(model.parameters(), lr=1.0), **arguments)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_a_fit_needs_a_step():
+    model = net()
+    with pytest.raises(ValueError, match=r"^fit: steps must be at least 1, got 0"):
+        fit(model, squared_error, batch(), torch.optim.SGD(model.parameters(), lr=1.0), steps=0)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("build", [Affine, Line])
+def test_the_line_is_found(build, precision):
+    torch.manual_seed(3)
+    model = build()
+    done = fit_line(model, precision=precision)
+    slope, offset = (p.item() for p in model.parameters())
+    assert slope == pytest.approx(5, abs=0.1)
+    assert offset == pytest.approx(3, abs=0.1)
+    assert done.losses.shape == (300,)
+    assert done.losses[-1] < 0.02
+    assert done.seconds > 0
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_parabola_is_found(precision):
+    torch.manual_seed(3)
+    model = Quadratic()
+    fit_quadratic(model, precision=precision)
+    assert model.w.tolist() == pytest.approx([5, 0, 3], abs=0.05)
+
+
+@pytest.mark.parametrize("build", [Checkerboard, scripted_checkerboard])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_board_is_learnt_in_eager_and_in_script(build, precision):
+    torch.manual_seed(0)
+    numbers = []
+    model = build(channels=128)
+    done = fit_checkerboard(
+        model, size=16, steps=60, precision=precision, progress=lambda number, _: numbers.append(number)
+    )
+    assert done.losses[-1] < 0.75 * done.losses[0]
+    assert numbers == list(range(1, 61))
+
+
+@pytest.mark.parametrize("size", [0, -8, 12])
+def test_a_board_that_does_not_fit_its_squares_is_refused(size):
+    with pytest.raises(ValueError, match=f"^fit_checkerboard: size must be a positive multiple of 8, got {size}"):
+        fit_checkerboard(Checkerboard(channels=4), size=size, steps=1)
+
+
+def test_the_command_trains_and_draws(tmp_path, capsys):
+    picture = tmp_path / "board.png"
+    checkerboard.main(["--size", "8", "--steps", "2", "--precision", "amp_fp16", "--png", str(picture)])
+    out, err = capsys.readouterr()
+    assert "steps skipped" in out
+    assert "loss" in out
+    with Image.open(picture) as image:
+        assert image.size == (16, 8)
+        right = [image.getpixel((8 + x, y)) for y in range(8) for x in range(8)]
+    assert right == [255 * ((x + y) % 2) for y in range(8) for x in range(8)]
+    assert err == ""

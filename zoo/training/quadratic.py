@@ -1,0 +1,78 @@
+"""A parabola fitted to 5x² + 3 by Adam. Source: "Effective PyTorch", where it is the second model that is fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from zoo.models.quadratic import Quadratic
+from zoo.spec import Case, Spec
+from zoo.training.step import Fit, fit, loss_curve, squared_error
+
+
+def parabola(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Points (x, y): x uniform in [−2, 2), y = 5x² + 3; both (count,), float32."""
+    x = 4 * torch.rand(count, generator=generator) - 2
+    return x, 5 * x * x + 3
+
+
+def fit_quadratic(model: nn.Module, *, steps: int = 1000, precision: str = "fp32", seed: int = 0) -> Fit:
+    """Fit `Quadratic` to 256 points; its weights come out near (5, 0, 3).
+
+    Args:
+        model: maps (n,) to (n,); trained in place.
+        steps: of Adam with rate 0.05.
+        precision: "fp32", "amp_fp16" or "amp_bf16".
+        seed: of the points.
+
+    Raises:
+        ValueError: as in `train_step`.
+
+    >>> from zoo.models.quadratic import Quadratic
+    >>> model = Quadratic()
+    >>> _ = fit_quadratic(model)
+    >>> [abs(round(w, 1)) for w in model.w.tolist()]
+    [5.0, 0.0, 3.0]
+    """
+    device = next(model.parameters()).device
+    x, y = (t.to(device) for t in parabola(256, torch.Generator().manual_seed(seed)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    return fit(model, squared_error, (x, y), optimizer, steps=steps, precision=precision)
+
+
+def _curve(call: Callable[..., Tensor], model: nn.Module, precision: str, x: Tensor, y: Tensor) -> Tensor:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
+    return loss_curve(call, squared_error, (x, y), optimizer, precision, steps=8)
+
+
+def _by_hand(model: Quadratic, x: Tensor, y: Tensor) -> Tensor:
+    """Adam written out, on the gradient of the quadratic form."""
+    features = torch.stack((x * x, x, torch.ones_like(x)), dim=1)
+    w = model.w.detach().clone()
+    mean, square = torch.zeros_like(w), torch.zeros_like(w)
+    losses = []
+    for t in range(1, 9):
+        error = features @ w - y
+        losses.append(error @ error / len(x))
+        gradient = 2 * error @ features / len(x)
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient * gradient
+        w = w - 0.5 * mean / (1 - 0.9**t) / ((square / (1 - 0.999**t)).sqrt() + 1e-8)
+    return torch.stack(losses)
+
+
+SPEC = Spec(
+    name="fit_quadratic",
+    summary="8 steps of Adam on `quadratic`; the loss before each",
+    formula="L = mean ((x², x, 1) · w − y)², w ← Adam(w, ∇L, 1/2)",
+    shapes="(n,), (n,) → (8,)",
+    source="Effective PyTorch, PyTorch basics",
+    build=Quadratic,
+    cases=(Case(name="typical", inputs=lambda g: parabola(64, g)),),
+    dtypes="float32",
+    differentiable=False,
+    reference=_by_hand,
+    fit=_curve,
+)
