@@ -185,19 +185,12 @@ def _buffers(owner: Any) -> dict[str, torch.Tensor]:
 
 
 def _forward(call: Callable[..., Any], owner: Any, question: Question) -> Tensors:
-    args, kwargs = question.call.args, question.call.kwargs
     if question.fit is None:
         with _autocast(question):
-            returned = call(*args, **kwargs)
+            returned = call(*question.call.args, **question.call.kwargs)
             _prove_autocast(question, "forward returned")
     else:
-
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            _prove_autocast(question, "training called the model")
-            return call(*args, **kwargs)
-
-        precision = question.precision.name if question.precision else "fp32"
-        returned = question.fit(watched, owner, precision, *args, **kwargs)
+        returned = _trained(call, owner, question)
     outputs = inputs.named_leaves(returned, "output")
     for name, leaf in outputs.items():
         if leaf is not None and not isinstance(leaf, torch.Tensor):
@@ -205,6 +198,23 @@ def _forward(call: Callable[..., Any], owner: Any, question: Question) -> Tensor
         if leaf is not None and leaf.layout != torch.strided:
             raise SpecError(f"{name}: {inputs.NO_LAYOUT}, got layout {leaf.layout}")
     return outputs
+
+
+def _trained(call: Callable[..., Any], owner: Any, question: Question) -> Any:
+    assert question.fit is not None
+    calls = 0
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        _prove_autocast(question, "training called the model")
+        return call(*args, **kwargs)
+
+    precision = question.precision.name if question.precision else "fp32"
+    returned = question.fit(watched, owner, precision, *question.call.args, **question.call.kwargs)
+    if not calls:
+        raise NotProvenError("training never called the model")
+    return returned
 
 
 def _autocast(question: Question) -> contextlib.AbstractContextManager[Any]:

@@ -14,8 +14,6 @@ from conformance.axes import MODES, UsageError
 from zoo import catalog
 from zoo.spec import Spec
 
-FOLDERS = tuple(folder.removeprefix("zoo.") for folder in catalog.FOLDERS)
-
 
 @dataclass(frozen=True)
 class Home:
@@ -85,8 +83,8 @@ def find(sources: list[str]) -> tuple[list[tuple[Spec, Home]], list[Home]]:
     homes: list[Home] = []
     only_modes = True
     for source in sources:
-        if source in FOLDERS:
-            found += _of_the_zoo(source)
+        if f"zoo.{source}" in catalog.FOLDERS:
+            found += _of_the_zoo(catalog.list_models(module=source))
             only_modes = False
             continue
         specs, home = _find_one(source)
@@ -95,7 +93,7 @@ def find(sources: list[str]) -> tuple[list[tuple[Spec, Home]], list[Home]]:
         if not home.module.startswith("zoo."):
             homes.append(home)
     if only_modes:
-        found = [pair for folder in FOLDERS for pair in _of_the_zoo(folder)]
+        found = _of_the_zoo([*catalog.list_models(), *catalog.list_models(module=catalog.WRONG_ON_PURPOSE)])
     for spec, home in found:
         for other, other_home in found:
             if other is not spec and other.name == spec.name:
@@ -103,8 +101,7 @@ def find(sources: list[str]) -> tuple[list[tuple[Spec, Home]], list[Home]]:
     return list({spec.name: (spec, home) for spec, home in found}.values()), homes
 
 
-def _of_the_zoo(folder: str) -> list[tuple[Spec, Home]]:
-    names = catalog.list_models(module=folder)
+def _of_the_zoo(names: list[str]) -> list[tuple[Spec, Home]]:
     return [(catalog.get_spec(name), Home(catalog.home_of(name))) for name in names]
 
 

@@ -64,6 +64,11 @@ def register(spec: Spec) -> Spec:
 
     Raises:
         SpecError: the name is taken.
+
+    >>> import zoo
+    >>> zoo.register(zoo.get_spec("merge"))
+    Traceback (most recent call last):
+    zoo.spec.SpecError: 'merge' is already registered
     """
     if spec.name in _registered or spec.name in _walked():
         raise SpecError(f"{spec.name!r} is already registered")
@@ -85,9 +90,16 @@ def list_models(
         module: only models of this folder or file: "models", "ops.softmax". What is wrong on purpose is listed
             only under "counterexamples".
 
+    Returns: the names, which `create_model`, `example_inputs` and `get_spec` take.
+
+    Raises:
+        SpecError: a file of the zoo is broken, or two define one name; as in every function here.
+
     >>> import zoo
     >>> zoo.list_models("merge*")
     ['merge', 'merge_tiled']
+    >>> zoo.list_models("soft*", exclude="*naive", module="ops.softmax")
+    ['softmax']
     """
 
     def any_match(name: str, patterns: str | Iterable[str]) -> bool:
@@ -110,6 +122,13 @@ def get_spec(name: str) -> Spec:
 
     Raises:
         UnknownModelError: no such model; the message offers the nearest names.
+
+    >>> import zoo
+    >>> zoo.get_spec("batch_gather_native").formula
+    'out[i] = tensor[i, index[i]]'
+    >>> zoo.get_spec("softmacks")
+    Traceback (most recent call last):
+    zoo.catalog.UnknownModelError: no model named 'softmacks'; did you mean softmax?
     """
     if name in _registered:
         return _registered[name]
@@ -122,8 +141,18 @@ def get_spec(name: str) -> Spec:
 
 
 def home_of(name: str) -> str:
-    """The module that defines a model of the zoo's folders."""
+    """The module that defines a model of the zoo's folders.
+
+    Raises:
+        UnknownModelError: no such model.
+        SpecError: it was registered from outside.
+
+    >>> home_of("merge")
+    'zoo.models.merge'
+    """
     get_spec(name)
+    if name in _registered:
+        raise SpecError(f"{name!r} was registered from outside the zoo; give the file that does so as a source")
     return _walked()[name][1]
 
 
@@ -145,11 +174,18 @@ def create_model(name: str, **kwargs: Any) -> Model:
 
 
 def example_inputs(name: str, case: str = "", *, seed: int = 0, device: torch.device | str = "cpu") -> tuple[Any, ...]:
-    """Positional inputs for a model, drawn from one of its cases (the first unless named).
+    """Positional inputs for a model.
+
+    Args:
+        name: as in `list_models()`.
+        case: name of one of the spec's cases; the first unless named.
+        seed: of the numbers drawn.
+        device: of the tensors.
 
     Raises:
         UnknownModelError: no such model.
         KeyError: no such case.
+        ValueError: the case has keyword arguments; `get_spec(name).case(case).draw(generator)` has them all.
 
     >>> import zoo
     >>> [tuple(x.shape) for x in zoo.example_inputs("merge")]
@@ -158,4 +194,6 @@ def example_inputs(name: str, case: str = "", *, seed: int = 0, device: torch.de
     spec = get_spec(name)
     chosen = spec.case(case) if case else spec.cases[0]
     drawn = chosen.draw(torch.Generator().manual_seed(seed))
+    if drawn.kwargs:
+        raise ValueError(f"example_inputs: case {chosen.name!r} of {name} has keyword arguments {list(drawn.kwargs)}")
     return tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in drawn.args)

@@ -1,7 +1,8 @@
 """What a model promises: the frozen records beside every zoo entry, and their validation.
 
 A `Spec` is data. It says how to build a model, which inputs to try, and what must hold for it; the
-conformance matrix does the rest. Nothing here runs a model.
+conformance matrix does the rest. Nothing here runs a model. A record that contradicts itself raises a
+`SpecError` when it is made.
 """
 
 from __future__ import annotations
@@ -26,9 +27,26 @@ class SpecError(ValueError):
     """A spec that contradicts itself; the message names the spec and the field."""
 
 
+def _is_dtype(word: str) -> bool:
+    return isinstance(getattr(torch, word, None), torch.dtype)
+
+
+def _check_names(where: str, names: Any) -> None:
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        raise SpecError(f"{where} must be a tuple of names, got {names!r}")
+
+
 @dataclass(frozen=True)
 class Call:
-    """The arguments of one call: `model(*args, **kwargs)`."""
+    """The arguments of one call: `model(*args, **kwargs)`.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: keyword arguments.
+
+    >>> Call((torch.ones(2),), {"dim": 0}).kwargs
+    {'dim': 0}
+    """
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -46,6 +64,10 @@ class Case:
         independent_samples: row i of every output depends on row i of every input only. The matrix then
             draws more rows and keeps those that stay away from kinks (relu, max, clamp), where a
             rounding error could flip a unit and gradients have no single right value.
+
+    >>> case = Case(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),))
+    >>> case.draw(torch.Generator().manual_seed(0)).args[0].shape
+    torch.Size([1, 3])
     """
 
     name: str
@@ -60,6 +82,9 @@ class Case:
 
     def draw(self, generator: torch.Generator) -> Call:
         """Draw the inputs as a `Call`.
+
+        Args:
+            generator: source of every random number, on the CPU.
 
         Raises:
             SpecError: `inputs` returned neither a tuple nor a `Call`.
@@ -89,6 +114,10 @@ class Expect:
         tensor, dtype: for "dtype" and "FAIL"; a tensor name as the report prints it, such as "output".
         error, match: for "refuses" and "ERROR": the exception's type name and a regular expression.
         gate, case: for "FAIL": the gate that must say no, and in which case.
+
+    >>> known = Expect(outcome="VOID", modes=("compiled",), torch=">=2.6", reason="falls back to eager")
+    >>> known.concerns("compiled", "fp32", "cpu", "2.13.0"), known.concerns("compiled", "fp32", "cpu", "2.4.1")
+    (True, False)
     """
 
     outcome: str
@@ -110,8 +139,12 @@ class Expect:
             raise SpecError(f"outcome {self.outcome!r}: want one of {', '.join(OUTCOMES + ENDINGS)}")
         if not self.reason:
             raise SpecError(f"an expectation of {self.outcome!r} needs a reason")
-        if self.outcome == "dtype" and not (self.tensor and self.dtype):
-            raise SpecError("an expectation of 'dtype' needs tensor and dtype")
+        for axis in ("modes", "precisions", "devices"):
+            _check_names(f"expectation {self.reason!r}: {axis}", getattr(self, axis))
+        if self.outcome == "dtype" and not (self.tensor and _is_dtype(self.dtype)):
+            raise SpecError(
+                f"an expectation of 'dtype' needs tensor and a dtype's name, got {self.tensor!r} and {self.dtype!r}"
+            )
         if self.outcome == "refuses" and not (self.error and self.match):
             raise SpecError("an expectation of 'refuses' needs error and match")
         try:
@@ -121,7 +154,14 @@ class Expect:
             raise SpecError(f"expectation {self.reason!r}: {problem}") from problem
 
     def concerns(self, mode: str, precision: str, device: str, torch_version: str) -> bool:
-        """Whether this expectation is about the given cell on the given torch."""
+        """Whether this expectation is about the given cell on the given torch.
+
+        Args:
+            mode: the cell's.
+            precision: the cell's.
+            device: the cell's, by type.
+            torch_version: such as "2.13.0+cpu"; what follows the plus sign is left out.
+        """
         return (
             (not self.modes or mode in self.modes)
             and (not self.precisions or precision in self.precisions)
@@ -165,6 +205,15 @@ class Spec:
             judged like an output; gradients are not asked for, so `differentiable` must be False.
         scripted: builds the ScriptModule or ScriptFunction by hand; None: torch.jit.script(build()).
         expectations: the declared divergences.
+
+    >>> double = Spec(
+    ...     name="double", summary="twice x", source="arithmetic", build=lambda: lambda x: 2 * x, dtypes="input",
+    ...     cases=(Case(name="typical", inputs=lambda g: (torch.randn(4, generator=g),)),),
+    ... )
+    >>> double.build()(torch.ones(2)), double.dtype_word("output", "cpu")
+    (tensor([2., 2.]), 'input')
+    >>> double.case("typical").name
+    'typical'
     """
 
     name: str
@@ -194,9 +243,11 @@ class Spec:
             raise SpecError(f"spec name {self.name!r}: want lower-case letters, digits and '_'")
         if not callable(self.build):
             raise SpecError(f"{self.name}: build must be callable, got {self.build!r}")
+        _check_names(f"{self.name}: mutates", self.mutates)
+        _check_names(f"{self.name}: float32_accurate", self.float32_accurate)
         self._check_cases()
         for word in self._dtype_words():
-            if word not in DTYPE_WORDS and not isinstance(getattr(torch, word, None), torch.dtype):
+            if word not in DTYPE_WORDS and not _is_dtype(word):
                 raise SpecError(f"{self.name}: dtypes: {word!r} is neither 'follows', 'input' nor a torch dtype")
         if self.twice_differentiable and not self.differentiable:
             raise SpecError(f"{self.name}: twice_differentiable needs differentiable")
@@ -223,7 +274,12 @@ class Spec:
         return [word for value in values for word in ([value] if isinstance(value, str) else value.values())]
 
     def dtype_word(self, leaf: str, device: str) -> str | None:
-        """The contract's word for one output leaf on one device type; None where nothing is declared."""
+        """The contract's word for one output leaf; None where nothing is declared.
+
+        Args:
+            leaf: name of the output, such as "output[0]".
+            device: device type.
+        """
         if self.dtypes is None or isinstance(self.dtypes, str):
             return self.dtypes
         word = self.dtypes.get(leaf)

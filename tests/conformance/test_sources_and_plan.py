@@ -72,9 +72,24 @@ def test_a_whole_plan_survives_json(tmp_path):
     assert returned["models"] == found["models"] == {"one": {"module": "", "file": str(tmp_path / "one.py")}}
 
 
+def whole_zoo():
+    return catalog.list_models() + catalog.list_models(module="counterexamples")
+
+
 def test_no_source_means_the_whole_zoo():
     found = made(modes=("eager",), precisions=("fp32",), devices=("cpu",))
-    assert [c["model"] for c in found["cells"]] == catalog.list_models()
+    assert [c["model"] for c in found["cells"]] == whole_zoo()
+
+
+@pytest.mark.parametrize("folder", ["functions", "counterexamples"])
+def test_a_folder_of_the_zoo_is_a_source(folder):
+    found = made(folder, "merge", modes=("eager",), precisions=("fp32",), devices=("cpu",))
+    assert [c["model"] for c in found["cells"]] == [*catalog.list_models(module=folder), "merge"]
+
+
+def test_what_is_wrong_on_purpose_is_listed_apart():
+    assert "sum_over_broadcast" in catalog.list_models(module="counterexamples")
+    assert "sum_over_broadcast" not in catalog.list_models()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +190,7 @@ def test_a_file_that_only_registers_a_mode_adds_it_to_the_zoo(tmp_path):
     path = tmp_path / "backend.py"
     path.write_text("import conformance\nconformance.register_mode('planted', lambda model: None)\n")
     found = made(str(path), modes=("planted",), precisions=("fp32",), devices=("cpu",))
-    assert [c["model"] for c in found["cells"]] == catalog.list_models()
+    assert [c["model"] for c in found["cells"]] == whole_zoo()
     assert {c["mode"] for c in found["cells"]} == {"planted"}
     assert found["homes"] == [{"module": "", "file": str(path)}]
 
