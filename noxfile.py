@@ -11,17 +11,17 @@ nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "venv"
 
 
-def install(session: nox.Session, *extra: str) -> list[str]:
+def install(session: nox.Session, *extra: str, project: str = ".[images]") -> list[str]:
     """Install the project on the chosen torch; returns the arguments meant for the tool."""
     chosen = [argument.partition("=")[2] for argument in session.posargs if argument.startswith("--torch=")]
-    session.install(f"torch=={chosen[-1] if chosen else TORCH}", "-e", ".", *extra)
+    session.install(f"torch=={chosen[-1] if chosen else TORCH}", "-e", project, *extra)
     return [argument for argument in session.posargs if not argument.startswith("--torch=")]
 
 
 @nox.session
 def conformance(session: nox.Session) -> None:
     """Judge the zoo, or what is named after `--`, and print the matrix."""
-    session.run("conformance", "run", *install(session))
+    session.run("conformance", "run", *install(session, project="."))
 
 
 @nox.session

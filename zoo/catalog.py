@@ -124,8 +124,8 @@ def get_spec(name: str) -> Spec:
         UnknownModelError: no such model; the message offers the nearest names.
 
     >>> import zoo
-    >>> zoo.get_spec("batch_gather_native").formula
-    'out[i] = tensor[i, index[i]]'
+    >>> zoo.get_spec("merge_tiled").twin
+    'merge'
     >>> zoo.get_spec("softmacks")
     Traceback (most recent call last):
     zoo.catalog.UnknownModelError: no model named 'softmacks'; did you mean softmax?

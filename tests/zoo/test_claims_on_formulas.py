@@ -1,0 +1,159 @@
+"""False claims about operators, indices, stable formulas and data: docs/where-the-sources-are-wrong.md."""
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+from torch.utils.data import DataLoader, IterableDataset
+
+from zoo.functions.batch_norm2d import batch_norm2d
+from zoo.ops.batch_gather import batch_gather_vectorised
+from zoo.ops.cross_entropy import softmax_cross_entropy
+from zoo.ops.softmax import softmax
+
+NO_CUDA = not torch.cuda.is_available()
+
+
+def test_the_operators_of_bits_are_bitwise_not_logical():
+    x, y = torch.tensor([5, 3]), torch.tensor([1, 2])
+    assert (x ^ y).tolist() == [4, 1]
+    assert torch.logical_xor(x, y).tolist() == [False, False]
+    assert (~x).tolist() == [-6, -4]
+    assert torch.logical_not(x).tolist() == [False, False]
+    assert (torch.tensor([True, True]) ^ torch.tensor([True, False])).tolist() == [False, True]
+    with pytest.raises(RuntimeError, match="\"bitwise_xor_cpu\" not implemented for 'Float'"):
+        torch.ones(2) ^ torch.ones(2)
+
+
+def test_a_slice_is_clamped_and_narrow_is_not():
+    x = torch.arange(3)
+    assert x[1:9].tolist() == [1, 2]
+    with pytest.raises(RuntimeError, match=r"start \(1\) \+ length \(8\) exceeds dimension size \(3\)"):
+        torch.narrow(x, 0, 1, 8)
+
+
+def flattened_gather(tensor, index):
+    """The unchecked gather: every index offset into the flattened batch."""
+    offset = torch.arange(tensor.size(0)).unsqueeze(1) * tensor.size(1)
+    return tensor.flatten(0, 1)[index + offset]
+
+
+def test_an_index_out_of_range_reads_another_sample():
+    tensor = torch.tensor([[10, 11, 12], [20, 21, 22]])
+    index = torch.tensor([[3, -1], [0, 1]])
+    assert flattened_gather(tensor, index).tolist() == [[20, 22], [20, 21]]
+    with pytest.raises(IndexError, match=r"index must lie in \[0, 3\)"):
+        batch_gather_vectorised(tensor, index)
+
+
+@pytest.mark.skipif(not NO_CUDA, reason="needs a machine without CUDA")
+def test_an_offset_that_calls_cuda_needs_cuda():
+    with pytest.raises((AssertionError, RuntimeError), match=r"(?i)cuda|nvidia"):
+        torch.arange(2).cuda()
+    assert batch_gather_vectorised(torch.tensor([[1, 2]]), torch.tensor([[1]])).tolist() == [[2]]
+
+
+@pytest.mark.skipif(NO_CUDA, reason="needs a CUDA device")
+def test_an_offset_that_calls_cuda_mixes_devices():
+    tensor, index = torch.tensor([[1, 2]]), torch.tensor([[1]])
+    with pytest.raises(RuntimeError, match="same device"):
+        index + torch.arange(1).cuda().unsqueeze(1)
+    assert batch_gather_vectorised(tensor, index).tolist() == [[2]]
+    assert batch_gather_vectorised(tensor.cuda(), index.cuda()).tolist() == [[2]]
+
+
+def test_the_naive_softmax_breaks_below_its_largest_logit():
+    logits = torch.tensor([88.5, 88.5])
+    assert logits.exp().isfinite().all()
+    assert (logits.exp() / logits.exp().sum()).tolist() == [0, 0]
+    assert softmax(logits).tolist() == [0.5, 0.5]
+
+
+def test_softmax_shifted_by_the_maximum_of_the_whole_tensor_gives_nan():
+    assert not hasattr(torch, "reduce_max")
+    logits = torch.tensor([[1000.0, 0.0], [0.0, 0.0]])
+    exponentials = (logits - logits.max()).exp()
+    assert (exponentials / exponentials.sum(1, keepdim=True))[1].isnan().all()
+    assert (exponentials / exponentials.sum()).tolist() == [[1, 0], [0, 0]]
+    assert softmax(logits).tolist() == [[1, 0], [0.5, 0.5]]
+
+
+def test_cross_entropy_shifted_by_the_maximum_of_the_whole_tensor_forgets_a_row():
+    logits = torch.tensor([[1e9, 0.0], [0.0, -1.0]])
+    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    shifted = logits - logits.max()
+    whole = -(labels * (shifted - shifted.logsumexp(1, keepdim=True))).sum(1)
+    true = F.cross_entropy(logits.double(), labels.double(), reduction="none").float()
+    assert true.tolist() == pytest.approx([0, 1.3132617])
+    assert whole.tolist() == pytest.approx([0, 0], abs=1e-6)
+    assert softmax_cross_entropy(logits, labels).tolist() == pytest.approx([0, 1.3132617])
+
+
+def test_cross_entropy_without_keepdim_subtracts_across_rows():
+    logits, labels = torch.tensor([[4.0, 0.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    crossed = -(labels * (logits - logits.logsumexp(-1))).sum(1)
+    assert crossed.tolist() == pytest.approx([0.0181499, 4.0181499], abs=1e-6)
+    assert softmax_cross_entropy(logits, labels).tolist() == pytest.approx([0.0181499, 0.6931472], abs=1e-6)
+    with pytest.raises(RuntimeError, match="must match"):
+        torch.zeros(3, 2) - torch.zeros(3, 2).logsumexp(-1)
+
+
+def test_noise_that_is_never_negative_moves_the_offset():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.arange(10000, dtype=torch.float64) / 10000
+    noise = torch.rand(10000, generator=generator, dtype=torch.float64) * 0.3
+    design = torch.stack([x, torch.ones_like(x)], 1)
+    slope, offset = torch.linalg.lstsq(design, 5 * x + 3 + noise).solution.tolist()
+    assert slope == pytest.approx(5, abs=0.02)
+    assert offset == pytest.approx(3.15, abs=0.01)
+
+
+def unit_norm(x, eps=1e-3):
+    """Each channel less its mean, over its standard deviation plus eps, left to autograd."""
+    dims = (0, 2, 3)
+    return (x - x.mean(dims, keepdim=True)) / (x.var(dims, keepdim=True).sqrt() + eps)
+
+
+@pytest.mark.parametrize(
+    ("half_width", "count", "outside", "inside"),
+    [(1.0, 10000, 0.99895, 0.99950), (1.0, 8, 0.93454, 0.99950), (0.01, 10000, 0.90905, 0.30151)],
+    ids=["unit", "eight-values", "narrow-channel"],
+)
+def test_eps_outside_the_root_is_another_normalisation(half_width, count, outside, inside):
+    x = torch.tensor([-half_width, half_width], dtype=torch.float64).repeat(count // 2).reshape(1, 1, 2, -1)
+    assert batch_norm2d(x).max().item() == pytest.approx(outside, abs=1e-5)
+    assert unit_norm(x).max().item() == pytest.approx(outside, abs=1e-5)
+    theirs = F.batch_norm(x, None, None, training=True, eps=1e-3)
+    assert theirs.max().item() == pytest.approx(inside, abs=1e-5)
+
+
+def test_a_constant_channel_has_nan_gradients_where_the_root_is_bare():
+    x, cotangent = torch.ones(1, 1, 2, 2, requires_grad=True), torch.tensor([[[[1.0, -2.0], [3.0, 0.5]]]])
+    assert torch.autograd.grad(unit_norm(x), x, cotangent)[0].isnan().all()
+    assert torch.autograd.grad(batch_norm2d(x), x, cotangent)[0].isfinite().all()
+
+
+class Unshared(IterableDataset):
+    """Yields every item, whichever worker asks."""
+
+    def __iter__(self):
+        yield from (0, 1, 2)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # where there is one processor
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # Python 3.12 on
+def test_workers_that_share_nothing_repeat_every_item():
+    items = list(DataLoader(Unshared(), batch_size=None, num_workers=2))
+    assert sorted(items) == [0, 0, 1, 1, 2, 2]
+
+
+class Misspelt:
+    def __len__(self):
+        return 3
+
+    def __item__(self, index):
+        return index
+
+
+def test_a_data_set_is_indexed_by_getitem():
+    with pytest.raises(TypeError, match="not subscriptable"):
+        Misspelt()[0]
