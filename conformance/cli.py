@@ -1,4 +1,4 @@
-"""The commands: `conformance run` judges, `conformance show` prints a stored run again."""
+"""The commands: `conformance run` judges, `show` prints a stored run again, `probes` looks for faults of torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conformance import isolation, store, table
+from conformance import isolation, store, table, upstream
 from conformance.axes import UsageError
 
 STORE = Path(".conformance")
@@ -31,8 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options, further = _parser().parse_known_args(arguments)
     try:
+        if further and options.command != "run":
+            raise UsageError(f"{options.command}: unknown option {' '.join(further)}")
         if options.command == "show":
             return _show(options)
+        if options.command == "probes":
+            return upstream.main(options.names, timeout=options.timeout)
         return _run(options, further)
     except UsageError as problem:
         _say(str(problem))
@@ -62,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
     show = commands.add_parser("show", help="print a stored run")
     show.add_argument("run", type=Path)
+    probes = commands.add_parser("probes", help="look for known faults in the installed torch")
+    probes.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
+    probes.add_argument("--timeout", type=float, default=300.0, help="seconds a probe may take (default: 300)")
     return parser
 
 
