@@ -1,0 +1,34 @@
+"""Archives made by the tests."""
+
+import io
+import tarfile
+
+import pytest
+from PIL import Image
+
+
+@pytest.fixture(scope="session")
+def write_tar():
+    """A function that writes files, (name, data) each, as a tar archive and returns its path."""
+
+    def write(path, files, form=tarfile.GNU_FORMAT):
+        with tarfile.open(path, "w", format=form) as tar:
+            for name, data in files:
+                header = tarfile.TarInfo(name)
+                header.size = len(data)
+                tar.addfile(header, io.BytesIO(data))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def numbered():
+    """A function that makes an image file of one pixel, whose red and green say its number."""
+
+    def png(number):
+        file = io.BytesIO()
+        Image.new("RGB", (1, 1), (number // 256, number % 256, 7)).save(file, "PNG")
+        return file.getvalue()
+
+    return png

@@ -1,0 +1,124 @@
+"""A folder as a data set: its order, its index, and what it says when something is missing."""
+
+import os
+import re
+
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from zoo.data import ImageDirectoryDataset
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.* use of fork\\(\\) may lead to deadlocks:DeprecationWarning"
+)  # from 3.12
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Made in another order than the sorted one; an image's red says which it is."""
+    for red, name in enumerate(["b.png", "a10.png", "sub/z.png", "a2.png", "a/b.png", "B.png", "c.bmp"]):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (4, 2), (red, 0, 9)).save(tmp_path / name)
+    return tmp_path
+
+
+def names(dataset, folder):
+    return [path.relative_to(folder).as_posix() for path in dataset.paths]
+
+
+def reds(images):
+    return [int(image[0, 0, 0]) for image in images]
+
+
+def test_files_come_sorted_by_code_point_and_folders_do_not_count(folder):
+    dataset = ImageDirectoryDataset(folder)
+    assert names(dataset, folder) == ["B.png", "a10.png", "a2.png", "b.png", "c.bmp"]
+    assert reds(dataset) == [5, 1, 3, 0, 6]
+
+
+def test_a_slash_sorts_as_a_slash(tmp_path):
+    for name in ("a2.png", "a/b.png", "a.png", "B.png", "a10.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    dataset = ImageDirectoryDataset(tmp_path, "**/*.png")
+    assert names(dataset, tmp_path) == ["B.png", "a.png", "a/b.png", "a10.png", "a2.png"]
+
+
+def test_the_order_is_not_the_file_systems(folder, monkeypatch):
+    listed = type(folder).glob
+    monkeypatch.setattr(type(folder), "glob", lambda path, pattern: reversed(list(listed(path, pattern))))
+    backwards = names(ImageDirectoryDataset(folder), folder)
+    monkeypatch.undo()
+    assert backwards == names(ImageDirectoryDataset(folder), folder) == ["B.png", "a10.png", "a2.png", "b.png", "c.bmp"]
+
+
+def test_the_pattern_chooses_and_descends_if_it_says_so(folder):
+    assert names(ImageDirectoryDataset(folder, "*.bmp"), folder) == ["c.bmp"]
+    deep = ["B.png", "a/b.png", "a10.png", "a2.png", "b.png", "sub/z.png"]
+    assert names(ImageDirectoryDataset(str(folder), "**/*.png"), folder) == deep
+
+
+def test_the_index_is_a_lists(folder):
+    dataset = ImageDirectoryDataset(folder)
+    assert len(dataset) == 5
+    assert reds([dataset[0], dataset[4], dataset[-1], dataset[-5], dataset[torch.tensor(1)]]) == [5, 6, 6, 5, 1]
+    assert (dataset[0].shape, dataset[0].dtype) == ((3, 2, 4), torch.uint8)
+    for bad in (5, -6, 100):
+        with pytest.raises(IndexError, match=rf"index must lie in \[-5, 5\), got {bad}$"):
+            dataset[bad]
+    for bad in (1.0, slice(2), "1"):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            dataset[bad]
+
+
+@pytest.mark.parametrize("missing", ["nowhere", "b.png"])
+def test_a_folder_that_is_none_is_named(folder, missing):
+    message = rf"path must be a folder, got {re.escape(str(folder / missing))} \(pattern '\*\.png'\)"
+    with pytest.raises(FileNotFoundError, match=message):
+        ImageDirectoryDataset(folder / missing, "*.png")
+
+
+def test_an_empty_match_names_folder_and_pattern(folder):
+    with pytest.raises(
+        FileNotFoundError, match=rf"no file in folder {re.escape(str(folder))} matches pattern '\*\.gif'"
+    ):
+        ImageDirectoryDataset(folder, "*.gif")
+    with pytest.raises(FileNotFoundError, match="matches pattern 'su"):
+        ImageDirectoryDataset(folder, "su*")  # a folder only
+
+
+def test_an_unreadable_image_is_named_and_the_others_are_read(folder):
+    (folder / "a2.png").write_bytes((folder / "a2.png").read_bytes()[:40])
+    (folder / "notes.txt").write_text("no image")
+    (folder / "lost.png").symlink_to(folder / "removed.png")
+    dataset = ImageDirectoryDataset(folder)
+    assert len(dataset) == 7
+    with pytest.raises(ValueError, match=r"a2\.png: not readable as an image"):
+        dataset[2]
+    with pytest.raises(ValueError, match=r"notes\.txt: not readable as an image"):
+        dataset[-1]
+    with pytest.raises(FileNotFoundError, match=r"lost\.png"):
+        dataset[-2]
+    assert reds([dataset[0], dataset[3]]) == [5, 0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_gives_each_image_once_per_epoch(folder, workers):
+    dataset = ImageDirectoryDataset(folder, "**/*")
+    seed = torch.Generator().manual_seed(0)
+    loader = DataLoader(
+        dataset, batch_size=2, shuffle=True, generator=seed, num_workers=workers, persistent_workers=workers > 0
+    )
+    epochs = [[red for batch in loader for red in reds(batch)] for _ in range(2)]
+    assert [sorted(epoch) for epoch in epochs] == [[0, 1, 2, 3, 4, 5, 6]] * 2
+    assert epochs[0] != epochs[1]
+
+
+def test_a_workers_error_names_the_file(folder):
+    os.truncate(folder / "b.png", 30)
+    images = iter(DataLoader(ImageDirectoryDataset(folder), batch_size=None, num_workers=1))
+    with pytest.raises(ValueError, match=r"b\.png: not readable as an image"):
+        list(images)
+    images._shutdown_workers()  # at once; the garbage collector would take 5 seconds

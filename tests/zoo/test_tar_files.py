@@ -1,0 +1,198 @@
+"""Walking an archive: every cut is told, every damaged header, and nothing is lost without a word."""
+
+import gzip
+import os
+import tarfile
+import tracemalloc
+from itertools import islice
+
+import pytest
+
+from zoo.data.tar_files import tar_files
+
+LONG = "folder/" + "x" * 120 + ".png"
+FILES = [("a.png", b"first" * 50), (LONG, b""), ("b.png", bytes(range(256)) * 3)]
+FORMATS = {"gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+def walk(path):
+    return [(name, read()) for name, read in tar_files(path)]
+
+
+def walk_until_error(path):
+    """What came before the error, and the error's text, empty if there was none."""
+    seen = []
+    try:
+        for name, read in tar_files(path):
+            seen.append((name, read()))
+    except ValueError as error:
+        return seen, str(error)
+    return seen, ""
+
+
+@pytest.fixture(params=FORMATS)
+def archive(request, tmp_path, write_tar):
+    return write_tar(tmp_path / "shard.tar", FILES, FORMATS[request.param])
+
+
+def overwrite(path, at, byte):
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([byte]))
+
+
+def end_of_data(path):
+    """Where the two blocks of zeros start."""
+    with tarfile.open(path) as tar:
+        tar.getmembers()
+        return tar.offset
+
+
+def places(path, seen):
+    """How an error may begin once these members were given: it names the last of them or the next."""
+    after = (
+        f"is cut or damaged after member {seen[-1]!r}: "
+        if seen
+        else "does not start as an uncompressed tar archive does: "
+    )
+    inside = [f"is cut or damaged in member {name!r}" for name, _ in FILES[len(seen) :][:1]]
+    return tuple(f"tar_files: {path} {place}" for place in [after, *inside])
+
+
+def test_files_come_in_the_archives_order(archive):
+    assert walk(archive) == FILES
+
+
+def test_a_name_that_occurs_twice_is_two_files(tmp_path, write_tar):
+    path = write_tar(tmp_path / "x.tar", [("a", b"old"), ("a", b"new")])
+    assert walk(path) == [("a", b"old"), ("a", b"new")]
+
+
+def test_an_archive_may_be_empty(tmp_path, write_tar):
+    assert walk(write_tar(tmp_path / "x.tar", [])) == []
+
+
+def test_folders_are_passed_over(tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "a").write_bytes(b"1")
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.add(tmp_path / "deep", "deep")
+    assert walk(tmp_path / "x.tar") == [("deep/er/a", b"1")]
+
+
+def test_a_cut_at_any_byte_is_an_error_unless_the_archive_is_complete(archive):
+    complete = end_of_data(archive) + 1024
+    raw = archive.read_bytes()
+    cut = archive.with_name("cut.tar")
+    cut.write_bytes(raw)
+    for length in reversed(range(len(raw))):
+        os.truncate(cut, length)
+        seen, error = walk_until_error(cut)
+        assert seen == FILES[: len(seen)]
+        if length >= complete:
+            assert (len(seen), error) == (3, "")
+        else:
+            assert error.startswith(places(cut, [name for name, _ in seen])), (length, error)
+
+
+def test_pythons_own_tarfile_loses_members_without_a_word(tmp_path, write_tar):
+    path = write_tar(tmp_path / "x.tar", [("a", b"1"), ("b", b"2")])
+    os.truncate(path, 1024 + 100)  # inside the second header
+    with tarfile.open(path) as tar:
+        assert tar.getnames() == ["a"]
+    assert walk_until_error(path) == (
+        [("a", b"1")],
+        f"tar_files: {path} is cut or damaged after member 'a': bad header",
+    )
+
+
+def test_a_cut_in_the_data_names_the_member_before_giving_it(tmp_path, write_tar):
+    path = write_tar(tmp_path / "x.tar", [("a", b"1"), ("b", b"2" * 600)])
+    os.truncate(path, 1536 + 550)
+    assert walk_until_error(path) == ([("a", b"1")], f"tar_files: {path} is cut or damaged in member 'b'")
+
+
+def test_a_missing_end_is_told(tmp_path, write_tar):
+    path = write_tar(tmp_path / "x.tar", [("a", b"1")])
+    for blocks in (2, 3):  # no block of zeros, and one
+        os.truncate(path, 512 * blocks)
+        assert walk_until_error(path)[1].endswith("after member 'a': no end-of-archive blocks")
+        path.write_bytes(path.read_bytes() + bytes(1024))
+        assert walk(path) == [("a", b"1")]
+
+
+def test_a_changed_byte_of_a_header_loses_nothing_silently(tmp_path, write_tar):
+    files = [("a", b"1"), ("b", b"2"), ("c", b"3")]
+    path = write_tar(tmp_path / "x.tar", files)
+    raw = path.read_bytes()
+    errors = 0
+    for header in (0, 1024, 2048, 3072):  # the last is the first block of the end
+        for at in range(header, header + 512):
+            overwrite(path, at, raw[at] ^ 0x15)
+            seen, error = walk_until_error(path)
+            overwrite(path, at, raw[at])
+            errors += bool(error)
+            assert error or seen == files
+    assert errors > 4 * 500  # all but the bytes that only end the checksum
+
+
+def test_zeros_in_the_middle_are_no_end(tmp_path, write_tar):
+    path = write_tar(tmp_path / "x.tar", [("a", b"1"), ("b", b"2"), ("c", b"3")])
+    raw = path.read_bytes()
+    path.write_bytes(raw[:1024] + bytes(1024) + raw[2048:])
+    assert walk_until_error(path)[1].endswith("after member 'a': data behind the end-of-archive blocks")
+
+
+def test_archives_chained_into_one_file_are_refused(tmp_path, write_tar):
+    path = write_tar(tmp_path / "x.tar", [("a", b"1")])
+    path.write_bytes(path.read_bytes() * 2)
+    assert walk_until_error(path)[1].endswith("data behind the end-of-archive blocks")
+
+
+@pytest.mark.parametrize("data", [b"", b"no tar" * 500, gzip.compress(bytes(5000)), bytes(511)])
+def test_what_is_no_uncompressed_archive_says_so(tmp_path, data):
+    (tmp_path / "x.tar").write_bytes(data)
+    with pytest.raises(ValueError, match=r"x\.tar does not start as an uncompressed tar archive does: "):
+        walk(tmp_path / "x.tar")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, b"V"])
+def test_links_and_the_like_are_refused_by_name(tmp_path, kind):
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        header = tarfile.TarInfo("odd")
+        header.type, header.linkname = kind, "a"
+        tar.addfile(header)
+    with pytest.raises(ValueError, match=r"x\.tar: member 'odd' is neither a file nor a folder"):
+        walk(tmp_path / "x.tar")
+
+
+def test_a_negative_size_does_not_lead_back_to_the_same_header(tmp_path, write_tar):
+    path = write_tar(tmp_path / "x.tar", [("a", b"1"), ("b", b"2")])
+    header = tarfile.TarInfo("b")
+    header.size = -512
+    raw = path.read_bytes()
+    path.write_bytes(raw[:1024] + header.tobuf(tarfile.GNU_FORMAT) + raw[1536:])
+    with pytest.raises(ValueError, match=r"x\.tar is cut or damaged"):
+        list(islice(tar_files(path), 10))
+
+
+def test_what_was_passed_is_forgotten(tmp_path, write_tar):
+    path = write_tar(tmp_path / "x.tar", [(f"{number}.png", b"") for number in range(3000)])
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in tar_files(path)) == 3000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 500_000  # bytes; 3000 headers kept are some 3 MB
+
+
+def test_nothing_is_read_ahead(tmp_path, write_tar):
+    path = write_tar(tmp_path / "x.tar", [("a", bytes(1 << 20)), ("b", b"2")])  # farther than a file's buffer
+    files = tar_files(path)
+    assert next(files)[0] == "a"
+    with path.open("r+b") as file:
+        file.seek(512 + (1 << 20))
+        file.write(b"no header of a tar archive")
+    with pytest.raises(ValueError, match=r"after member 'a': bad header$"):
+        next(files)

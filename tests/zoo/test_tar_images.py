@@ -1,0 +1,271 @@
+"""Tar archives as a data set: each image exactly once, in order, whatever the workers, ranks and shards."""
+
+import itertools
+import os
+import pickle
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from zoo.data import TarImage, TarImageDataset, tar_images
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.* use of fork\\(\\) may lead to deadlocks:DeprecationWarning"),  # from 3.12
+]
+SIZES = {"none": (0,), "one": (1,), "unequal": (5, 0, 1, 9), "many": (2,) * 6, "empty-last": (4, 3, 0)}
+
+
+@pytest.fixture
+def shards(tmp_path, write_tar, numbered):
+    """A function that makes shards of these sizes; the images are numbered through all of them."""
+
+    def make(sizes):
+        numbers, paths = itertools.count(), []
+        for shard, size in enumerate(sizes):
+            files = [(f"{number}.png", numbered(number)) for number in itertools.islice(numbers, size)]
+            paths.append(write_tar(tmp_path / f"{shard}.tar", files))
+        return paths
+
+    return make
+
+
+def number(item):
+    """The number that the pixel says; the member's name must say the same."""
+    red, green, blue = item.image.flatten().tolist()
+    assert (item.image.shape, blue, item.member) == ((3, 1, 1), 7, f"{256 * red + green}.png")
+    return 256 * red + green
+
+
+def numbers(items):
+    return [number(item) for item in items]
+
+
+def error_of(loader):
+    """The text of the ValueError that ends a loader, whose workers are stopped at once.
+
+    Left to the garbage collector, each would take 5 seconds: its queue is closed before it is told to stop.
+    """
+    items = iter(loader)
+    with pytest.raises(ValueError, match=r"\.tar") as caught:
+        list(items)
+    if loader.num_workers:
+        items._shutdown_workers()
+    return str(caught.value)
+
+
+def test_one_process_reads_the_archives_in_order(shards):
+    paths = shards((2, 0, 1))
+    items = list(TarImageDataset(paths))
+    assert numbers(items) == [0, 1, 2]
+    assert [(item.shard, item.member) for item in items] == [
+        (str(paths[0]), "0.png"),
+        (str(paths[0]), "1.png"),
+        (str(paths[2]), "2.png"),
+    ]
+    assert items[0].image.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_any_workers_and_ranks_share_each_image_exactly_once(shards, monkeypatch, sizes):
+    paths, info = shards(sizes), SimpleNamespace()
+    monkeypatch.setattr(tar_images, "get_worker_info", lambda: info)
+    for ranks, workers in itertools.product((1, 2, 3, 5), (1, 2, 3, 7)):
+        counts, found = [], []
+        for rank in range(ranks):
+            dataset = TarImageDataset(paths, rank=rank, ranks=ranks)
+            info.num_workers = workers + rank  # ranks need not agree on it
+            mine = []
+            for worker in range(info.num_workers):
+                info.id = worker
+                mine.append(numbers(dataset))
+                assert mine[-1] == sorted(mine[-1])
+            assert max(map(len, mine)) - min(map(len, mine)) <= 1
+            counts.append(sum(map(len, mine)))
+            found += itertools.chain(*mine)
+        assert sorted(found) == list(range(sum(sizes)))
+        assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3, 5])
+def test_a_loader_keeps_archive_order_for_any_number_of_workers(shards, workers):
+    dataset = TarImageDataset(shards((5, 0, 1, 9)))
+    loader = DataLoader(dataset, batch_size=None, num_workers=workers, timeout=60 * bool(workers))
+    assert numbers(loader) == list(range(15))
+
+
+def test_batches_of_several_workers_hold_each_image_once_in_every_epoch(shards):
+    dataset = TarImageDataset(shards((4, 3, 0)))
+    loader = DataLoader(dataset, batch_size=2, num_workers=3, persistent_workers=True, timeout=60)
+    for _ in range(2):
+        batches = list(loader)
+        assert all(isinstance(batch, TarImage) and batch.image.shape[1:] == (3, 1, 1) for batch in batches)
+        assert [list(batch.member) for batch in batches] == [
+            ["0.png", "3.png"],
+            ["1.png", "4.png"],
+            ["2.png", "5.png"],
+            ["6.png"],
+        ]
+
+
+def test_workers_started_afresh_share_alike(shards):
+    dataset = TarImageDataset(shards((5, 2)), rank=1, ranks=2)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="forkserver", timeout=120)
+    assert numbers(loader) == [1, 3, 5]
+
+
+def test_two_iterations_at_once_do_not_disturb_each_other(shards):
+    dataset = TarImageDataset(shards((3, 3)))
+    pairs = list(zip(dataset, itertools.islice(dataset, 2, None), strict=False))
+    assert [(number(a), number(b)) for a, b in pairs] == [(0, 2), (1, 3), (2, 4), (3, 5)]
+
+
+RANK = """
+import sys
+import torch
+from torch.utils.data import DataLoader
+from zoo.data import TarImageDataset
+
+if __name__ == "__main__":
+    rank, meeting, *paths = sys.argv[1:]
+    dataset = TarImageDataset(paths)  # before the group is known
+    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=2)
+    for workers, start in ((0, None), (2, "fork"), (1, "spawn")):
+        loader = DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=start)
+        print(*[item.member for item in loader])
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_ranks_are_those_of_torch_distributed(shards, tmp_path):
+    (tmp_path / "rank.py").write_text(RANK)
+    command = [sys.executable, "-W", "ignore", str(tmp_path / "rank.py")]
+    rest = [str(tmp_path / "meeting"), *map(str, shards((3, 0, 2)))]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    running = [
+        subprocess.Popen([*command, str(rank), *rest], stdout=subprocess.PIPE, text=True, env=environment)
+        for rank in range(2)
+    ]
+    try:
+        printed = [process.communicate(timeout=240)[0].splitlines() for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert printed == [["0.png 2.png 4.png"] * 3, ["1.png 3.png"] * 3]
+
+
+def test_a_data_set_that_travels_before_the_group_exists_asks_again(shards, monkeypatch):
+    travelled = pickle.loads(pickle.dumps(TarImageDataset(shards((4,)))))
+    assert numbers(travelled) == [0, 1, 2, 3]
+    for name, value in (("is_initialized", True), ("get_rank", 1), ("get_world_size", 3)):
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    assert numbers(travelled) == [1]
+    settled = pickle.loads(pickle.dumps(travelled))
+    monkeypatch.undo()
+    assert (numbers(settled), numbers(travelled)) == ([1], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("keep", "place"), [(1324, "after member '0.png': bad header"), (1600, "in member '1.png'")])
+def test_a_cut_shard_reaches_the_user(shards, workers, keep, place):
+    paths = shards((2, 2))
+    os.truncate(paths[0], keep)
+    error = error_of(
+        DataLoader(TarImageDataset(paths), batch_size=None, num_workers=workers, timeout=60 * bool(workers))
+    )
+    assert f"{paths[0]} is cut or damaged {place}" in error
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_no_image_is_named_with_its_shard(tmp_path, write_tar, numbered, workers):
+    path = write_tar(tmp_path / "x.tar", [("0.png", numbered(0)), ("labels.txt", b"cat"), ("1.png", numbered(1))])
+    error = error_of(
+        DataLoader(TarImageDataset([path]), batch_size=None, num_workers=workers, timeout=60 * bool(workers))
+    )
+    assert f"TarImageDataset: {path}, member 'labels.txt': not readable as an image: " in error
+
+
+KILL = """
+import os, signal, sys
+from torch.utils.data import DataLoader
+from zoo.data import TarImageDataset
+
+items = iter(DataLoader(TarImageDataset(sys.argv[1:]), batch_size=None, num_workers=2))
+print(next(items).member)
+os.kill(items._workers[1].pid, signal.SIGKILL)
+print(len(list(items)))
+"""
+
+
+def test_a_killed_worker_is_an_error_and_no_hang(shards):
+    command = [sys.executable, "-c", KILL, *map(str, shards((60,)))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "0.png\n")
+    assert re.search(r"RuntimeError: DataLoader worker \(pid.*(killed by signal|exited unexpectedly)", done.stderr)
+
+
+STREAM = """
+import io, os, sys, tarfile
+from PIL import Image
+from zoo.data import TarImageDataset
+
+path, kept = sys.argv[1], sys.argv[2] == "kept"
+
+def peak():
+    with open("/proc/self/status") as status:  # of this program alone; ru_maxrss starts from its parent's
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+bitmap = io.BytesIO()
+Image.frombytes("RGB", (1000, 1000), os.urandom(3_000_000)).save(bitmap, "BMP")
+with tarfile.open(path, "w") as tar:
+    for number in range(70):
+        header = tarfile.TarInfo(f"{number}.bmp")
+        header.size = bitmap.tell()
+        tar.addfile(header, io.BytesIO(bitmap.getbuffer()))
+first, images = peak(), []
+for count, item in enumerate(TarImageDataset([path]), 1):
+    assert item.image.shape == (3, 1000, 1000)
+    images = [*images, item] if kept else []
+print(count, os.path.getsize(path) >> 20, round(peak() - first))
+"""
+
+
+@pytest.mark.parametrize(("kept", "least", "most"), [("passed", 0, 60), ("kept", 180, 300)])
+def test_memory_does_not_grow_with_the_archive(tmp_path, kept, least, most):
+    path = tmp_path / "large.tar"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", STREAM, path, kept], check=True, capture_output=True, text=True, timeout=240
+        )
+    finally:
+        path.unlink(missing_ok=True)
+    count, megabytes, growth = map(int, done.stdout.split())
+    assert (count, megabytes) == (70, 200)
+    assert least <= growth <= most
+
+
+def test_arguments_that_make_no_sense_are_named(shards, tmp_path):
+    (path,) = shards((1,))
+    with pytest.raises(TypeError, match=r"paths must be a collection of paths, got '.*0\.tar'"):
+        TarImageDataset(str(path))
+    with pytest.raises(ValueError, match="at least one shard"):
+        TarImageDataset([])
+    with pytest.raises(ValueError, match=r"each shard once, got \['.*0\.tar'\] more often"):
+        TarImageDataset([path, str(path)])
+    for missing in (tmp_path, tmp_path / "1.tar"):
+        with pytest.raises(FileNotFoundError, match=f"no shard {re.escape(str(missing))}$"):
+            TarImageDataset([path, missing])
+    for rank, ranks in ((0, None), (None, 2), (2, 2), (-1, 2), (0, 0)):
+        with pytest.raises(ValueError, match=f"0 <= rank < ranks, got {rank} and {ranks}$"):
+            TarImageDataset([path], rank=rank, ranks=ranks)
+
+
+def test_it_has_no_length_that_a_loader_could_trust(shards):
+    with pytest.raises(TypeError):
+        len(TarImageDataset(shards((1,))))

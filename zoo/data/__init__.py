@@ -1,0 +1,6 @@
+"""Data sets of images: a folder, and tar archives streamed. They need Pillow, the extra `images`."""
+
+from zoo.data.image_directory import ImageDirectoryDataset
+from zoo.data.tar_images import TarImage, TarImageDataset
+
+__all__ = ["ImageDirectoryDataset", "TarImage", "TarImageDataset"]

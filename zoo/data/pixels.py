@@ -1,0 +1,48 @@
+"""An image file's bytes as a tensor of 8-bit RGB, by Pillow, which is imported at the first image."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+from torch import Tensor
+
+
+def decode_rgb(data: bytes, origin: str) -> Tensor:
+    """Decode one image.
+
+    Pixels come as they are stored: no EXIF rotation, the first frame of several, grey repeated in the three
+    channels, a palette looked up, transparency dropped.
+
+    Args:
+        data: the image file, in any format that Pillow reads.
+        origin: what an error calls it: the file's path, or shard and member.
+
+    Returns:
+        (3, height, width), uint8, contiguous.
+
+    Raises:
+        ValueError: the bytes are no image, a damaged one, or one whose values 8 bits cannot hold (16-bit grey,
+            32-bit integers, floats).
+        ImportError: Pillow is not installed.
+
+    >>> from PIL import Image
+    >>> file = io.BytesIO()
+    >>> Image.new("RGB", (2, 1), (255, 128, 0)).save(file, "PNG")
+    >>> decode_rgb(file.getvalue(), "orange.png").tolist()
+    [[[255, 255]], [[128, 128]], [[0, 0]]]
+    """
+    try:
+        from PIL import Image  # noqa: PLC0415 - an extra: the zoo imports without it
+    except ImportError as missing:
+        raise ImportError("zoo.data reads images with Pillow: pip install torch-conformance[images]") from missing
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.mode.startswith(("I", "F")):
+                raise ValueError(f"mode {image.mode} does not fit 8 bits")  # noqa: TRY301 - told like the rest
+            opaque = image.convert("RGBA") if "transparency" in image.info else image
+            rgb = opaque.convert("RGB")
+    except Exception as problem:  # damaged files raise OSError, SyntaxError, ValueError, struct.error and more
+        raise ValueError(f"{origin}: not readable as an image: {problem}") from problem
+    pixels = torch.frombuffer(bytearray(rgb.tobytes()), dtype=torch.uint8)
+    return pixels.reshape(rgb.height, rgb.width, 3).permute(2, 0, 1).contiguous()
