@@ -63,13 +63,23 @@ def test_compiled_out_of_range_is_refused_too():
         compiled(tensor, torch.tensor([[0, 3], [1, 2]]))
 
 
-def test_misshapen_arguments_are_named():
-    with pytest.raises(ValueError, match=r"tensor must have shape \(B, N, \.\.\.\)"):
-        batch_gather_native(torch.zeros(3), torch.zeros(3, dtype=torch.int64))
+def test_misfits_are_named(gather):
+    with pytest.raises(ValueError, match=r"tensor must have shape \(B, N, \.\.\.\), got \[3\]"):
+        gather(torch.zeros(3), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"B = 2, got \[3, 1\]"):
-        batch_gather_native(torch.zeros(2, 3), torch.zeros(3, 1, dtype=torch.int64))
+        gather(torch.zeros(2, 3), torch.zeros(3, 1, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"B = 2, got \[\]"):
+        gather(torch.zeros(2, 3), torch.tensor(0))
     with pytest.raises(TypeError, match=r"int64, got torch\.float32"):
-        batch_gather_native(torch.zeros(2, 3), torch.zeros(2, 1))
+        gather(torch.zeros(2, 3), torch.zeros(2, 1))
+    with pytest.raises(ValueError, match="index must be on the device of tensor, cpu, got meta"):
+        gather(torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.int64, device="meta"))
+
+
+def test_no_row_to_pick_from_is_out_of_range_unless_none_is_picked(gather):
+    with pytest.raises(IndexError, match=r"index must lie in \[0, 0\)"):
+        gather(torch.zeros(2, 0, 4), torch.zeros(2, 1, dtype=torch.int64))
+    assert gather(torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.int64)).shape == (2, 0, 4)
 
 
 def test_scripted_as_a_whole_refuses_too():

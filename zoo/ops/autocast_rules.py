@@ -26,10 +26,18 @@ def add_and_matmul(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
     Raises:
         ValueError: they are not square matrices of one size.
+        TypeError: one of them does not hold floating-point numbers.
         RuntimeError: their dtypes differ and autocast is off; autocast is what casts a product's operands.
+
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     total, product = add_and_matmul(torch.eye(2), torch.eye(2))
+    >>> total.dtype, product.dtype
+    (torch.float32, torch.bfloat16)
     """
     if x.dim() != 2 or x.size(0) != x.size(1) or y.shape != x.shape:  # noqa: PLR2004
         raise ValueError(f"add_and_matmul: want two (n, n) matrices, got {list(x.shape)} and {list(y.shape)}")
+    if not (x.is_floating_point() and y.is_floating_point()):
+        raise TypeError(f"add_and_matmul: both must have a floating dtype, got {x.dtype} and {y.dtype}")
     return x + y, x @ y
 
 
@@ -55,6 +63,8 @@ SPEC = Spec(
     name="add_and_matmul",
     summary="an add and a product of float32 matrices",
     source="Effective PyTorch, automatic mixed precision",
+    formula="x + y, x @ y",
+    shapes="(n, n), (n, n) → (n, n), (n, n)",
     build=lambda: add_and_matmul,
     cases=(
         Case(name="typical", inputs=partial(_matrices, 8)),
@@ -75,6 +85,8 @@ HALF = Spec(
     name="add_and_matmul_half",
     summary="an add and a product of a float16 and a float32 matrix",
     source="Effective PyTorch, automatic mixed precision",
+    formula="x + y, x @ y",
+    shapes="(n, n), (n, n) → (n, n), (n, n)",
     build=lambda: add_and_matmul,
     cases=(Case(name="typical", inputs=partial(_half_first, 8)),),
     dtypes={"output[0]": "float32", "output[1]": "follows"},

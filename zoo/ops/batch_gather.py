@@ -25,6 +25,8 @@ def _check(tensor: Tensor, index: Tensor) -> None:
         )
     if index.dtype != torch.int64:
         raise TypeError(f"batch_gather: index must have dtype int64, got {index.dtype}")
+    if index.device != tensor.device:
+        raise ValueError(f"batch_gather: index must be on the device of tensor, {tensor.device}, got {index.device}")
     inside = ((index >= 0) & (index < tensor.size(1))).all()
     message = f"batch_gather: index must lie in [0, {tensor.size(1)}), the rows of tensor"
     asynchronous = index.is_cuda
@@ -47,10 +49,14 @@ def batch_gather_loop(tensor: Tensor, index: Tensor) -> Tensor:
         (B, *picks, *rest), dtype of `tensor`. Gradients of rows picked twice accumulate.
 
     Raises:
-        ValueError: a shape does not fit.
+        ValueError: a shape does not fit, or the two are on different devices.
         TypeError: `index` is not int64.
         IndexError: `index` holds a value outside [0, N), negative ones included. On CUDA, and compiled,
             it is a failed device assertion (RuntimeError) with the same message.
+
+    >>> batch_gather_loop(torch.tensor([[10, 11, 12], [20, 21, 22]]), torch.tensor([[2, 0], [1, 1]]))
+    tensor([[12, 10],
+            [21, 21]])
     """
     _check(tensor, index)
     return _loop(tensor, index)
@@ -67,7 +73,12 @@ def _loop(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def batch_gather_scripted(tensor: Tensor, index: Tensor) -> Tensor:
-    """Gather one sample at a time in TorchScript, compiled at the first call; contract of the loop."""
+    """Gather one sample at a time in TorchScript, compiled at the first call; contract of the loop.
+
+    >>> batch_gather_scripted(torch.tensor([[10, 11, 12], [20, 21, 22]]), torch.tensor([[2, 0], [1, 1]]))
+    tensor([[12, 10],
+            [21, 21]])
+    """
     _check(tensor, index)
     gathered: Tensor = _scripted_loop()(tensor, index)
     return gathered
@@ -79,7 +90,12 @@ def _scripted_loop() -> Any:
 
 
 def batch_gather_vectorised(tensor: Tensor, index: Tensor) -> Tensor:
-    """Gather from the flattened batch, each sample's indices offset by i·N; contract of the loop."""
+    """Gather from the flattened batch, each sample's indices offset by i·N; contract of the loop.
+
+    >>> batch_gather_vectorised(torch.tensor([[10, 11, 12], [20, 21, 22]]), torch.tensor([[2, 0], [1, 1]]))
+    tensor([[12, 10],
+            [21, 21]])
+    """
     _check(tensor, index)
     batch, count = tensor.size(0), tensor.size(1)
     offset = torch.arange(batch, device=index.device) * count
@@ -88,7 +104,12 @@ def batch_gather_vectorised(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def batch_gather_native(tensor: Tensor, index: Tensor) -> Tensor:
-    """Gather with one call of `torch.gather` on an expanded index; contract of the loop."""
+    """Gather with one call of `torch.gather` on an expanded index; contract of the loop.
+
+    >>> batch_gather_native(torch.tensor([[10, 11, 12], [20, 21, 22]]), torch.tensor([[2, 0], [1, 1]]))
+    tensor([[12, 10],
+            [21, 21]])
+    """
     _check(tensor, index)
     rest = list(tensor.shape[2:])
     picks = index.unsqueeze(1).flatten(1)
@@ -130,6 +151,8 @@ CASES = (
 )
 _SHARED: dict[str, Any] = {
     "source": "Effective PyTorch, optimizing runtime with TorchScript",
+    "formula": "out[b, …] = tensor[b, index[b, …]]",
+    "shapes": "(B, N, *rest), (B, *picks) → (B, *picks, *rest)",
     "cases": CASES,
     "dtypes": "input",
     "one_graph": True,

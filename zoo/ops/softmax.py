@@ -1,4 +1,4 @@
-"""Softmax along a dimension: out_i = exp(x_i - max x) / sum_j exp(x_j - max x).
+"""Softmax along a dimension: out_i = exp(x_i - max x) / sum_j exp(x_j - max x), and without the shift.
 
 Source: "Effective PyTorch", on numerical stability. Without the shift exp overflows beyond 88.7 in float32
 and 11.0 in float16, and inf / inf is NaN. The shift cancels in value and gradient, so it is detached.
@@ -7,6 +7,7 @@ and 11.0 in float16, and inf / inf is NaN. The shift cancels in value and gradie
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,10 +28,27 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     Raises:
         TypeError: `x` does not hold floating-point numbers.
         IndexError: `dim` is out of range (torch names the range), or its size is zero.
+
+    >>> softmax(torch.tensor([1000.0, 0.0]))
+    tensor([1., 0.])
     """
     if not x.is_floating_point():
         raise TypeError(f"softmax: x must have a floating dtype, got {x.dtype}")
     exponentials = torch.exp(x - x.detach().amax(dim, keepdim=True))
+    return exponentials / exponentials.sum(dim, keepdim=True)
+
+
+def softmax_naive(x: Tensor, dim: int = -1) -> Tensor:
+    """Softmax as written, NaN beyond the largest logit that exp survives; else the contract of `softmax`.
+
+    Where exp survives but the sum does not, the row is zero and no longer sums to one.
+
+    >>> softmax_naive(torch.tensor([1000.0, 0.0]))
+    tensor([nan, 0.])
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"softmax_naive: x must have a floating dtype, got {x.dtype}")
+    exponentials = torch.exp(x)
     return exponentials / exponentials.sum(dim, keepdim=True)
 
 
@@ -61,22 +79,36 @@ def _constant_rows(generator: torch.Generator) -> tuple[Tensor, int]:
     return x, -1
 
 
+_SAFE = (
+    Case(name="typical", inputs=partial(_logits, (6, 10), -1)),
+    Case(name="first-dim", inputs=partial(_logits, (7, 3), 0)),
+    Case(name="single-row", inputs=partial(_logits, (1, 9), 1)),
+    Case(name="empty", inputs=partial(_logits, (0, 5), -1)),
+    Case(name="non-contiguous", inputs=lambda g: (torch.randn(9, 5, generator=g).t(), -1)),
+)
+_SHARED: dict[str, Any] = {
+    "source": "Effective PyTorch, numerical stability",
+    "formula": "out[i] = exp x[i] / Σ_j exp x[j]",
+    "shapes": "(…, n, …) → (…, n, …)",
+    "dtypes": "input",
+    "twice_differentiable": True,
+    "one_graph": True,
+    "float32_accurate": ("output", "gradient of x", "second gradient of x"),
+    "reference": _reference,
+}
+
 SPEC = Spec(
     name="softmax",
     summary="softmax shifted by the maximum",
-    source="Effective PyTorch, numerical stability",
     build=lambda: softmax,
-    cases=(
-        Case(name="typical", inputs=partial(_logits, (6, 10), -1)),
-        Case(name="first-dim", inputs=partial(_logits, (7, 3), 0)),
-        Case(name="single-row", inputs=partial(_logits, (1, 9), 1)),
-        Case(name="extreme", inputs=_extreme),
-        Case(name="non-contiguous", inputs=lambda g: (torch.randn(9, 5, generator=g).t(), -1)),
-        Case(name="constant-rows", inputs=_constant_rows),
-    ),
-    dtypes="input",
-    twice_differentiable=True,
-    one_graph=True,
-    float32_accurate=("output", "gradient of x", "second gradient of x"),
-    reference=_reference,
+    cases=(*_SAFE, Case(name="extreme", inputs=_extreme), Case(name="constant-rows", inputs=_constant_rows)),
+    **_SHARED,
+)
+# No case with large logits: that is what the shifted one is for.
+NAIVE = Spec(
+    name="softmax_naive",
+    summary="softmax as written",
+    build=lambda: softmax_naive,
+    cases=_SAFE,
+    **_SHARED,
 )

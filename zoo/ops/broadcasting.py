@@ -1,0 +1,93 @@
+"""Sum of a + b along a named axis, between tensors of equal rank: out = sum_dim (a + b).
+
+Source: "Effective PyTorch", on broadcasting. Added to (2, 1), a vector (2,) silently becomes a row, and the
+sum of all is 12 where 6 was meant. Here no axis appears unasked, only an axis of size one extends, and one
+axis alone is summed, so that the result's shape shows which axes there were.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Spec
+
+
+def sum_explicit(a: Tensor, b: Tensor, dim: int) -> Tensor:
+    """Sum of `a + b` along one axis, with no axis added behind the caller's back.
+
+    Args:
+        a: (d_1, …, d_k), floating, k ≥ 1.
+        b: the same rank; sizes equal those of `a`, or one of the two is 1.
+        dim: the axis to sum over, from -k to k - 1.
+
+    Returns:
+        The common shape without axis `dim`, in the promoted dtype.
+
+    Raises:
+        ValueError: the ranks differ, or two sizes differ and neither is 1.
+        TypeError: one of them does not hold floating-point numbers.
+        IndexError: `dim` is no axis of theirs.
+
+    >>> a, b = torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0])
+    >>> sum_explicit(a, b, 0)
+    Traceback (most recent call last):
+    ValueError: sum_explicit: a and b must have the same number of axes, got shapes [2, 1] and [2]
+    >>> sum_explicit(a, b.unsqueeze(1), 0)
+    tensor([6.])
+    """
+    if a.dim() != b.dim():
+        raise ValueError(
+            f"sum_explicit: a and b must have the same number of axes, got shapes {list(a.shape)} and {list(b.shape)}"
+        )
+    if not (a.is_floating_point() and b.is_floating_point()):
+        raise TypeError(f"sum_explicit: a and b must have a floating dtype, got {a.dtype} and {b.dtype}")
+    if not -a.dim() <= dim < a.dim():
+        raise IndexError(f"sum_explicit: dim must name one of {a.dim()} axes, got {dim}")
+    for i in range(a.dim()):
+        if a.size(i) != b.size(i) and a.size(i) != 1 and b.size(i) != 1:
+            raise ValueError(
+                f"sum_explicit: sizes of a and b must be equal or 1, got shapes {list(a.shape)} and {list(b.shape)}"
+            )
+    return (a + b).sum(dim)
+
+
+def _reference(_model: object, a: Tensor, b: Tensor, dim: int) -> Tensor:
+    """Each tensor summed by itself, times how often broadcasting repeats it."""
+    count = max(a.size(dim), b.size(dim)) if a.size(dim) and b.size(dim) else 0
+    return a.sum(dim) * (count / max(a.size(dim), 1)) + b.sum(dim) * (count / max(b.size(dim), 1))
+
+
+def _pair(
+    shape_a: tuple[int, ...], shape_b: tuple[int, ...], dim: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, int]:
+    return torch.randn(shape_a, generator=generator), torch.randn(shape_b, generator=generator), dim
+
+
+def _strided(generator: torch.Generator) -> tuple[Tensor, Tensor, int]:
+    return torch.randn(3, 8, generator=generator).t(), torch.randn(8, 6, generator=generator)[:, ::2], 0
+
+
+SPEC = Spec(
+    name="sum_explicit",
+    summary="sum of a + b along a named axis, no axis added in silence",
+    source="Effective PyTorch, broadcasting the good and the ugly",
+    formula="out = Σ_dim (a + b)",
+    shapes="(…, n, …), (…, n, …) → (…, …), the axis dim gone",
+    build=lambda: sum_explicit,
+    cases=(
+        Case(name="typical", inputs=partial(_pair, (6, 4), (6, 4), 0)),
+        Case(name="column-and-row", inputs=partial(_pair, (5, 1), (1, 7), -1)),
+        Case(name="rank-3", inputs=partial(_pair, (2, 1, 4), (2, 3, 1), 1)),
+        Case(name="one-row", inputs=partial(_pair, (1, 6), (1, 6), 0)),
+        Case(name="vectors", inputs=partial(_pair, (6,), (6,), 0)),
+        Case(name="empty", inputs=partial(_pair, (0, 4), (1, 4), 0)),
+        Case(name="non-contiguous", inputs=_strided),
+    ),
+    dtypes="input",
+    one_graph=True,
+    float32_accurate=("output", "gradient of a", "gradient of b"),
+    reference=_reference,
+)

@@ -1,0 +1,199 @@
+"""Division by a number that may have vanished: x·y / y, and log y, with y kept above a floor.
+
+Source: "Effective PyTorch", on numerical stability, and articles on automatic mixed precision. Below the
+smallest number of its dtype y is zero, so x·y / y is 0 / 0 = NaN and log y is -inf. A floor cures both, if it
+exists in that dtype: 1e-8 is itself zero in float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Spec
+
+
+def ratio_naive(x: Tensor, y: Tensor) -> Tensor:
+    """x·y / y as written: x, or NaN where `y` or the product has underflowed to zero.
+
+    Args:
+        x: any shape, floating.
+        y: shape and dtype of `x`.
+
+    Returns:
+        Shape and dtype of `x`.
+
+    Raises:
+        ValueError: the shapes differ.
+        TypeError: the dtypes differ or do not hold floating-point numbers.
+
+    >>> ratio_naive(torch.tensor([3.0, 3.0]), torch.tensor([0.5, 1e-46]))
+    tensor([3., nan])
+    """
+    _check("ratio_naive", x, y)
+    return x * y / y
+
+
+def ratio_safe(x: Tensor, y: Tensor, floor: float) -> Tensor:
+    """x·y / y that fades to zero, x·|y| / floor, where |y| is below the floor: finite, gradients too.
+
+    Args:
+        x: any shape, floating.
+        y: shape and dtype of `x`.
+        floor: smallest divisor, a normal number of that dtype. Gradients of `y` are at most |x| / floor.
+
+    Returns:
+        Shape and dtype of `x`.
+
+    Raises:
+        ValueError: the shapes differ, or the dtype of `y` cannot hold the floor.
+        TypeError: the dtypes differ or do not hold floating-point numbers.
+
+    >>> ratio_safe(torch.tensor([3.0, 3.0]), torch.tensor([0.5, 1e-46]), floor=1e-6)
+    tensor([3., 0.])
+    """
+    _check("ratio_safe", x, y)
+    _check_floor("ratio_safe", y, floor)
+    return x * (y.abs() / floor).clamp(max=1.0)  # at or above the floor y cancels, so nothing divides by it
+
+
+def log_clamped(y: Tensor, floor: float) -> Tensor:
+    """Logarithm of `y`, and of the floor where `y` is below it and the gradient zero.
+
+    Args:
+        y: any shape, floating.
+        floor: smallest argument of the logarithm, a normal number of the dtype of `y`.
+
+    Returns:
+        Shape and dtype of `y`.
+
+    Raises:
+        ValueError: the dtype of `y` cannot hold the floor.
+        TypeError: `y` does not hold floating-point numbers.
+
+    >>> log_clamped(torch.tensor([1.0, 0.0]), floor=1e-6)
+    tensor([  0.0000, -13.8155])
+    """
+    _check("log_clamped", y, y)
+    _check_floor("log_clamped", y, floor)
+    return y.clamp(min=floor).log()
+
+
+def _check(name: str, x: Tensor, y: Tensor) -> None:
+    if not y.is_floating_point() or x.dtype != y.dtype:
+        got = f"{y.dtype}" if x is y else f"{x.dtype} and {y.dtype}"
+        raise TypeError(f"{name}: want one floating dtype, got {got}")
+    if x.shape != y.shape:
+        raise ValueError(f"{name}: y must have the shape of x, {list(x.shape)}, got {list(y.shape)}")
+
+
+def _check_floor(name: str, y: Tensor, floor: float) -> None:
+    smallest = 2.0**-126  # of float32 and bfloat16; TorchScript has no torch.finfo
+    if y.dtype == torch.float16:
+        smallest = 2.0**-14
+    elif y.dtype == torch.float64:
+        smallest = 2.0**-1022
+    if not floor >= smallest:
+        raise ValueError(f"{name}: floor must be at least {smallest}, the smallest normal number of y, got {floor}")
+
+
+FLOOR = 2.0**-10  # of the cases
+
+
+def _naive_reference(_model: object, x: Tensor, y: Tensor) -> Tensor:
+    return x.where(y != 0, torch.nan)
+
+
+def _safe_reference(_model: object, x: Tensor, y: Tensor, floor: float) -> Tensor:
+    return x * y.abs() / torch.maximum(y.abs(), torch.full_like(y, floor))
+
+
+def _log_reference(_model: object, y: Tensor, floor: float) -> Tensor:
+    """By log m = 2 atanh((m - 1) / (m + 1))."""
+    floored = torch.where(y > floor, y, floor)
+    return 2 * torch.atanh((floored - 1) / (floored + 1))
+
+
+def _pair(shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Divisors of either sign, of sizes between 1/4 and 4."""
+    signs = torch.randint(2, shape, generator=generator) * 2 - 1
+    sizes = torch.exp2(4 * torch.rand(shape, generator=generator) - 2)
+    return torch.randn(shape, generator=generator), signs * sizes
+
+
+def _strided(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x, y = _pair((6, 8), generator)
+    return x.t(), y.t()
+
+
+def _vanished(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Zeros, and divisors at a quarter of the floor, between ordinary ones."""
+    x, y = _pair((6, 4), generator)
+    y[::2, 0], y[:, 1] = 0, FLOOR / 4
+    return x, y
+
+
+_PAIRS: dict[str, Callable[[torch.Generator], tuple[Tensor, Tensor]]] = {
+    "typical": partial(_pair, (6, 4)),
+    "one-row": partial(_pair, (1, 8)),
+    "empty": partial(_pair, (0, 4)),
+    "non-contiguous": _strided,
+    "vanished": _vanished,
+}
+
+
+def _with_floor(
+    pair: Callable[[torch.Generator], tuple[Tensor, Tensor]],
+) -> Callable[..., tuple[Tensor, Tensor, float]]:
+    return lambda generator: (*pair(generator), FLOOR)
+
+
+def _size_and_floor(pair: Callable[[torch.Generator], tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, float]]:
+    return lambda generator: (pair(generator)[1].abs(), FLOOR)
+
+
+_SHARED: dict[str, Any] = {
+    "source": "Effective PyTorch, numerical stability; articles on automatic mixed precision",
+    "dtypes": "input",
+    "one_graph": True,
+}
+
+# No case in which the divisor has vanished: that is what the safe one is for.
+NAIVE = Spec(
+    name="ratio_naive",
+    summary="x·y / y as written, NaN where y has vanished",
+    formula="x·y / y",
+    shapes="(…), (…) → (…)",
+    build=lambda: ratio_naive,
+    cases=tuple(Case(name=name, inputs=pair) for name, pair in _PAIRS.items() if name != "vanished"),
+    float32_accurate=("output", "gradient of x", "gradient of y"),
+    reference=_naive_reference,
+    **_SHARED,
+)
+SAFE = Spec(
+    name="ratio_safe",
+    summary="x·y / y with a floor under the divisor",
+    formula="x·|y| / max(|y|, floor)",
+    shapes="(…), (…) → (…)",
+    build=lambda: ratio_safe,
+    cases=tuple(Case(name=name, inputs=_with_floor(pair)) for name, pair in _PAIRS.items()),
+    float32_accurate=("output", "gradient of x", "gradient of y"),
+    reference=_safe_reference,
+    **_SHARED,
+)
+LOG = Spec(
+    name="log_clamped",
+    summary="logarithm with a floor under its argument",
+    formula="log max(y, floor)",
+    shapes="(…) → (…)",
+    build=lambda: log_clamped,
+    cases=tuple(Case(name=name, inputs=_size_and_floor(pair)) for name, pair in _PAIRS.items()),
+    twice_differentiable=True,
+    float32_accurate=("output", "gradient of y", "second gradient of y"),
+    reference=_log_reference,
+    **_SHARED,
+)
