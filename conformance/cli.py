@@ -31,16 +31,18 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options, further = _parser().parse_known_args(arguments)
     try:
-        if further and options.command != "run":
-            raise UsageError(f"{options.command}: unknown option {' '.join(further)}")
-        if options.command == "show":
-            return _show(options)
-        if options.command == "probes":
-            return upstream.main(options.names, timeout=options.timeout)
-        return _run(options, further)
+        return _execute(options, further)
     except UsageError as problem:
         _say(str(problem))
         return int(pytest.ExitCode.USAGE_ERROR)
+
+
+def _execute(options: argparse.Namespace, further: list[str]) -> int:
+    if options.command == "run":
+        return _run(options, further)
+    if further:
+        raise UsageError(f"{options.command}: unknown option {' '.join(further)}")
+    return _show(options) if options.command == "show" else upstream.main(options.names, timeout=options.timeout)
 
 
 def _parser() -> argparse.ArgumentParser:

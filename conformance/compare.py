@@ -68,7 +68,7 @@ def ruler(  # noqa: PLR0913 -- a record's fields
     elif bounds.exact or not yardstick.is_rounded:
         kind = "exact"
     elif bounds.is_null:
-        kind = "null"
+        kind, held_to = "null", budget.FLOAT32 if accurate else precision
     else:
         low = precision.name != budget.FLOAT32.name
         reaches = accurate or (low and beside is not None and budget.holds_float32(beside, bounds, precision))

@@ -108,14 +108,13 @@ class Oracle:
                 found.tensors |= evaluation.differentiate_twice(self.model, self.model, question)
         return found
 
-    def forward(self, case: Case, draw: int) -> None:
+    def forward(self, case: Case, call: Call) -> None:
         """Run one draw of a case forward, for the dispatch modes that watch it.
 
         Raises:
             NoOracleError: it runs in float32 and not in float64.
             SpecError: it does not run at all.
         """
-        call = inputs.draw_batch(case, self.seed, draw)
         wide = wide_call(call)
         self.reset()
         try:

@@ -33,10 +33,11 @@ def _rows_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
     candidates: list[tuple[float, int, int]] = []
     rows = 0
     for draw in range(BATCHES):
-        rows = inputs.row_count(inputs.draw_batch(case, oracle.seed, draw))
+        call = inputs.draw_batch(case, oracle.seed, draw)
+        rows = inputs.row_count(call)
         watch = KinkWatch(rows)
         with watch:
-            oracle.forward(case, draw)
+            oracle.forward(case, call)
         if not watch.kinked or not rows:
             return 0
         candidates += [(min(m, MARGIN), draw, row) for row, m in enumerate(watch.margins.tolist())]
@@ -50,9 +51,10 @@ def _draw_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
     """The first of a few draws in which float32's rounding flips no unit, or the one with the fewest flips."""
     counts: list[tuple[int, int]] = []
     for draw in range(REDRAWS):
+        call = inputs.draw_batch(case, oracle.seed, draw)
         watch = KinkWatch()
         with watch:
-            oracle.forward(case, draw)
+            oracle.forward(case, call)
         if not watch.kinked:
             return 0
         flips, tosses = 0, 0
@@ -60,7 +62,7 @@ def _draw_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
             probe = KinkWatch()
             generator = inputs.seeded("kink", oracle.seed, case.name, draw, run)
             with Rounding(PRECISIONS["fp32"], generator), probe:
-                oracle.forward(case, draw)
+                oracle.forward(case, call)
             flips, tosses = flips + flipped(watch, probe), tosses + tossed(watch, probe)
         if not flips:
             return draw

@@ -160,3 +160,23 @@ def test_what_a_terminal_could_take_for_a_command_is_spelt_out(tmp_path):
     assert "\x1b[2J" not in output
     assert "\u202e" not in output
     assert r"\u001b[2J\u202e" in output
+
+
+def test_probes_say_what_this_torch_does(tmp_path):
+    code, output = conformance(tmp_path, "probes", "script_promotes_arithmetic")
+    assert code == 0, output
+    assert re.search(r"≠ script_promotes_arithmetic +EXPECTED +twice a bfloat16 product is float32", output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("probes", "double_forward"), "no probe named 'double_forward'; did you mean double_backward"),
+        (("probes", "--mode=eager"), "probes: unknown option --mode=eager"),
+        (("show", "nowhere", "-k", "merge"), "show: unknown option -k merge"),
+    ],
+)
+def test_what_a_command_does_not_know_is_a_usage_error(tmp_path, arguments, message):
+    code, output = conformance(tmp_path, *arguments)
+    assert code == 4
+    assert message in output

@@ -1,0 +1,235 @@
+"""The runner of probes: each verdict, processes and caches of their own, the table, the page in docs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance import upstream
+from conformance.axes import UsageError
+from conformance.isolation import Ending
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE = 120.0
+NEEDS_INDUCTOR = {"compile_cache_mixes_dtypes", "round_trip_removed", "two_sums_do_not_compile"}  # C++, many seconds
+
+SAW_IT = Ending("answered", {"saw": "a wrong number"})
+DIED_OF_IT = Ending("crashed", message="killed by SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("ending", "symptom", "declared", "status", "seen"),
+    [
+        (SAW_IT, "a wrong number", True, "EXPECTED", "a wrong number"),
+        (SAW_IT, "a wrong number", False, "FAIL", "a wrong number; declared for this torch: nothing"),
+        (SAW_IT, "an old number", True, "FAIL", "a wrong number; declared for this torch: an old number"),
+        (SAW_IT, "an old number", False, "FAIL", "a wrong number; declared for this torch: nothing"),
+        (Ending("answered", {"saw": ""}), "a wrong number", False, "PASS", ""),
+        (
+            Ending("answered", {"saw": ""}),
+            "a wrong number",
+            True,
+            "STALE",
+            "not seen; declared for this torch: a wrong number",
+        ),
+        (DIED_OF_IT, "killed by SIGSEGV", True, "EXPECTED", "killed by SIGSEGV"),
+        (DIED_OF_IT, "killed by SIGSEGV", False, "FAIL", "killed by SIGSEGV; declared for this torch: nothing"),
+        (DIED_OF_IT, "a wrong number", True, "CRASH", "killed by SIGSEGV; declared for this torch: a wrong number"),
+        (
+            Ending("crashed", message="killed by SIGABRT"),
+            "killed by SIGSEGV",
+            True,
+            "CRASH",
+            "killed by SIGABRT; declared for this torch: killed by SIGSEGV",
+        ),
+        (
+            Ending("timed out", message="no answer within 2 s"),
+            "a wrong number",
+            False,
+            "TIMEOUT",
+            "no answer within 2 s; declared for this torch: nothing",
+        ),
+        (
+            Ending("answered", {"raised": "a wrong number"}),
+            "a wrong number",
+            True,
+            "ERROR",
+            "a wrong number; declared for this torch: a wrong number",
+        ),
+        (Ending("answered", {"unavailable": "no cache here"}), "a wrong number", True, "UNSUPPORTED", "no cache here"),
+    ],
+)
+def test_a_verdict_follows_from_what_was_seen_and_declared(ending, symptom, declared, status, seen):
+    probe = {"name": "p", "symptom": symptom, "declared": declared, "issue": "", "source": "a source"}
+    assert upstream.judge_probe(probe, ending) == upstream.Finding("p", status, seen, "a source")
+
+
+def test_the_link_goes_before_the_source():
+    probe = {"name": "p", "symptom": "s", "declared": False, "issue": "https://issue", "source": "a source"}
+    assert upstream.judge_probe(probe, SAW_IT).issue == "https://issue"
+
+
+MINIATURE = """
+import os, signal, sys, time
+from pathlib import Path
+from zoo.probe import Probe, Unavailable
+
+def observe():
+    {body}
+
+PROBE = Probe(name={name!r}, summary="s", source="a source", symptom={symptom!r}, torch={torch!r},
+              checked=("2.4.1",), observe=observe)
+"""
+ALWAYS, NEVER = ">=2.4", "never"
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """A package of miniature probes in place of the zoo's; returns a function that adds one."""
+    folder = tmp_path / f"miniatures_{tmp_path.name}"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(upstream, "PACKAGE", folder.name)
+    monkeypatch.setenv("CONFORMANCE_PRELOAD", "")  # restored afterwards, whatever `main` sets
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+    def add(name, body, torch=NEVER, symptom="a wrong number"):
+        text = MINIATURE.format(name=name, body=body, torch=torch, symptom=symptom)
+        (folder / f"{name}.py").write_text(text)
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("body", "torch", "symptom", "status"),
+    [
+        ("return ''", NEVER, "a wrong number", "PASS"),
+        ("return 'a wrong number'", ALWAYS, "a wrong number", "EXPECTED"),
+        ("return 'a wrong number'", NEVER, "a wrong number", "FAIL"),
+        ("return ''", ALWAYS, "a wrong number", "STALE"),
+        ("return None", NEVER, "a wrong number", "ERROR"),
+        ("raise LookupError('gone')", ALWAYS, "LookupError: gone", "ERROR"),
+        ("raise Unavailable('no such thing')", ALWAYS, "a wrong number", "UNSUPPORTED"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", ALWAYS, "killed by SIGSEGV", "EXPECTED"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", NEVER, "killed by SIGSEGV", "FAIL"),
+        ("os.kill(os.getpid(), signal.SIGABRT)", ALWAYS, "killed by SIGSEGV", "CRASH"),
+        ("os._exit(0)", ALWAYS, "a wrong number", "CRASH"),
+    ],
+)
+def test_every_way_to_end_gets_its_verdict(write, body, torch, symptom, status):
+    write("mine", body, torch, symptom)
+    (finding,) = upstream.run([], PATIENCE)
+    assert (finding.probe, finding.status) == ("mine", status)
+
+
+def test_a_probe_that_hangs_is_stopped(write):
+    write("mine", "time.sleep(3600)")
+    (finding,) = upstream.run([], 3.0)
+    assert (finding.status, finding.seen[:22]) == ("TIMEOUT", "no answer within 3 s; ")
+
+
+def test_one_that_dies_takes_no_other_with_it(write):
+    write("first", "os.kill(os.getpid(), signal.SIGKILL)")
+    write("second", "return ''")
+    assert [(f.probe, f.status) for f in upstream.run([], PATIENCE)] == [("first", "CRASH"), ("second", "PASS")]
+
+
+def test_each_has_a_process_and_an_empty_cache_of_its_own(write, tmp_path):
+    for name in ("first", "second"):
+        body = f"""cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    Path({str(tmp_path / name)!r}).write_text(f"{{os.getpid()}} {{cache}} {{len(list(cache.iterdir()))}}")
+    return ''"""
+        write(name, body)
+    assert [f.status for f in upstream.run([], PATIENCE)] == ["PASS", "PASS"]
+    first, second = ((tmp_path / name).read_text().split() for name in ("first", "second"))
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+    assert first[2] == second[2] == "0"
+    assert not Path(first[1]).exists()
+
+
+def test_names_choose_and_set_the_order(write):
+    for name in ("one", "two", "three"):
+        write(name, "return ''")
+    assert [f.probe for f in upstream.run(["two", "one"], PATIENCE)] == ["two", "one"]
+
+
+def test_an_unknown_name_is_told_its_neighbours(write):
+    write("double_backward", "return ''")
+    with pytest.raises(UsageError, match=r"no probe named 'double_backwards'; did you mean double_backward\?"):
+        upstream.run(["double_backwards"], PATIENCE)
+    with pytest.raises(UsageError, match=r"no probe named 'zzz'; there are double_backward"):
+        upstream.run(["zzz"], PATIENCE)
+
+
+def test_probes_that_cannot_be_read_are_a_usage_error(write):
+    write("mine", "return ''", torch="whenever")
+    with pytest.raises(UsageError, match=r"does not import: SpecError: .*whenever"):
+        upstream.run([], PATIENCE)
+
+
+def test_a_zoo_that_does_not_import_is_a_usage_error(monkeypatch):
+    def refuse(*_, **__):
+        raise EOFError("unexpected EOF")  # what a fork server that died at its start leaves
+
+    monkeypatch.setattr(upstream.isolation, "run", refuse)
+    with pytest.raises(UsageError, match="fork server does not start"):
+        upstream.run([], PATIENCE)
+
+
+def test_the_table_shows_all_and_the_exit_code_says_whether_any_is_red(write, capsys):
+    write("right", "return ''")
+    write("wrong", "return 'a wrong number'", ALWAYS)
+    assert upstream.main([], timeout=PATIENCE) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["probe", "verdict", "seen", "issue"]
+    assert lines[2].split() == ["✓", "right", "PASS", "a", "source"]
+    assert lines[3].split() == ["≠", "wrong", "EXPECTED", "a", "wrong", "number", "a", "source"]
+    write("wrong", "return 'a wrong number'", NEVER)
+    assert upstream.main([], timeout=PATIENCE) == 1
+    assert "✗ wrong" in capsys.readouterr().out
+    assert upstream.main(["right"], timeout=PATIENCE) == 0
+
+
+def test_what_a_probe_says_cannot_command_the_terminal(write, capsys):
+    write("mine", r"return '\x1b[2J'")
+    assert upstream.main([], timeout=PATIENCE) == 1
+    assert "\\u001b[2J" in capsys.readouterr().out
+
+
+def test_the_page_is_the_declarations():
+    """Write it anew with: python -c "from conformance import upstream as u; print(u.markdown(), end='')" > ..."""
+    assert (ROOT / "docs" / "probes.md").read_text(encoding="utf-8") == upstream.markdown()
+
+
+def test_the_page_has_a_row_for_each_probe_with_a_link_or_a_source(write):
+    write("mine", "return ''", ALWAYS)
+    page = upstream.markdown()
+    assert page.splitlines()[-3:] == [
+        "| probe | at risk | what is seen | issue or source | shows in | run on |",
+        "| --- | --- | --- | --- | --- | --- |",
+        f"| [mine](../{upstream.PACKAGE}/mine.py) | s | a wrong number | a source | `>=2.4` | 2.4.1 |",
+    ]
+
+
+def test_the_runner_itself_never_imports_torch():
+    code = """
+import sys
+from conformance import upstream
+if __name__ == "__main__":
+    upstream.markdown()
+    print([f.status for f in upstream.run(["script_promotes_arithmetic"], 120.0)], "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout == "['EXPECTED'] False\n"
+
+
+NAMES = sorted(path.stem for path in (ROOT / "zoo" / "probes").glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in NEEDS_INDUCTOR])
+def test_this_torch_has_the_faults_declared_for_it(name):
+    (finding,) = upstream.run([name], PATIENCE)
+    assert not finding.red, finding
