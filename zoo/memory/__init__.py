@@ -1,0 +1,21 @@
+"""What autograd keeps for backward: counted, moved away, computed again, made smaller, or left alone.
+
+The idea to forbid hooks comes from an article on `disable_saved_tensors_hooks`.
+"""
+
+from zoo.memory.compress import compress
+from zoo.memory.forbid import forbid_saved_tensor_hooks
+from zoo.memory.held_bytes import held_bytes
+from zoo.memory.offload import offload_to_cpu
+from zoo.memory.recompute import recompute
+from zoo.memory.saved_bytes import SavedBytes, saved_bytes
+
+__all__ = [
+    "SavedBytes",
+    "compress",
+    "forbid_saved_tensor_hooks",
+    "held_bytes",
+    "offload_to_cpu",
+    "recompute",
+    "saved_bytes",
+]

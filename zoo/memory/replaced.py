@@ -1,0 +1,88 @@
+"""Saved tensors replaced by what stands in for them: the pack and unpack hooks of `offload_to_cpu` and `compress`.
+
+Four things that a pair of plain hooks gets wrong. Two ops that save one tensor (ReLU its output, the next
+layer its input) would keep two copies of it. A copy of a parameter would be added to the parameter, which
+lives anyway. An output kept with its graph would keep itself alive for ever. And autograd, which stops a
+backward whose saved tensors were changed in place, does not look behind hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class _Packed:
+    held: Tensor
+    version: int
+    device: torch.device
+    dtype: torch.dtype
+
+
+class Replaced(saved_tensors_hooks):
+    """Context manager: the graph holds `replace(tensor)` for a saved tensor, cast and moved back in backward.
+
+    Leaves that require a gradient (parameters), views of them, and tensors without a storage (sparse ones)
+    are held as they are. A tensor that several ops save is replaced once.
+
+    Args:
+        name: for error messages.
+        replace: gives the stand-in, of any floating dtype on any device, or its argument.
+
+    Raises:
+        RuntimeError: in backward, when a tensor held as it is has been changed in place since.
+
+    >>> x = torch.full((3,), 0.1, requires_grad=True)
+    >>> with Replaced("rounded", lambda tensor: tensor.bfloat16()):
+    ...     y = (x * 1).square()
+    >>> torch.autograd.grad(y.sum(), x)[0].tolist()
+    [0.2001953125, 0.2001953125, 0.2001953125]
+    """
+
+    def __init__(self, name: str, replace: Callable[[Tensor], Tensor]) -> None:
+        self._name = name
+        self._replace = replace
+        self._packed: WeakValueDictionary[Any, _Packed] = WeakValueDictionary()
+        # Code that torch.compile leaves eager calls these; they must not be traced themselves.
+        super().__init__(torch.compiler.disable(self._pack), torch.compiler.disable(self._unpack))
+
+    def _pack(self, tensor: Tensor) -> _Packed:
+        detached = tensor.detach()
+        if _stays(tensor):
+            return _packed(tensor, detached)
+        key = _identity(detached)
+        known = self._packed.get(key)
+        if known is None:
+            known = self._packed[key] = _packed(tensor, self._replace(detached))
+        return known
+
+    def _unpack(self, packed: _Packed) -> Tensor:
+        if packed.held._version != packed.version:  # noqa: SLF001
+            shape = list(packed.held.shape)
+            raise RuntimeError(f"{self._name}: a tensor of shape {shape}, saved for backward, was changed in place")
+        return packed.held.to(packed.device, packed.dtype)
+
+
+def _packed(tensor: Tensor, held: Tensor) -> _Packed:
+    return _Packed(held, held._version, tensor.device, tensor.dtype)  # noqa: SLF001
+
+
+def _stays(tensor: Tensor) -> bool:
+    if tensor.layout != torch.strided:
+        return True
+    base = tensor if tensor._base is None else tensor._base  # noqa: SLF001
+    return base.is_leaf and base.requires_grad
+
+
+def _identity(tensor: Tensor) -> tuple[Any, ...]:
+    """Equal for tensors that show the same numbers; a weak reference keeps a storage's address from reuse."""
+    place = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+    return StorageWeakRef(tensor.untyped_storage()), tensor._version, *place  # noqa: SLF001
