@@ -1,0 +1,167 @@
+"""Every counterexample is caught as declared, in exactly the cells where its fault exists.
+
+Of the compiled cells those run here that cost nothing, since the float64 reference settles them, and those in
+which compiling makes a difference; `conformance run` judges the others.
+"""
+
+import contextlib
+import pkgutil
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from torch.utils.data import DataLoader
+
+import zoo.counterexamples
+from conformance import isolation
+from conformance.execution import Execution
+from conformance.judge import judge
+from zoo.counterexamples import every_worker_reads_all as reading
+from zoo.counterexamples.fused_conv_bn import fused_conv_bn_twice
+from zoo.counterexamples.index_changed_in_place import index_changed_in_place
+from zoo.counterexamples.sinh import sinh_gradients_ignored, sinh_kept_on_ctx, sinh_non_differentiable
+
+MODES = frozenset({"eager", "scripted", "compiled"})
+PRECISIONS = frozenset({"fp32", "amp_fp16", "amp_bf16"})
+HALVES = PRECISIONS - {"fp32"}
+NO_COMPILER = MODES - {"compiled"}
+
+
+@dataclass(frozen=True)
+class Caught:
+    """What a counterexample gets where nothing is declared, and in which cells; in all others it is right."""
+
+    status: str
+    text: str
+    modes: frozenset[str] = MODES
+    precisions: frozenset[str] = PRECISIONS
+
+    def holds(self, mode, precision):
+        return mode in self.modes and precision in self.precisions
+
+
+TWICE = r"gradgradcheck in float64: Jacobian mismatch for output 0 with respect to input"
+FORMULA = r"output: the float64 oracle differs from the spec's reference"
+NOT_FINITE = r"class  .*, case large: element .* is (nan|inf), the oracle's -?\d"
+CAUGHT = {
+    "cross_entropy_of_softmax": Caught("FAIL", NOT_FINITE),
+    "every_worker_reads_all": Caught("INVALID", r"reference gives shape \(6,\), the float64 oracle shape \(12,\)"),
+    "fused_conv_bn_twice": Caught("INVALID", TWICE),
+    "gather_off_by_one": Caught("INVALID", FORMULA),
+    "global_rng": Caught("UNSTABLE", "output: two identical float64 runs differ"),
+    "gradient_sample_dropped": Caught("INVALID", "^gradcheck.* Jacobian mismatch for output 0 with respect to input 1"),
+    "gradient_too_large": Caught("INVALID", "^gradcheck.* Jacobian mismatch for output 0 with respect to input 0"),
+    "hidden_state": Caught("UNSTABLE", "output: two identical float64 runs differ"),
+    "index_changed_in_place": Caught("INVALID", "IndexError: index .* is out of bounds"),
+    "log_without_clamp": Caught(
+        "FAIL",
+        r"class  .*, case rare: element .* is (-?inf|nan), the oracle's -?\d",
+        precisions=frozenset({"amp_fp16"}),
+    ),
+    "matmul_without_custom_fwd": Caught("ERROR", "in phase call: .* to have the same dtype", NO_COMPILER, HALVES),
+    "sinh_gradients_ignored": Caught("INVALID", TWICE),
+    "sinh_kept_on_ctx": Caught("INVALID", TWICE),
+    "sinh_non_differentiable": Caught("INVALID", TWICE),
+    "softmax_unshifted": Caught("FAIL", NOT_FINITE),
+    "sum_over_broadcast": Caught("INVALID", FORMULA),
+    "through_bfloat16": Caught("FAIL", r"norm  output, case typical: error 0\.00", NO_COMPILER),
+    "training_clips_scaled_gradients": Caught("FAIL", "norm  output", precisions=frozenset({"amp_fp16"})),
+    "training_without_scaler": Caught("FAIL", "norm  output", precisions=frozenset({"amp_fp16"})),
+    "wrong_output_dtype": Caught("FAIL", "dtype  output, case typical: float64, should be float32"),
+}
+COMPILED = {("matmul_without_custom_fwd", "amp_fp16"), ("through_bfloat16", "fp32")}  # right, unlike their eager cells
+
+
+def cells(*, caught_only=False):
+    """The cells to run, as parameters of a test."""
+    chosen = []
+    for name, known in CAUGHT.items():
+        settled = known.status in ("INVALID", "UNSTABLE")
+        for precision in sorted(PRECISIONS):
+            modes = MODES if settled or (name, precision) in COMPILED else NO_COMPILER
+            chosen += [(name, mode, precision) for mode in sorted(modes)]
+    wanted = [cell for cell in chosen if not caught_only or CAUGHT[cell[0]].holds(*cell[1:])]
+    return [pytest.param(*cell, id="-".join(cell)) for cell in wanted]
+
+
+@cache
+def plan():
+    folder = pkgutil.iter_modules(zoo.counterexamples.__path__, "zoo.counterexamples.")
+    axes = {"modes": [], "precisions": [], "devices": ["cpu"], "seed": 0, "deadline": 240.0}
+    task = {"sources": [module.name for module in folder], **axes}
+    ending = isolation.run("conformance.plan:make", task, deadline=120.0, method="spawn")
+    assert ending.kind == "answered", ending
+    return ending.answer
+
+
+@pytest.fixture(scope="module")
+def verdict_of():
+    planned = {(cell["model"], cell["mode"], cell["precision"]): cell for cell in plan()["cells"]}
+    running = Execution(plan())
+    with contextlib.closing(running):
+        yield cache(lambda *cell: running.verdict(planned[cell]))
+
+
+def test_the_table_names_every_counterexample():
+    assert {cell["model"] for cell in plan()["cells"]} == set(CAUGHT)
+    assert {param.values[0] for param in cells(caught_only=True)} == set(CAUGHT)
+
+
+@pytest.mark.parametrize(("model", "mode", "precision"), cells())
+def test_is_caught_as_declared_where_the_fault_exists(model, mode, precision, verdict_of):
+    verdict = verdict_of(model, mode, precision)
+    wanted = "EXPECTED" if CAUGHT[model].holds(mode, precision) else "PASS"
+    assert verdict.status == wanted, verdict.text
+    assert not verdict.red
+
+
+@pytest.mark.parametrize(("model", "mode", "precision"), cells(caught_only=True))
+def test_is_red_without_the_declaration(model, mode, precision, verdict_of):
+    verdict = verdict_of(model, mode, precision)
+    undeclared = judge(verdict.cell, verdict.observation)
+    assert undeclared.red
+    assert undeclared.status == CAUGHT[model].status
+    assert re.search(CAUGHT[model].text, undeclared.text), undeclared.text
+
+
+@pytest.mark.parametrize("sinh", [sinh_kept_on_ctx, sinh_gradients_ignored, sinh_non_differentiable])
+def test_sinh_is_right_once_and_wrong_twice(sinh):
+    x = torch.tensor([-1.5, 0.25, 2.0], dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(sinh(x), torch.sinh(x))
+    assert gradcheck(sinh, (x,))
+    with pytest.raises(GradcheckError, match="Jacobian mismatch"):
+        gradgradcheck(sinh, (x,))
+
+
+def test_fused_conv_bn_is_right_once_and_wrong_twice():
+    generator = torch.Generator().manual_seed(0)
+    args = [torch.randn(2, 1, k, k, generator=generator, dtype=torch.float64).requires_grad_() for k in (3, 2)]
+    assert gradcheck(fused_conv_bn_twice, args)
+    with pytest.raises(GradcheckError, match="Jacobian mismatch"):
+        gradgradcheck(fused_conv_bn_twice, args)
+
+
+def test_index_changed_in_place_is_right_once():
+    tensor, index = torch.arange(6).reshape(3, 2, 1), torch.tensor([[0], [1], [1]])
+    assert index_changed_in_place(tensor, index).flatten().tolist() == [0, 3, 5]
+    assert index.flatten().tolist() == [0, 3, 5]
+    with pytest.raises(IndexError, match="index 9 is out of bounds"):
+        index_changed_in_place(tensor, index)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a machine with one core
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # from Python 3.12
+@pytest.mark.parametrize(("workers", "seen"), [(0, [0, 1, 2]), (2, [0, 0, 1, 1, 2, 2])])
+def test_every_worker_of_a_loader_reads_all(workers, seen):
+    loader = DataLoader(reading.EveryWorkerReadsAll(torch.arange(3)), batch_size=None, num_workers=workers)
+    assert sorted(int(item) for item in loader) == seen
+
+
+def test_a_dataset_without_self_or_getitem_fails_at_once():
+    with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given"):
+        reading.WithoutSelf(["a.tar"])
+    with pytest.raises(NotImplementedError):
+        reading.ItemForGetitem()[0]

@@ -1,0 +1,1 @@
+"""Models that are wrong on purpose, each with the verdict that it must get."""

@@ -1,0 +1,98 @@
+"""Convolution and normalisation fused in one Function, without `once_differentiable`: second derivatives are wrong.
+
+y = conv(x, w), out = (y - m) / s with m = mean y and s = sqrt(var y) + eps per channel. Backward recomputes y
+and reuses m and s from ctx, where autograd takes them for constants. First derivatives are right. Second ones
+miss every path through m and s, and nothing says so. Source: "Fusing convolution and batch norm using a custom
+function", whose remedy is the decorator `torch.autograd.function.once_differentiable`: then they are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 -- its usual name
+
+from zoo.spec import Case, Expect, Spec
+
+EPS = 1e-3
+PLANE = (0, 2, 3)  # every axis but the channels
+
+
+class FusedConvBN(torch.autograd.Function):
+    """Saves x and w only; backward computes the convolution again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        y = F.conv2d(x, weight)
+        ctx.save_for_backward(x, weight)
+        ctx.mean, ctx.root = y.mean(PLANE, keepdim=True), y.var(PLANE, keepdim=True).sqrt()
+        normed: Tensor = (y - ctx.mean) / (ctx.root + EPS)
+        return normed
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        centred = F.conv2d(x, weight) - ctx.mean
+        scale, freedom = ctx.root + EPS, grad.numel() / grad.size(1) - 1
+        through_scale = centred * (grad * centred).sum(PLANE, keepdim=True) / (scale.square() * freedom * ctx.root)
+        grad_y = (grad - grad.mean(PLANE, keepdim=True)) / scale - through_scale
+        grad_weight = F.conv2d(x.transpose(0, 1), grad_y.transpose(0, 1)).transpose(0, 1)
+        return F.conv_transpose2d(grad_y, weight), grad_weight
+
+
+def fused_conv_bn_twice(x: Tensor, weight: Tensor) -> Tensor:
+    """Convolution and normalisation that let themselves be differentiated twice, and should not.
+
+    Args:
+        x: (batch, channels, height, width), floating.
+        weight: (filters, channels, rows, columns), dtype of `x`.
+
+    Returns:
+        (batch, filters, height - rows + 1, width - columns + 1), mean 0 and deviation 1 per filter.
+
+    >>> x = torch.arange(32.0).square().reshape(2, 1, 4, 4).requires_grad_()
+    >>> out = fused_conv_bn_twice(x, torch.ones(1, 1, 3, 3))
+    >>> (slope,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+    >>> slope.requires_grad  # once_differentiable would raise when this is differentiated
+    True
+    """
+    result: Tensor = FusedConvBN.apply(x, weight)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _reference(_model: object, x: Tensor, weight: Tensor) -> Tensor:
+    """Patches times filters, then the statistics of `torch.std_mean`."""
+    rows, columns = weight.shape[2:]
+    patches = x.unfold(2, rows, 1).unfold(3, columns, 1)
+    y = torch.einsum("bchwij,fcij->bfhw", patches, weight)
+    deviation, mean = torch.std_mean(y, PLANE, keepdim=True)
+    return (y - mean) / (deviation + EPS)
+
+
+SPEC = Spec(
+    name="fused_conv_bn_twice",
+    summary="fused convolution and norm without once_differentiable: second derivatives wrong",
+    source="Fusing convolution and batch norm using a custom function",
+    formula="y = conv(x, w); out = (y - mean y) / (sqrt(var y) + eps)",
+    shapes="(b, c, h, w), (f, c, i, j) → (b, f, h-i+1, w-j+1)",
+    build=lambda: fused_conv_bn_twice,
+    cases=(
+        Case(
+            name="typical",
+            inputs=lambda g: (torch.randn(2, 1, 4, 4, generator=g), torch.randn(2, 1, 3, 3, generator=g)),
+        ),
+    ),
+    dtypes="follows",
+    twice_differentiable=True,
+    reference=_reference,
+    expectations=(
+        Expect(
+            outcome="INVALID",
+            match="^gradgradcheck in float64: Jacobian mismatch",
+            reason="mean and deviation on ctx are constants to autograd: second derivatives miss them in silence",
+            link="https://docs.pytorch.org/tutorials/intermediate/custom_function_conv_bn_tutorial.html",
+        ),
+    ),
+)

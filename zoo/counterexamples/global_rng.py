@@ -1,0 +1,50 @@
+"""y = x m / k with a random mask m that keeps a share k: dropout that draws from the global generator.
+
+The same input gives another output every time, and another one again in a scripted or compiled copy, whose draws
+come in another order. The remedy is an argument: a mask, or a `torch.Generator` to draw it from.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+KEEP = 0.5
+
+
+def global_rng(x: Tensor) -> Tensor:
+    """Dropout by hand.
+
+    Args:
+        x: any shape, floating.
+
+    Returns:
+        shape and dtype of `x`: each element 0 or doubled, by a toss of the global generator.
+
+    >>> x = torch.ones(64)
+    >>> torch.equal(global_rng(x), global_rng(x))
+    False
+    """
+    mask = torch.rand_like(x) < KEEP
+    return x * mask / KEEP
+
+
+SPEC = Spec(
+    name="global_rng",
+    summary="dropout from the global generator: calls differ",
+    source="dropout written by hand",
+    formula="y = x m / k, m = 1 with probability k",
+    shapes="(...) → (...)",
+    build=lambda: global_rng,
+    cases=(Case(name="typical", inputs=lambda g: (1 + torch.rand(8, 8, generator=g),)),),
+    dtypes="input",
+    expectations=(
+        Expect(
+            outcome="UNSTABLE",
+            match="^output: two identical float64 runs differ",
+            reason="the mask comes from torch's global generator, which no argument fixes",
+        ),
+    ),
+)

@@ -1,0 +1,65 @@
+"""y = x w with a scale w shared by all samples, whose gradient leaves out the last one.
+
+The gradient of a shared parameter is a sum over samples; a slice that ends one short, or a last batch dropped in
+backward, loses a term. Values and the gradient of x are right. Only finite differences, in any precision, tell.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+
+class ScaleForgettingLast(torch.autograd.Function):
+    """x w whose backward sums dw over all samples but the last."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return grad * weight, (grad * x)[:-1].sum(0)
+
+
+def gradient_sample_dropped(x: Tensor, weight: Tensor) -> Tensor:
+    """Samples scaled by a weight that does not learn from the last of them.
+
+    Args:
+        x: (batch, width), floating.
+        weight: (width,), dtype of `x`.
+
+    Returns:
+        (batch, width), dtype of `x`.
+
+    >>> weight = torch.ones(1, requires_grad=True)
+    >>> out = gradient_sample_dropped(torch.tensor([[1.0], [2.0], [4.0]]), weight)
+    >>> torch.autograd.grad(out, weight, torch.ones(3, 1))  # rightly 7
+    (tensor([3.]),)
+    """
+    result: Tensor = ScaleForgettingLast.apply(x, weight)  # type: ignore[no-untyped-call]
+    return result
+
+
+SPEC = Spec(
+    name="gradient_sample_dropped",
+    summary="a shared weight whose gradient misses the last sample",
+    source="a slice one short in a hand-written backward",
+    formula="y_bi = x_bi w_i; dw_i = sum over all b but the last of x_bi dy_bi",
+    shapes="(batch, width), (width,) → (batch, width)",
+    build=lambda: gradient_sample_dropped,
+    cases=(Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g), torch.randn(3, generator=g))),),
+    dtypes="input",
+    reference=lambda _, x, weight: torch.einsum("bi,i->bi", x, weight),
+    expectations=(
+        Expect(
+            outcome="INVALID",
+            match="^gradcheck in float64: Jacobian mismatch for output 0 with respect to input 1",
+            reason="the gradient of the shared weight sums over all samples but the last",
+        ),
+    ),
+)

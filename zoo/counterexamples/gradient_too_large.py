@@ -1,0 +1,64 @@
+"""y = x² with a gradient 1.05 times too large: training still converges, a little faster or not at all.
+
+Values are right, and signs and sizes of gradients are plausible, so only finite differences tell. A wrong
+backward is as wrong in float64, so the matrix says it of the spec and not of a cell.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+
+class SquareTooSteep(torch.autograd.Function):
+    """x² whose backward has 2.1 x for 2 x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        slope: Tensor = 2.1 * x
+        return grad * slope
+
+
+def gradient_too_large(x: Tensor) -> Tensor:
+    """x² with the gradient 2.1 x.
+
+    Args:
+        x: any shape, floating.
+
+    Returns:
+        x², shape and dtype of `x`.
+
+    >>> x = torch.tensor(10.0, requires_grad=True)
+    >>> torch.autograd.grad(gradient_too_large(x), x)  # rightly 20
+    (tensor(21.),)
+    """
+    result: Tensor = SquareTooSteep.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+SPEC = Spec(
+    name="gradient_too_large",
+    summary="x² with a gradient 5 % too large",
+    source="a constant mistyped in a hand-written backward",
+    formula="y = x²; dx = 2.1 x dy",
+    shapes="(...) → (...)",
+    build=lambda: gradient_too_large,
+    cases=(Case(name="typical", inputs=lambda g: (torch.randn(2, 3, generator=g),)),),
+    dtypes="input",
+    reference=lambda _, x: x.abs() ** 2,
+    expectations=(
+        Expect(
+            outcome="INVALID",
+            match="^gradcheck in float64: Jacobian mismatch for output 0 with respect to input 0",
+            reason="backward returns 2.1 x dy, the derivative of x² is 2 x",
+        ),
+    ),
+)

@@ -1,0 +1,68 @@
+"""log(w p), the log-likelihood of mixtures, without a clamp: -inf once a product underflows in float16.
+
+Source: articles on automatic mixed precision. Under autocast the product w p is a float16 number, and float16
+has none between 0 and 6e-8; a cast to float32 comes too late. float32 and bfloat16 reach down to 1e-38, so there
+it is right. The remedy is a product in float32, or a clamp at the smallest number that may occur.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+
+def log_without_clamp(weights: Tensor, densities: Tensor) -> Tensor:
+    """Log-likelihood of every sample under every mixture.
+
+    Args:
+        weights: (mixtures, components), positive, floating.
+        densities: (components, samples), positive, dtype of `weights`.
+
+    Returns:
+        (mixtures, samples), float32; -inf where the product underflows.
+
+    >>> rare = torch.full((1, 1), 1e-4)
+    >>> log_without_clamp(rare, rare)
+    tensor([[-18.4207]])
+    >>> with torch.autocast("cpu", dtype=torch.float16):
+    ...     log_without_clamp(rare, rare)
+    tensor([[-inf]])
+    """
+    return torch.log((weights @ densities).float())
+
+
+def _reference(_model: object, weights: Tensor, densities: Tensor) -> Tensor:
+    """Sum in the logarithm: log sum_k exp(log w_k + log p_k)."""
+    return torch.logsumexp(weights.log().unsqueeze(2) + densities.log(), 1)
+
+
+def _mixtures(size: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    weights, densities = torch.rand(6, 8, generator=generator), torch.rand(8, 5, generator=generator)
+    return (weights + 1) * size, (densities + 1) * size
+
+
+SPEC = Spec(
+    name="log_without_clamp",
+    summary="log of a product that underflows in float16: -inf",
+    source="articles on automatic mixed precision, log of a clamped value",
+    formula="y = log(w p)",
+    shapes="(mixtures, components), (components, samples) → (mixtures, samples)",
+    build=lambda: log_without_clamp,
+    cases=(
+        Case(name="likely", inputs=lambda g: _mixtures(0.5, g)),
+        Case(name="rare", inputs=lambda g: _mixtures(2.0**-16, g)),
+    ),
+    dtypes="float32",
+    reference=_reference,
+    expectations=(
+        Expect(
+            outcome="FAIL",
+            precisions=("amp_fp16",),
+            gate="class",
+            case="rare",
+            reason="sums of products below 2^-25 round to 0 in float16, whose logarithm is -inf",
+        ),
+    ),
+)

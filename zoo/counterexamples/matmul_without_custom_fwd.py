@@ -1,0 +1,79 @@
+"""y = a b as a Function without `custom_fwd` and `custom_bwd`: under autocast its backward raises.
+
+Forward runs under autocast and returns a low-precision product; backward runs after the block has ended, gets a
+low-precision gradient and multiplies it with the float32 matrices that forward saved. Without autocast there is
+nothing wrong. Source: articles on automatic mixed precision, custom_bwd. `zoo.functions.matmul_amp` is right:
+its backward runs under the autocast that forward had.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+
+class Matmul(torch.autograd.Function):
+    """A matrix product that forgets which autocast it ran under."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return grad @ b.t(), a.t() @ grad
+
+
+@torch.jit.ignore  # type: ignore[untyped-decorator]
+def _apply(a: Tensor, b: Tensor) -> Tensor:
+    result: Tensor = Matmul.apply(a, b)  # type: ignore[no-untyped-call]
+    return result
+
+
+def matmul_without_custom_fwd(a: Tensor, b: Tensor) -> Tensor:
+    """Matrix product that cannot be differentiated after an autocast block has ended.
+
+    Args:
+        a: (n, k), floating.
+        b: (k, m), dtype of `a`.
+
+    Returns:
+        (n, m), in the autocast dtype, or that of `a` without autocast.
+
+    >>> a = torch.ones(2, 3, requires_grad=True)
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     out = matmul_without_custom_fwd(a, torch.ones(3, 2))
+    >>> torch.autograd.grad(out, a, torch.ones_like(out))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    RuntimeError: expected ... to have the same dtype...
+    """
+    result: Tensor = _apply(a, b)
+    return result
+
+
+SPEC = Spec(
+    name="matmul_without_custom_fwd",
+    summary="matrix product whose backward forgets autocast and raises",
+    source="articles on automatic mixed precision, custom_bwd",
+    formula="y = a b; da = dy bᵀ, db = aᵀ dy",
+    shapes="(n, k), (k, m) → (n, m)",
+    build=lambda: matmul_without_custom_fwd,
+    cases=(Case(name="typical", inputs=lambda g: (torch.randn(6, 8, generator=g), torch.randn(8, 5, generator=g))),),
+    dtypes="follows",
+    reference=lambda _, a, b: (a.unsqueeze(2) * b).sum(1),
+    expectations=(
+        Expect(
+            outcome="ERROR",
+            modes=("eager", "scripted"),
+            precisions=("amp_fp16", "amp_bf16"),
+            error="RuntimeError",
+            match="to have the same dtype",
+            reason="without custom_fwd and custom_bwd, backward multiplies a low-precision gradient with float32",
+            link="https://docs.pytorch.org/docs/stable/notes/amp_examples.html",
+        ),
+    ),
+)

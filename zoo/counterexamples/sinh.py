@@ -1,0 +1,163 @@
+"""Three wrong ways to write sinh(x) = (p - n) / 2 with p = exp(x), n = exp(-x): the second derivative is lost.
+
+Source: "Double backward with custom functions". All three have the right value and the right first derivative,
+(p + n) / 2. What fails is differentiating that again: forward runs unrecorded, so autograd knows how p and n
+depend on x only if they are outputs that may be differentiated, and if backward adds up what comes back
+through them. `zoo.functions.sinh` does.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+
+class SinhKeptOnCtx(torch.autograd.Function):
+    """The intermediates are attributes of ctx: constants, as far as a second derivative can see."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.rising, ctx.falling = torch.exp(x), torch.exp(-x)
+        result: Tensor = (ctx.rising - ctx.falling) / 2
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        slope: Tensor = (ctx.rising + ctx.falling) / 2
+        return grad * slope
+
+
+class SinhGradientsIgnored(torch.autograd.Function):
+    """The intermediates are outputs, but backward drops the gradients that come back through them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rising, falling = torch.exp(x), torch.exp(-x)
+        ctx.save_for_backward(rising, falling)
+        return (rising - falling) / 2, rising, falling
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_rising: Tensor, grad_falling: Tensor) -> Tensor:  # noqa: ARG004
+        rising, falling = ctx.saved_tensors
+        result: Tensor = grad * (rising + falling) / 2
+        return result
+
+
+class SinhNonDifferentiable(torch.autograd.Function):
+    """The intermediates are outputs marked non-differentiable, which cuts them off from x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rising, falling = torch.exp(x), torch.exp(-x)
+        ctx.save_for_backward(rising, falling)
+        ctx.mark_non_differentiable(rising, falling)
+        return (rising - falling) / 2, rising, falling
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> Tensor:
+        rising, falling = ctx.saved_tensors
+        result: Tensor = grad * (rising + falling) / 2
+        return result
+
+
+def sinh_kept_on_ctx(x: Tensor) -> Tensor:
+    """sinh(x) whose gradient no longer depends on x, so a second derivative raises or comes out None.
+
+    Args:
+        x: any shape, floating.
+
+    Returns:
+        sinh(x), shape and dtype of `x`.
+
+    >>> x = torch.tensor(1.0, requires_grad=True)
+    >>> (slope,) = torch.autograd.grad(sinh_kept_on_ctx(x), x, create_graph=True)
+    >>> slope.requires_grad
+    False
+    """
+    result: Tensor = SinhKeptOnCtx.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+def sinh_gradients_ignored(x: Tensor) -> Tensor:
+    """sinh(x) whose second derivative is 0 where sinh(x) is due.
+
+    Args:
+        x: any shape, floating.
+
+    Returns:
+        sinh(x), shape and dtype of `x`.
+
+    >>> x = torch.tensor(1.0, requires_grad=True)
+    >>> (slope,) = torch.autograd.grad(sinh_gradients_ignored(x), x, create_graph=True)
+    >>> torch.autograd.grad(slope, x)
+    (tensor(0.),)
+    """
+    result: Tensor = SinhGradientsIgnored.apply(x)[0]  # type: ignore[no-untyped-call]
+    return result
+
+
+def sinh_non_differentiable(x: Tensor) -> Tensor:
+    """sinh(x) whose gradient no longer depends on x, so a second derivative raises or comes out None.
+
+    Args:
+        x: any shape, floating.
+
+    Returns:
+        sinh(x), shape and dtype of `x`.
+
+    >>> x = torch.tensor(1.0, requires_grad=True)
+    >>> (slope,) = torch.autograd.grad(sinh_non_differentiable(x), x, create_graph=True)
+    >>> slope.requires_grad
+    False
+    """
+    result: Tensor = SinhNonDifferentiable.apply(x)[0]  # type: ignore[no-untyped-call]
+    return result
+
+
+_SHARED: dict[str, Any] = {
+    "source": "Double backward with custom functions, saving intermediate results",
+    "formula": "y = (exp(x) - exp(-x)) / 2",
+    "shapes": "(...) → (...)",
+    "cases": (Case(name="typical", inputs=lambda g: (torch.randn(2, 3, generator=g),)),),
+    "dtypes": "input",
+    "twice_differentiable": True,
+    "reference": lambda _, x: torch.sinh(x),
+}
+
+
+def _lost(reason: str) -> tuple[Expect]:
+    return (
+        Expect(
+            outcome="INVALID",
+            match="^gradgradcheck in float64: Jacobian mismatch",
+            reason=reason,
+            link="https://docs.pytorch.org/tutorials/intermediate/custom_function_double_backward_tutorial.html",
+        ),
+    )
+
+
+KEPT = Spec(
+    name="sinh_kept_on_ctx",
+    summary="sinh(x), intermediates kept on ctx: no second derivative",
+    build=lambda: sinh_kept_on_ctx,
+    expectations=_lost("exp(x) and exp(-x) on ctx are constants to autograd: the second derivative is lost"),
+    **_SHARED,
+)
+IGNORED = Spec(
+    name="sinh_gradients_ignored",
+    summary="sinh(x), gradients of the returned intermediates ignored: second derivative 0",
+    build=lambda: sinh_gradients_ignored,
+    expectations=_lost("backward ignores the gradients of exp(x) and exp(-x): the second derivative is 0"),
+    **_SHARED,
+)
+MARKED = Spec(
+    name="sinh_non_differentiable",
+    summary="sinh(x), returned intermediates marked non-differentiable: no second derivative",
+    build=lambda: sinh_non_differentiable,
+    expectations=_lost(
+        "marked non-differentiable, exp(x) and exp(-x) are cut off from x: the second derivative is lost"
+    ),
+    **_SHARED,
+)

@@ -1,0 +1,56 @@
+"""y = x w, elementwise, handed out as float32 after a trip through bfloat16: the dtype is right, the bits are gone.
+
+A cast to bfloat16 and back leaves 8 of float32's 24 significant bits; the other 16 are zeros. Autocast is no
+excuse: an elementwise product of float32 tensors stays float32 under it. torch.compile leaves the two casts out
+when it fuses them (pytorch#179561), so there the fault does not exist.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from zoo.spec import Case, Expect, Spec
+
+
+def through_bfloat16(x: Tensor, weight: Tensor) -> Tensor:
+    """Features times their weights, to three digits.
+
+    Args:
+        x: (batch, width), float32.
+        weight: (width,), float32.
+
+    Returns:
+        (batch, width), float32.
+
+    >>> through_bfloat16(torch.tensor([[1.01]]), torch.ones(1))
+    tensor([[1.0078]])
+    """
+    return (x * weight).to(torch.bfloat16).float()
+
+
+def _reference(_model: object, x: Tensor, weight: Tensor) -> Tensor:
+    return torch.einsum("bi,i->bi", x, weight)
+
+
+SPEC = Spec(
+    name="through_bfloat16",
+    summary="float32 output that went through bfloat16",
+    source="a cast left behind when a kernel was ported",
+    formula="y_bi = x_bi w_i",
+    shapes="(batch, width), (width,) → (batch, width)",
+    build=lambda: through_bfloat16,
+    cases=(Case(name="typical", inputs=lambda g: (torch.randn(6, 8, generator=g), torch.randn(8, generator=g))),),
+    dtypes="float32",
+    float32_accurate=("output",),
+    reference=_reference,
+    expectations=(
+        Expect(
+            outcome="FAIL",
+            modes=("eager", "scripted"),
+            gate="norm",
+            tensor="output",
+            reason="bfloat16 keeps 8 of float32's 24 bits: errors of 2^-9 where 2^-24 is due",
+        ),
+    ),
+)
