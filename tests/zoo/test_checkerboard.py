@@ -18,6 +18,35 @@ def test_checker_alternates_and_starts_with_zero():
     assert checker(24, 24, 3).mean() == pytest.approx(4 / 9)
 
 
+def test_squares_have_their_edges_where_whole_numbers_put_them():
+    """In float32 column 3 of 37 is 2.9999998 squares from the left."""
+    assert checker(37, 1, 37).flatten().tolist() == [0, 1] * 18 + [0]
+    assert checker(22, 22, 22)[0, 13, :2].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("size", [(0, 4), (4, -1)])
+def test_sizes_must_be_positive(size):
+    with pytest.raises(ValueError, match=f"^grid: width and height must be positive, got {size[0]} and {size[1]}"):
+        grid(*size)
+    with pytest.raises(ValueError, match=f"^checker: width, height and freq must be positive, got {size[0]}, "):
+        checker(*size, 2)
+    with pytest.raises(ValueError, match=r"^checker: .* must be positive, got 4, 4 and 0"):
+        checker(4, 4, 0)
+
+
+@pytest.mark.parametrize("build", [Checkerboard, scripted_checkerboard])
+def test_bad_coordinates_are_named(build):
+    model = build(8)
+    wrong_value, wrong_type = (ValueError, TypeError) if build is Checkerboard else (torch.jit.Error, torch.jit.Error)
+    for shape in ((1, 3, 4, 4), (2, 4, 4)):
+        with pytest.raises(wrong_value, match=r"coordinates must have shape \(batch, 2, h, w\), got \[\d, \d, 4"):
+            model(torch.ones(shape))
+    with pytest.raises(wrong_type, match="coordinates must have a floating dtype, got"):
+        model(torch.ones(1, 2, 4, 4, dtype=torch.int64))
+    with pytest.raises(wrong_value, match="Expected more than 1 value per channel"):
+        model(torch.ones(1, 2, 1, 1))
+
+
 def test_default_is_256_channels_and_one_logit():
     model = Checkerboard()
     assert [tuple(p.shape[:2]) for n, p in model.named_parameters() if p.dim() == 4] == [

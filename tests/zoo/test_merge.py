@@ -35,6 +35,23 @@ def test_a_wrong_trailing_size_names_the_argument(build, scripted):
         model(torch.ones(2, 5), torch.tensor(1.0))
 
 
+@pytest.mark.parametrize("build", [Merge, MergeTiled])
+@pytest.mark.parametrize("scripted", [False, True])
+def test_integers_are_refused_by_name(build, scripted):
+    model = torch.jit.script(build(5, 6, 10)) if scripted else build(5, 6, 10)
+    message = f"{build.__name__}: x1 and x2 must have a floating dtype, got "
+    with pytest.raises(torch.jit.Error if scripted else TypeError, match=message):
+        model(torch.ones(2, 5, dtype=torch.int64), torch.ones(2, 6))
+    with pytest.raises(torch.jit.Error if scripted else TypeError, match=message):
+        model(torch.ones(2, 5), torch.ones(2, 6, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("build", [Merge, MergeTiled])
+def test_leading_shapes_that_do_not_broadcast_are_both_named(build):
+    with pytest.raises(RuntimeError, match=r"size of tensor a \(3\) must match the size of tensor b \(2\)"):
+        build(5, 6, 10)(torch.ones(3, 5), torch.ones(2, 6))
+
+
 def test_tiled_twin_shares_parameters_and_gradients():
     model, twin = Merge(5, 6, 10).double(), MergeTiled(5, 6, 10).double()
     twin.load_state_dict(model.state_dict())
@@ -62,3 +79,8 @@ def test_scripted_merge_is_float32_where_eager_is_low():
 def test_mlp_has_the_sizes_of_its_source():
     shapes = [tuple(p.shape) for p in zoo.create_model("mlp").parameters()]
     assert shapes == [(32, 64), (32,), (10, 32), (10,)]
+
+
+def test_mlp_names_a_wrong_trailing_size():
+    with pytest.raises(RuntimeError, match=r"\(3x63 and 64x32\)"):
+        zoo.create_model("mlp")(torch.ones(3, 63))

@@ -25,6 +25,13 @@ def _layers(channels: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(2, channels, 1), *normed(channels), *normed(channels), *normed(1))
 
 
+def _check(coordinates: Tensor) -> None:
+    if coordinates.dim() != 4 or coordinates.size(1) != 2:  # noqa: PLR2004
+        raise ValueError(f"Checkerboard: coordinates must have shape (batch, 2, h, w), got {list(coordinates.shape)}")
+    if not coordinates.is_floating_point():
+        raise TypeError(f"Checkerboard: coordinates must have a floating dtype, got {coordinates.dtype}")
+
+
 class Checkerboard(nn.Module):
     """Maps coordinates (batch, 2, h, w), any floating dtype, to logits (batch, 1, h, w).
 
@@ -32,8 +39,11 @@ class Checkerboard(nn.Module):
         channels: features per pixel.
 
     Raises:
-        RuntimeError: on call, if the input does not have 2 channels (torch names both).
-        ValueError: on call in training, if there is a single pixel to normalise over.
+        ValueError: on call, if the input has another shape, or in training a single pixel to normalise over.
+        TypeError: on call, if the input does not hold floating-point numbers.
+
+    >>> Checkerboard(channels=8)(grid(6, 4).unsqueeze(0)).shape
+    torch.Size([1, 1, 4, 6])
     """
 
     def __init__(self, channels: int = 256) -> None:
@@ -42,6 +52,7 @@ class Checkerboard(nn.Module):
 
     def forward(self, coordinates: Tensor) -> Tensor:
         """Logits of "this pixel is white"."""
+        _check(coordinates)
         logits: Tensor = self.layers(coordinates)
         return logits
 
@@ -50,6 +61,9 @@ def scripted_checkerboard(channels: int = 256) -> torch.jit.ScriptModule:
     """`Checkerboard` as a ScriptModule whose forward is a script method; same state dict.
 
     The class is made here, not at import, because torch.jit warns when one is made.
+
+    >>> scripted_checkerboard(channels=8)(grid(6, 4).unsqueeze(0)).shape
+    torch.Size([1, 1, 4, 6])
     """
     script_method = torch.jit.script_method  # type: ignore[attr-defined]
 
@@ -60,6 +74,7 @@ def scripted_checkerboard(channels: int = 256) -> torch.jit.ScriptModule:
 
         @script_method  # type: ignore[untyped-decorator]
         def forward(self, coordinates: Tensor) -> Tensor:
+            _check(coordinates)
             logits: Tensor = self.layers(coordinates)
             return logits
 
@@ -67,15 +82,34 @@ def scripted_checkerboard(channels: int = 256) -> torch.jit.ScriptModule:
 
 
 def grid(width: int, height: int) -> Tensor:
-    """Pixel coordinates (2, height, width) in [0, 1), float32: x = column / width, then y = row / height."""
+    """Pixel coordinates (2, height, width) in [0, 1), float32: x = column / width, then y = row / height.
+
+    Raises:
+        ValueError: a side is not positive.
+
+    >>> grid(2, 1).tolist()
+    [[[0.0, 0.5]], [[0.0, 0.0]]]
+    """
+    if width < 1 or height < 1:
+        raise ValueError(f"grid: width and height must be positive, got {width} and {height}")
     y, x = torch.meshgrid(torch.arange(height) / height, torch.arange(width) / width, indexing="ij")
     return torch.stack((x, y))
 
 
 def checker(width: int, height: int, freq: int) -> Tensor:
-    """Chess board (1, height, width) of 0 and 1, float32, with `freq` squares along each side; 0 first."""
-    squares = (grid(width, height) * freq).floor().sum(0, keepdim=True)
-    return squares.remainder(2)
+    """Chess board (1, height, width) of 0 and 1, float32, with `freq` squares along each side; 0 first.
+
+    Raises:
+        ValueError: a side or `freq` is not positive.
+
+    >>> checker(4, 2, 2).tolist()
+    [[[0.0, 0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]]]
+    """
+    if width < 1 or height < 1 or freq < 1:
+        raise ValueError(f"checker: width, height and freq must be positive, got {width}, {height} and {freq}")
+    columns = torch.arange(width) * freq // width  # in integers: float32 misplaces some edges of squares
+    rows = torch.arange(height) * freq // height
+    return ((rows.unsqueeze(1) + columns) % 2).float().unsqueeze(0)
 
 
 def _boards(batch: int, side: int, generator: torch.Generator) -> tuple[Tensor]:
@@ -130,6 +164,8 @@ TRAIN = Spec(
     name="checkerboard",
     summary="1x1 convolutions and batch norm, on batch statistics",
     source="Effective PyTorch, TorchScript",
+    formula="z = (c4 ∘ n3 ∘ c3 ∘ n2 ∘ c2 ∘ n1 ∘ c1)(x, y), c a 1x1 convolution, n = relu ∘ batch norm",
+    shapes="(batch, 2, h, w) → (batch, 1, h, w)",
     build=partial(Checkerboard, channels=32),
     cases=CASES,
     dtypes="follows",
@@ -142,6 +178,8 @@ EVAL = Spec(
     name="checkerboard_eval",
     summary="1x1 convolutions and batch norm, on running statistics",
     source="Effective PyTorch, TorchScript",
+    formula="z = (c4 ∘ n3 ∘ c3 ∘ n2 ∘ c2 ∘ n1 ∘ c1)(x, y), c a 1x1 convolution, n = relu ∘ batch norm",
+    shapes="(batch, 2, h, w) → (batch, 1, h, w)",
     build=partial(Checkerboard, channels=32),
     initialise=_freeze,
     cases=CASES,

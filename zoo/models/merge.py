@@ -14,6 +14,15 @@ from torch import Tensor, nn
 from zoo.spec import Case, Expect, Spec
 
 
+def _check(name: str, x1: Tensor, in1: int, x2: Tensor, in2: int) -> None:
+    if x1.dim() == 0 or x1.size(-1) != in1:
+        raise ValueError(f"{name}: x1 must have trailing size {in1}, got shape {list(x1.shape)}")
+    if x2.dim() == 0 or x2.size(-1) != in2:
+        raise ValueError(f"{name}: x2 must have trailing size {in2}, got shape {list(x2.shape)}")
+    if not (x1.is_floating_point() and x2.is_floating_point()):
+        raise TypeError(f"{name}: x1 and x2 must have a floating dtype, got {x1.dtype} and {x2.dtype}")
+
+
 class Merge(nn.Module):
     """activation(linear1(x1) + linear2(x2)), with a broadcast add.
 
@@ -22,6 +31,9 @@ class Merge(nn.Module):
         in2: trailing size of `x2`.
         out: trailing size of the result.
         activation: module applied to the sum; None for none. (A module, so that TorchScript takes it.)
+
+    >>> Merge(5, 6, 10)(torch.ones(5, 3, 5), torch.ones(5, 1, 6)).shape
+    torch.Size([5, 3, 10])
     """
 
     def __init__(self, in1: int, in2: int, out: int, activation: nn.Module | None = None) -> None:
@@ -37,44 +49,31 @@ class Merge(nn.Module):
 
         Raises:
             ValueError: an argument's trailing size is not what its linear map takes.
-            RuntimeError: the leading shapes do not broadcast (torch names both).
+            TypeError: an argument does not hold floating-point numbers.
+            RuntimeError: the leading shapes do not broadcast, or without autocast the dtypes differ from the
+                parameters' (torch names both).
         """
-        if x1.dim() == 0 or x1.size(-1) != self.in1:
-            raise ValueError(f"Merge: x1 must have trailing size {self.in1}, got shape {list(x1.shape)}")
-        if x2.dim() == 0 or x2.size(-1) != self.in2:
-            raise ValueError(f"Merge: x2 must have trailing size {self.in2}, got shape {list(x2.shape)}")
+        _check("Merge", x1, self.in1, x2, self.in2)
         merged: Tensor = self.activation(self.linear1(x1) + self.linear2(x2))
         return merged
 
 
-class MergeTiled(nn.Module):
+class MergeTiled(Merge):
     """`Merge` by repetition: expand both inputs, concatenate them, apply one linear map.
 
-    Parameters have the names and shapes of `Merge`'s, so a state dict fits both. The concatenation
-    materialises every repeated row: more memory and more arithmetic for the same result.
+    Same arguments, same parameters, so a state dict fits both. The concatenation materialises every repeated
+    row: more memory and more arithmetic for the same result.
 
-    Args: as for `Merge`.
+    >>> model, twin = Merge(5, 6, 10), MergeTiled(5, 6, 10)
+    >>> twin.load_state_dict(model.state_dict())
+    <All keys matched successfully>
+    >>> x1, x2 = torch.randn(5, 3, 5), torch.randn(5, 1, 6)
+    >>> torch.testing.assert_close(twin(x1, x2), model(x1, x2))
     """
 
-    def __init__(self, in1: int, in2: int, out: int, activation: nn.Module | None = None) -> None:
-        super().__init__()
-        self.in1 = in1
-        self.in2 = in2
-        self.linear1 = nn.Linear(in1, out)
-        self.linear2 = nn.Linear(in2, out)
-        self.activation = nn.Identity() if activation is None else activation
-
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """Merge (*s1, in1) and (*s2, in2) into (*broadcast(s1, s2), out).
-
-        Raises:
-            ValueError: an argument's trailing size is not what its linear map takes.
-            RuntimeError: the leading shapes do not broadcast (torch names both).
-        """
-        if x1.dim() == 0 or x1.size(-1) != self.in1:
-            raise ValueError(f"MergeTiled: x1 must have trailing size {self.in1}, got shape {list(x1.shape)}")
-        if x2.dim() == 0 or x2.size(-1) != self.in2:
-            raise ValueError(f"MergeTiled: x2 must have trailing size {self.in2}, got shape {list(x2.shape)}")
+        """Merge (*s1, in1) and (*s2, in2) into (*broadcast(s1, s2), out); errors as of `Merge`."""
+        _check("MergeTiled", x1, self.in1, x2, self.in2)
         lead = torch.broadcast_tensors(x1[..., 0], x2[..., 0])[0]
         tiled1 = x1.expand(list(lead.shape) + [self.in1])  # noqa: RUF005 - TorchScript has no [*a, b]
         tiled2 = x2.expand(list(lead.shape) + [self.in2])  # noqa: RUF005
@@ -85,7 +84,7 @@ class MergeTiled(nn.Module):
         return merged
 
 
-def _reference(model: Merge | MergeTiled, x1: Tensor, x2: Tensor) -> Tensor:
+def _reference(model: Merge, x1: Tensor, x2: Tensor) -> Tensor:
     def term(x: Tensor, linear: nn.Linear) -> Tensor:
         return (x.unsqueeze(-2) * linear.weight).sum(-1) + linear.bias
 
@@ -115,6 +114,8 @@ MERGE = Spec(
     name="merge",
     summary="two linear maps and a broadcast add",
     source="Effective PyTorch, broadcasting the good and the ugly",
+    formula="y = x1 W1ᵀ + b1 + x2 W2ᵀ + b2",
+    shapes="(..., in1), (..., in2) → (broadcast ..., out)",
     build=partial(Merge, in1=5, in2=6, out=10),
     cases=CASES,
     dtypes="follows",
@@ -139,6 +140,8 @@ MERGE_TILED = Spec(
     name="merge_tiled",
     summary="merge by repeating, concatenating and one linear map",
     source="Effective PyTorch, broadcasting the good and the ugly",
+    formula="y = (x1, x2) (W1, W2)ᵀ + b1 + b2",
+    shapes="(..., in1), (..., in2) → (broadcast ..., out)",
     build=partial(MergeTiled, in1=5, in2=6, out=10),
     cases=CASES,
     dtypes="follows",

@@ -22,7 +22,11 @@ def mlp(inputs: int = 64, hidden: int = 32, outputs: int = 10) -> nn.Sequential:
         outputs: trailing size of the result.
 
     Raises:
-        RuntimeError: on call, if the trailing size is not `inputs` (torch names both).
+        RuntimeError: on call, if the trailing size is not `inputs`, or without autocast the dtype is not that of
+            the parameters (torch names both).
+
+    >>> mlp()(torch.ones(2, 3, 64)).shape
+    torch.Size([2, 3, 10])
     """
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
@@ -43,6 +47,8 @@ SPEC = Spec(
     name="mlp",
     summary="Linear 64 to 32, ReLU, Linear 32 to 10",
     source="Effective PyTorch, encapsulate your model with Modules",
+    formula="y = W2 relu(W1 x + b1) + b2",
+    shapes="(..., 64) → (..., 10)",
     build=mlp,
     cases=(
         Case(name="typical", inputs=partial(_rows, 24), independent_samples=True),

@@ -1,0 +1,150 @@
+"""A layer whose gradient is not its derivative: y = clamp(x, 0, limit), with a leak in backward alone.
+
+Source: an article on automatic mixed precision, "custom gradient module". A unit beyond either bound has the
+derivative zero and no gradient descent brings it back. Here its gradient is multiplied by `leak` instead: the
+derivative of leak·x + (1 − leak)·clamp(x, 0, limit), while forward stays the clamp. No `custom_fwd` is needed:
+nothing in the Function is on an autocast list, so both directions keep the dtype of the input.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.spec import Case, Spec
+
+
+class Clip(torch.autograd.Function):
+    """clamp(x, 0, limit) with gradient 1 within the bounds and `leak` outside; saves one byte per element."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, limit: float, leak: float) -> Tensor:  # noqa: ARG004
+        return torch.clamp(x, 0.0, limit)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:  # noqa: ARG004
+        x, limit, leak = inputs
+        ctx.save_for_backward((x >= 0) & (x <= limit))
+        ctx.leak = leak
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        inside: Tensor = ctx.saved_tensors[0]
+        return torch.where(inside, grad, ctx.leak * grad), None, None
+
+
+@torch.jit.ignore  # type: ignore[untyped-decorator]
+def _clip(x: Tensor, limit: float, leak: float) -> Tensor:
+    y: Tensor = Clip.apply(x, limit, leak)  # type: ignore[no-untyped-call]
+    return y
+
+
+class ClippedReLU(nn.Module):
+    """Clamp to [0, limit]; units beyond the bounds still learn.
+
+    Args:
+        limit: upper bound, positive.
+        leak: what part of the gradient passes outside the bounds, in [0, 1]. 0 is the clamp's own derivative,
+            1 is straight through.
+
+    Raises:
+        ValueError: `limit` or `leak` lies outside its range.
+
+    >>> x = torch.tensor([-1.0, 0.5, 9.0], requires_grad=True)
+    >>> y = ClippedReLU(limit=6.0)(x)
+    >>> y.tolist()
+    [0.0, 0.5, 6.0]
+    >>> torch.autograd.grad(y, x, torch.tensor([10.0, 10.0, 10.0]))[0].tolist()
+    [1.0, 10.0, 1.0]
+    """
+
+    def __init__(self, limit: float = 6.0, leak: float = 0.1) -> None:
+        super().__init__()
+        if not limit > 0:
+            raise ValueError(f"ClippedReLU: limit must be positive, got {limit}")
+        if not 0 <= leak <= 1:
+            raise ValueError(f"ClippedReLU: leak must lie in [0, 1], got {leak}")
+        self.limit = float(limit)
+        self.leak = float(leak)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Clamp x of any shape and floating dtype; the result has both.
+
+        Raises:
+            TypeError: `x` does not hold floating-point numbers.
+        """
+        if not x.is_floating_point():
+            raise TypeError(f"ClippedReLU: x must have a floating dtype, got {x.dtype}")
+        y: Tensor = _clip(x, self.limit, self.leak)
+        return y
+
+
+def clipped_layer(inputs: int = 16, outputs: int = 8, limit: float = 6.0, leak: float = 0.1) -> nn.Sequential:
+    """Build a linear layer and `ClippedReLU`, which map (*, inputs), floating, to (*, outputs).
+
+    Args:
+        inputs: trailing size of the input.
+        outputs: trailing size of the result.
+        limit: upper bound of the result.
+        leak: as for `ClippedReLU`.
+
+    Raises:
+        ValueError: `limit` or `leak` lies outside its range.
+        RuntimeError: on call, if the trailing size is not `inputs` (torch names both).
+
+    >>> clipped_layer(inputs=3, outputs=2)(torch.ones(5, 3)).shape
+    torch.Size([5, 2])
+    """
+    return nn.Sequential(nn.Linear(inputs, outputs), ClippedReLU(limit, leak))
+
+
+def _linear(model: nn.Sequential, x: Tensor) -> Tensor:
+    linear = model[0]
+    assert isinstance(linear, nn.Linear)
+    return torch.einsum("...i,oi->...o", x, linear.weight) + linear.bias
+
+
+def _reference(model: nn.Sequential, x: Tensor) -> Tensor:
+    """The median of 0, the linear layer's result and the limit."""
+    y, clip = _linear(model, x), model[1]
+    assert isinstance(clip, ClippedReLU)
+    return torch.stack((y, torch.zeros_like(y), torch.full_like(y, clip.limit))).sort(0).values[1]
+
+
+def _leaky(model: nn.Sequential, x: Tensor) -> Tensor:
+    """What has the declared gradient as its derivative."""
+    y, clip = _linear(model, x), model[1]
+    assert isinstance(clip, ClippedReLU)
+    return clip.leak * y + (1 - clip.leak) * y.clamp(0, clip.limit)
+
+
+def _rows(count: int, generator: torch.Generator, scale: float = 1.0) -> tuple[Tensor]:
+    return (scale * torch.randn(count, 16, generator=generator),)
+
+
+SPEC = Spec(
+    name="clipped_relu",
+    summary="a linear layer clamped to [0, limit], whose gradient leaks beyond the bounds",
+    source="articles on automatic mixed precision, custom gradient module",
+    formula="y = clamp(x Wᵀ + b, 0, limit); its gradient is that of leak·z + (1 − leak)·clamp(z, 0, limit)",
+    shapes="(..., inputs) → (..., outputs)",
+    build=partial(clipped_layer, limit=0.5),
+    cases=(
+        Case(name="typical", inputs=partial(_rows, 24), independent_samples=True),
+        Case(name="one-row", inputs=partial(_rows, 1), independent_samples=True),
+        Case(name="empty", inputs=partial(_rows, 0)),
+        Case(name="saturated", inputs=partial(_rows, 12, scale=64.0), independent_samples=True),
+        Case(
+            name="non-contiguous",
+            inputs=lambda g: (torch.randn(16, 24, generator=g).t()[::2],),
+            independent_samples=True,
+        ),
+    ),
+    dtypes="follows",
+    one_graph=True,
+    reference=_reference,
+    surrogate_gradient=_leaky,
+)

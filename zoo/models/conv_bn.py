@@ -1,0 +1,163 @@
+"""A small image classifier on convolutions with batch norm, in two steps or fused into one Function.
+
+Source: "Fusing convolution and batch norm using a custom function". Both layers compute the same; the fused
+one saves only the convolution's input and weight for backward, where the two steps also save the
+convolution's result. The norm is that of `batch_norm2d`: batch statistics always, eps outside the root.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.functions.batch_norm2d import batch_norm2d
+from zoo.functions.conv2d import conv2d
+from zoo.functions.fused_conv_bn2d import fused_conv_bn2d
+from zoo.spec import Case, Expect, Spec
+
+
+class ConvNorm(nn.Module):
+    """Convolution without bias, then batch norm, as two Functions.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the result.
+        kernel_size: side of the square kernel.
+        eps: added to the standard deviation.
+
+    >>> ConvNorm(3, 16)(torch.randn(8, 3, 32, 32)).shape
+    torch.Size([8, 16, 30, 30])
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int = 3, eps: float = 1e-3) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, kernel_size))
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, in_channels, h, w), floating, to (batch, out_channels, h - k + 1, w - k + 1)."""
+        return batch_norm2d(conv2d(x, self.weight), self.eps)
+
+
+class FusedConvNorm(ConvNorm):
+    """`ConvNorm` as one Function: same parameters, same result, less memory held for backward.
+
+    >>> FusedConvNorm(3, 16)(torch.randn(8, 3, 32, 32)).shape
+    torch.Size([8, 16, 30, 30])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, in_channels, h, w), floating, to (batch, out_channels, h - k + 1, w - k + 1)."""
+        return fused_conv_bn2d(x, self.weight, self.eps)
+
+
+class ImageClassifier(nn.Module):
+    """Two normed 3x3 convolutions with ReLUs, the mean over the image, a linear layer.
+
+    Args:
+        layer: the normed convolution, `ConvNorm` or `FusedConvNorm`; a state dict fits both.
+        channels: of the images.
+        classes: number of logits.
+
+    >>> ImageClassifier(FusedConvNorm)(torch.randn(4, 1, 8, 8)).shape
+    torch.Size([4, 10])
+    """
+
+    def __init__(self, layer: type[ConvNorm] = FusedConvNorm, channels: int = 1, classes: int = 10) -> None:
+        super().__init__()
+        self.channels = channels
+        self.conv1 = layer(channels, 8)
+        self.conv2 = layer(8, 16)
+        self.linear = nn.Linear(16, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (batch, channels, h, w), floating, to logits (batch, classes).
+
+        Raises:
+            ValueError: `images` has another rank or number of channels, is smaller than 5x5, or leaves a norm
+                fewer than two numbers per channel.
+            TypeError: `images` does not hold floating-point numbers, or without autocast differs in dtype from
+                the parameters.
+        """
+        if images.dim() != 4 or images.size(1) != self.channels or min(images.size(2), images.size(3)) < 5:  # noqa: PLR2004
+            raise ValueError(
+                f"ImageClassifier: images must have shape (batch, {self.channels}, h, w) with h and w at least 5, "
+                f"got {list(images.shape)}"
+            )
+        if not images.is_floating_point():
+            raise TypeError(f"ImageClassifier: images must have a floating dtype, got {images.dtype}")
+        features = torch.relu(self.conv2(torch.relu(self.conv1(images))))
+        logits: Tensor = self.linear(features.mean((2, 3)))
+        return logits
+
+
+def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Every patch times every filter, then the norm from sums of squares."""
+    side = weight.size(2)
+    patches = x.unfold(2, side, 1).unfold(3, side, 1)
+    y = torch.einsum("bchwij,ocij->ohwb", patches, weight)
+    rows = y.flatten(1)
+    centred = rows - rows.mean(1, keepdim=True)
+    deviation = (centred.square().sum(1, keepdim=True) / (rows.size(1) - 1)).sqrt()
+    return (centred / (deviation + eps)).reshape(y.shape).permute(3, 0, 1, 2)
+
+
+def _reference(model: ImageClassifier, images: Tensor) -> Tensor:
+    x = images
+    for conv in (model.conv1, model.conv2):
+        x = _normed(x, conv.weight, conv.eps)
+        x = x * (x > 0)
+    return x.mean((2, 3)) @ model.linear.weight.t() + model.linear.bias
+
+
+def _images(batch: int, side: int, generator: torch.Generator) -> tuple[Tensor]:
+    return (torch.randn(batch, 1, side, side, generator=generator),)
+
+
+_SHARED: dict[str, Any] = {
+    "source": "Fusing convolution and batch norm using a custom function",
+    "formula": "logits = W mean(relu(bn(k₂ ∗ relu(bn(k₁ ∗ x))))) + b, bn(y) = (y − mean y) / (std y + eps)",
+    "shapes": "(batch, channels, h, w) → (batch, classes)",
+    "cases": (
+        Case(name="typical", inputs=partial(_images, 8, 10)),
+        Case(name="one-image", inputs=partial(_images, 1, 12)),
+        Case(
+            name="non-contiguous",
+            inputs=lambda g: (torch.randn(10, 8, 1, 12, generator=g).permute(1, 2, 0, 3)[..., 1:-1],),
+        ),
+    ),
+    "dtypes": "follows",
+    "one_graph": True,
+    "reference": _reference,
+    "expectations": (
+        Expect(
+            outcome="refuses",
+            modes=("scripted",),
+            torch=">=2.15",
+            error="RuntimeError",
+            match="Expression of type dots cannot be used in a type expression",
+            reason="TorchScript no longer takes Function.apply",
+            link="https://github.com/pytorch/pytorch/issues/177239",
+        ),
+    ),
+}
+
+CONV_BN = Spec(
+    name="conv_bn",
+    summary="an image classifier on convolution and batch norm in two steps",
+    build=partial(ImageClassifier, layer=ConvNorm),
+    **_SHARED,
+)
+
+FUSED_CONV_BN = Spec(
+    name="fused_conv_bn",
+    summary="an image classifier on convolution and batch norm fused into one Function",
+    build=partial(ImageClassifier, layer=FusedConvNorm),
+    twin="conv_bn",
+    **_SHARED,
+)

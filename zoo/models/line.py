@@ -1,0 +1,128 @@
+"""A straight line through scalars, y = a·x + b: once on two bare Parameters, once on `nn.Linear(1, 1)`.
+
+Source: "Effective PyTorch", where it is the first model that is fitted. `Affine` and `Line` give the same
+numbers for the same slope and offset; under autocast `Line` is low, for a linear layer is on autocast's
+list, and `Affine` keeps the dtype of its input, for a product and a sum are not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.spec import Case, Spec
+
+
+def _check(name: str, x: Tensor, device: torch.device) -> None:
+    if x.dim() != 1:
+        raise ValueError(f"{name}: x must have shape (n,), got {list(x.shape)}")
+    if not x.is_floating_point():
+        raise TypeError(f"{name}: x must have a floating dtype, got {x.dtype}")
+    if x.device != device:
+        raise ValueError(f"{name}: x must be on {device}, where the parameters are, got {x.device}")
+
+
+class Affine(nn.Module):
+    """y = a·x + b with two scalar Parameters, drawn from a normal distribution.
+
+    >>> line = Affine()
+    >>> line.load_state_dict({"a": torch.tensor(5.0), "b": torch.tensor(3.0)})
+    <All keys matched successfully>
+    >>> line(torch.tensor([0.0, 1.0, 2.0])).tolist()
+    [3.0, 8.0, 13.0]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.randn(()))
+        self.b = nn.Parameter(torch.randn(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x of shape (n,), any floating dtype, to (n,) of the same dtype.
+
+        Raises:
+            ValueError: `x` is not a vector, or not on the device of the parameters.
+            TypeError: `x` does not hold floating-point numbers.
+        """
+        _check("Affine", x, self.a.device)
+        return self.a * x + self.b
+
+
+class Line(nn.Module):
+    """y = a·x + b on `nn.Linear(1, 1)`, every number of x a row of one feature.
+
+    >>> line = Line()
+    >>> line.load_state_dict({"linear.weight": torch.tensor([[5.0]]), "linear.bias": torch.tensor([3.0])})
+    <All keys matched successfully>
+    >>> line(torch.tensor([0.0, 1.0, 2.0])).tolist()
+    [3.0, 8.0, 13.0]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x of shape (n,), floating, to (n,) in its dtype, or in the autocast dtype.
+
+        Raises:
+            ValueError: `x` is not a vector, or not on the device of the parameters.
+            TypeError: `x` does not hold floating-point numbers.
+            RuntimeError: without autocast, `x` and the parameters differ in dtype (torch names both).
+        """
+        _check("Line", x, self.linear.weight.device)
+        y: Tensor = self.linear(x.unsqueeze(1)).squeeze(1)
+        return y
+
+
+def _affine_reference(model: Affine, x: Tensor) -> Tensor:
+    return torch.stack((x, torch.ones_like(x)), 1) @ torch.stack((model.a, model.b))
+
+
+def _line_reference(model: Line, x: Tensor) -> Tensor:
+    return x * model.linear.weight.flatten() + model.linear.bias
+
+
+CASES = (
+    Case(name="typical", inputs=lambda g: (torch.randn(24, generator=g),)),
+    Case(name="one-number", inputs=lambda g: (torch.randn(1, generator=g),)),
+    Case(name="empty", inputs=lambda _: (torch.empty(0),)),
+    Case(name="extreme", inputs=lambda g: (torch.randn(12, generator=g) * torch.logspace(-8, 8, 12, base=2),)),
+    Case(name="non-contiguous", inputs=lambda g: (torch.randn(12, 3, generator=g)[:, 1],)),
+)
+_SHARED: dict[str, Any] = {
+    "source": "Effective PyTorch, PyTorch basics",
+    "cases": CASES,
+    "formula": "y = a·x + b",
+    "shapes": "(n,) → (n,)",
+    "one_graph": True,
+    "twice_differentiable": True,
+}
+
+AFFINE = Spec(
+    name="affine",
+    summary="a straight line on two scalar Parameters",
+    build=Affine,
+    dtypes="input",
+    float32_accurate=(
+        "output",
+        "gradient of x",
+        "gradient of a",
+        "gradient of b",
+        "second gradient of x",
+        "second gradient of a",
+    ),
+    reference=_affine_reference,
+    **_SHARED,
+)
+
+LINE = Spec(
+    name="line",
+    summary="a straight line on nn.Linear(1, 1)",
+    build=Line,
+    dtypes="follows",
+    reference=_line_reference,
+    **_SHARED,
+)

@@ -1,0 +1,71 @@
+"""A parabola as a linear model on features: y = (x², x, 1) · w.
+
+Source: "Effective PyTorch", where three weights are fitted to samples of 5x² + 3.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from zoo.spec import Case, Spec
+
+
+class Quadratic(nn.Module):
+    """y = w₀x² + w₁x + w₂, the weights drawn from a normal distribution.
+
+    >>> parabola = Quadratic()
+    >>> parabola.load_state_dict({"w": torch.tensor([5.0, 0.0, 3.0])})
+    <All keys matched successfully>
+    >>> parabola(torch.tensor([0.0, 1.0, -2.0])).tolist()
+    [3.0, 8.0, 23.0]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x of shape (n,), floating, to (n,) in its dtype, or in the autocast dtype.
+
+        Under float16 autocast the features are low: x beyond ±255 squares to infinity.
+
+        Raises:
+            ValueError: `x` is not a vector, or not on the device of the weights.
+            TypeError: `x` does not hold floating-point numbers.
+            RuntimeError: without autocast, `x` and the weights differ in dtype (torch names both).
+        """
+        if x.dim() != 1:
+            raise ValueError(f"Quadratic: x must have shape (n,), got {list(x.shape)}")
+        if not x.is_floating_point():
+            raise TypeError(f"Quadratic: x must have a floating dtype, got {x.dtype}")
+        if x.device != self.w.device:
+            raise ValueError(f"Quadratic: x must be on {self.w.device}, where the weights are, got {x.device}")
+        features = torch.stack([x * x, x, torch.ones_like(x)], 1)
+        return features @ self.w
+
+
+def _reference(model: Quadratic, x: Tensor) -> Tensor:
+    """Horner's rule."""
+    return (model.w[0] * x + model.w[1]) * x + model.w[2]
+
+
+SPEC = Spec(
+    name="quadratic",
+    summary="a parabola, linear in its three weights",
+    source="Effective PyTorch, PyTorch basics",
+    formula="y = (x², x, 1) · w",
+    shapes="(n,) → (n,)",
+    build=Quadratic,
+    cases=(
+        Case(name="typical", inputs=lambda g: (torch.randn(24, generator=g),)),
+        Case(name="one-number", inputs=lambda g: (torch.randn(1, generator=g),)),
+        Case(name="empty", inputs=lambda _: (torch.empty(0),)),
+        Case(name="extreme", inputs=lambda g: (torch.randn(12, generator=g) * torch.logspace(-6, 5, 12, base=2),)),
+        Case(name="non-contiguous", inputs=lambda g: (torch.randn(12, 3, generator=g)[:, 1],)),
+    ),
+    dtypes="follows",
+    twice_differentiable=True,
+    one_graph=True,
+    reference=_reference,
+)
