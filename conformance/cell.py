@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 from packaging.version import Version
+from torch._functorch import config as functorch_config
 
 from conformance import evaluation, inputs, modes, oracle, reference
 from conformance.axes import MODES, PRECISIONS, Mode, NotProvenError, Precision, Prepared
@@ -51,8 +51,8 @@ def _set_policy() -> None:
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    if Version(torch.__version__).release < (2, 13):
-        os.environ["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"  # pytorch#181564: its key forgets the autocast dtype
+    if Version(torch.__version__).release < (2, 13) and hasattr(functorch_config, "enable_autograd_cache"):
+        functorch_config.enable_autograd_cache = False  # pytorch#181564: its key forgets the autocast dtype
 
 
 class _Clock:

@@ -183,9 +183,6 @@ def _precision(y: torch.Tensor, held: Ruler) -> tuple[Measure, ...]:
     found = []
     for name, bits in tests.items():
         share = dropped_bits_share(y, held.bounds.yardstick, bits, least)
-        if held.baseline is not None and held.baseline.dtype == y.dtype:
-            own = dropped_bits_share(held.baseline, held.bounds.yardstick, bits, least)
-            share = 0.0 if own >= budget.DROPPED_SHARE else share
         share = 0.0 if math.isnan(share) else share
         detail = f"{share:.0%} of its elements went through {name}"
         found.append(Measure("precision", share, math.nextafter(budget.DROPPED_SHARE, 0), detail))

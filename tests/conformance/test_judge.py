@@ -177,6 +177,15 @@ def test_an_expectation_excuses_its_own_outcome_and_no_other(outcome, seen):
         assert (found.status, found.text) == (plain.status, plain.text)
 
 
+def test_a_change_is_excused_where_exactly_it_is_declared():
+    declared = expect("FAIL", tensor="x", gate="structure")
+    assert verdict(finished(tensor(), changed=("x",)), declared).status == "EXPECTED"
+    assert verdict(finished(tensor(), changed=("x", "y")), declared).status == "FAIL"
+    assert verdict(finished(tensor("norm"), changed=("x",)), declared).status == "FAIL"
+    assert verdict(finished(tensor(), changed=("x",)), expect("FAIL", tensor="x")).status == "FAIL"
+    assert verdict(finished(tensor()), declared).status == "STALE"
+
+
 @pytest.mark.parametrize("ending", DEATHS)
 @pytest.mark.parametrize("outcome", ["refuses", "ERROR", "FAIL", "dtype"])
 def test_a_death_is_never_excused_by_an_expectation_of_another_kind(outcome, ending):
