@@ -32,7 +32,12 @@ class UnknownModelError(KeyError):
 
 
 def specs_of(module: ModuleType) -> list[Spec]:
-    """The specs a module defines: its module-level `Spec` values, alone or in a tuple, in file order."""
+    """The specs a module defines: its module-level `Spec` values, alone or in a tuple, in file order.
+
+    >>> from zoo.models import merge
+    >>> [spec.name for spec in specs_of(merge)]
+    ['merge', 'merge_tiled']
+    """
     found: list[Spec] = []
     for value in vars(module).values():
         members = value if isinstance(value, tuple) else (value,)

@@ -32,6 +32,10 @@ class TarImage(NamedTuple):
         image: (3, height, width), uint8, RGB.
         shard: path of the archive.
         member: name in the archive.
+
+    >>> import torch
+    >>> TarImage(torch.zeros(3, 2, 4, dtype=torch.uint8), "days.tar", "monday.png").image.shape
+    torch.Size([3, 2, 4])
     """
 
     image: Tensor

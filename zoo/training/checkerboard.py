@@ -65,7 +65,11 @@ def fit_checkerboard(
 
 
 def pixel_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean binary cross entropy of all pixels, in the target's dtype whatever that of the logits."""
+    """Mean binary cross entropy of all pixels, in the target's dtype whatever that of the logits.
+
+    >>> pixel_loss(torch.zeros(2, dtype=torch.bfloat16), torch.tensor([0.0, 1.0]))
+    tensor(0.6931)
+    """
     return nn.functional.binary_cross_entropy_with_logits(logits.to(target.dtype), target)
 
 
@@ -74,6 +78,13 @@ def save_picture(path: Path, model: nn.Module, size: int) -> None:
 
     Raises:
         ImportError: Pillow is missing; the message names the extra.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     picture = Path(folder, "board.png")
+    ...     save_picture(picture, Checkerboard(channels=4), size=16)
+    ...     picture.read_bytes()[1:4]
+    b'PNG'
     """
     try:
         from PIL import Image  # noqa: PLC0415 -- an extra
@@ -88,7 +99,11 @@ def save_picture(path: Path, model: nn.Module, size: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train from the command line; prints progress, seconds, final loss and skipped steps."""
+    """Train from the command line; prints progress, seconds, final loss and skipped steps.
+
+    >>> main(["--size", "8", "--steps", "1"])  # doctest: +ELLIPSIS
+    loss 0..., 0 steps skipped, ... s
+    """
     parser = argparse.ArgumentParser(prog="python -m zoo.training.checkerboard", description="Learn a chess board.")
     parser.add_argument("--size", type=int, default=512, help="pixels along each side (default: 512)")
     parser.add_argument("--steps", type=int, default=500, help="of Adam (default: 500)")

@@ -18,7 +18,12 @@ RATE = 0.5
 
 
 def noisy_line(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Points (x, y): x uniform in [0, 1), y = 5x + 3 plus normal noise of 0.1; both (count,), float32."""
+    """Points (x, y): x uniform in [0, 1), y = 5x + 3 plus normal noise of 0.1; both (count,), float32.
+
+    >>> x, y = noisy_line(1000, torch.Generator().manual_seed(0))
+    >>> round((y - 5 * x).mean().item(), 1)
+    3.0
+    """
     x = torch.rand(count, generator=generator)
     return x, 5 * x + 3 + 0.1 * torch.randn(count, generator=generator)
 

@@ -13,7 +13,12 @@ from zoo.training.step import Fit, fit, loss_curve, squared_error
 
 
 def parabola(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Points (x, y): x uniform in [−2, 2), y = 5x² + 3; both (count,), float32."""
+    """Points (x, y): x uniform in [−2, 2), y = 5x² + 3; both (count,), float32.
+
+    >>> x, y = parabola(8, torch.Generator().manual_seed(0))
+    >>> torch.equal(y, 5 * x * x + 3)
+    True
+    """
     x = 4 * torch.rand(count, generator=generator) - 2
     return x, 5 * x * x + 3
 

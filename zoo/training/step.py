@@ -31,6 +31,9 @@ class Step:
     Attributes:
         loss: before the step, a scalar without history, in the loss's own dtype.
         skipped: a gradient was infinite or NaN, so the parameters stayed as they were.
+
+    >>> Step(torch.tensor(0.5), skipped=False).loss.item()
+    0.5
     """
 
     loss: Tensor
@@ -105,6 +108,9 @@ class Fit:
         losses: (steps,) before each step, in the loss's dtype, on its device.
         skipped: number of steps skipped for gradients that were not finite.
         seconds: wall-clock time of all steps, the first and slowest included.
+
+    >>> Fit(torch.tensor([2.0, 1.0]), skipped=0, seconds=0.1).losses[-1].item()
+    1.0
     """
 
     losses: Tensor
