@@ -15,9 +15,9 @@ MODULES = {
     for path in (ROOT / package).rglob("*.py")
 }
 BELOW = {  # what a file of each folder of the zoo may know; files of one folder do not know each other
-    "functions": (),
-    "ops": (),
-    "models": ("functions", "ops"),
+    "functions": ("known", "custom_ops"),
+    "ops": ("known",),
+    "models": ("known", "functions", "ops"),
     "training": ("models", "training.step"),
     "counterexamples": ("functions", "ops", "models", "training", "data"),
     "probes": ("probe", "functions", "models"),

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Expect, Spec
+from zoo.custom_ops import map_by_sample, map_elementwise
+from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
+from zoo.spec import Case, Spec
 
 
 class CubeBackward(torch.autograd.Function):
@@ -55,6 +57,9 @@ def cube(x: Tensor) -> Tensor:
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
+
+    >>> cube(torch.tensor([-3.0, 0.5]))
+    tensor([-27.0000,   0.1250])
     """
     if not x.is_floating_point():
         raise TypeError(f"cube: x must have a floating dtype, got {x.dtype}")
@@ -91,13 +96,20 @@ def _backward(ctx: Any, grad: Tensor) -> Tensor:
 
 
 _cube.register_autograd(_backward, setup_context=Cube.setup_context)
+map_elementwise(_cube)
+map_by_sample(_cube_backward)
 
 
 def cube_op(x: Tensor) -> Tensor:
     """`cube` as an operator of torch.library, which torch.jit can also save; same contract.
 
+    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+
     Raises:
         TypeError: `x` does not hold floating-point numbers.
+
+    >>> cube_op(torch.tensor([-3.0, 0.5]))
+    tensor([-27.0000,   0.1250])
     """
     if not x.is_floating_point():
         raise TypeError(f"cube_op: x must have a floating dtype, got {x.dtype}")
@@ -121,6 +133,8 @@ SPEC = Spec(
     name="cube",
     summary="x³, with a Function for its backward",
     source="Double backward with custom functions, backward with a Function of its own",
+    formula="y = x³",
+    shapes="(...) → (...)",
     build=lambda: cube,
     cases=CASES,
     dtypes="input",
@@ -128,23 +142,15 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    expectations=(
-        Expect(
-            outcome="refuses",
-            modes=("scripted",),
-            torch=">=2.15",
-            error="RuntimeError",
-            match="Expression of type dots cannot be used in a type expression",
-            reason="TorchScript no longer takes Function.apply",
-            link="https://github.com/pytorch/pytorch/issues/177239",
-        ),
-    ),
+    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
 )
 
 OP = Spec(
     name="cube_op",
     summary="x³ as a custom operator",
     source="Double backward with custom functions, backward with a Function of its own",
+    formula="y = x³",
+    shapes="(...) → (...)",
     build=lambda: cube_op,
     cases=CASES,
     dtypes="input",

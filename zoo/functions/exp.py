@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Expect, Spec
+from zoo.custom_ops import map_elementwise
+from zoo.known import FUNCTION_APPLY_REFUSED
+from zoo.spec import Case, Spec
 
 
 class Exp(torch.autograd.Function):
@@ -36,6 +38,9 @@ def exp(x: Tensor) -> Tensor:
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
+
+    >>> exp(torch.tensor([0.0, 1.0]))
+    tensor([1.0000, 2.7183])
     """
     if not x.is_floating_point():
         raise TypeError(f"exp: x must have a floating dtype, got {x.dtype}")
@@ -54,13 +59,19 @@ def _(x: Tensor) -> Tensor:
 
 
 _exp.register_autograd(Exp.backward, setup_context=Exp.setup_context)
+map_elementwise(_exp)
 
 
 def exp_op(x: Tensor) -> Tensor:
     """`exp` as an operator of torch.library, which torch.jit can also save; same contract.
 
+    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+
     Raises:
         TypeError: `x` does not hold floating-point numbers.
+
+    >>> exp_op(torch.tensor([0.0, 1.0]))
+    tensor([1.0000, 2.7183])
     """
     if not x.is_floating_point():
         raise TypeError(f"exp_op: x must have a floating dtype, got {x.dtype}")
@@ -88,6 +99,8 @@ SPEC = Spec(
     name="exp",
     summary="exp(x), saving the output",
     source="Double backward with custom functions, saving the outputs",
+    formula="y = exp(x)",
+    shapes="(...) → (...)",
     build=lambda: exp,
     cases=CASES,
     dtypes="input",
@@ -95,23 +108,15 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    expectations=(
-        Expect(
-            outcome="refuses",
-            modes=("scripted",),
-            torch=">=2.15",
-            error="RuntimeError",
-            match="Expression of type dots cannot be used in a type expression",
-            reason="TorchScript no longer takes Function.apply",
-            link="https://github.com/pytorch/pytorch/issues/177239",
-        ),
-    ),
+    expectations=(FUNCTION_APPLY_REFUSED,),
 )
 
 OP = Spec(
     name="exp_op",
     summary="exp(x) as a custom operator",
     source="Double backward with custom functions, saving the outputs",
+    formula="y = exp(x)",
+    shapes="(...) → (...)",
     build=lambda: exp_op,
     cases=CASES,
     dtypes="input",

@@ -3,6 +3,7 @@
 Source: an article on automatic mixed precision. Under autocast the input is cast up and forward runs with
 autocast off; the output stays float32, for autocast casts nothing back. Without autocast the decorator does
 nothing, and the output has the dtype of the input. The decorators name one device type: one class each.
+The cast needs a forward with a `ctx`, which `vmap` and `torch.func` refuse; the operator casts in its own kernel.
 """
 
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.custom_ops import map_elementwise, run_in_autocast
 from zoo.spec import Case, Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
@@ -54,10 +56,54 @@ def exp_fp32(x: Tensor) -> Tensor:
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
+        RuntimeError: it stands under `vmap` or a transform of `torch.func`.
+
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     exp_fp32(torch.tensor([0.0, 1.0], dtype=torch.bfloat16))
+    tensor([1.0000, 2.7183])
     """
     if not x.is_floating_point():
         raise TypeError(f"exp_fp32: x must have a floating dtype, got {x.dtype}")
     result: Tensor = _apply(x)
+    return result
+
+
+@torch.library.custom_op("torch_conformance::exp_fp32", mutates_args=())
+def _operator(x: Tensor) -> Tensor:
+    return torch.exp(x)
+
+
+@_operator.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(output)
+
+
+def _backward(ctx: Any, grad: Tensor) -> Tensor:
+    y: Tensor = ctx.saved_tensors[0]
+    return y * grad
+
+
+_operator.register_autograd(_backward, setup_context=_save)
+map_elementwise(_operator)
+run_in_autocast("exp_fp32", torch.float32)
+
+
+def exp_fp32_op(x: Tensor) -> Tensor:
+    """`exp_fp32` as an operator of torch.library, which torch.jit can also save; contract of `exp_fp32`.
+
+    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     exp_fp32_op(torch.tensor([0.0, 1.0], dtype=torch.bfloat16))
+    tensor([1.0000, 2.7183])
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"exp_fp32_op: x must have a floating dtype, got {x.dtype}")
+    result: Tensor = torch.ops.torch_conformance.exp_fp32(x)
     return result
 
 
@@ -71,21 +117,35 @@ def _wide(generator: torch.Generator) -> tuple[Tensor]:
     return (torch.linspace(-12, 12, 24).reshape(4, 6) + torch.rand(4, 6, generator=generator),)
 
 
+CASES = (
+    Case(name="typical", inputs=lambda g: (torch.randn(4, 6, generator=g),)),
+    Case(name="extreme", inputs=_wide),
+    Case(name="single", inputs=lambda g: (torch.rand(1, 1, generator=g),)),
+    Case(name="empty", inputs=lambda _: (torch.empty(0, 6),)),
+    Case(name="non-contiguous", inputs=lambda g: (torch.randn(6, 8, generator=g).t()[::2],)),
+)
+_SHARED: dict[str, Any] = {
+    "source": "articles on automatic mixed precision, cast_inputs",
+    "formula": "y = exp(x)",
+    "shapes": "(...) → (...)",
+    "cases": CASES,
+    "dtypes": "float32",
+    "twice_differentiable": True,
+    "one_graph": True,
+    "float32_accurate": ("output", "gradient of x", "second gradient of x"),
+    "reference": _reference,
+}
+
 SPEC = Spec(
     name="exp_fp32",
     summary="exp in float32 under autocast, by custom_fwd(cast_inputs=float32)",
-    source="articles on automatic mixed precision, cast_inputs",
     build=lambda: exp_fp32,
-    cases=(
-        Case(name="typical", inputs=lambda g: (torch.randn(4, 6, generator=g),)),
-        Case(name="extreme", inputs=_wide),
-        Case(name="single", inputs=lambda g: (torch.rand(1, 1, generator=g),)),
-        Case(name="empty", inputs=lambda _: (torch.empty(0, 6),)),
-        Case(name="non-contiguous", inputs=lambda g: (torch.randn(6, 8, generator=g).t()[::2],)),
-    ),
-    dtypes="float32",
-    twice_differentiable=True,
-    one_graph=True,
-    float32_accurate=("output", "gradient of x", "second gradient of x"),
-    reference=_reference,
+    **_SHARED,
+)
+OP = Spec(
+    name="exp_fp32_op",
+    summary="exp_fp32 as a custom operator with an autocast kernel",
+    build=lambda: exp_fp32_op,
+    twin="exp_fp32",
+    **_SHARED,
 )

@@ -1,33 +1,55 @@
 """y = a b under autocast, a Function that runs in the ambient precision: `custom_fwd` without `cast_inputs`.
 
 Source: two articles on automatic mixed precision, one of them on `custom_bwd`. `custom_fwd` records the state
-of autocast, and `custom_bwd` restores it for backward, wherever that runs. The leaves are saved as they came,
-and autograd returns their gradients in their own dtype. Both decorators name one device type: one class each.
+of autocast on `ctx`, and `custom_bwd` restores it for backward, wherever that runs. Recording is all that the
+former does here, so it stands on `setup_context`, and forward has no `ctx`, as `vmap` and `torch.func.grad` want
+it. The leaves are saved as they came, and autograd returns their gradients in their own dtype.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.spec import Case, Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
 
 
+def _check(caller: str, a: Tensor, b: Tensor) -> None:
+    if not a.is_floating_point():
+        raise TypeError(f"{caller}: a must have a floating dtype, got {a.dtype}")
+    if not b.is_floating_point():
+        raise TypeError(f"{caller}: b must have a floating dtype, got {b.dtype}")
+    if a.dim() != 2 or b.dim() != 2 or a.size(1) != b.size(0):  # noqa: PLR2004
+        raise ValueError(f"{caller}: want shapes (n, k) and (k, m), got {list(a.shape)} and {list(b.shape)}")
+    if a.device != b.device:
+        raise ValueError(f"{caller}: b must be on the device of a, {a.device}, got {b.device}")
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype != b.dtype and not torch.is_autocast_enabled(a.device.type):
+        raise TypeError(f"matmul_amp: b must have the dtype of a, {a.dtype}, outside autocast, got {b.dtype}")
+    return a @ b
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = ctx.saved_tensors
+    return grad @ b.t(), a.t() @ grad
+
+
 def _function(device_type: str) -> type[torch.autograd.Function]:
     class MatmulAmp(torch.autograd.Function):
-        @staticmethod
-        @torch.amp.custom_fwd(device_type=device_type)  # type: ignore[untyped-decorator]
-        def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-            ctx.save_for_backward(a, b)
-            return a @ b
-
-        @staticmethod
-        @torch.amp.custom_bwd(device_type=device_type)  # type: ignore[untyped-decorator]
-        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-            a, b = ctx.saved_tensors
-            return grad @ b.t(), a.t() @ grad
+        generate_vmap_rule = True
+        forward = staticmethod(_product)
+        setup_context = staticmethod(torch.amp.custom_fwd(_save, device_type=device_type))
+        backward = staticmethod(torch.amp.custom_bwd(_backward, device_type=device_type))
 
     return MatmulAmp
 
@@ -46,18 +68,50 @@ def matmul_amp(a: Tensor, b: Tensor) -> Tensor:
 
     Args:
         a: (n, k), floating.
-        b: (k, m), floating; without autocast, of the dtype of `a`.
+        b: (k, m), floating, on the device of `a`; without autocast, of the dtype of `a`.
 
     Returns:
         (n, m), in the autocast dtype, or theirs without autocast (and for float64, which autocast leaves be).
+        `vmap` and `torch.func.grad` take it.
 
     Raises:
-        ValueError: they are not two matrices whose inner sizes agree.
-        RuntimeError: their dtypes differ and autocast is off.
+        ValueError: they are not two matrices whose inner sizes agree, or their devices differ.
+        TypeError: a dtype is not floating, or the two differ and autocast is off.
+
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     matmul_amp(torch.ones(1, 3), torch.ones(3, 2))
+    tensor([[3., 3.]], dtype=torch.bfloat16)
     """
-    if a.dim() != 2 or b.dim() != 2 or a.size(1) != b.size(0):  # noqa: PLR2004
-        raise ValueError(f"matmul_amp: want shapes (n, k) and (k, m), got {list(a.shape)} and {list(b.shape)}")
+    _check("matmul_amp", a, b)
     result: Tensor = _apply(a, b)
+    return result
+
+
+_operator = torch.library.custom_op("torch_conformance::matmul_amp", _product, mutates_args=())
+_operator.register_fake(_product)
+
+
+def _operator_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.autocast(grad.device.type, enabled=False):  # all three have the dtype the product was taken in
+        return _backward(ctx, grad)
+
+
+_operator.register_autograd(_operator_backward, setup_context=_save)
+map_by_sample(_operator)
+run_in_autocast("matmul_amp")
+
+
+def matmul_amp_op(a: Tensor, b: Tensor) -> Tensor:
+    """`matmul_amp` as an operator of torch.library, which torch.jit can also save; contract of `matmul_amp`.
+
+    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     matmul_amp_op(torch.ones(1, 3), torch.ones(3, 2))
+    tensor([[3., 3.]], dtype=torch.bfloat16)
+    """
+    _check("matmul_amp_op", a, b)
+    result: Tensor = torch.ops.torch_conformance.matmul_amp(a, b)
     return result
 
 
@@ -69,19 +123,33 @@ def _matrices(n: int, k: int, m: int, generator: torch.Generator) -> tuple[Tenso
     return torch.randn(n, k, generator=generator), torch.randn(k, m, generator=generator)
 
 
+CASES = (
+    Case(name="typical", inputs=partial(_matrices, 6, 8, 5)),
+    Case(name="one-by-one", inputs=partial(_matrices, 1, 1, 1)),
+    Case(name="empty", inputs=partial(_matrices, 0, 8, 5)),
+    Case(name="non-contiguous", inputs=lambda g: tuple(x.t() for x in reversed(_matrices(5, 8, 6, g)))),
+)
+_SHARED: dict[str, Any] = {
+    "source": "articles on automatic mixed precision, custom_bwd",
+    "formula": "y = a b",
+    "shapes": "(n, k), (k, m) → (n, m)",
+    "cases": CASES,
+    "dtypes": "follows",
+    "twice_differentiable": True,
+    "one_graph": True,
+    "reference": _reference,
+}
+
 SPEC = Spec(
     name="matmul_amp",
     summary="matrix product in the ambient precision, by custom_fwd and custom_bwd",
-    source="articles on automatic mixed precision, custom_bwd",
     build=lambda: matmul_amp,
-    cases=(
-        Case(name="typical", inputs=lambda g: _matrices(6, 8, 5, g)),
-        Case(name="one-by-one", inputs=lambda g: _matrices(1, 1, 1, g)),
-        Case(name="empty", inputs=lambda g: _matrices(0, 8, 5, g)),
-        Case(name="non-contiguous", inputs=lambda g: tuple(x.t() for x in reversed(_matrices(5, 8, 6, g)))),
-    ),
-    dtypes="follows",
-    twice_differentiable=True,
-    one_graph=True,
-    reference=_reference,
+    **_SHARED,
+)
+OP = Spec(
+    name="matmul_amp_op",
+    summary="matmul_amp as a custom operator with an autocast kernel",
+    build=lambda: matmul_amp_op,
+    twin="matmul_amp",
+    **_SHARED,
 )

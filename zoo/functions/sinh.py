@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Expect, Spec
+from zoo.custom_ops import map_elementwise
+from zoo.known import FUNCTION_APPLY_REFUSED
+from zoo.spec import Case, Spec
 
 
 class Sinh(torch.autograd.Function):
@@ -43,6 +45,9 @@ def sinh(x: Tensor) -> Tensor:
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
+
+    >>> sinh(torch.tensor([0.0, 1.0]))
+    tensor([0.0000, 1.1752])
     """
     if not x.is_floating_point():
         raise TypeError(f"sinh: x must have a floating dtype, got {x.dtype}")
@@ -62,13 +67,19 @@ def _(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 _sinh.register_autograd(Sinh.backward, setup_context=Sinh.setup_context)
+map_elementwise(_sinh)
 
 
 def sinh_op(x: Tensor) -> Tensor:
     """`sinh` as an operator of torch.library, which torch.jit can also save; same contract.
 
+    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+
     Raises:
         TypeError: `x` does not hold floating-point numbers.
+
+    >>> sinh_op(torch.tensor([0.0, 1.0]))
+    tensor([0.0000, 1.1752])
     """
     if not x.is_floating_point():
         raise TypeError(f"sinh_op: x must have a floating dtype, got {x.dtype}")
@@ -95,6 +106,8 @@ SPEC = Spec(
     name="sinh",
     summary="sinh(x), intermediates returned",
     source="Double backward with custom functions, saving intermediate results",
+    formula="y = (exp(x) - exp(-x)) / 2",
+    shapes="(...) → (...)",
     build=lambda: sinh,
     cases=CASES,
     dtypes="input",
@@ -102,23 +115,15 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    expectations=(
-        Expect(
-            outcome="refuses",
-            modes=("scripted",),
-            torch=">=2.15",
-            error="RuntimeError",
-            match="Expression of type dots cannot be used in a type expression",
-            reason="TorchScript no longer takes Function.apply",
-            link="https://github.com/pytorch/pytorch/issues/177239",
-        ),
-    ),
+    expectations=(FUNCTION_APPLY_REFUSED,),
 )
 
 OP = Spec(
     name="sinh_op",
     summary="sinh(x) as a custom operator",
     source="Double backward with custom functions, saving intermediate results",
+    formula="y = (exp(x) - exp(-x)) / 2",
+    shapes="(...) → (...)",
     build=lambda: sinh_op,
     cases=CASES,
     dtypes="input",

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Expect, Spec
+from zoo.custom_ops import map_elementwise
+from zoo.known import FUNCTION_APPLY_REFUSED
+from zoo.spec import Case, Spec
 
 
 class Square(torch.autograd.Function):
@@ -36,6 +38,9 @@ def square(x: Tensor) -> Tensor:
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
+
+    >>> square(torch.tensor([-3.0, 0.5]))
+    tensor([9.0000, 0.2500])
     """
     if not x.is_floating_point():
         raise TypeError(f"square: x must have a floating dtype, got {x.dtype}")
@@ -54,13 +59,19 @@ def _(x: Tensor) -> Tensor:
 
 
 _square.register_autograd(Square.backward, setup_context=Square.setup_context)
+map_elementwise(_square)
 
 
 def square_op(x: Tensor) -> Tensor:
     """`square` as an operator of torch.library, which torch.jit can also save; same contract.
 
+    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+
     Raises:
         TypeError: `x` does not hold floating-point numbers.
+
+    >>> square_op(torch.tensor([-3.0, 0.5]))
+    tensor([9.0000, 0.2500])
     """
     if not x.is_floating_point():
         raise TypeError(f"square_op: x must have a floating dtype, got {x.dtype}")
@@ -84,6 +95,8 @@ SPEC = Spec(
     name="square",
     summary="x², saving the input",
     source="Double backward with custom functions, saving the inputs",
+    formula="y = x²",
+    shapes="(...) → (...)",
     build=lambda: square,
     cases=CASES,
     dtypes="input",
@@ -91,23 +104,15 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    expectations=(
-        Expect(
-            outcome="refuses",
-            modes=("scripted",),
-            torch=">=2.15",
-            error="RuntimeError",
-            match="Expression of type dots cannot be used in a type expression",
-            reason="TorchScript no longer takes Function.apply",
-            link="https://github.com/pytorch/pytorch/issues/177239",
-        ),
-    ),
+    expectations=(FUNCTION_APPLY_REFUSED,),
 )
 
 OP = Spec(
     name="square_op",
     summary="x² as a custom operator",
     source="Double backward with custom functions, saving the inputs",
+    formula="y = x²",
+    shapes="(...) → (...)",
     build=lambda: square_op,
     cases=CASES,
     dtypes="input",

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from zoo.functions.batch_norm2d import batch_norm2d
 from zoo.functions.conv2d import conv2d
 from zoo.functions.fused_conv_bn2d import fused_conv_bn2d
-from zoo.spec import Case, Expect, Spec
+from zoo.known import FUNCTION_APPLY_REFUSED
+from zoo.spec import Case, Spec
 
 
 class ConvNorm(nn.Module):
@@ -134,17 +135,7 @@ _SHARED: dict[str, Any] = {
     "dtypes": "follows",
     "one_graph": True,
     "reference": _reference,
-    "expectations": (
-        Expect(
-            outcome="refuses",
-            modes=("scripted",),
-            torch=">=2.15",
-            error="RuntimeError",
-            match="Expression of type dots cannot be used in a type expression",
-            reason="TorchScript no longer takes Function.apply",
-            link="https://github.com/pytorch/pytorch/issues/177239",
-        ),
-    ),
+    "expectations": (FUNCTION_APPLY_REFUSED,),
 }
 
 CONV_BN = Spec(

@@ -1,0 +1,87 @@
+"""What operators of torch.library need beside their mathematics: a rule for `vmap`, and a kernel for autocast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NAMESPACE = "torch_conformance"
+AUTOCAST_KEYS = ("AutocastCPU", "AutocastCUDA", "AutocastMPS", "AutocastXPU")
+LIBRARY = torch.library.Library(NAMESPACE, "IMPL")  # kernels live as long as this does
+
+
+def map_elementwise(operator: Any) -> None:
+    """Let `vmap` call an elementwise operator of one tensor on the whole batch at once.
+
+    Args:
+        operator: as `torch.library.custom_op` returns it.
+
+    >>> from zoo.functions.square import square_op
+    >>> torch.vmap(square_op)(torch.tensor([[1.0], [3.0]])).tolist()
+    [[1.0], [9.0]]
+    """
+
+    def rule(_info: Any, in_dims: tuple[int, ...], x: Tensor) -> tuple[Any, Any]:
+        out = operator(x)
+        return out, in_dims[0] if isinstance(out, Tensor) else tuple(in_dims[0] for _ in out)
+
+    _register(operator, rule)
+
+
+def map_by_sample(operator: Any) -> None:
+    """Let `vmap` call an operator once for each sample.
+
+    Args:
+        operator: as `torch.library.custom_op` returns it; it returns one tensor.
+
+    >>> from zoo.functions.matmul_amp import matmul_amp_op
+    >>> torch.vmap(matmul_amp_op, in_dims=(0, None))(torch.ones(4, 1, 3), torch.ones(3, 2)).shape
+    torch.Size([4, 1, 2])
+    """
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        def sample(i: int) -> list[Any]:
+            return [arg if dim is None else arg.select(dim, i) for arg, dim in zip(args, in_dims, strict=True)]
+
+        return torch.stack([operator(*sample(i)) for i in range(info.batch_size)]), 0
+
+    _register(operator, rule)
+
+
+def _register(operator: Any, rule: Any) -> None:
+    if hasattr(torch.library, "register_vmap"):  # torch 2.4 has the loop by sample built in, and warns of it
+        operator.register_vmap(rule)
+
+
+def run_in_autocast(name: str, dtype: torch.dtype | None = None) -> None:
+    """Let an operator run in autocast's dtype where autocast is on.
+
+    `torch.library.register_autocast` takes one dtype for all calls, and is younger than torch 2.6. float64 is
+    left as it is, as autocast itself leaves it.
+
+    Args:
+        name: of the operator, in this namespace.
+        dtype: to run in whatever autocast's is; None for autocast's at the call.
+
+    >>> from zoo.functions.matmul_amp import matmul_amp_op
+    >>> with torch.autocast("cpu", dtype=torch.float16):
+    ...     matmul_amp_op(torch.ones(1, 3), torch.ones(3, 2)).dtype
+    torch.float16
+    """
+    operator = getattr(getattr(torch.ops, NAMESPACE), name)
+
+    def kernel(*args: Any) -> Any:
+        device_type = next(arg.device.type for arg in args if isinstance(arg, Tensor))
+        wanted = dtype or torch.get_autocast_dtype(device_type)
+        with torch.autocast(device_type, enabled=False):
+            return operator(*(arg.to(wanted) if _is_cast(arg) else arg for arg in args))
+
+    for key in AUTOCAST_KEYS:
+        if hasattr(torch._C.DispatchKey, key):  # noqa: SLF001 -- torch 2.4 has none for MPS
+            LIBRARY.impl(name, kernel, key)
+
+
+def _is_cast(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64

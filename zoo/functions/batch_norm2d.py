@@ -1,0 +1,194 @@
+"""out = (x - mean) / (√var + ε), mean and unbiased variance over batch and space, as a Function.
+
+Source: "Fusing convolution and batch norm using a custom function". ε stands outside the root and the variance
+divides by n - 1, where `F.batch_norm` has ε inside and divides by n: at ε = 1e-3 they differ by up to 1e-2 on
+unit data, by design. With c = x - mean, s = √var and d = s + ε the gradient is
+(g - mean(g)) / d - (c / s) Σ(g c) / (d² (n - 1)). In a constant channel c and s are 0 and so is the second
+term: the limit, and the true derivative there. Differentiable once; asked for more, it refuses.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
+from zoo.spec import Case, Spec
+
+SPACE = (0, 2, 3)
+
+
+def _check(caller: str, x: Tensor, eps: float) -> None:
+    if not x.is_floating_point():
+        raise TypeError(f"{caller}: x must have a floating dtype, got {x.dtype}")
+    if x.dim() != 4:  # noqa: PLR2004
+        raise ValueError(f"{caller}: x must have shape (batch, channels, height, width), got {list(x.shape)}")
+    if x.size(0) * x.size(2) * x.size(3) < 2:  # noqa: PLR2004
+        raise ValueError(f"{caller}: x must hold at least 2 values per channel, got shape {list(x.shape)}")
+    if not eps > 0:
+        raise ValueError(f"{caller}: eps must be positive, got {eps}")
+
+
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Centred values and standard deviation, in float32 at least."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    var, mean = torch.var_mean(wide, dim=SPACE, keepdim=True)
+    return wide - mean, var.sqrt()
+
+
+def _norm(x: Tensor, eps: float) -> Tensor:
+    centred, std = _statistics(x)
+    return (centred / (std + eps)).to(x.dtype)
+
+
+def _gradient(grad: Tensor, x: Tensor, eps: float) -> Tensor:
+    centred, std = _statistics(x)
+    grad, scale, count = grad.to(centred.dtype), std + eps, x.size(0) * x.size(2) * x.size(3)
+    direct = (grad - grad.mean(SPACE, keepdim=True)) / scale
+    slope = (grad * centred).sum(SPACE, keepdim=True) / (scale * scale * (count - 1))
+    return (direct - torch.where(std > 0, centred / std, 0) * slope).to(x.dtype)
+
+
+class BatchNorm2dBackward(torch.autograd.Function):
+    """The gradient of x; has none itself, and says so when asked."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, x: Tensor, eps: float) -> Tensor:
+        return _gradient(grad, x, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+        """Save nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> None:  # noqa: ARG004
+        raise RuntimeError("batch_norm2d: can be differentiated once only, got a second derivative")
+
+
+class BatchNorm2d(torch.autograd.Function):
+    """The norm with `BatchNorm2dBackward` as its gradient; saves x."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, eps: float) -> Tensor:
+        return _norm(x, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:  # noqa: ARG004
+        x, ctx.eps = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        gradient: Tensor = BatchNorm2dBackward.apply(grad, ctx.saved_tensors[0], ctx.eps)  # type: ignore[no-untyped-call]
+        return gradient, None
+
+
+def batch_norm2d(x: Tensor, eps: float = 1e-3) -> Tensor:
+    """Normalise each channel by its own mean and standard deviation in this batch.
+
+    Args:
+        x: (batch, channels, height, width), floating, at least two values per channel.
+        eps: added to the standard deviation; positive.
+
+    Returns:
+        The shape and dtype of `x`, computed in float32 at least. `vmap` and `torch.func.grad` take it.
+
+    Raises:
+        TypeError: `x` does not hold floating-point numbers.
+        ValueError: the rank of `x` is not 4, a channel holds fewer than two values (one has no unbiased
+            variance), or `eps` is not positive.
+        RuntimeError: a second derivative is asked for.
+
+    >>> batch_norm2d(torch.tensor([-1.0, 0.0, 1.0]).reshape(1, 1, 1, 3), eps=1.0)
+    tensor([[[[-0.5000,  0.0000,  0.5000]]]])
+    """
+    _check("batch_norm2d", x, eps)
+    result: Tensor = BatchNorm2d.apply(x, eps)  # type: ignore[no-untyped-call]
+    return result
+
+
+_backward_operator = torch.library.custom_op("torch_conformance::batch_norm2d_backward", _gradient, mutates_args=())
+_backward_operator.register_fake(_gradient)
+_operator = torch.library.custom_op("torch_conformance::batch_norm2d", _norm, mutates_args=())
+_operator.register_fake(_norm)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    gradient: Tensor = torch.ops.torch_conformance.batch_norm2d_backward(grad, ctx.saved_tensors[0], ctx.eps)
+    return gradient, None
+
+
+_operator.register_autograd(_backward, setup_context=BatchNorm2d.setup_context)
+if hasattr(torch.library, "register_vmap"):  # older torch loops, and warns
+
+    @_operator.register_vmap
+    def _(info: Any, in_dims: tuple[int, None], x: Tensor, eps: float) -> tuple[Tensor, int]:  # noqa: ARG001
+        channels = x.movedim(in_dims[0], 1)
+        return _operator(channels.flatten(1, 2), eps).unflatten(1, channels.shape[1:3]), 1
+
+
+def batch_norm2d_op(x: Tensor, eps: float = 1e-3) -> Tensor:
+    """`batch_norm2d` as an operator of torch.library, which torch.jit can also save; contract of `batch_norm2d`.
+
+    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834). A script
+    that was saved and loaded asks for `eps`: torch.jit does not save defaults.
+
+    >>> batch_norm2d_op(torch.tensor([-1.0, 0.0, 1.0]).reshape(1, 1, 1, 3), eps=1.0)
+    tensor([[[[-0.5000,  0.0000,  0.5000]]]])
+    """
+    _check("batch_norm2d_op", x, eps)
+    result: Tensor = torch.ops.torch_conformance.batch_norm2d(x, eps)
+    return result
+
+
+def _reference(_model: object, x: Tensor) -> Tensor:
+    """Channel by channel, from the length of the vector of centred values."""
+    rows = x.movedim(1, 0).flatten(1)
+    centred = rows - rows.sum(1, keepdim=True) / rows.size(1)
+    std = centred.norm(dim=1, keepdim=True) / (rows.size(1) - 1) ** 0.5
+    result: Tensor = (centred / (std + 1e-3)).reshape(x.movedim(1, 0).shape).movedim(0, 1)
+    return result
+
+
+def _constant_channel(generator: torch.Generator) -> tuple[Tensor]:
+    x = torch.randn(4, 3, 4, 4, generator=generator)
+    x[:, 1] = 0.5
+    return (x,)
+
+
+CASES = (
+    Case(name="typical", inputs=lambda g: (1 + 2 * torch.randn(4, 3, 6, 6, generator=g),)),
+    Case(name="one-image", inputs=lambda g: (torch.randn(1, 3, 4, 4, generator=g),)),
+    Case(name="offset", inputs=lambda g: (32 + 4 * torch.randn(4, 3, 6, 6, generator=g),)),
+    Case(name="constant-channel", inputs=_constant_channel),
+    Case(name="non-contiguous", inputs=lambda g: (torch.randn(4, 6, 12, 3, generator=g).transpose(1, 3)[:, :, ::2],)),
+)
+_SHARED: dict[str, Any] = {
+    "source": "Fusing convolution and batch norm, a backward formula for batch norm",
+    "formula": "out = (x - mean) / (√var + ε), over batch and space, var unbiased",
+    "shapes": "(batch, channels, h, w) → (batch, channels, h, w)",
+    "cases": CASES,
+    "dtypes": "input",
+    "one_graph": True,
+    "float32_accurate": ("output", "gradient of x"),
+    "reference": _reference,
+}
+
+SPEC = Spec(
+    name="batch_norm2d",
+    summary="batch norm with ε outside the root, differentiable once",
+    build=lambda: batch_norm2d,
+    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
+    **_SHARED,
+)
+OP = Spec(
+    name="batch_norm2d_op",
+    summary="batch_norm2d as a custom operator",
+    build=lambda: batch_norm2d_op,
+    twin="batch_norm2d",
+    **_SHARED,
+)

@@ -1,0 +1,192 @@
+"""out = x ⋆ weight, a Function whose gradients are convolutions too: gᵀ back through the weight, and xᵀ ⋆ gᵀ.
+
+Source: "Fusing convolution and batch norm using a custom function". Every output pixel adds its gradient, times
+the weight, to the pixels it saw: a transposed convolution. The weight's gradient correlates input and gradient,
+which is the same convolution with batch and channels exchanged. The pair can be differentiated once: its
+backward is a Function that refuses. `once_differentiable` does so too, but lets a gradient under
+`create_graph=True` pass as a constant where the cotangent is one, and makes zeros of a nested `torch.func.grad`.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from zoo.custom_ops import map_by_sample, run_in_autocast
+from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
+from zoo.spec import Case, Spec
+
+
+def _check(caller: str, x: Tensor, weight: Tensor) -> None:
+    if not x.is_floating_point():
+        raise TypeError(f"{caller}: x must have a floating dtype, got {x.dtype}")
+    if not weight.is_floating_point():
+        raise TypeError(f"{caller}: weight must have a floating dtype, got {weight.dtype}")
+    if x.device != weight.device:
+        raise ValueError(f"{caller}: weight must be on the device of x, {x.device}, got {weight.device}")
+    if x.dim() != 4:  # noqa: PLR2004
+        raise ValueError(f"{caller}: x must have shape (batch, channels, height, width), got {list(x.shape)}")
+    if weight.dim() != 4 or weight.numel() == 0 or weight.size(1) != x.size(1):  # noqa: PLR2004
+        raise ValueError(
+            f"{caller}: weight must have shape (filters, {x.size(1)}, rows, columns), got {list(weight.shape)}"
+        )
+    if weight.size(2) > x.size(2) or weight.size(3) > x.size(3):
+        raise ValueError(
+            f"{caller}: weight must have a kernel of at most {x.size(2)} x {x.size(3)}, the image of x, "
+            f"got {weight.size(2)} x {weight.size(3)}"
+        )
+
+
+def _convolution(x: Tensor, weight: Tensor) -> Tensor:
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(f"conv2d: weight must have the dtype of x, {x.dtype}, outside autocast, got {weight.dtype}")
+    return functional.conv2d(x, weight)
+
+
+def _gradients(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Of x and weight, in the precision forward ran in, whatever autocast says by now."""
+    with torch.autocast(grad.device.type, enabled=False):
+        x, weight = x.to(grad.dtype), weight.to(grad.dtype)
+        of_x = functional.conv_transpose2d(grad, weight)
+        if x.size(0) == 0:  # the batch plays the channels below, and a convolution needs one
+            return of_x, torch.zeros_like(weight)
+        of_weight = functional.conv2d(x.transpose(0, 1), grad.transpose(0, 1)).transpose(0, 1)
+        return of_x, of_weight.contiguous()
+
+
+class Conv2dBackward(torch.autograd.Function):
+    """The gradients of x and weight; has none itself, and says so when asked."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return _gradients(grad, x, weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        """Save nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> None:  # noqa: ARG004
+        raise RuntimeError("conv2d: can be differentiated once only, got a second derivative")
+
+
+class Conv2d(torch.autograd.Function):
+    """Convolution with `Conv2dBackward` as its gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor) -> Tensor:
+        return _convolution(x, weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        gradients: tuple[Tensor, Tensor] = Conv2dBackward.apply(grad, x, weight)  # type: ignore[no-untyped-call]
+        return gradients
+
+
+def conv2d(x: Tensor, weight: Tensor) -> Tensor:
+    """Two-dimensional convolution without bias or padding, with stride 1.
+
+    Args:
+        x: (batch, channels, height, width), floating.
+        weight: (filters, channels, rows, columns), on the device of `x` and, without autocast, of its dtype.
+
+    Returns:
+        (batch, filters, height - rows + 1, width - columns + 1), in the autocast dtype, or theirs without
+        autocast. `vmap` and `torch.func.grad` take it.
+
+    Raises:
+        TypeError: a dtype is not floating, or the two differ without autocast.
+        ValueError: a rank, the channels, the kernel's size or the device does not fit.
+        RuntimeError: a second derivative is asked for.
+
+    >>> conv2d(torch.ones(1, 2, 3, 3), torch.ones(1, 2, 2, 2))
+    tensor([[[[8., 8.],
+              [8., 8.]]]])
+    """
+    _check("conv2d", x, weight)
+    result: Tensor = Conv2d.apply(x, weight)  # type: ignore[no-untyped-call]
+    return result
+
+
+_backward_operator = torch.library.custom_op("torch_conformance::conv2d_backward", _gradients, mutates_args=())
+_backward_operator.register_fake(_gradients)
+_operator = torch.library.custom_op("torch_conformance::conv2d", _convolution, mutates_args=())
+_operator.register_fake(_convolution)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    gradients: tuple[Tensor, Tensor] = torch.ops.torch_conformance.conv2d_backward(grad, *ctx.saved_tensors)
+    return gradients
+
+
+_operator.register_autograd(_backward, setup_context=Conv2d.setup_context)
+map_by_sample(_operator)
+run_in_autocast("conv2d")
+
+
+def conv2d_op(x: Tensor, weight: Tensor) -> Tensor:
+    """`conv2d` as an operator of torch.library, which torch.jit can also save; contract of `conv2d`.
+
+    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+
+    >>> conv2d_op(torch.ones(1, 2, 3, 3), torch.ones(1, 2, 2, 2)).shape
+    torch.Size([1, 1, 2, 2])
+    """
+    _check("conv2d_op", x, weight)
+    result: Tensor = torch.ops.torch_conformance.conv2d(x, weight)
+    return result
+
+
+def _reference(_model: object, x: Tensor, weight: Tensor) -> Tensor:
+    """Sum over every window."""
+    windows = x.unfold(2, weight.size(2), 1).unfold(3, weight.size(3), 1)
+    return torch.einsum("bchwij,fcij->bfhw", windows, weight)
+
+
+def _draw(x: tuple[int, ...], weight: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return torch.randn(x, generator=generator), torch.randn(weight, generator=generator)
+
+
+def _strided(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x, weight = _draw((4, 8, 8, 3), (3, 3, 3, 5), generator)
+    return x.permute(0, 3, 1, 2)[:, :, ::2], weight.permute(3, 0, 2, 1)
+
+
+CASES = (
+    Case(name="typical", inputs=partial(_draw, (4, 3, 8, 8), (5, 3, 3, 3))),
+    Case(name="pointwise", inputs=partial(_draw, (4, 3, 5, 5), (2, 3, 1, 1))),
+    Case(name="one-window", inputs=partial(_draw, (4, 3, 4, 4), (2, 3, 4, 4))),
+    Case(name="rectangles", inputs=partial(_draw, (2, 2, 4, 7), (3, 2, 3, 2))),
+    Case(name="one-image", inputs=partial(_draw, (1, 1, 4, 4), (1, 1, 2, 2))),
+    Case(name="empty", inputs=partial(_draw, (0, 3, 8, 8), (5, 3, 3, 3))),
+    Case(name="non-contiguous", inputs=_strided),
+)
+_SHARED: dict[str, Any] = {
+    "source": "Fusing convolution and batch norm, a backward formula for convolution",
+    "formula": "out[b, f, i, j] = Σ x[b, c, i + k, j + l] weight[f, c, k, l] over c, k, l",
+    "shapes": "(batch, channels, h, w), (filters, channels, k, l) → (batch, filters, h - k + 1, w - l + 1)",
+    "cases": CASES,
+    "dtypes": "follows",
+    "one_graph": True,
+    "reference": _reference,
+}
+
+SPEC = Spec(
+    name="conv2d",
+    summary="convolution with its backward by hand, differentiable once",
+    build=lambda: conv2d,
+    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
+    **_SHARED,
+)
+OP = Spec(name="conv2d_op", summary="conv2d as a custom operator", build=lambda: conv2d_op, twin="conv2d", **_SHARED)

@@ -1,0 +1,227 @@
+"""out = (y - mean) / (√var + ε) with y = x ⋆ weight: convolution and batch norm in one Function.
+
+Source: "Fusing convolution and batch norm using a custom function". Unfused, y is saved for backward; here only
+x and weight are, which are there anyway, and backward convolves again: 100 032 bytes in place of 560 960 for
+8 images of 3 x 32 x 32 and 16 filters of 3 x 3. Compiled, the two convolutions are merged into one and y is saved
+after all; the operator is opaque to that. Mathematics and derivatives are those of `conv2d` and `batch_norm2d`,
+which may be differentiated once: backward is a Function that refuses a second derivative. (`once_differentiable`
+makes zeros of a nested `torch.func.grad`.)
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from zoo.custom_ops import map_by_sample, run_in_autocast
+from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
+from zoo.spec import Case, Spec
+
+SPACE = (0, 2, 3)
+
+
+def _check(caller: str, x: Tensor, weight: Tensor, eps: float) -> None:
+    if not x.is_floating_point():
+        raise TypeError(f"{caller}: x must have a floating dtype, got {x.dtype}")
+    if not weight.is_floating_point():
+        raise TypeError(f"{caller}: weight must have a floating dtype, got {weight.dtype}")
+    if x.device != weight.device:
+        raise ValueError(f"{caller}: weight must be on the device of x, {x.device}, got {weight.device}")
+    if x.dim() != 4:  # noqa: PLR2004
+        raise ValueError(f"{caller}: x must have shape (batch, channels, height, width), got {list(x.shape)}")
+    if weight.dim() != 4 or weight.numel() == 0 or weight.size(1) != x.size(1):  # noqa: PLR2004
+        raise ValueError(
+            f"{caller}: weight must have shape (filters, {x.size(1)}, rows, columns), got {list(weight.shape)}"
+        )
+    height, width = x.size(2) - weight.size(2) + 1, x.size(3) - weight.size(3) + 1
+    if height < 1 or width < 1:
+        raise ValueError(
+            f"{caller}: weight must have a kernel of at most {x.size(2)} x {x.size(3)}, the image of x, "
+            f"got {weight.size(2)} x {weight.size(3)}"
+        )
+    if x.size(0) * height * width < 2:  # noqa: PLR2004
+        raise ValueError(f"{caller}: x must give at least 2 values per filter, got shape {list(x.shape)}")
+    if not eps > 0:
+        raise ValueError(f"{caller}: eps must be positive, got {eps}")
+
+
+def _statistics(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Centred values and standard deviation, in float32 at least."""
+    wide = y.to(torch.promote_types(y.dtype, torch.float32))
+    var, mean = torch.var_mean(wide, dim=SPACE, keepdim=True)
+    return wide - mean, var.sqrt()
+
+
+def _fused(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(
+            f"fused_conv_bn2d: weight must have the dtype of x, {x.dtype}, outside autocast, got {weight.dtype}"
+        )
+    y = functional.conv2d(x, weight)
+    centred, std = _statistics(y)
+    return (centred / (std + eps)).to(y.dtype)
+
+
+def _norm_gradient(grad: Tensor, y: Tensor, eps: float) -> Tensor:
+    centred, std = _statistics(y)
+    grad, scale, count = grad.to(centred.dtype), std + eps, y.size(0) * y.size(2) * y.size(3)
+    direct = (grad - grad.mean(SPACE, keepdim=True)) / scale
+    slope = (grad * centred).sum(SPACE, keepdim=True) / (scale * scale * (count - 1))
+    return (direct - torch.where(std > 0, centred / std, 0) * slope).to(y.dtype)
+
+
+def _gradients(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Of x and weight, in the precision forward ran in, whatever autocast says by now."""
+    with torch.autocast(grad.device.type, enabled=False):
+        x, weight = x.to(grad.dtype), weight.to(grad.dtype)
+        of_y = _norm_gradient(grad, functional.conv2d(x, weight), eps)
+        of_weight = functional.conv2d(x.transpose(0, 1), of_y.transpose(0, 1)).transpose(0, 1)
+        return functional.conv_transpose2d(of_y, weight), of_weight.contiguous()
+
+
+class FusedConvBN2dBackward(torch.autograd.Function):
+    """The gradients of x and weight; has none itself, and says so when asked."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return _gradients(grad, x, weight, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        """Save nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> None:  # noqa: ARG004
+        raise RuntimeError("fused_conv_bn2d: can be differentiated once only, got a second derivative")
+
+
+class FusedConvBN2d(torch.autograd.Function):
+    """Convolution and norm, with `FusedConvBN2dBackward` as the gradient; saves x and weight."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return _fused(x, weight, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:  # noqa: ARG004
+        x, weight, ctx.eps = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        of_x, of_weight = FusedConvBN2dBackward.apply(grad, *ctx.saved_tensors, ctx.eps)  # type: ignore[no-untyped-call]
+        return of_x, of_weight, None
+
+
+def fused_conv_bn2d(x: Tensor, weight: Tensor, eps: float = 1e-3) -> Tensor:
+    """Convolve without bias or padding, with stride 1, and normalise each filter's output over the batch.
+
+    Args:
+        x: (batch, channels, height, width), floating.
+        weight: (filters, channels, rows, columns), on the device of `x` and, without autocast, of its dtype.
+        eps: added to the standard deviation; positive.
+
+    Returns:
+        (batch, filters, height - rows + 1, width - columns + 1), in the autocast dtype, or theirs without
+        autocast; the norm is computed in float32 at least. `vmap` and `torch.func.grad` take it.
+
+    Raises:
+        TypeError: a dtype is not floating, or the two differ without autocast.
+        ValueError: a rank, the channels, the kernel's size or the device does not fit, a filter gives fewer
+            than two values, or `eps` is not positive.
+        RuntimeError: a second derivative is asked for.
+
+    >>> fused_conv_bn2d(torch.tensor([-1.0, 0.0, 1.0]).reshape(1, 1, 1, 3), torch.ones(1, 1, 1, 1), eps=1.0)
+    tensor([[[[-0.5000,  0.0000,  0.5000]]]])
+    """
+    _check("fused_conv_bn2d", x, weight, eps)
+    result: Tensor = FusedConvBN2d.apply(x, weight, eps)  # type: ignore[no-untyped-call]
+    return result
+
+
+_backward_operator = torch.library.custom_op("torch_conformance::fused_conv_bn2d_backward", _gradients, mutates_args=())
+_backward_operator.register_fake(_gradients)
+_operator = torch.library.custom_op("torch_conformance::fused_conv_bn2d", _fused, mutates_args=())
+_operator.register_fake(_fused)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    of_x, of_weight = torch.ops.torch_conformance.fused_conv_bn2d_backward(grad, *ctx.saved_tensors, ctx.eps)
+    return of_x, of_weight, None
+
+
+_operator.register_autograd(_backward, setup_context=FusedConvBN2d.setup_context)
+map_by_sample(_operator)
+run_in_autocast("fused_conv_bn2d")
+
+
+def fused_conv_bn2d_op(x: Tensor, weight: Tensor, eps: float = 1e-3) -> Tensor:
+    """`fused_conv_bn2d` as an operator of torch.library: scripts can be saved, compiled code keeps the saving.
+
+    Contract of `fused_conv_bn2d`, but `torch.func.grad` raises, as it does for all custom operators
+    (pytorch#170834). A script that was saved and loaded asks for `eps`: torch.jit does not save defaults.
+
+    >>> fused_conv_bn2d_op(torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)).shape
+    torch.Size([2, 4, 6, 6])
+    """
+    _check("fused_conv_bn2d_op", x, weight, eps)
+    result: Tensor = torch.ops.torch_conformance.fused_conv_bn2d(x, weight, eps)
+    return result
+
+
+def _reference(_model: object, x: Tensor, weight: Tensor) -> Tensor:
+    """Sum over every window, then channel by channel from the length of the vector of centred values."""
+    windows = x.unfold(2, weight.size(2), 1).unfold(3, weight.size(3), 1)
+    y = torch.einsum("bchwij,fcij->fbhw", windows, weight)
+    rows = y.flatten(1)
+    centred = rows - rows.sum(1, keepdim=True) / rows.size(1)
+    std = centred.norm(dim=1, keepdim=True) / (rows.size(1) - 1) ** 0.5
+    result: Tensor = (centred / (std + 1e-3)).reshape(y.shape).movedim(0, 1)
+    return result
+
+
+def _draw(x: tuple[int, ...], weight: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return torch.randn(x, generator=generator), torch.randn(weight, generator=generator)
+
+
+def _strided(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x, weight = _draw((4, 8, 8, 3), (3, 3, 3, 5), generator)
+    return x.permute(0, 3, 1, 2)[:, :, ::2], weight.permute(3, 0, 2, 1)
+
+
+CASES = (
+    Case(name="typical", inputs=partial(_draw, (4, 3, 8, 8), (5, 3, 3, 3))),
+    Case(name="pointwise", inputs=partial(_draw, (4, 3, 5, 5), (2, 3, 1, 1))),
+    Case(name="one-image", inputs=partial(_draw, (1, 2, 6, 7), (3, 2, 3, 2))),
+    Case(name="non-contiguous", inputs=_strided),
+)
+_SHARED: dict[str, Any] = {
+    "source": "Fusing convolution and batch norm using a custom function",
+    "formula": "out = (y - mean(y)) / (√var(y) + ε), y = x ⋆ weight",
+    "shapes": "(batch, channels, h, w), (filters, channels, k, l) → (batch, filters, h - k + 1, w - l + 1)",
+    "cases": CASES,
+    "dtypes": "follows",
+    "one_graph": True,
+    "reference": _reference,
+}
+
+SPEC = Spec(
+    name="fused_conv_bn2d",
+    summary="convolution and batch norm that save only x and weight, differentiable once",
+    build=lambda: fused_conv_bn2d,
+    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
+    **_SHARED,
+)
+OP = Spec(
+    name="fused_conv_bn2d_op",
+    summary="fused_conv_bn2d as a custom operator",
+    build=lambda: fused_conv_bn2d_op,
+    twin="fused_conv_bn2d",
+    **_SHARED,
+)

@@ -1,0 +1,136 @@
+"""y = max(x, 0), a Function for use under autocast that saves where x is positive: one byte per element.
+
+Source: an article on automatic mixed precision. Its ReLU saves x and clones the gradient to zero part of it; a mask
+is all that backward needs, and the product is a new tensor anyway. `custom_fwd` without `cast_inputs` only records
+the state of autocast on `ctx`, so it may stand on `setup_context` and leave forward without a `ctx`, as `vmap` and
+`torch.func.grad` want it. `custom_bwd` restores that state wherever backward runs.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.custom_ops import map_elementwise
+from zoo.spec import Case, Spec
+
+DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
+
+
+def _relu(x: Tensor) -> Tensor:
+    return x.clamp(min=0)
+
+
+def _save_mask(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(output > 0)
+
+
+def _backward(ctx: Any, grad: Tensor) -> Tensor:
+    positive: Tensor = ctx.saved_tensors[0]
+    return grad * positive
+
+
+def _function(device_type: str) -> type[torch.autograd.Function]:
+    class ReluAmp(torch.autograd.Function):
+        generate_vmap_rule = True
+        forward = staticmethod(_relu)
+        setup_context = staticmethod(torch.amp.custom_fwd(_save_mask, device_type=device_type))
+        backward = staticmethod(torch.amp.custom_bwd(_backward, device_type=device_type))
+
+    return ReluAmp
+
+
+FUNCTIONS = {device_type: _function(device_type) for device_type in DEVICE_TYPES}
+
+
+@torch.jit.ignore  # type: ignore[untyped-decorator]
+def _apply(x: Tensor) -> Tensor:
+    result: Tensor = FUNCTIONS[x.device.type].apply(x)
+    return result
+
+
+def relu_amp(x: Tensor) -> Tensor:
+    """max(x, 0), elementwise, under autocast or not; its slope at 0 is 0.
+
+    Args:
+        x: any shape, floating.
+
+    Returns:
+        The shape and dtype of `x`. `vmap` and `torch.func.grad` take it.
+
+    Raises:
+        TypeError: `x` does not hold floating-point numbers.
+
+    >>> relu_amp(torch.tensor([-1.0, 0.0, 2.0]))
+    tensor([0., 0., 2.])
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"relu_amp: x must have a floating dtype, got {x.dtype}")
+    result: Tensor = _apply(x)
+    return result
+
+
+_operator = torch.library.custom_op("torch_conformance::relu_amp", _relu, mutates_args=())
+_operator.register_fake(_relu)
+_operator.register_autograd(_backward, setup_context=_save_mask)
+map_elementwise(_operator)
+
+
+def relu_amp_op(x: Tensor) -> Tensor:
+    """`relu_amp` as an operator of torch.library, which torch.jit can also save; contract of `relu_amp`.
+
+    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+
+    >>> relu_amp_op(torch.tensor([-1.0, 0.0, 2.0]))
+    tensor([0., 0., 2.])
+    """
+    if not x.is_floating_point():
+        raise TypeError(f"relu_amp_op: x must have a floating dtype, got {x.dtype}")
+    result: Tensor = torch.ops.torch_conformance.relu_amp(x)
+    return result
+
+
+def _reference(_model: object, x: Tensor) -> Tensor:
+    return (x + x.abs()) / 2
+
+
+def _away_from_zero(*shape: int, generator: torch.Generator) -> Tensor:
+    sign = torch.randint(2, shape, generator=generator) * 2.0 - 1
+    return sign * (0.125 + torch.rand(shape, generator=generator))
+
+
+CASES = (
+    Case(name="typical", inputs=lambda g: (_away_from_zero(4, 6, generator=g),)),
+    Case(
+        name="extreme",
+        inputs=lambda g: (_away_from_zero(4, 6, generator=g) * torch.logspace(-8, 14, 6, base=2),),
+    ),
+    Case(name="single", inputs=lambda g: (1 + torch.rand(1, 1, generator=g),)),
+    Case(name="empty", inputs=lambda _: (torch.empty(0, 6),)),
+    Case(name="non-contiguous", inputs=lambda g: (_away_from_zero(6, 8, generator=g).t()[::2],)),
+)
+_SHARED: dict[str, Any] = {
+    "source": "articles on automatic mixed precision, a ReLU of one's own",
+    "formula": "y = max(x, 0)",
+    "shapes": "(...) → (...)",
+    "cases": CASES,
+    "dtypes": "input",
+    "twice_differentiable": True,
+    "one_graph": True,
+    "float32_accurate": ("output", "gradient of x", "second gradient of x"),
+    "reference": _reference,
+}
+
+SPEC = Spec(
+    name="relu_amp",
+    summary="ReLU by custom_fwd and custom_bwd, saving a mask",
+    build=lambda: relu_amp,
+    **_SHARED,
+)
+OP = Spec(
+    name="relu_amp_op",
+    summary="relu_amp as a custom operator",
+    build=lambda: relu_amp_op,
+    twin="relu_amp",
+    **_SHARED,
+)

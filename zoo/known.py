@@ -1,0 +1,23 @@
+"""Divergences that several models have for one reason, each declared once."""
+
+from __future__ import annotations
+
+from zoo.spec import Expect
+
+FUNCTION_APPLY_REFUSED = Expect(
+    outcome="refuses",
+    modes=("scripted",),
+    torch=">=2.15",
+    error="RuntimeError",
+    match="Expression of type dots cannot be used in a type expression",
+    reason="TorchScript no longer takes Function.apply",
+    link="https://github.com/pytorch/pytorch/issues/177239",
+)
+NESTED_FUNCTION_NOT_TRACED = Expect(
+    outcome="VOID",
+    modes=("compiled",),
+    torch="<2.6",
+    match="too many positional arguments",
+    reason="torch.compile could not trace a Function with setup_context inside a backward",
+    link="https://github.com/pytorch/pytorch/issues/118397",
+)
