@@ -1,0 +1,172 @@
+"""The records of known torch faults: what they refuse, how they are found, and what each file must say."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from zoo.probe import NEVER, Probe, find
+from zoo.spec import SpecError
+
+ROOT = Path(__file__).parent.parent.parent
+FILES = sorted((ROOT / "zoo" / "probes").glob("[!_]*.py"))
+GOOD = {
+    "name": "example",
+    "summary": "one line",
+    "issue": "https://github.com/pytorch/pytorch/issues/1",
+    "symptom": "a wrong number",
+    "torch": ">=2.6,<2.15",
+    "checked": ("2.4.1", "2.6.0", "2.15.0"),
+    "observe": lambda: "",
+}
+
+
+def test_a_record_keeps_what_it_is_given():
+    probe = Probe(**GOOD)
+    assert (probe.name, probe.symptom, probe.source, probe.observe()) == ("example", "a wrong number", "", "")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("name", "Example", "probe name 'Example'"),
+        ("name", "two words", "probe name 'two words'"),
+        ("name", 7, "probe name 7"),
+        ("summary", "", "summary: want one line"),
+        ("summary", "two\nlines", "summary: want one line"),
+        ("symptom", "", "symptom: want one line"),
+        ("symptom", None, "symptom: want one line"),
+        ("issue", "", "want an issue, or a source"),
+        ("issue", "#179804", "issue: want a link, got '#179804'"),
+        ("torch", "", "torch: want a range of versions, or 'never'"),
+        ("torch", "2.6", "Invalid specifier"),
+        ("torch", "none", "Invalid specifier"),
+        ("checked", (), "checked: want a tuple"),
+        ("checked", "2.6.0", "checked: want a tuple"),
+        ("checked", ("two",), "Invalid version"),
+        ("checked", ("2.11.0", "2.8.0"), "want rising versions, got 2.11.0, 2.8.0"),
+        ("checked", ("2.8.0", "2.8.0"), "want rising versions"),
+        ("observe", "a string", "observe must be a function, got 'a string'"),
+    ],
+)
+def test_a_field_that_says_nothing_is_refused(field, value, said):
+    with pytest.raises(SpecError, match=said.replace("(", r"\(")):
+        Probe(**{**GOOD, field: value})
+
+
+def test_a_source_stands_in_for_an_issue():
+    assert Probe(**{**GOOD, "issue": "", "source": "seen on two machines"}).source == "seen on two machines"
+
+
+@pytest.mark.parametrize(
+    ("torch", "version", "shows"),
+    [
+        (">=2.6,<2.15", "2.4.1", False),
+        (">=2.6,<2.15", "2.6.0", True),
+        (">=2.6,<2.15", "2.13.0+cpu", True),
+        (">=2.6,<2.15", "2.14.0.dev20260801+cu130", True),
+        (">=2.6,<2.15", "2.15.0", False),
+        (">=2.4", "2.10.0", True),
+        (NEVER, "2.13.0", False),
+    ],
+)
+def test_a_range_is_read_as_pep_440(torch, version, shows):
+    assert Probe(**{**GOOD, "torch": torch}).shows_in(version) is shows
+
+
+def test_every_file_of_the_folder_is_found_under_its_own_name():
+    assert [probe.name for probe in find()] == [path.stem for path in FILES]
+    assert len(FILES) >= 19
+
+
+PROBE_FILE = """
+from zoo.probe import Probe
+PROBE = Probe(name={name!r}, summary="s", source="s", symptom="s", torch="never", checked=("2.4.1",), observe=str)
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A folder of probes; returns a function that writes one file and gives the package's name."""
+    folder = tmp_path / f"probes_{tmp_path.name}"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(stem="", text=""):
+        if stem:
+            (folder / f"{stem}.py").write_text(text)
+        return folder.name
+
+    return write
+
+
+def test_an_empty_package_has_no_probes(package):
+    assert find(package()) == []
+
+
+def test_files_are_found_in_the_order_of_their_names(package):
+    package("second", PROBE_FILE.format(name="second"))
+    assert [p.name for p in find(package("first", PROBE_FILE.format(name="first")))] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "defines no PROBE"),
+        ("PROBE = 7", "defines no PROBE"),
+        ("1 / 0", "does not import: ZeroDivisionError"),
+        (PROBE_FILE.format(name="other"), "named 'other', want 'mine'"),
+        (PROBE_FILE.format(name="Mine"), "does not import: SpecError"),
+    ],
+)
+def test_a_file_without_its_probe_is_refused(package, text, said):
+    with pytest.raises(SpecError, match=said):
+        find(package("mine", text))
+
+
+def test_two_files_cannot_define_one_probe(package):
+    package("mine", PROBE_FILE.format(name="mine"))
+    with pytest.raises(SpecError, match="named 'mine', want 'yours'"):
+        find(package("yours", PROBE_FILE.format(name="mine")))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_says_what_to_do_instead_and_imports_torch_and_the_record_alone(path):
+    tree = ast.parse(path.read_text())
+    assert "\n\nInstead: " in ast.get_docstring(tree)
+    named = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    named |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert {name for name in named if name.partition(".")[0] not in {"torch", *sys.stdlib_module_names}} == {
+        "zoo.probe"
+    }
+
+
+@pytest.mark.parametrize("probe", find(), ids=lambda probe: probe.name)
+def test_a_range_ends_only_at_versions_that_were_run(probe):
+    run = {Version(version).release[:2] for version in probe.checked}
+    ends = SpecifierSet("" if probe.torch == NEVER else probe.torch)
+    assert {Version(end.version).release[:2] for end in ends} <= run
+
+
+def fresh(code):
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.split()
+
+
+def test_the_zoo_reads_no_probe_until_asked_and_reading_loads_no_compiler():
+    code = """
+import sys, zoo
+zoo.list_models()
+print("zoo.probe" in sys.modules, "zoo.probes" in sys.modules)
+before = {"torch._dynamo", "torch._inductor", "torch._functorch.config"} & set(sys.modules)
+from zoo.probe import find
+find()
+print(*({"torch._dynamo", "torch._inductor", "torch._functorch.config"} & set(sys.modules)) - before)
+"""
+    assert fresh(code) == ["False", "False"]

@@ -1,0 +1,55 @@
+"""`torch.export` writes out the forward of a custom Function and drops its backward.
+
+The exported program computes the same, and can be trained, with the derivative of what the forward did
+instead of the gradient that was written for it. Nothing is said.
+
+Instead: make it a `torch.library.custom_op` with `register_autograd`, which the exported program keeps.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.probe import Probe
+
+SYMPTOM = "the custom backward is not called"
+
+
+class Square(torch.autograd.Function):
+    """x², with 7 for a derivative, which no differentiation of the forward gives at 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ARG004
+        return 7 * grad
+
+
+class Squaring(nn.Module):
+    """The Function as a module, which export asks for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x², any shape."""
+        result: Tensor = Square.apply(x)  # type: ignore[no-untyped-call]
+        return result
+
+
+def observe() -> str:
+    exported = torch.export.export(Squaring(), (torch.ones(3),)).module()
+    x, cotangent = torch.ones(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
+    (gradient,) = torch.autograd.grad(exported(x), x, cotangent)
+    return "" if torch.equal(gradient, 7 * cotangent) else SYMPTOM
+
+
+PROBE = Probe(
+    name="export_drops_backward",
+    summary="a custom Function in an exported program that is trained",
+    issue="https://github.com/pytorch/pytorch/issues/106388",
+    symptom=SYMPTOM,
+    torch=">=2.4",
+    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    observe=observe,
+)

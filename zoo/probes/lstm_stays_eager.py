@@ -1,0 +1,39 @@
+"""`torch.compile(nn.LSTM(...))` compiles nothing and runs eagerly, without a word.
+
+Dynamo gives up at nn.RNN, nn.GRU and nn.LSTM. Where one is the whole model there is no code around it to
+compile either, so every call is a plain eager call.
+
+Instead: `fullgraph=True` makes it an error; `torch._dynamo.config.allow_rnn = True` compiles it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.probe import Probe
+
+SYMPTOM = "no graph is compiled"
+
+
+def observe() -> str:
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _example: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compile(nn.LSTM(3, 4), backend=backend)(torch.ones(5, 2, 3))
+    return "" if graphs else SYMPTOM
+
+
+PROBE = Probe(
+    name="lstm_stays_eager",
+    summary="torch.compile of an nn.LSTM",
+    issue="https://github.com/pytorch/pytorch/issues/141184",
+    symptom=SYMPTOM,
+    torch=">=2.4",
+    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    observe=observe,
+)

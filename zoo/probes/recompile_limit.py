@@ -1,0 +1,49 @@
+"""Past the recompile limit a compiled function runs eagerly, and only a line in the log says so.
+
+Every new shape, dtype, grad mode or autocast state may compile anew; after eight the function is given up.
+Results stay right. Speed, and every test of the compiled mode, is lost without an error.
+
+Instead: `fullgraph=True` makes the limit an error, and so does
+`torch._dynamo.config.fail_on_recompile_limit_hit` from 2.8; `torch._dynamo.reset()` starts the count again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.probe import Probe
+
+SYMPTOM = "eager runs in place of the compiled function"
+CALLS = 20
+
+
+def observe() -> str:
+    ran = []
+
+    def backend(graph: torch.fx.GraphModule, _example: list[Tensor]) -> Callable[..., Any]:
+        def call(*inputs: Any) -> Any:
+            ran.append(graph)
+            return graph.forward(*inputs)
+
+        return call
+
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    compiled = torch.compile(doubled, backend=backend, dynamic=False)
+    for size in range(2, 2 + CALLS):
+        compiled(torch.ones(size))
+    return SYMPTOM if len(ran) < CALLS else ""
+
+
+PROBE = Probe(
+    name="recompile_limit",
+    summary="a compiled function called with more shapes than the recompile limit",
+    source="https://docs.pytorch.org/docs/main/user_guide/torch_compiler/compile/programming_model.recompilation.html",
+    symptom=SYMPTOM,
+    torch=">=2.4",
+    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    observe=observe,
+)

@@ -1,0 +1,36 @@
+"""A round trip through bfloat16 written on purpose disappears when Inductor fuses it.
+
+`x.to(torch.bfloat16).float()` rounds x; eager does so, the fused kernel keeps the float32 value. Simulated
+quantisation, and every comparison with a low-precision run, then measure something else.
+
+Instead: set `torch._inductor.config.emulate_precision_casts = True`, which acts on the CPU from 2.13, or
+round in a `torch.library.custom_op`.
+"""
+
+import torch
+from torch import Tensor
+
+from zoo.probe import Probe
+
+SYMPTOM = "the values are not rounded"
+FINE = 1 + 2**-12  # float32 holds it; bfloat16 makes it 1
+
+
+def observe() -> str:
+    def rounded_twice(x: Tensor) -> Tensor:
+        return x.to(torch.bfloat16).float() * 2
+
+    out = torch.compile(rounded_twice)(torch.full((64,), FINE))
+    return "" if torch.equal(out, torch.full((64,), 2.0)) else SYMPTOM
+
+
+PROBE = Probe(
+    name="round_trip_removed",
+    summary="an explicit cast to bfloat16 and back, compiled",
+    issue="https://github.com/pytorch/pytorch/pull/179572",
+    source="https://github.com/pytorch/pytorch/pull/181583, on the CPU's side of it",
+    symptom=SYMPTOM,
+    torch=">=2.4",
+    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    observe=observe,
+)

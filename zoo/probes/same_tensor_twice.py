@@ -1,0 +1,50 @@
+"""A custom Function that is called with the same tensor twice yields, once compiled, one of the two gradients.
+
+The gradient of f(x, x) is the sum of both places'; the tracer merges the two arguments and keeps one of them.
+A square written as `Product.apply(x, x)` gets half its gradient, and nothing is said.
+
+Instead: pass `x.clone()` in the second place, or stay away from the versions that show it.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.probe import Probe
+
+SYMPTOM = "the gradient of one place is lost"
+
+
+class Product(torch.autograd.Function):
+    """a * b, with gradients 2 and 3, so that the sum tells which of them arrived."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:  # noqa: ARG004
+        return a * b
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG004
+        return 2 * grad, 3 * grad
+
+
+def observe() -> str:
+    def square(x: Tensor) -> Tensor:
+        result: Tensor = Product.apply(x, x)  # type: ignore[no-untyped-call]
+        return result
+
+    x, cotangent = torch.ones(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
+    out = torch.compile(square, backend="aot_eager")(x)
+    (gradient,) = torch.autograd.grad(out, x, cotangent)
+    return "" if torch.equal(gradient, 5 * cotangent) else SYMPTOM
+
+
+PROBE = Probe(
+    name="same_tensor_twice",
+    summary="the compiled gradient of a custom Function called with one tensor twice",
+    issue="https://github.com/pytorch/pytorch/issues/183604",
+    symptom=SYMPTOM,
+    torch=">=2.11,<2.13",
+    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    observe=observe,
+)

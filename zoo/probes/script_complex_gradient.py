@@ -1,0 +1,40 @@
+"""Gradients of complex numbers are wrong in a scripted function from its second call on.
+
+TorchScript differentiates by formulas of its own, which leave out the complex conjugate. The first call is
+profiled and differentiated by autograd, and is right; the error of the later ones is of the gradient's size.
+Under autocast even a single product is enough. Nothing is said.
+
+Instead: keep complex arithmetic out of scripted functions that are trained.
+"""
+
+import torch
+from torch import Tensor
+
+from zoo.probe import Probe
+
+SYMPTOM = "the gradient changes from the first call to the third, and is wrong"
+
+
+def wave(x: Tensor) -> Tensor:
+    return torch.exp(x * x).real
+
+
+def observe() -> str:
+    scripted, cotangent = torch.jit.script(wave), torch.tensor([1.0, 2.0])
+    x = torch.tensor([0.5 + 0.5j, 0.25 - 1.0j], requires_grad=True)
+    for _ in range(3):
+        (gradient,) = torch.autograd.grad(scripted(x), x, cotangent)
+    exact = x.detach().to(torch.complex128).requires_grad_()
+    (truth,) = torch.autograd.grad(wave(exact), exact, cotangent.double())
+    return SYMPTOM if (gradient - truth).norm() > truth.norm() / 10 else ""
+
+
+PROBE = Probe(
+    name="script_complex_gradient",
+    summary="gradients of complex numbers in a scripted function",
+    issue="https://github.com/pytorch/pytorch/issues/154324",
+    symptom=SYMPTOM,
+    torch=">=2.4",
+    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    observe=observe,
+)

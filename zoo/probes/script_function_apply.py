@@ -1,0 +1,57 @@
+"""`torch.jit.script` refuses functions that call a custom autograd.Function.
+
+Up to 2.13 `apply` became a call back into Python, with the right gradient. In 2.15 scripting reads the class
+and stumbles over the annotation of `input_grad_buffers`, which torch.autograd.Function gained since.
+
+Instead: put the call into a function marked `torch.jit.ignore`, or make it a `torch.library.custom_op`, the
+only form that a script can also save.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.probe import Probe
+
+SYMPTOM = "scripting stumbles over torch.autograd.Function"
+
+
+class Square(torch.autograd.Function):
+    """x², with 7 for a derivative, which no differentiation of the forward gives."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ARG004
+        return 7 * grad
+
+
+def square(x: Tensor) -> Tensor:
+    result: Tensor = Square.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+def observe() -> str:
+    try:
+        scripted = torch.jit.script(square)
+    except RuntimeError as problem:
+        if "input_grad_buffers" in str(problem):
+            return SYMPTOM
+        raise
+    x, cotangent = torch.ones(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
+    (gradient,) = torch.autograd.grad(scripted(x), x, cotangent)
+    return "" if torch.equal(gradient, 7 * cotangent) else "the custom backward is not called"
+
+
+PROBE = Probe(
+    name="script_function_apply",
+    summary="a custom Function called in a scripted function",
+    issue="https://github.com/pytorch/pytorch/pull/196491",
+    symptom=SYMPTOM,
+    torch=">=2.15",
+    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    observe=observe,
+)

@@ -1,0 +1,38 @@
+"""`autocast(enabled=False)` inside a scripted function does not stop the caller's autocast.
+
+The two keep separate states: the block switches off the scripted casts, the dispatcher goes on with its own.
+What was meant to run in float32 runs in bfloat16, and nothing is said.
+
+Instead: switch autocast off around the call, outside the script.
+"""
+
+import torch
+from torch import Tensor
+
+from zoo.probe import Probe
+
+SYMPTOM = "a product where autocast is off is bfloat16"
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return torch.mm(x, y)
+
+
+def observe() -> str:
+    scripted, x = torch.jit.script(product), torch.ones(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        dtype = scripted(x, x).dtype
+    return SYMPTOM if dtype == torch.bfloat16 else ""
+
+
+PROBE = Probe(
+    name="script_ignores_disabled_autocast",
+    summary="autocast(enabled=False) inside a scripted function",
+    issue="https://github.com/pytorch/pytorch/pull/81747",
+    source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/JIT-AUTOCAST.md",
+    symptom=SYMPTOM,
+    torch=">=2.4",
+    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    observe=observe,
+)

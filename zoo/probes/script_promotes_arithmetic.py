@@ -1,0 +1,37 @@
+"""Arithmetic on low-precision values gives float32 in a scripted function under autocast, but not in eager.
+
+The scripted autocast pass does not know the dtypes and promotes where it is in doubt: after a bfloat16
+product, `z * 2`, `z + z` and `z ** 2` come out as float32. More precise, more memory, and a dtype that the
+next layer may not expect.
+
+Instead: cast the result to the dtype you want.
+"""
+
+import torch
+from torch import Tensor
+
+from zoo.probe import Probe
+
+SYMPTOM = "twice a bfloat16 product is float32"
+
+
+def doubled(x: Tensor, y: Tensor) -> Tensor:
+    return torch.mm(x, y) * 2
+
+
+def observe() -> str:
+    scripted, x = torch.jit.script(doubled), torch.ones(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        asked, got = doubled(x, x).dtype, scripted(x, x).dtype
+    return SYMPTOM if (asked, got) == (torch.bfloat16, torch.float32) else ""
+
+
+PROBE = Probe(
+    name="script_promotes_arithmetic",
+    summary="the dtype of arithmetic in a scripted function under autocast",
+    source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/JIT-AUTOCAST.md",
+    symptom=SYMPTOM,
+    torch=">=2.4",
+    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    observe=observe,
+)

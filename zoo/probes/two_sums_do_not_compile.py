@@ -1,0 +1,41 @@
+"""Two sums of one low-precision tensor over the same axis do not compile on the CPU.
+
+Inductor merges them into one kernel and declares the cast accumulator twice; the C++ compiler refuses:
+"conflicting declaration 'auto at_BFloat16_tmp_acc0_vec'". The backward of a broadcast add under autocast
+contains such a pair: a gradient keeps the axis that the bias's gradient drops.
+
+Instead: sum in float32 (`x.float().sum(0)`), or compile with `backend="aot_eager"`.
+"""
+
+import torch
+from torch import Tensor
+
+from zoo.probe import Probe
+
+SYMPTOM = "the C++ compiler refuses the kernel"
+
+
+def observe() -> str:
+    def sums(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.sum(0), x.sum(0, keepdim=True)
+
+    x = torch.ones(16, 16, dtype=torch.bfloat16)
+    try:
+        first, second = torch.compile(sums)(x)
+    except Exception as problem:
+        if "conflicting declaration" in str(problem):
+            return SYMPTOM
+        raise
+    right = torch.equal(first, torch.full_like(first, 16)) and torch.equal(first, second[0])
+    return "" if right else "the sums are wrong"
+
+
+PROBE = Probe(
+    name="two_sums_do_not_compile",
+    summary="two sums of one bfloat16 or float16 tensor, compiled for the CPU",
+    source="no report found; pytorch#159245 has the message, from a float32 model",
+    symptom=SYMPTOM,
+    torch=">=2.4",
+    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    observe=observe,
+)
