@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance.axes import PRECISIONS, Precision
 from conformance.budget import NOISE
 from conformance.inputs import is_rounded
+from conformance.opaque import implementation
 
 RUNS = 8
 KINKED_RUNS = 20  # of a low precision behind a kink: a unit that an honest run flips escapes a probe in 3 of 5
@@ -56,7 +57,7 @@ class Rounding(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._low = self._unit = noise * precision.unit
         self._generator = generator
-        self._hooks: tuple[Any, ...] = ()
+        self._hooks: list[tuple[Any, ...]] = []  # of every time it was entered; it enters itself
 
     def __enter__(self) -> Self:
         def narrow(*_: Any) -> None:
@@ -65,19 +66,23 @@ class Rounding(TorchDispatchMode):
         def widen(*_: Any) -> None:
             self._unit = 0.0
 
-        self._hooks = (register_optimizer_step_pre_hook(widen), register_optimizer_step_post_hook(narrow))
+        self._hooks.append((register_optimizer_step_pre_hook(widen), register_optimizer_step_post_hook(narrow)))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *problem: object) -> None:
         super().__exit__(*problem)  # type: ignore[no-untyped-call]
-        for hook in self._hooks:
+        for hook in self._hooks.pop():
             hook.remove()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        inner = implementation(func)
+        if inner is not None:
+            with self:
+                return inner(*args, **kwargs)
         name = func.overloadpacket.__name__.rstrip("_")
         if func.is_view or name in MOVES or not _has_rounded((args, kwargs)) or _adds_single_terms(name, func, args):
             return func(*args, **kwargs)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import zoo
 from conformance import sampling
 from conformance.axes import PRECISIONS
 from conformance.inputs import cotangent, representable, seeded
@@ -38,6 +39,13 @@ def test_an_evaluation_is_kinked_where_the_model_is(build, kinked):
     question = oracle.question(oracle.spec.cases[0], 0)
     with KinkWatch() as watch:
         oracle.answer(question)
+    assert watch.kinked is kinked
+
+
+@pytest.mark.parametrize(("name", "kinked"), [("relu_amp_op", True), ("exp_op", False)])
+def test_an_operator_written_in_python_is_looked_into(name, kinked):
+    with KinkWatch() as watch:
+        zoo.create_model(name)(torch.linspace(-1, 1, 6, dtype=torch.float64))
     assert watch.kinked is kinked
 
 

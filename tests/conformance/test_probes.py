@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import zoo
 from conformance.axes import PRECISIONS
 from conformance.budget import NOISE
 from conformance.inputs import seeded
@@ -97,6 +98,32 @@ def test_what_rounds_is_moved_a_little(x, rounding):
     wanted, found = rounding(x), probe(rounding, x)
     far = float((found - wanted).norm() / wanted.norm())
     assert 0.01 * ETA < far < 10 * ETA
+
+
+def test_what_an_operator_written_in_python_does_inside_is_perturbed(x):
+    function, operator = zoo.create_model("batch_norm2d"), zoo.create_model("batch_norm2d_op")
+    images = x.reshape(2, 4, 4, 4)
+    for run in range(3):
+        assert torch.equal(probe(function, images, run=run), probe(operator, images, run=run))
+    assert not torch.equal(probe(operator, images), operator(images))
+
+
+def test_an_optimisers_step_rounds_to_float32(x):
+    def stepped(optimizer_of):
+        w = nn.Parameter(torch.full_like(x, 2.0))
+        optimizer = optimizer_of([w])
+        w.grad = torch.ones_like(w)
+        optimizer.step()
+        return w.detach()
+
+    def descent(parameters):
+        return torch.optim.SGD(parameters, lr=1.0)
+
+    strays = (probe(stepped, descent) - 1).abs().max()
+    assert 0 < strays < 32 * PRECISIONS["fp32"].unit
+    before = torch.optim.SGD([nn.Parameter(x.clone())], lr=1.0)
+    before.step()  # the hooks are gone
+    assert (probe(lambda: x * 2) - x * 2).abs().max() > 2.0**-10
 
 
 def test_operands_are_never_written(x):
