@@ -149,7 +149,10 @@ def test_archives_chained_into_one_file_are_refused(tmp_path, write_tar):
     assert walk_until_error(path)[1].endswith("data behind the end-of-archive blocks")
 
 
-@pytest.mark.parametrize("data", [b"", b"no tar" * 500, gzip.compress(bytes(5000)), bytes(511)])
+NO_TAR = {"nothing": b"", "text": b"no tar" * 500, "gzip": gzip.compress(bytes(5000)), "half a block": bytes(511)}
+
+
+@pytest.mark.parametrize("data", NO_TAR.values(), ids=NO_TAR)
 def test_what_is_no_uncompressed_archive_says_so(tmp_path, data):
     (tmp_path / "x.tar").write_bytes(data)
     with pytest.raises(ValueError, match=r"x\.tar does not start as an uncompressed tar archive does: "):

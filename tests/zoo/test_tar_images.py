@@ -199,15 +199,20 @@ from zoo.data import TarImageDataset
 items = iter(DataLoader(TarImageDataset(sys.argv[1:]), batch_size=None, num_workers=2))
 print(next(items).member)
 os.kill(items._workers[1].pid, signal.SIGKILL)
-print(len(list(items)))
+try:
+    print(len(list(items)))
+except (RuntimeError, EOFError, OSError) as problem:  # from the loader's signal handler, or the dead worker's pipe
+    print(type(problem).__name__, problem, flush=True)
+    os._exit(1)
 """
 
 
 def test_a_killed_worker_is_an_error_and_no_hang(shards):
     command = [sys.executable, "-c", KILL, *map(str, shards((60,)))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (1, "0.png\n")
-    assert re.search(r"RuntimeError: DataLoader worker \(pid.*(killed by signal|exited unexpectedly)", done.stderr)
+    assert done.returncode == 1, done.stderr
+    told = r"0.png\n(RuntimeError DataLoader worker \(pid.*(killed by signal|exited unexpectedly)|EOFError|Connection)"
+    assert re.match(told, done.stdout), done.stdout + done.stderr
 
 
 STREAM = """
