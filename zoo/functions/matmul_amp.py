@@ -6,6 +6,7 @@ former does here, so it stands on `setup_context`, and forward has no `ctx`, as 
 it. The leaves are saved as they came, and autograd returns their gradients in their own dtype.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.custom_ops import map_by_sample, run_in_autocast
-from zoo.spec import Case, Spec
+from zoo.spec import Case, Expect, Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
 
@@ -139,11 +140,20 @@ _SHARED: dict[str, Any] = {
     "one_graph": True,
     "reference": _reference,
 }
+_SECOND_LOST = Expect(
+    outcome="FAIL",
+    modes=("compiled",),
+    torch="<2.13",
+    gate="structure",
+    reason="a gradient of compiled code did not require grad, and second derivatives were lost without a word",
+    link="https://github.com/pytorch/pytorch/issues/181581",
+)
 
 SPEC = Spec(
     name="matmul_amp",
     summary="matrix product in the ambient precision, by custom_fwd and custom_bwd",
     build=lambda: matmul_amp,
+    expectations=(_SECOND_LOST,),
     **_SHARED,
 )
 OP = Spec(
@@ -151,5 +161,9 @@ OP = Spec(
     summary="matmul_amp as a custom operator with an autocast kernel",
     build=lambda: matmul_amp_op,
     twin="matmul_amp",
+    expectations=(
+        replace(_SECOND_LOST, torch="<2.6"),
+        replace(_SECOND_LOST, torch=">=2.6,<2.13", precisions=("fp32",)),  # what it saves of cast inputs requires grad
+    ),
     **_SHARED,
 )
