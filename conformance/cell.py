@@ -51,8 +51,10 @@ def _set_policy() -> None:
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    if Version(torch.__version__).release < (2, 13) and hasattr(functorch_config, "enable_autograd_cache"):
-        functorch_config.enable_autograd_cache = False  # pytorch#181564: its key forgets the autocast dtype
+    sound = Version(torch.__version__).release >= (2, 13)  # pytorch#181564: its key forgot the autocast dtype
+    for switch in ("enable_autograd_cache", "autograd_cache_allow_custom_autograd_functions"):
+        if hasattr(functorch_config, switch):
+            setattr(functorch_config, switch, sound)
 
 
 class _Clock:

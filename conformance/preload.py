@@ -6,6 +6,7 @@ run here, and nothing may touch an accelerator.
 
 import contextlib
 import ctypes
+import importlib
 import os
 import warnings
 
@@ -18,6 +19,15 @@ import conformance.cell
 import conformance.reference  # noqa: F401
 from zoo import catalog
 
+LATE = """
+    torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.inductor
+    torch._dynamo.backends.onnxrt torch._dynamo.backends.tensorrt torch._dynamo.backends.torchxla
+    torch._dynamo.backends.tvm torch._dynamo.repro.after_dynamo torch._functorch._aot_autograd.subclass_codegen
+    torch._inductor.codegen.cpp_wrapper_cpu_array_ref torch._inductor.codegen.halide
+    torch._inductor.codegen.memory_planning torch._inductor.codegen.mps torch._inductor.codegen.pallas
+    torch._inductor.codegen.wrapper_fxir torch._subclasses.schema_check_mode
+    torch.distributed.tensor.experimental torch.export._trace torch.utils._cpp_embed_headers
+""".split()  # what torch imports at the first compile of a process, so every cell would
 PR_SET_CHILD_SUBREAPER = 36
 
 # What a dead cell leaves behind becomes a child of the fork server, where `isolation` finds it (Linux).
@@ -27,6 +37,9 @@ with contextlib.suppress(OSError, AttributeError):
 if os.environ.get("CONFORMANCE_PRELOAD") == "compiler":
     import torch._inductor.compile_fx  # noqa: F401
 
+    for module in LATE:
+        with contextlib.suppress(ImportError):  # they differ between versions
+            importlib.import_module(module)
     with contextlib.suppress(ImportError):
         from torch._inductor import cpu_vec_isa
 

@@ -180,3 +180,48 @@ def test_what_a_command_does_not_know_is_a_usage_error(tmp_path, arguments, mess
     code, output = conformance(tmp_path, *arguments)
     assert code == 4
     assert message in output
+
+
+FUNCTION = """
+import torch
+from zoo import Case, Spec
+
+class Steep(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0].cos() * FACTOR
+
+STEEP = Spec(
+    name="steep",
+    summary="a gradient by hand",
+    source="a test",
+    build=lambda: Steep.apply,
+    cases=(Case(name="typical", inputs=lambda g: (torch.randn(8, 5, generator=g),)),),
+    surrogate_gradient=lambda _, x: FACTOR * x.sin(),
+)
+"""
+
+
+def test_a_changed_backward_is_never_served_from_the_compile_cache(tmp_path):
+    for factor in ("1.0", "3.0", "1.0"):
+        (tmp_path / "steep.py").write_text(FUNCTION.replace("FACTOR", factor))
+        code, output = conformance(
+            tmp_path,
+            "run",
+            "steep.py",
+            "--mode=compiled",
+            "--precision=fp32",
+            "--device=cpu",
+            XDG_CACHE_HOME=str(tmp_path),
+        )
+        assert code == 0, output

@@ -131,28 +131,28 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _curve(call: Callable[..., Tensor], model: nn.Module, precision: str, x: Tensor, target: Tensor) -> Tensor:
-    """Loss before each of 10 steps, on a board small enough for a test, at a rate fast enough to learn in it."""
+    """Loss before each of 8 steps, on a board small enough for a test, at a rate fast enough to learn in it."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return loss_curve(call, pixel_loss, (x, target), optimizer, precision, steps=10)
+    return loss_curve(call, pixel_loss, (x, target), optimizer, precision, steps=8)
 
 
 def _small_board(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    coordinates, target = board(16, 2)
+    coordinates, target = board(8, 2)
     return coordinates + torch.rand(coordinates.shape, generator=generator) / 64, target
 
 
 SPEC = Spec(
     name="fit_checkerboard",
-    summary="10 steps of Adam on `checkerboard`; the loss before each",
+    summary="8 steps of Adam on `checkerboard`; the loss before each",
     formula="L = mean over pixels of −t log σ(z) − (1 − t) log(1 − σ(z))",
-    shapes="(1, 2, h, w), (1, 1, h, w) → (10,)",
+    shapes="(1, 2, h, w), (1, 1, h, w) → (8,)",
     source="Effective PyTorch, TorchScript",
-    build=partial(Checkerboard, channels=32),
+    build=partial(Checkerboard, channels=16),
     cases=(Case(name="typical", inputs=_small_board),),
     dtypes="float32",
     differentiable=False,
     fit=_curve,
-    scripted=partial(scripted_checkerboard, channels=32),
+    scripted=partial(scripted_checkerboard, channels=16),
 )
 
 if __name__ == "__main__":
