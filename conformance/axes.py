@@ -31,11 +31,13 @@ class Prepared:
         proof: called after all runs; returns facts worth keeping, or raises `NotProvenError`.
         parameters_of: the object whose `named_parameters` and `named_buffers` the callable uses;
             None: the model that `prepare` was given.
+        bare: the callable without whatever `call` does for the proof, which is what gets timed; None: `call`.
     """
 
     call: Callable[..., Any]
     proof: Callable[[], dict[str, Any]]
     parameters_of: Any = None
+    bare: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,14 @@ from zoo.spec import Call, Case, Spec
 
 def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
     """Child process: run task["cell"] and return the observation as JSON."""
-    clock = _Clock(enter_phase)
+    clock = Phases(enter_phase)
     try:
         with clock.phase("import"):
-            _set_policy()
+            set_policy()
             for home in task["homes"]:
                 Home(**home).load()
             spec = Home(**task["home"]).spec(task["cell"]["model"])
-        run = _Run(spec, Cell(**task["cell"]), task["seed"], clock)
+        run = Run(spec, Cell(**task["cell"]), task["seed"], clock)
         seen = run.observe(reference.load(Path(task["reference"])))
     except NotProvenError as problem:
         seen = Observation("not proven", clock.current, message=one_line(problem))
@@ -45,7 +45,7 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
     return replace(seen, seconds=clock.seconds).to_json()
 
 
-def _set_policy() -> None:
+def set_policy() -> None:
     """Everything global that a verdict may depend on, set rather than inherited."""
     warnings.simplefilter("ignore")  # models and compilers warn; the verdict is the report
     torch.set_num_threads(1)
@@ -57,7 +57,7 @@ def _set_policy() -> None:
             setattr(functorch_config, switch, sound)
 
 
-class _Clock:
+class Phases:
     """Seconds by phase, reported as they begin."""
 
     def __init__(self, enter_phase: Callable[[str], None]) -> None:
@@ -79,15 +79,22 @@ class _Clock:
 
 
 @dataclass
-class _Run:
-    """One cell being run."""
+class Run:
+    """One cell being run.
+
+    Attributes:
+        spec, cell, seed: what runs.
+        clock: of its phases.
+        facts: proof of the mode, and what else is worth keeping.
+        dtypes: of parameters and buffers, before any call.
+    """
 
     spec: Spec
     cell: Cell
     seed: int
-    clock: _Clock
+    clock: Phases
     facts: dict[str, Any] = field(default_factory=dict)
-    dtypes: dict[str, torch.dtype] = field(default_factory=dict)  # of parameters and buffers, before any call
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
 
     @property
     def mode(self) -> Mode:
@@ -103,29 +110,29 @@ class _Run:
 
     def observe(self, references: dict[str, CaseReference]) -> Observation:
         with self.clock.phase("build"):
-            eager = self._build()
+            eager = self.build()
         with self.clock.phase("prepare"):
-            made = modes.prepare(self.mode, self.spec, self._build)
+            made = modes.prepare(self.mode, self.spec, self.build)
         self.dtypes = {name: t.dtype for name, t in evaluation.state_of(made.parameters_of).items()}
         found: list[Discrepancy] = []
         changed: dict[str, None] = {}
         for case in self.spec.cases:
             known = references[case.name]
-            question = self._question(case, known, eager)
+            question = self.question(case, known, eager)
             with self.clock.phase("call"):
                 answer, again = self._answers(made, question, known)
-                baseline = None if self.is_eager else self._baseline(eager, question)
+                baseline = None if self.is_eager else self.baseline(eager, question)
             changed |= dict.fromkeys(answer.changed)
             with self.clock.phase("judge"):
-                found += self._compared(case, known, question, answer, again, baseline)
+                found += self.compared(case, known, question, answer, again, baseline)
         self.facts |= made.proof()
         return Observation("finished", changed=tuple(changed), discrepancies=tuple(found), facts=self.facts)
 
-    def _build(self, build: Callable[..., Any] | None = None) -> Any:
+    def build(self, build: Callable[..., Any] | None = None) -> Any:
         model = oracle.prepared_model(self.spec, self.seed, build)
         return model.to(self.cell.device) if isinstance(model, torch.nn.Module) else model
 
-    def _question(self, case: Case, known: CaseReference, model: Any) -> Question:
+    def question(self, case: Case, known: CaseReference, model: Any) -> Question:
         def onto_device(call: Call) -> Call:
             return inputs.place(call, convert=lambda t: t.to(self.cell.device))
 
@@ -159,7 +166,7 @@ class _Run:
                 raise
             answer.refused = self.facts["second order refused"] = one_line(problem)
 
-    def _baseline(self, eager: Any, question: Question) -> Answer | None:
+    def baseline(self, eager: Any, question: Question) -> Answer | None:
         """Eager at the same precision; None where eager itself cannot."""
         try:
             state = evaluation.state_of(eager)
@@ -173,7 +180,7 @@ class _Run:
             return None
         return answer
 
-    def _compared(  # noqa: PLR0913 -- all that is known of a case
+    def compared(  # noqa: PLR0913 -- all that is known of a case
         self,
         case: Case,
         known: CaseReference,

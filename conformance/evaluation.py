@@ -83,7 +83,7 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question) -> Answer
     """
     answer = Answer()
     inputs.restore(question.call, question.pristine)
-    leaves = _leaves(owner, question)
+    leaves = leaves_of(owner, question)
     before = {name: leaf.detach().clone() for name, leaf in leaves.items()}
     outputs = _forward(call, owner, question)
     answer.requires_grad = {name: t.requires_grad for name, t in outputs.items() if t is not None}
@@ -116,7 +116,7 @@ def differentiate_twice(
         Whatever the mode raises; torch.compile refuses second derivatives.
     """
     inputs.restore(question.call, question.pristine)
-    leaves = {name: t for name, t in _leaves(owner, question).items() if t.requires_grad}
+    leaves = {name: t for name, t in leaves_of(owner, question).items() if t.requires_grad}
     outputs = _forward(call, owner, question)
     first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)
     slopes = [
@@ -168,7 +168,7 @@ def state_of(owner: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in named.items()}
 
 
-def _leaves(owner: Any, question: Question) -> dict[str, torch.Tensor]:
+def leaves_of(owner: Any, question: Question) -> dict[str, torch.Tensor]:
     leaves: dict[str, torch.Tensor] = {}
     for name, leaf in question.names.items():
         if isinstance(leaf, torch.Tensor) and not any(leaf is other for other in leaves.values()):
@@ -186,7 +186,7 @@ def _buffers(owner: Any) -> dict[str, torch.Tensor]:
 
 def _forward(call: Callable[..., Any], owner: Any, question: Question) -> Tensors:
     if question.fit is None:
-        with _autocast(question):
+        with autocast(question):
             returned = call(*question.call.args, **question.call.kwargs)
             _prove_autocast(question, "forward returned")
     else:
@@ -217,7 +217,7 @@ def _trained(call: Callable[..., Any], owner: Any, question: Question) -> Any:
     return returned
 
 
-def _autocast(question: Question) -> contextlib.AbstractContextManager[Any]:
+def autocast(question: Question) -> contextlib.AbstractContextManager[Any]:
     if question.precision is None or not question.precision.autocast:
         return contextlib.nullcontext()
     return torch.autocast(question.device, dtype=getattr(torch, question.precision.autocast))

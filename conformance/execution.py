@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
-from conformance import isolation
+from conformance import isolation, machine
 from conformance.axes import PRECISIONS
 from conformance.judge import judge
 from conformance.records import Cell, Observation, Verdict
@@ -17,45 +16,54 @@ REFERENCE_DEADLINE_FACTOR = 2  # the probes run a model some fifty times
 
 
 class Execution:
-    """Judges the cells of a plan; keeps each model's reference for as long as it lives.
+    """Judges the cells of a plan, never while a measurement goes on.
 
     Args:
         plan: what `plan.make` returned.
+        folder: for the references, one file for each model; those found there are used.
     """
 
-    def __init__(self, plan: dict[str, Any]) -> None:
+    def __init__(self, plan: dict[str, Any], folder: Path) -> None:
         self._plan = plan
-        self._folder = Path(tempfile.mkdtemp(prefix="conformance-"))
+        folder.mkdir(exist_ok=True)
+        self._folder = folder
         self._references: dict[str, Observation | Path] = {}
         self._seconds: dict[str, float] = {}
-
-    def close(self) -> None:
-        """Remove the references."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._making = Lock()
 
     def verdict(self, planned: dict[str, Any]) -> Verdict:
         """Run one planned cell and judge it."""
         cell = Cell(planned["model"], planned["mode"], planned["precision"], planned["device"])
         if planned["skip"]:
             return Verdict(cell.id, "SKIPPED", planned["skip"], short="skipped")
-        reference = self._reference(cell.model)
+        with machine.shared():
+            return self._judged(cell, planned["expect"])
+
+    def _judged(self, cell: Cell, expect: list[dict[str, Any]]) -> Verdict:
+        reference = self.reference(cell.model)
         if isinstance(reference, Observation):
-            return judge(cell.id, reference, planned["expect"])
+            return judge(cell.id, reference, expect)
         task = {"cell": vars(cell), "reference": str(reference), **self._common(cell.model)}
         ending = isolation.run("conformance.cell:observe", task, deadline=self._plan["deadline"])
         seen = _observation(ending)
-        seen = replace(seen, seconds={"reference": self._seconds[cell.model], **seen.seconds})
-        verdict = judge(cell.id, seen, planned["expect"])
+        seen = replace(seen, seconds={"reference": self._seconds.get(cell.model, 0.0), **seen.seconds})
+        verdict = judge(cell.id, seen, expect)
         return Verdict(**{**vars(verdict), "seconds": ending.seconds})
 
     def _common(self, model: str) -> dict[str, Any]:
         home, homes = self._plan["models"][model], self._plan["homes"]
         return {"home": home, "homes": homes, "seed": self._plan["seed"]}
 
-    def _reference(self, model: str) -> Observation | Path:
+    def reference(self, model: str) -> Observation | Path:
         """The reference's file, or what to say of every cell where there is none."""
+        with self._making:
+            return self._made(model)
+
+    def _made(self, model: str) -> Observation | Path:
+        path = self._folder / f"{model}.reference"
+        if model not in self._references and path.exists():
+            self._references[model] = path
         if model not in self._references:
-            path = self._folder / f"{model}.reference"
             wanted = {cell["precision"] for cell in self._plan["cells"]} | {"fp32"}
             precisions = [name for name in PRECISIONS if name in wanted]
             task = {"model": model, "precisions": precisions, "path": str(path), **self._common(model)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ def prepare(mode: Mode, spec: Spec, build: Callable[..., Any]) -> Prepared:
         made = mode.prepare(model)
         if not isinstance(made, Prepared):
             raise TypeError(f"mode {mode.name!r}: prepare must return a Prepared, got {type(made).__name__}")
-        return Prepared(made.call, made.proof, model if made.parameters_of is None else made.parameters_of)
+        return replace(made, parameters_of=model if made.parameters_of is None else made.parameters_of)
     return BUILDERS[mode.name](spec, build)
 
 
@@ -90,7 +91,7 @@ def _compiled(spec: Spec, build: Callable[..., Any]) -> Prepared:
             "cache": "miss" if misses else "hit" if hits else "off",
         }
 
-    return Prepared(call, proof, model)
+    return Prepared(call, proof, model, bare=inner)
 
 
 def _break_reasons() -> str:

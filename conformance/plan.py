@@ -54,6 +54,7 @@ def _plan(task: dict[str, Any]) -> dict[str, Any]:
         "format": FORMAT,
         "seed": task["seed"],
         "deadline": task["deadline"],
+        "speed": task["speed"],
         "environment": environment(),
         "homes": [vars(home) for home in homes],
         "models": {spec.name: vars(home) for spec, home in found},

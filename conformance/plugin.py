@@ -42,20 +42,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return None
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove what the cells left."""
-    execution = config.stash.get(EXECUTION, None)
-    if execution is not None:
-        execution.close()
-
-
 class PlanFile(pytest.File):
     """The plan; its items are the cells still without a verdict."""
 
     def collect(self) -> Iterable[pytest.Item]:
         """One item per cell to judge."""
         contents = store.read(self.path.parent)
-        self.config.stash[EXECUTION] = Execution(contents.plan)
+        self.config.stash[EXECUTION] = Execution(contents.plan, self.path.parent / store.REFERENCES)
         missing = set(contents.missing)
         for planned in contents.plan["cells"]:
             name = store.cell_id(planned)
@@ -96,7 +89,7 @@ class CellItem(pytest.Item):
 
 
 class Keeper:
-    """Stores the verdicts as they come, prints a line for each, and the table at the end."""
+    """Stores the verdicts as they come, prints a line for each."""
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
@@ -143,12 +136,6 @@ class Keeper:
             self._writer.finish({"cells": len(contents.selected), "seconds": seconds})
         if exitstatus == pytest.ExitCode.OK and (contents.missing or any(v.red for v in contents.verdicts.values())):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """The matrix."""
-        terminalreporter.write_line("")
-        seconds = time.monotonic() - self._started
-        terminalreporter.write_line(table.render(store.read(self._folder), seconds=seconds, folder=self._folder))
 
     def pytest_unconfigure(self) -> None:
         """Let others write the run."""

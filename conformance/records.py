@@ -1,10 +1,13 @@
-"""What is passed on and stored: cells, measures, observations, verdicts. Frozen, JSON both ways."""
+"""What is passed on and stored: cells, measures, observations, verdicts, speeds. Frozen, JSON both ways."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from conformance.interval import Ratio
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,35 @@ class Verdict:
             "seconds": round(self.seconds, 3),
             "observation": self.observation.to_json(),
         }
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What is known of one cell's speed.
+
+    Attributes:
+        cell: its id.
+        figure: what was timed: "forward", "gradient" (forward and backward), "step" or "fit".
+        seconds: of one call, the median; None where there is no figure.
+        ratios: how many times faster than each baseline, by its cell's id.
+        warm_calls: calls until the time was steady, the most of any process.
+        reason: why there is no figure.
+    """
+
+    cell: str
+    figure: str = ""
+    seconds: float | None = None
+    ratios: Mapping[str, Ratio] = field(default_factory=dict)
+    warm_calls: int = 0
+    reason: str = ""
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Speed:
+        return cls(**{**data, "ratios": {name: Ratio.from_json(r) for name, r in data["ratios"].items()}})
+
+    def to_json(self) -> dict[str, Any]:
+        seconds = None if self.seconds is None else float(f"{self.seconds:.4g}")
+        return {**vars(self), "seconds": seconds, "ratios": {name: r.to_json() for name, r in self.ratios.items()}}
 
 
 def plain(number: float) -> float | str:

@@ -5,15 +5,28 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tabulate
 
-from conformance.records import STATUSES, Verdict
+from conformance.interval import FASTER, NOISY, SAME, SLOWER, Ratio
+from conformance.records import STATUSES, Speed, Verdict
 from conformance.store import Contents, cell_id
 
 WIDTH = 100
+ARROWS = {FASTER: "▲", SLOWER: "▼", SAME: "=", NOISY: "~"}
+LEGEND = """
+Speed beside eager fp32, whose time is given: ▲ faster, ▼ slower, = the same within 3 %, ~ too noisy to say; in
+brackets the 99 % interval. Timed is {figures}, of the first case, on one thread.
+"""
+FIGURES = {
+    "forward": "forward",
+    "gradient": "forward and backward",
+    "fit": "the whole training, of trainings",
+    "step": "a training step",
+}
 
 
 def line(verdict: Verdict) -> str:
@@ -21,6 +34,38 @@ def line(verdict: Verdict) -> str:
     status = STATUSES[verdict.status]
     figure = "" if verdict.margin is None else _figure(verdict.margin)
     return f"{status.glyph} {verdict.cell:<58} {verdict.status:<12} {figure:>8} {verdict.seconds:6.2f} s"
+
+
+def speed_line(cells: Sequence[str], speeds: Mapping[str, Speed]) -> str:
+    """The speeds of one contest on one line."""
+    return "◷ " + "  ".join(f"{name} {speed_text(speeds[name])}" for name in cells)
+
+
+def speed_text(speed: Speed) -> str:
+    """The ratio to the first baseline; of the baseline itself its time; otherwise why there is none."""
+    if speed.seconds is None:
+        return speed.reason.partition(":")[0]
+    if not speed.ratios:
+        return duration(speed.seconds)
+    return ratio_text(next(iter(speed.ratios.values())))
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """A ratio with its verdict and its interval."""
+    middle, low, high = (_digits(value) for value in (ratio.middle, ratio.low, ratio.high))
+    return f"{ARROWS[ratio.verdict]}{middle} [{low}, {high}]"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.3g}" if value < 1000 else f"{value:.0f}"  # noqa: PLR2004
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that reads best."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
 
 
 def render(contents: Contents, *, folder: Path, seconds: float | None = None) -> str:
@@ -43,12 +88,13 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
         if all(v.status == "SKIPPED" for v in judged):
             parts.append(f"{device}: {len(judged)} cells skipped, {judged[0].text}")
         else:
-            parts.append(_matrix(shown, verdicts, notes, device if len(devices) > 1 else ""))
+            parts.append(_matrix(shown, verdicts, contents.speeds, notes, device if len(devices) > 1 else ""))
+    parts.append(_legend(contents.speeds))
     ordered = [verdicts[cell_id(c)] for c in cells]
     red = [v for v in ordered if v.red and v.status != "NOTRUN"]
     parts.append("\n".join(f"{STATUSES[v.status].glyph} {v.cell}  {v.status}  {visible(v.text)}" for v in red))
     parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
-    parts.append("\n".join(_remarks(ordered)))
+    parts.append("\n".join([*_remarks(ordered), *_without_speed(contents.speeds)]))
     parts.append(_totals(ordered, folder, seconds))
     return "\n\n".join(part for part in parts if part)
 
@@ -66,6 +112,7 @@ def header(plan: dict[str, Any]) -> str:
 def _matrix(
     cells: list[dict[str, Any]],
     verdicts: dict[str, Verdict],
+    speeds: dict[str, Speed],
     notes: dict[tuple[str, str, str], int],
     device: str,
 ) -> str:
@@ -73,7 +120,7 @@ def _matrix(
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for cell in cells:
         row = rows.setdefault((cell["model"], cell["precision"]), {})
-        row[cell["mode"]] = _square(verdicts[cell_id(cell)], notes)
+        row[cell["mode"]] = _square(verdicts[cell_id(cell)], speeds.get(cell_id(cell)), notes)
     body, last = [], ""
     for (model, precision), row in rows.items():
         body.append(["" if model == last else model, precision, *(row.get(mode, "") for mode in modes)])
@@ -82,7 +129,32 @@ def _matrix(
     return f"{device}\n{text}" if device else text
 
 
-def _square(verdict: Verdict, notes: dict[tuple[str, str, str], int]) -> str:
+def _square(verdict: Verdict, speed: Speed | None, notes: dict[tuple[str, str, str], int]) -> str:
+    judged = _judged(verdict, notes)
+    if speed is None or (speed.seconds is None and speed.reason.startswith(verdict.status)):
+        return judged
+    return f"{judged}  {visible(speed_text(speed))}"
+
+
+def _legend(speeds: dict[str, Speed]) -> str:
+    figures = dict.fromkeys(s.figure for s in speeds.values() if s.figure)
+    return LEGEND.strip().format(figures=", or ".join(FIGURES[f] for f in FIGURES if f in figures)) if figures else ""
+
+
+def _without_speed(speeds: dict[str, Speed]) -> list[str]:
+    """Why green cells have no speed, each reason once."""
+    why: dict[str, list[str]] = {}
+    for speed in speeds.values():
+        if speed.reason and not speed.reason.startswith(tuple(STATUSES)):
+            why.setdefault(speed.reason.partition(":")[0], []).append(speed.cell)
+    details = {speed.cell: speed.reason.partition(": ")[2] for speed in speeds.values()}
+    return [
+        _wrapped(f"· no speed, {visible(short)}: {_some(cells)}" + (f" ({visible(details[cells[0]])})"))
+        for short, cells in why.items()
+    ]
+
+
+def _judged(verdict: Verdict, notes: dict[tuple[str, str, str], int]) -> str:
     status = STATUSES[verdict.status]
     if verdict.status == "PASS":
         return f"{status.glyph} {_figure(verdict.margin or 0.0)}"

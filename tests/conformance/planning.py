@@ -5,6 +5,7 @@ import importlib.util
 import os
 import select
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def material(name):
 @cache
 def plan_of(name):
     """Plan all cells of a file on the CPU."""
-    task = {"sources": [str(FOLDER / name)], "modes": [], "precisions": [], "devices": ["cpu"], "seed": 0}
+    task = {"sources": [str(FOLDER / name)], "modes": [], "precisions": [], "devices": ["cpu"], "seed": 0, "speed": False}
     ending = isolation.run("conformance.plan:make", {**task, "deadline": 0.0}, deadline=120.0, method="spawn")
     assert ending.kind == "answered", ending
     assert "usage" not in ending.answer, ending.answer
@@ -39,7 +40,8 @@ def execution(name, deadline):
     """Yield a function from model, mode and precision to the verdict."""
     plan = {**plan_of(name), "deadline": deadline}
     cells = {(c["model"], c["mode"], c["precision"]): c for c in plan["cells"]}
-    running = Execution(plan)
+    folder = tempfile.TemporaryDirectory()
+    running = Execution(plan, Path(folder.name))
 
     def judge(model, mode, precision) -> Verdict:
         return running.verdict(cells[model, mode, precision])
@@ -47,7 +49,7 @@ def execution(name, deadline):
     try:
         yield judge
     finally:
-        running.close()
+        folder.cleanup()
 
 
 def gates_that_refused(verdict):

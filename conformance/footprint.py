@@ -1,0 +1,268 @@
+"""What a cell costs that no clock is needed for: bytes, operations, graphs. Counted, so equal at every repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from conformance import evaluation, inputs, modes, opaque
+from conformance.axes import Prepared
+from conformance.cell import Phases, Run, set_policy
+from conformance.evaluation import Question
+from conformance.failures import one_line
+from conformance.records import Cell
+from conformance.reference import CaseReference
+from conformance.sources import Home
+from zoo.memory import kept_bytes, peak_bytes, saved_bytes
+
+MEMORY = ("saved", "held", "peak_forward", "peak")
+GRAPHS = ("graphs", "graph_breaks", "recompiles")
+FIELDS = (*MEMORY, "flops", "least_bytes", *GRAPHS, "aten_calls")
+CALLS = 3  # compiled code is called so often before it counts as done with compiling
+ANY_DRAW = CaseReference(0, 1.0, {}, {})  # sizes depend on shapes alone, so no reference is needed
+
+
+def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
+    """Child process: count what task["cell"] costs on the first draw of its model's first case.
+
+    Args:
+        task: "cell", "home", "homes" and "seed", as for `cell.observe`.
+        enter_phase: told where the process is.
+
+    Returns: a number for each of `FIELDS`, or null and under "why" the reason.
+        saved: bytes autograd saves, as `zoo.memory.saved_bytes` counts them.
+        held: bytes that forward leaves allocated behind its result.
+        peak_forward, peak: most bytes allocated at one time in forward, and in forward and backward.
+        flops: {"forward", "both"}: of matrix products, convolutions and attention, in eager.
+        least_bytes: {"forward", "both"}: what must be moved, see `least_bytes`.
+        graphs, graph_breaks, recompiles: of a compiled cell; recompiles in its second and third call.
+        aten_calls: operators dispatched in one eager forward.
+    """
+    clock = Phases(enter_phase)
+    with clock.phase("import"):
+        set_policy()
+        for home in task["homes"]:
+            Home(**home).load()
+        spec = Home(**task["home"]).spec(task["cell"]["model"])
+    with clock.phase("count"):
+        return _Count(Run(spec, Cell(**task["cell"]), task["seed"], clock)).report
+
+
+class _Subject:
+    """A callable on the arguments of one question, run forward, or forward and backward."""
+
+    def __init__(self, made: Prepared, question: Question) -> None:
+        self.owner, self._call, self._question = made.parameters_of, made.call, question
+        leaves = evaluation.leaves_of(self.owner, question)
+        self._leaves = [leaf for leaf in leaves.values() if leaf.requires_grad]
+        self.outputs = inputs.named_leaves(self.forward(), "output")
+        self._cotangents = {n: inputs.cotangent(n, t, question.seed) for n, t in self._roots(self.outputs).items()}
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return (*self._question.call.args, dict(self._question.call.kwargs))
+
+    @property
+    def is_differentiable(self) -> bool:
+        return bool(self._cotangents and self._leaves)
+
+    def restore(self) -> None:
+        if self._question.mutates:
+            inputs.restore(self._question.call, self._question.pristine)
+
+    def forward(self, *_: Any) -> Any:
+        self.restore()
+        with evaluation.autocast(self._question):
+            return self._call(*self._question.call.args, **self._question.call.kwargs)
+
+    def both(self) -> tuple[torch.Tensor | None, ...]:
+        roots = self._roots(inputs.named_leaves(self.forward(), "output"))
+        return torch.autograd.grad(
+            list(roots.values()), self._leaves, list(self._cotangents.values()), allow_unused=True
+        )
+
+    def accumulate(self) -> None:
+        """As `both`, through .grad: the module tracker of torch's flop counter refuses `autograd.grad`."""
+        roots = self._roots(inputs.named_leaves(self.forward(), "output"))
+        torch.autograd.backward(list(roots.values()), list(self._cotangents.values()), inputs=self._leaves)
+        for leaf in self._leaves:
+            leaf.grad = None
+
+    @staticmethod
+    def _roots(outputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+        return {name: t for name, t in outputs.items() if isinstance(t, torch.Tensor) and t.requires_grad}
+
+
+class _Owned(torch.nn.Module):
+    """The subject's forward as a module that owns its weights, so that `saved_bytes` knows them."""
+
+    def __init__(self, subject: _Subject) -> None:
+        super().__init__()
+        self.owner = subject.owner
+        self.forward = subject.forward
+
+
+class _Count:
+    """The report on one cell."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.report: dict[str, Any] = {**dict.fromkeys(FIELDS), "why": {}}
+        if run.spec.fit is not None:
+            self._refuse(FIELDS, "a training, which is many calls and no single one")
+            return
+        eager = self._try(FIELDS, self._eager)
+        if eager is not None:
+            self._count_work(eager)
+            subject = self._try((*MEMORY, *GRAPHS, "least_bytes"), self._subject)
+            if subject is not None:
+                self._count_memory(subject)
+
+    def _refuse(self, fields: Iterable[str], reason: str) -> None:
+        self.report["why"] |= dict.fromkeys(fields, reason)
+
+    def _try(self, fields: tuple[str, ...], count: Callable[[], Any]) -> Any:
+        """What `count` returns; where it raises, None, and the fields get the reason."""
+        try:
+            return count()
+        except Exception as problem:  # noqa: BLE001 -- the model and the mode may raise anything
+            self._refuse(fields, f"{type(problem).__name__}: {one_line(problem)}")
+            return None
+
+    def _note(self, field: str, count: Callable[[], Any]) -> None:
+        self.report[field] = self._try((field,), count)
+
+    def _eager(self) -> _Subject:
+        model = self._run.build()
+        return self._on_question(Prepared(model, dict, model), model)
+
+    def _on_question(self, made: Prepared, model: Any) -> _Subject:
+        return _Subject(made, self._run.question(self._run.spec.cases[0], ANY_DRAW, model))
+
+    def _subject(self) -> _Subject:
+        """The cell's callable, called until it compiles no more, and its graphs counted on the way."""
+        run = self._run
+        made = modes.prepare(run.mode, run.spec, run.build)
+        subject = self._on_question(made, run.build())
+        if run.cell.mode == "compiled":
+            self._count_graphs(subject)
+        else:
+            self._refuse(GRAPHS, "only a compiled cell has graphs")
+        for _ in range(run.mode.warm_calls):
+            subject.both() if subject.is_differentiable else subject.forward()
+        return subject
+
+    def _count_graphs(self, subject: _Subject) -> None:
+        from torch._dynamo.utils import counters  # noqa: PLC0415 -- other cells must not pay for it
+
+        compiled = counters["frames"]["total"]
+        for _ in range(CALLS - 1):  # one was made to see the outputs
+            subject.forward()
+        self.report["graphs"] = counters["stats"]["unique_graphs"]
+        self.report["graph_breaks"] = sum(counters["graph_break"].values())
+        self.report["recompiles"] = counters["frames"]["total"] - compiled
+
+    def _count_work(self, eager: _Subject) -> None:
+        self._note("aten_calls", lambda: _operators(eager))
+        both = eager.accumulate if eager.is_differentiable else None
+        self._note("flops", lambda: {"forward": _flops(eager.forward), "both": _flops(both) if both else None})
+
+    def _count_memory(self, subject: _Subject) -> None:
+        report, device = self.report, self._run.cell.device
+        self._note("held", lambda: kept_bytes(subject.forward)[device])
+        self._note("peak_forward", lambda: peak_bytes(subject.forward)[device])
+        if subject.is_differentiable:
+            self._note("peak", lambda: peak_bytes(subject.both)[device])
+            # last, since its hooks change how compiled code unpacks what it saved
+            self._note("saved", lambda: saved_bytes(_Owned(subject), *subject.arguments).saved)
+        else:
+            self._refuse(("saved", "peak", "flops.both", "least_bytes.both"), "no gradient is asked for")
+        saved = None if report["saved"] is None or report["held"] is None else (report["saved"], report["held"])
+        self._note("least_bytes", lambda: _least_of(subject, saved))
+
+
+def least_bytes(
+    read: Iterable[torch.Tensor],
+    written: Iterable[torch.Tensor],
+    gradients: Iterable[torch.Tensor] = (),
+    *,
+    saved: int = 0,
+    held: int = 0,
+) -> int:
+    """The fewest bytes a call has to move, if it reads its inputs whole and keeps nothing else in memory.
+
+    Args:
+        read: inputs and parameters.
+        written: outputs; what an input stands for too counts once.
+        gradients: written by backward.
+        saved: bytes saved for backward, which reads them.
+        held: those of them that are no output, and so were written for backward alone.
+    """
+    return _touched([*read, *written]) + _touched(gradients) + saved + min(saved, held)
+
+
+def _touched(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the elements, each storage at most once: views overlap, and expanded tensors repeat themselves."""
+    touched: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    for tensor in {id(t): t for t in tensors}.values():
+        storage = tensor.untyped_storage()
+        key = storage._cdata  # noqa: SLF001 -- the identity of a storage, also of an empty one
+        sizes[key] = storage.nbytes()
+        touched[key] = min(sizes[key], touched.get(key, 0) + tensor.numel() * tensor.element_size())
+    return sum(touched.values())
+
+
+def _least_of(subject: _Subject, saved: tuple[int, int] | None) -> dict[str, int | None]:
+    owner = subject.owner
+    weights = list(owner.parameters()) if isinstance(owner, torch.nn.Module) else []
+    read = [*_tensors(subject.arguments), *weights]
+    written = _tensors(subject.outputs)
+    both = None
+    if saved is not None:
+        gradients = _tensors(subject.both())
+        both = least_bytes(read, written, gradients, saved=saved[0], held=saved[1])
+    return {"forward": least_bytes(read, written), "both": both}
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+class _Inside(TorchDispatchMode):
+    """Runs operators written in Python as the ops they consist of, so that a counter below sees those."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+        written = opaque.implementation(func)
+        if written is None:
+            return func(*args, **(kwargs or {}))
+        with self:
+            return written(*args, **(kwargs or {}))
+
+
+def _flops(call: Callable[[], Any]) -> int:
+    counter = FlopCounterMode(display=False)
+    with counter, _Inside():
+        call()
+    return counter.get_total_flops()
+
+
+class _Calls(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _operators(eager: _Subject) -> int:
+    with _Calls() as calls:
+        eager.forward()
+    return calls.count

@@ -1,0 +1,95 @@
+"""Where a variant pays, in words: no more than the verdicts say."""
+
+import pytest
+
+from conformance.curve import Point, crossover
+from conformance.interval import Ratio
+
+RATIOS = {
+    "f": Ratio(2.0, 1.9, 2.1, pairs=20),
+    "s": Ratio(0.5, 0.4, 0.6, pairs=20),
+    "=": Ratio(1.0, 0.99, 1.01, pairs=20),
+    "n": Ratio(1.5, 0.9, 2.5, pairs=20),
+    "-": None,
+}
+SIZES = (16, 64, 256, 1024)
+
+
+def said(letters, reason=""):
+    """The line on verdicts given by letter, at 16, 64, 256 and 1024."""
+    points = [Point(size, RATIOS[c], reason) for size, c in zip(SIZES, letters, strict=False)]
+    return crossover(points, "width")
+
+
+@pytest.mark.parametrize(
+    ("letters", "line"),
+    [
+        ("ssff", "pays from width 256 on"),
+        ("===f", "pays from width 1024 on"),
+        ("ff=s", "pays up to width 64"),
+        ("fsss", "pays up to width 16"),
+        ("ffff", "pays at every size tried (16 to 1024)"),
+        ("s=s=", "never pays up to width 1024"),
+        ("sff=", "pays between width 64 and 256"),
+        ("sfss", "pays only at width 64"),
+        ("f", "pays at width 16, the only size tried"),
+        ("=", "does not pay at width 16, the only size tried"),
+    ],
+)
+def test_one_crossing_or_none(letters, line):
+    assert said(letters) == line
+
+
+@pytest.mark.parametrize(
+    ("letters", "line"),
+    [
+        ("fsff", "no clear answer: faster at 16, slower at 64, faster at 256 to 1024"),
+        ("f==f", "no clear answer: faster at 16, the same at 64 to 256, faster at 1024"),
+        ("f=sf", "no clear answer: faster at 16, the same at 64, slower at 256, faster at 1024"),
+        ("fsnf", "no clear answer: faster at 16, slower at 64, faster at 1024 (256: too noisy)"),
+    ],
+)
+def test_back_and_forth_is_told_size_by_size(letters, line):
+    assert said(letters) == line
+
+
+@pytest.mark.parametrize(
+    ("letters", "line"),
+    [
+        ("snff", "pays from width 256 on (64: too noisy)"),
+        ("s-ff", "pays from width 256 on (64: not measured)"),
+        ("nfff", "pays from width 64 on (16: too noisy)"),
+        ("fffn", "pays up to width 256 (1024: too noisy)"),
+        ("fn-f", "pays from width 16 to 1024 (64: too noisy; 256: not measured)"),
+        ("nffn", "pays between width 64 and 256 (16, 1024: too noisy)"),
+        ("sfnn", "pays at width 64 (256, 1024: too noisy)"),
+        ("ss=n", "never pays up to width 256 (1024: too noisy)"),
+        ("nnnn", "no clear answer (16, 64, 256, 1024: too noisy)"),
+        ("n--n", "no clear answer (16, 1024: too noisy; 64, 256: not measured)"),
+        ("----", "nothing measured (16, 64, 256, 1024: not measured)"),
+        ("", "nothing measured: no sizes tried"),
+    ],
+)
+def test_sizes_without_a_clear_verdict_are_named(letters, line):
+    assert said(letters) == line
+
+
+def test_a_reason_stands_for_the_ratio_it_explains_on_one_line():
+    assert said("ff--", "out of\nmemory") == "pays up to width 64 (256, 1024: out of memory)"
+    assert said("ff", "ignored where there is a ratio") == "pays at every size tried (16 to 64)"
+
+
+def test_points_may_come_in_any_order():
+    points = [Point(256, RATIOS["f"]), Point(16, RATIOS["s"]), Point(1024, RATIOS["f"]), Point(64, RATIOS["s"])]
+    assert crossover(points, "n") == "pays from n 256 on"
+
+
+def test_a_size_twice_is_refused():
+    with pytest.raises(ValueError, match="crossover: points must differ in size, got two of width 64"):
+        crossover([Point(64, RATIOS["f"]), Point(16, None), Point(64, RATIOS["s"])], "width")
+
+
+@pytest.mark.parametrize("size", [0, -4])
+def test_a_size_is_positive(size):
+    with pytest.raises(ValueError, match=f"Point: size must be positive, got {size}"):
+        Point(size, None)
