@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,7 +46,7 @@ class Trials(Execution):
     def trial(self, planned: dict[str, Any]) -> tuple[Cell, Verdict, dict[str, Any], float]:
         """Run one planned cell: its verdict, what became of its damaged tensors, and its wall time."""
         cell = Cell(planned["model"], planned["mode"], planned["precision"], planned["device"])
-        reference = self._reference(cell.model)
+        reference = self.reference(cell.model)
         if isinstance(reference, Observation):
             return cell, judge(cell.id, reference, planned["expect"]), {}, 0.0
         task = {"cell": vars(cell), "reference": str(reference), **self._common(cell.model)}
@@ -105,11 +106,9 @@ def _plan(options: argparse.Namespace) -> dict[str, Any]:
 
 def _tried(plan: dict[str, Any], model: str, seed: int) -> list[tuple[Cell, Verdict, dict[str, Any], float]]:
     """All cells of a model under one seed, its reference first."""
-    trials = Trials({**plan, "seed": seed})
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        trials = Trials({**plan, "seed": seed}, Path(folder))
         return [trials.trial(planned) for planned in plan["cells"] if planned["model"] == model]
-    finally:
-        trials.close()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,17 +38,14 @@ def wanted(file: str) -> dict[str, tuple[str, ...]]:
 def judge_all(file: str, right: dict[str, tuple[str, ...]], seed: int) -> list[str]:
     """The cells of one file with one seed that got another verdict."""
     plan = {**planning.plan_of(file), "seed": seed, "deadline": DEADLINE}
-    running = Execution(plan)
     wrong = []
-    for planned in plan["cells"]:
-        statuses = right.get(cell_id(planned))
-        if statuses:
-            verdict = running.verdict(planned)
-            if verdict.status not in statuses:
-                wrong.append(
-                    f"seed {seed}: {verdict.cell} is {verdict.status}, not {statuses[0]}: {verdict.text[:160]}"
-                )
-    running.close()
+    with tempfile.TemporaryDirectory() as folder:
+        running = Execution(plan, Path(folder))
+        for planned in [cell for cell in plan["cells"] if cell_id(cell) in right]:
+            verdict, allowed = running.verdict(planned), right[cell_id(planned)]
+            if verdict.status not in allowed:
+                text = f"{verdict.cell} is {verdict.status}, not {allowed[0]}: {verdict.text[:160]}"
+                wrong.append(f"seed {seed}: {text}")
     return wrong
 
 

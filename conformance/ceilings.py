@@ -9,7 +9,7 @@ one of a buffer no larger than what the model has to move: see `byte_rate`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import torch
 
 from conformance.axes import PRECISIONS
 from conformance.cell import set_policy
+
+Work = tuple[float, Callable[[], Any]]
 
 SECONDS = 1.0  # of samples for one ceiling
 LONG_ENOUGH = 0.01  # a product of this many seconds needs no larger one beside it
@@ -66,8 +68,8 @@ def share(flops: float, least_bytes: float, seconds: float, flop_rate: float, by
     Raises:
         ValueError: the time or a rate is not above 0, or the work is negative.
 
-    >>> share(flops=2e9, least_bytes=1e8, seconds=0.1, flop_rate=1e11, byte_rate=1e10)
-    0.2
+    >>> share(flops=3e9, least_bytes=1e8, seconds=0.125, flop_rate=1e11, byte_rate=1e9)
+    0.8
     """
     if not (seconds > 0 and flop_rate > 0 and byte_rate > 0):
         got = f"{seconds}, {flop_rate} and {byte_rate}"
@@ -103,12 +105,12 @@ def byte_rate(rates: list[list[float]], least_bytes: float) -> float:
 
 def _multiply_rate(dtype: torch.dtype, device: str) -> float:
     """FLOP/s of square products; the best size differs between machines, so several are tried."""
-    products: dict[float, Callable[[], Any]] = {}
+    products: list[Work] = []
     for side in SIDES[device]:
         # random numbers: zeros multiply faster on some devices
         a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
         product = _product(a, b)
-        products[2.0 * side**3] = product
+        products.append((2.0 * side**3, product))
         if _seconds(product, device) > LONG_ENOUGH:
             break
     return _best(products, device)
@@ -125,16 +127,16 @@ def _move_rate(size: int, device: str) -> float:
     A copy also fetches the lines that it is about to overwrite; a change in place does not.
     """
     source, target = (torch.randn(size // 8, device=device) for _ in range(2))  # half the bytes each
-    return max(_best({float(size): move}, device) for move in (lambda: target.copy_(source), target.neg_))
+    return _best([(size, lambda: target.copy_(source)), (size, target.neg_)], device)
 
 
-def _best(work: Mapping[float, Callable[[], Any]], device: str) -> float:
-    """The highest rate among samples of every call in turn, by the amount of work each does."""
-    for call in work.values():
+def _best(work: list[Work], device: str) -> float:
+    """The highest rate among samples of every call in turn, each given with the work it does."""
+    for _, call in work:
         _seconds(call, device)
     best, end = 0.0, time.perf_counter() + SECONDS
     while not best or time.perf_counter() < end:
-        best = max([best, *(amount / _seconds(call, device) for amount, call in work.items())])
+        best = max([best, *(amount / _seconds(call, device) for amount, call in work)])
     return best
 
 
@@ -148,7 +150,7 @@ def _seconds(call: Callable[[], Any], device: str) -> float:
     call()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / 1e3
+    return float(start.elapsed_time(end)) / 1e3
 
 
 def _sizes(last_cache: int) -> list[int]:

@@ -23,7 +23,8 @@ from conformance.failures import is_out_of_memory, one_line
 from conformance.records import Cell, Discrepancy, Measure, Observation
 from conformance.reference import CaseReference
 from conformance.sources import Home
-from zoo.spec import Call, Case, Spec
+from zoo.case import Call, Case
+from zoo.spec import Spec
 
 
 def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 
 from conformance import inputs
 from conformance.axes import NotProvenError, Precision
-from zoo.spec import Call, SpecError
+from zoo.case import Call, SpecError
 
 Tensors = dict[str, torch.Tensor | None]
 FIRST, SECOND = "gradient of", "second gradient of"

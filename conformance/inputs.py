@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from zoo.spec import Call, Case
+from zoo.case import Call, Case
 
 NO_LAYOUT = "a strided tensor is wanted"
 

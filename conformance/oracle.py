@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 from conformance import evaluation, inputs
 from conformance.evaluation import Answer, Question
 from conformance.failures import is_out_of_memory, one_line
-from zoo.spec import Call, Case, Spec, SpecError
+from zoo.case import Call, Case, SpecError
+from zoo.spec import Spec
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}

@@ -16,7 +16,7 @@ from conformance import sources
 from conformance.axes import DEVICES, MODES, PRECISIONS, UsageError, choose
 from conformance.records import Cell
 from conformance.store import FORMAT
-from zoo.spec import SpecError
+from zoo.case import SpecError
 
 
 def make(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
@@ -54,7 +54,6 @@ def _plan(task: dict[str, Any]) -> dict[str, Any]:
         "format": FORMAT,
         "seed": task["seed"],
         "deadline": task["deadline"],
-        "speed": task["speed"],
         "environment": environment(),
         "homes": [vars(home) for home in homes],
         "models": {spec.name: vars(home) for spec, home in found},

@@ -15,7 +15,7 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch
 import torch._dynamo
 import torch.fx.experimental.symbolic_shapes  # torch imports both when a gradient or a custom op first needs them
 
-import conformance.cell
+import conformance.contest
 import conformance.reference  # noqa: F401
 from zoo import catalog
 

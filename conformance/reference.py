@@ -25,7 +25,8 @@ from conformance.oracle import NoOracleError, Oracle
 from conformance.probes import KINKED_RUNS, RUNS, Rounding
 from conformance.sources import Home
 from conformance.trial import RandomError, Trial, TrialError
-from zoo.spec import Spec, SpecError
+from zoo.case import SpecError
+from zoo.spec import Spec
 
 COTANGENT = 4.0  # the size random cotangents hardly ever pass
 HEADROOM = 2.0**12  # scaled gradients stay this far inside float16's range of 2^16

@@ -125,7 +125,6 @@ def _planned(options: argparse.Namespace) -> Path:
         "devices": options.device,
         "seed": options.seed,
         "deadline": options.timeout,
-        "speed": options.speed,
     }
     ending = isolation.run("conformance.plan:make", task, deadline=PLAN_DEADLINE, method="spawn")
     if ending.kind != "answered":
@@ -134,7 +133,7 @@ def _planned(options: argparse.Namespace) -> Path:
         raise UsageError(ending.answer["usage"])
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder: Path = (options.store / "runs" / name).resolve()
-    store.create(folder, ending.answer)
+    store.create(folder, {**ending.answer, "speed": options.speed})
     return folder
 
 

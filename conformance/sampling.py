@@ -8,7 +8,7 @@ from conformance.kinks import MARGIN, KinkWatch, flipped, tossed
 from conformance.oracle import Oracle
 from conformance.probes import RUNS, Rounding
 from conformance.trial import TrialError
-from zoo.spec import Case
+from zoo.case import Case
 
 REDRAWS = 4  # of a case in which float32's rounding flips a unit
 BATCHES = 16  # to pick rows from that stay away from kinks

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from conformance.axes import MODES, UsageError
 from zoo import catalog
+from zoo.case import SpecError
 from zoo.spec import Spec
 
 
@@ -40,13 +41,16 @@ class Home:
             raise UsageError(f"{where} does not import: {type(problem).__name__}: {problem}") from problem
 
     def spec(self, name: str) -> Spec:
-        """The spec of that name: this module's own, or the zoo's.
+        """The spec of that name: this module's own, or the zoo's; "name@64" at that size.
 
         Raises:
             UnknownModelError: neither has it.
         """
         own = {spec.name: spec for spec in catalog.specs_of(self.load())}
-        return own.get(name) or catalog.get_spec(name)
+        plain, _, size = name.partition("@")
+        if plain in own:
+            return own[plain].at(int(size)) if size else own[plain]
+        return catalog.get_spec(name)
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -121,7 +125,7 @@ def _find_one(source: str) -> tuple[list[Spec], Home]:
     else:
         try:
             spec = catalog.get_spec(source)
-        except catalog.UnknownModelError as problem:
+        except (catalog.UnknownModelError, SpecError) as problem:
             raise UsageError(str(problem)) from problem
         return [spec], Home(catalog.home_of(source))
     modes = len(MODES)

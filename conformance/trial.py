@@ -16,7 +16,8 @@ from torch.utils import _pytree as pytree
 from conformance import evaluation, inputs
 from conformance.evaluation import Answer, Question
 from conformance.oracle import Oracle, prepared_model, wide_model, widened
-from zoo.spec import Call, Spec
+from zoo.case import Call
+from zoo.spec import Spec
 
 AGREEMENT = 1e-9  # of two float64 formulas, relative to the norm
 SMALL = 400  # numbers in all inputs and parameters, up to which gradcheck takes every one by itself

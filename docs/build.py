@@ -8,7 +8,8 @@ import zoo
 from conformance import upstream
 from conformance.axes import PRECISIONS
 from conformance.modes import BUILDERS
-from zoo.spec import Expect, Spec
+from zoo.expect import Expect
+from zoo.spec import Spec
 
 FOLDER = Path(__file__).parent
 DEVICE, TORCH = "cpu", "2.13.0"  # the dtypes of the page are those of this device and version

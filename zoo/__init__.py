@@ -1,12 +1,18 @@
 """Reference implementations of PyTorch models, ops and custom Functions, each with its own contract."""
 
+from zoo.case import Call, Case, SpecError
 from zoo.catalog import create_model, example_inputs, get_spec, list_models, register
-from zoo.spec import Call, Case, Expect, Spec, SpecError
+from zoo.claim import Claim
+from zoo.expect import Expect
+from zoo.scale import Scale
+from zoo.spec import Spec
 
 __all__ = [
     "Call",
     "Case",
+    "Claim",
     "Expect",
+    "Scale",
     "Spec",
     "SpecError",
     "create_model",

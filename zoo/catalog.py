@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from zoo.spec import Model, Spec, SpecError
+from zoo.case import SpecError
+from zoo.spec import Model, Spec
 
 FOLDERS = ("zoo.models", "zoo.ops", "zoo.functions", "zoo.training", "zoo.counterexamples")
 WRONG_ON_PURPOSE = "counterexamples"
@@ -73,7 +74,7 @@ def register(spec: Spec) -> Spec:
     >>> import zoo
     >>> zoo.register(zoo.get_spec("merge"))
     Traceback (most recent call last):
-    zoo.spec.SpecError: 'merge' is already registered
+    zoo.case.SpecError: 'merge' is already registered
     """
     if spec.name in _registered or spec.name in _walked():
         raise SpecError(f"{spec.name!r} is already registered")
@@ -123,10 +124,11 @@ def list_models(
 
 
 def get_spec(name: str) -> Spec:
-    """The spec of a model.
+    """The spec of a model, or of one at a size of its scale: "merge@256".
 
     Raises:
         UnknownModelError: no such model; the message offers the nearest names.
+        SpecError: it has no such size.
 
     >>> import zoo
     >>> zoo.get_spec("merge_tiled").twin
@@ -135,10 +137,16 @@ def get_spec(name: str) -> Spec:
     Traceback (most recent call last):
     zoo.catalog.UnknownModelError: no model named 'softmacks'; did you mean softmax?
     """
-    if name in _registered:
-        return _registered[name]
+    name, at, size = name.partition("@")
+    spec = _registered[name] if name in _registered else _found(name)[0]
+    if at and not size.isdecimal():
+        raise SpecError(f"{name}@{size}: want a positive number behind '@'")
+    return spec.at(int(size)) if at else spec
+
+
+def _found(name: str) -> tuple[Spec, str]:
     try:
-        return _walked()[name][0]
+        return _walked()[name]
     except KeyError:
         near = difflib.get_close_matches(name, list_models(), n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else "; zoo.list_models() lists them"
@@ -155,10 +163,10 @@ def home_of(name: str) -> str:
     >>> home_of("merge")
     'zoo.models.merge'
     """
-    get_spec(name)
+    name = name.partition("@")[0]
     if name in _registered:
         raise SpecError(f"{name!r} was registered from outside the zoo; give the file that does so as a source")
-    return _walked()[name][1]
+    return _found(name)[1]
 
 
 def create_model(name: str, **kwargs: Any) -> Model:

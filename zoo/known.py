@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoo.spec import Expect
+from zoo.expect import Expect
 
 FUNCTION_APPLY_REFUSED = Expect(
     outcome="refuses",

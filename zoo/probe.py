@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from zoo.spec import NAME, SpecError
+from zoo.case import NAME, SpecError
 
 NEVER = "never"
 

@@ -1,4 +1,4 @@
-"""What a model promises: the frozen records beside every zoo entry, and their validation.
+"""What a model promises: the frozen record beside every zoo entry, and its validation.
 
 A `Spec` is data. It says how to build a model, which inputs to try, and what must hold for it; the
 conformance matrix does the rest. Nothing here runs a model. A record that contradicts itself raises a
@@ -9,165 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import torch
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from zoo.case import NAME, Case, SpecError
+from zoo.claim import Claim
+from zoo.expect import Expect, check_names, is_dtype
+from zoo.scale import Scale
 
 Model = Callable[..., Any]
 
-NAME = re.compile(r"[a-z][a-z0-9_]*")
+NAME_AND_SIZE = re.compile(rf"{NAME.pattern}(@[0-9]+)?")
 DTYPE_WORDS = ("follows", "input")
-OUTCOMES = ("dtype", "refuses", "FAIL", "UNSTABLE", "VOID", "INVALID", "INCONCLUSIVE", "ERROR")
-ENDINGS = ("CRASH", "TIMEOUT", "OOM")
-
-
-class SpecError(ValueError):
-    """A spec that contradicts itself; the message names the spec and the field."""
-
-
-def _is_dtype(word: str) -> bool:
-    return isinstance(getattr(torch, word, None), torch.dtype)
-
-
-def _check_names(where: str, names: Any) -> None:
-    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
-        raise SpecError(f"{where} must be a tuple of names, got {names!r}")
-
-
-@dataclass(frozen=True)
-class Call:
-    """The arguments of one call: `model(*args, **kwargs)`.
-
-    Attributes:
-        args: positional arguments.
-        kwargs: keyword arguments.
-
-    >>> Call((torch.ones(2),), {"dim": 0}).kwargs
-    {'dim': 0}
-    """
-
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One named set of inputs.
-
-    Attributes:
-        name: lower-case identifier, unique within the spec; hyphens are allowed.
-        inputs: draws the inputs from the generator it is given: a tuple of positional arguments, or a
-            `Call` where keywords are needed. CPU tensors; floating ones are rounded to values that
-            float16 and bfloat16 both represent before any run sees them.
-        independent_samples: row i of every output depends on row i of every input only. The matrix then
-            draws more rows and keeps those that stay away from kinks (relu, max, clamp), where a
-            rounding error could flip a unit and gradients have no single right value.
-
-    >>> case = Case(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),))
-    >>> case.draw(torch.Generator().manual_seed(0)).args[0].shape
-    torch.Size([1, 3])
-    """
-
-    name: str
-    inputs: Callable[[torch.Generator], tuple[Any, ...] | Call]
-    independent_samples: bool = False
-
-    def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name.replace("-", "_")):
-            raise SpecError(f"case name {self.name!r}: want lower-case letters, digits, '-' and '_'")
-        if not callable(self.inputs):
-            raise SpecError(f"case {self.name!r}: inputs must be a function of a torch.Generator, got {self.inputs!r}")
-
-    def draw(self, generator: torch.Generator) -> Call:
-        """Draw the inputs as a `Call`.
-
-        Args:
-            generator: source of every random number, on the CPU.
-
-        Raises:
-            SpecError: `inputs` returned neither a tuple nor a `Call`.
-        """
-        drawn = self.inputs(generator)
-        if isinstance(drawn, Call):
-            return drawn
-        if isinstance(drawn, tuple):
-            return Call(drawn)
-        raise SpecError(
-            f"case {self.name!r}: inputs must return a tuple of arguments or a Call, got {type(drawn).__name__}"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expect:
-    """A declared divergence: which cells, what exactly happens, why, where it is known, on which torch.
-
-    Attributes:
-        outcome: `"dtype"`: the output named by `tensor` has dtype `dtype` instead of the contract's, and
-            every other gate holds. `"refuses"`: building or calling the mode raises `error` with a
-            message that `match` finds. Otherwise the name of a red verdict that must come out.
-        reason: one sentence a reader can check.
-        link: where the behaviour is documented or reported.
-        modes, precisions, devices: the cells concerned; an empty tuple means all.
-        torch: version range in the form of PEP 440, such as ">=2.6,<2.15"; empty means all.
-        tensor, dtype: for "dtype" and "FAIL"; a tensor name as the report prints it, such as "output".
-        error, match: for "refuses" and "ERROR": the exception's type name and a regular expression.
-        gate, case: for "FAIL": the gate that must say no, and in which case.
-
-    >>> known = Expect(outcome="VOID", modes=("compiled",), torch=">=2.6", reason="falls back to eager")
-    >>> known.concerns("compiled", "fp32", "cpu", "2.13.0"), known.concerns("compiled", "fp32", "cpu", "2.4.1")
-    (True, False)
-    """
-
-    outcome: str
-    reason: str
-    link: str = ""
-    modes: tuple[str, ...] = ()
-    precisions: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    torch: str = ""
-    tensor: str = ""
-    dtype: str = ""
-    error: str = ""
-    match: str = ""
-    gate: str = ""
-    case: str = ""
-
-    def __post_init__(self) -> None:
-        if self.outcome not in OUTCOMES + ENDINGS:
-            raise SpecError(f"outcome {self.outcome!r}: want one of {', '.join(OUTCOMES + ENDINGS)}")
-        if not self.reason:
-            raise SpecError(f"an expectation of {self.outcome!r} needs a reason")
-        for axis in ("modes", "precisions", "devices"):
-            _check_names(f"expectation {self.reason!r}: {axis}", getattr(self, axis))
-        if self.outcome == "dtype" and not (self.tensor and _is_dtype(self.dtype)):
-            raise SpecError(
-                f"an expectation of 'dtype' needs tensor and a dtype's name, got {self.tensor!r} and {self.dtype!r}"
-            )
-        if self.outcome == "refuses" and not (self.error and self.match):
-            raise SpecError("an expectation of 'refuses' needs error and match")
-        try:
-            SpecifierSet(self.torch)
-            re.compile(self.match)
-        except (InvalidSpecifier, re.error) as problem:
-            raise SpecError(f"expectation {self.reason!r}: {problem}") from problem
-
-    def concerns(self, mode: str, precision: str, device: str, torch_version: str) -> bool:
-        """Whether this expectation is about the given cell on the given torch.
-
-        Args:
-            mode: the cell's.
-            precision: the cell's.
-            device: the cell's, by type.
-            torch_version: such as "2.13.0+cpu"; what follows the plus sign is left out.
-        """
-        return (
-            (not self.modes or mode in self.modes)
-            and (not self.precisions or precision in self.precisions)
-            and (not self.devices or device in self.devices)
-            and SpecifierSet(self.torch).contains(torch_version.split("+", maxsplit=1)[0], prereleases=True)
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +59,8 @@ class Spec:
             judged like an output; gradients are not asked for, so `differentiable` must be False.
         scripted: builds the ScriptModule or ScriptFunction by hand; None: torch.jit.script(build()).
         expectations: the declared divergences.
+        scale: how to make it larger, for measurements.
+        claims: what its sources say it gains.
 
     >>> double = Spec(
     ...     name="double", summary="twice x", source="arithmetic", build=lambda: lambda x: 2 * x, dtypes="input",
@@ -237,17 +93,19 @@ class Spec:
     fit: Callable[..., Any] | None = None
     scripted: Callable[..., Model] | None = None
     expectations: tuple[Expect, ...] = ()
+    scale: Scale | None = None
+    claims: tuple[Claim, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not NAME_AND_SIZE.fullmatch(self.name):
             raise SpecError(f"spec name {self.name!r}: want lower-case letters, digits and '_'")
         if not callable(self.build):
             raise SpecError(f"{self.name}: build must be callable, got {self.build!r}")
-        _check_names(f"{self.name}: mutates", self.mutates)
-        _check_names(f"{self.name}: float32_accurate", self.float32_accurate)
+        check_names(f"{self.name}: mutates", self.mutates)
+        check_names(f"{self.name}: float32_accurate", self.float32_accurate)
         self._check_cases()
         for word in self._dtype_words():
-            if word not in DTYPE_WORDS and not _is_dtype(word):
+            if word not in DTYPE_WORDS and not is_dtype(word):
                 raise SpecError(f"{self.name}: dtypes: {word!r} is neither 'follows', 'input' nor a torch dtype")
         if self.twice_differentiable and not self.differentiable:
             raise SpecError(f"{self.name}: twice_differentiable needs differentiable")
@@ -284,6 +142,30 @@ class Spec:
             return self.dtypes
         word = self.dtypes.get(leaf)
         return word if word is None or isinstance(word, str) else word.get(device)
+
+    def at(self, size: int) -> Spec:
+        """The spec of this model at a size of its scale, named like "merge@256", with one case.
+
+        Raises:
+            SpecError: it has no scale, or the size is not positive.
+
+        >>> import zoo
+        >>> zoo.get_spec("merge").at(64).name
+        'merge@64'
+        """
+        if self.scale is None:
+            raise SpecError(f"{self.name} has no scale, so there is no {self.name}@{size}")
+        if size < 1:
+            raise SpecError(f"{self.name}@{size}: the {self.scale.knob} must be positive")
+        case = Case(
+            name=f"{self.scale.knob}-{size}",
+            inputs=partial(self.scale.inputs, size),
+            independent_samples=self.cases[0].independent_samples,
+        )
+        scripted = None if self.scale.scripted is None else partial(self.scale.scripted, size)
+        build = partial(self.scale.build, size)
+        name = f"{self.name}@{size}"
+        return replace(self, name=name, build=build, scripted=scripted, cases=(case,), twin="", scale=None, claims=())
 
     def case(self, name: str) -> Case:
         """The case of that name.

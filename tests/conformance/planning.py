@@ -28,7 +28,13 @@ def material(name):
 @cache
 def plan_of(name):
     """Plan all cells of a file on the CPU."""
-    task = {"sources": [str(FOLDER / name)], "modes": [], "precisions": [], "devices": ["cpu"], "seed": 0, "speed": False}
+    task = {
+        "sources": [str(FOLDER / name)],
+        "modes": [],
+        "precisions": [],
+        "devices": ["cpu"],
+        "seed": 0,
+    }
     ending = isolation.run("conformance.plan:make", {**task, "deadline": 0.0}, deadline=120.0, method="spawn")
     assert ending.kind == "answered", ending
     assert "usage" not in ending.answer, ending.answer
@@ -40,16 +46,13 @@ def execution(name, deadline):
     """Yield a function from model, mode and precision to the verdict."""
     plan = {**plan_of(name), "deadline": deadline}
     cells = {(c["model"], c["mode"], c["precision"]): c for c in plan["cells"]}
-    folder = tempfile.TemporaryDirectory()
-    running = Execution(plan, Path(folder.name))
+    with tempfile.TemporaryDirectory() as folder:
+        running = Execution(plan, Path(folder))
 
-    def judge(model, mode, precision) -> Verdict:
-        return running.verdict(cells[model, mode, precision])
+        def judge(model, mode, precision) -> Verdict:
+            return running.verdict(cells[model, mode, precision])
 
-    try:
         yield judge
-    finally:
-        folder.cleanup()
 
 
 def gates_that_refused(verdict):

@@ -3,7 +3,8 @@
 import planning
 import pytest
 
-from zoo.spec import Spec, SpecError
+from zoo.case import SpecError
+from zoo.spec import Spec
 
 
 @pytest.fixture(scope="module")

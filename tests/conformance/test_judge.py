@@ -8,7 +8,7 @@ import pytest
 
 from conformance.judge import failed_gate, judge
 from conformance.records import STATUSES, Discrepancy, Measure, Observation, Verdict
-from zoo.spec import Expect
+from zoo.expect import Expect
 
 GATES = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision")
 DEATHS = {"crashed": "CRASH", "timed out": "TIMEOUT", "out of memory": "OOM"}

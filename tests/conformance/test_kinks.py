@@ -11,7 +11,8 @@ from conformance.inputs import cotangent, representable, seeded
 from conformance.kinks import KinkWatch
 from conformance.oracle import Oracle
 from conformance.probes import Rounding
-from zoo.spec import Case, Spec
+from zoo.case import Case
+from zoo.spec import Spec
 
 
 def spec_of(build, inputs):

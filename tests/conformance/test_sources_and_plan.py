@@ -9,7 +9,7 @@ import torch
 from conformance import axes, plan, sources
 from conformance.axes import UsageError
 from zoo import catalog
-from zoo.spec import SpecError
+from zoo.case import SpecError
 
 MODEL = """
 import torch

@@ -4,7 +4,6 @@ Of the compiled cells those run here that cost nothing, since the float64 refere
 which compiling makes a difference; `conformance run` judges the others.
 """
 
-import contextlib
 import pkgutil
 import re
 from dataclasses import dataclass
@@ -98,11 +97,10 @@ def plan():
 
 
 @pytest.fixture(scope="module")
-def verdict_of():
+def verdict_of(tmp_path_factory):
     planned = {(cell["model"], cell["mode"], cell["precision"]): cell for cell in plan()["cells"]}
-    running = Execution(plan())
-    with contextlib.closing(running):
-        yield cache(lambda *cell: running.verdict(planned[cell]))
+    running = Execution(plan(), tmp_path_factory.mktemp("references"))
+    return cache(lambda *cell: running.verdict(planned[cell]))
 
 
 def test_the_table_names_every_counterexample():

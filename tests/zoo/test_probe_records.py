@@ -9,8 +9,8 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from zoo.case import SpecError
 from zoo.probe import NEVER, Probe, find
-from zoo.spec import SpecError
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted((ROOT / "zoo" / "probes").glob("[!_]*.py"))

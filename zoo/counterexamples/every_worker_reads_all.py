@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from zoo.spec import Case, Expect, Spec
+from zoo.case import Case
+from zoo.expect import Expect
+from zoo.spec import Spec
 
 WORKERS = 2
 

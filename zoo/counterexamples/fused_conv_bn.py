@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
-from zoo.spec import Case, Expect, Spec
+from zoo.case import Case
+from zoo.expect import Expect
+from zoo.spec import Spec
 
 EPS = 1e-3
 PLANE = (0, 2, 3)  # every axis but the channels

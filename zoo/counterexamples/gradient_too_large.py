@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Expect, Spec
+from zoo.case import Case
+from zoo.expect import Expect
+from zoo.spec import Spec
 
 
 class SquareTooSteep(torch.autograd.Function):

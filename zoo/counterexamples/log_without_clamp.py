@@ -10,7 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Expect, Spec
+from zoo.case import Case
+from zoo.expect import Expect
+from zoo.spec import Spec
 
 
 def log_without_clamp(weights: Tensor, densities: Tensor) -> Tensor:

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Expect, Spec
+from zoo.case import Case
+from zoo.expect import Expect
+from zoo.spec import Spec
 
 
 class Matmul(torch.autograd.Function):

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import SGD
 
+from zoo.expect import Expect
 from zoo.models.mlp import mlp
-from zoo.spec import Expect, Spec
+from zoo.spec import Spec
 from zoo.training import step
 from zoo.training.step import AUTOCAST, loss_curve, squared_error, train_step
 

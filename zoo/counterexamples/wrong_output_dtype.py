@@ -11,7 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Expect, Spec
+from zoo.case import Case
+from zoo.expect import Expect
+from zoo.spec import Spec
 
 
 def wrong_output_dtype(x: Tensor) -> Tensor:

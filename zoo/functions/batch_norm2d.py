@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.case import Case
 from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
-from zoo.spec import Case, Spec
+from zoo.spec import Spec
 
 SPACE = (0, 2, 3)
 

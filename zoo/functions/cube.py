@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.case import Case
 from zoo.custom_ops import map_by_sample, map_elementwise
 from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
-from zoo.spec import Case, Spec
+from zoo.spec import Spec
 
 
 class CubeBackward(torch.autograd.Function):

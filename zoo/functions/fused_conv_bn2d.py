@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
-from zoo.spec import Case, Spec
+from zoo.spec import Spec
 
 SPACE = (0, 2, 3)
 

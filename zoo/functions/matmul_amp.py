@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
-from zoo.spec import Case, Expect, Spec
+from zoo.expect import Expect
+from zoo.spec import Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.case import Case
 from zoo.custom_ops import map_elementwise
-from zoo.spec import Case, Spec
+from zoo.spec import Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
 

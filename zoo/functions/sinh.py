@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.known import FUNCTION_APPLY_REFUSED
-from zoo.spec import Case, Spec
+from zoo.spec import Spec
 
 
 class Sinh(torch.autograd.Function):

@@ -13,7 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from zoo.spec import Case, Spec
+from zoo.case import Case
+from zoo.spec import Spec
 
 JITTER = 1 / 64  # breaks the ties a regular grid would put on the kinks of the ReLUs
 

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoo.case import Case
 from zoo.functions.batch_norm2d import batch_norm2d
 from zoo.functions.conv2d import conv2d
 from zoo.functions.fused_conv_bn2d import fused_conv_bn2d
 from zoo.known import FUNCTION_APPLY_REFUSED
-from zoo.spec import Case, Spec
+from zoo.spec import Spec
 
 
 class ConvNorm(nn.Module):

@@ -11,7 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from zoo.spec import Case, Expect, Spec
+from zoo.case import Case
+from zoo.expect import Expect
+from zoo.spec import Spec
 
 
 def _check(name: str, x1: Tensor, in1: int, x2: Tensor, in2: int) -> None:

@@ -10,7 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from zoo.spec import Case, Spec
+from zoo.case import Case
+from zoo.spec import Spec
 
 
 def mlp(inputs: int = 64, hidden: int = 32, outputs: int = 10) -> nn.Sequential:

@@ -11,7 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Expect, Spec
+from zoo.case import Case
+from zoo.expect import Expect
+from zoo.spec import Spec
 
 
 def add_and_matmul(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

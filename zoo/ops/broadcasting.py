@@ -12,7 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Spec
+from zoo.case import Case
+from zoo.spec import Spec
 
 
 def sum_explicit(a: Tensor, b: Tensor, dim: int) -> Tensor:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
-from zoo.spec import Case, Spec
+from zoo.case import Case
+from zoo.spec import Spec
 
 
 def _check(logits: Tensor, labels: Tensor) -> None:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Spec
+from zoo.case import Case
+from zoo.spec import Spec
 
 
 class Arithmetic(NamedTuple):

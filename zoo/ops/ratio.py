@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Spec
+from zoo.case import Case
+from zoo.spec import Spec
 
 
 def ratio_naive(x: Tensor, y: Tensor) -> Tensor:

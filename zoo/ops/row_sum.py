@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Spec
+from zoo.case import Case
+from zoo.spec import Spec
 
 
 def _check(x: Tensor) -> None:

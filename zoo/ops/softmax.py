@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.spec import Case, Spec
+from zoo.case import Case
+from zoo.spec import Spec
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:

@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from zoo.case import Case
 from zoo.models.checkerboard import Checkerboard, checker, grid, scripted_checkerboard
-from zoo.spec import Case, Spec
+from zoo.spec import Spec
 from zoo.training.step import AUTOCAST, Fit, Step, fit, loss_curve
 
 SQUARES = 8

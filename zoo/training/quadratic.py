@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from zoo.case import Case
 from zoo.models.quadratic import Quadratic
-from zoo.spec import Case, Spec
+from zoo.spec import Spec
 from zoo.training.step import Fit, fit, loss_curve, squared_error
 
 

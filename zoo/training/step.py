@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
+from zoo.case import Case
 from zoo.models.mlp import mlp
-from zoo.spec import Case, Spec
+from zoo.spec import Spec
 
 AUTOCAST = {"fp32": None, "amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
 

@@ -1,0 +1,149 @@
+"""The cost of a cell that no clock is needed for: right by hand, the same in every process."""
+
+import pytest
+import torch
+
+from conformance import isolation
+from conformance.footprint import FIELDS, least_bytes
+from zoo import catalog
+
+SPECS = """
+import torch
+from torch import nn
+from zoo.spec import Case, Expect, Spec
+
+def spec(name, build, **more):
+    case = Case(name="typical", inputs=lambda g: (torch.randn(8, 4, generator=g),))
+    return Spec(name=name, summary=name, source="here", build=build, cases=(case,), **more)
+
+@torch.library.custom_op("footprint::product", mutates_args=())
+def product(x: torch.Tensor) -> torch.Tensor:
+    return x @ x.t()
+
+def breaks(x):
+    y = x.exp()
+    torch._dynamo.graph_break()
+    return y.sin()
+
+def refuses(x):
+    raise RuntimeError("not today")
+
+def half(x):
+    return x.mul_(0.5)
+
+LINEAR = spec("linear", lambda: nn.Linear(4, 3))
+EXP = spec("exponential", lambda: torch.exp)
+LARGEST = spec("largest", lambda: lambda x: x.argmax(1), differentiable=False)
+PRODUCT = spec("python_product", lambda: product, differentiable=False)
+BREAKS = spec("breaks", lambda: breaks)
+REFUSES = spec("refuses", lambda: refuses)
+HALF = spec("half", lambda: half, mutates=("x",), differentiable=False)
+FIT = spec("training", lambda: nn.Linear(4, 1), differentiable=False, fit=lambda call, model, precision, x: call(x))
+"""
+
+
+@pytest.fixture(scope="module")
+def count(tmp_path_factory):
+    """A function that counts a cell in a fresh process."""
+    file = tmp_path_factory.mktemp("specs") / "specs.py"
+    file.write_text(SPECS)
+
+    def counted(model, mode="eager", precision="fp32"):
+        own = f'"{model}"' in SPECS
+        home = {"file": str(file)} if own else {"module": catalog.home_of(model)}
+        cell = {"model": model, "mode": mode, "precision": precision, "device": "cpu"}
+        task = {"cell": cell, "homes": [], "home": home, "seed": 0}
+        ending = isolation.run("conformance.footprint:observe", task, deadline=120)
+        assert ending.kind == "answered", ending.message
+        assert set(ending.answer) == {*FIELDS, "why"}
+        return ending.answer
+
+    return counted
+
+
+def test_a_linear_layer_by_hand(count):
+    seen = count("linear")
+    assert (seen["saved"], seen["held"]) == (0, 0)  # the input and the weight, which live anyway
+    assert seen["peak_forward"] == 4 * 8 * 3
+    assert seen["peak"] == 4 * (8 * 3 + 8 * 4 + 3 * 4 + 3)  # the output, and three gradients
+    assert seen["flops"] == {"forward": 2 * 8 * 4 * 3, "both": 3 * 2 * 8 * 4 * 3}
+    moved = 4 * (8 * 4 + 3 * 4 + 3 + 8 * 3)
+    assert seen["least_bytes"] == {"forward": moved, "both": moved + 4 * (8 * 4 + 3 * 4 + 3)}
+    assert seen["aten_calls"] == 2  # a transposition and the product
+    assert set(seen["why"]) == {"graphs", "graph_breaks", "recompiles"}
+
+
+def test_a_saved_result_is_read_and_not_written_again(count):
+    seen = count("exponential")
+    assert (seen["saved"], seen["held"], seen["flops"]) == (128, 0, {"forward": 0, "both": 0})
+    assert seen["least_bytes"] == {"forward": 2 * 128, "both": 4 * 128}
+
+
+def test_without_gradients_there_is_no_backward(count):
+    seen = count("largest")
+    assert (seen["saved"], seen["peak"]) == (None, None)
+    assert (seen["held"], seen["peak_forward"]) == (0, 8 * 8)
+    assert seen["flops"] == {"forward": 0, "both": None}
+    assert seen["least_bytes"] == {"forward": 128 + 64, "both": None}
+    assert seen["why"]["peak"] == seen["why"]["least_bytes.both"] == "no gradient is asked for"
+
+
+def test_operators_written_in_python_are_looked_into(count):
+    seen = count("python_product")
+    assert (seen["flops"]["forward"], seen["aten_calls"]) == (2 * 8 * 8 * 4, 1)
+
+
+def test_inputs_that_change_are_put_back_and_count_once(count):
+    seen = count("half")
+    assert seen["least_bytes"]["forward"] == 128
+
+
+def test_a_training_is_not_counted(count):
+    seen = count("training")
+    assert all(seen[field] is None for field in FIELDS)
+    assert seen["why"] == dict.fromkeys(FIELDS, "a training, which is many calls and no single one")
+
+
+def test_a_model_that_raises_has_reasons_for_everything(count):
+    seen = count("refuses")
+    assert all(seen[field] is None for field in FIELDS)
+    assert seen["why"] == dict.fromkeys(FIELDS, "RuntimeError: not today")
+
+
+def test_a_mode_that_refuses_leaves_the_work_counted(count):
+    seen = count("exponential", mode="scripted")
+    assert seen["flops"] == {"forward": 0, "both": 0}
+    assert seen["peak"] is seen["graphs"] is None
+    assert "peak" in seen["why"]
+
+
+def test_graphs_of_compiled_code(count):
+    whole, broken = count("linear", mode="compiled"), count("breaks", mode="compiled")
+    assert [whole[field] for field in ("graphs", "graph_breaks", "recompiles")] == [1, 0, 0]
+    assert [broken[field] for field in ("graphs", "graph_breaks", "recompiles")] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
+@pytest.mark.parametrize(
+    ("model", "mode"),
+    [("merge", "eager"), ("merge", "scripted"), ("mlp", "eager"), ("mlp", "scripted"), ("mlp", "compiled")],
+)
+def test_three_processes_count_the_same(count, model, mode, precision):
+    first, *others = (count(model, mode, precision) for _ in range(3))
+    assert others == [first, first]
+    assert all(first[field] is not None for field in ("saved", "held", "peak_forward", "peak", "aten_calls"))
+
+
+def test_each_storage_counts_once_and_no_more_than_is_touched():
+    base = torch.zeros(10)
+    assert least_bytes([base, base.view(2, 5)], [base[:3]]) == 40
+    assert least_bytes([base[:3]], []) == 12
+    assert least_bytes([torch.zeros(1).expand(1000)], [torch.zeros(5)]) == 4 + 20
+
+
+def test_backward_adds_gradients_and_what_is_saved():
+    x = [torch.zeros(10)]
+    assert least_bytes(x, []) == 40
+    assert least_bytes(x, [], [torch.zeros(10)], saved=8, held=8) == 40 + 40 + 16
+    assert least_bytes(x, [], saved=8, held=3) == 40 + 8 + 3
+    assert least_bytes(x, [], saved=8, held=100) == 40 + 8 + 8  # what is held and not saved need not be moved

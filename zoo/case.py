@@ -1,0 +1,79 @@
+"""The inputs to try on a model: what one call takes, and where it is drawn from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class SpecError(ValueError):
+    """A spec that contradicts itself; the message names the spec and the field."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call: `model(*args, **kwargs)`.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: keyword arguments.
+
+    >>> Call((torch.ones(2),), {"dim": 0}).kwargs
+    {'dim': 0}
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One named set of inputs.
+
+    Attributes:
+        name: lower-case identifier, unique within the spec; hyphens are allowed.
+        inputs: draws the inputs from the generator it is given: a tuple of positional arguments, or a
+            `Call` where keywords are needed. CPU tensors; floating ones are rounded to values that
+            float16 and bfloat16 both represent before any run sees them.
+        independent_samples: row i of every output depends on row i of every input only. The matrix then
+            draws more rows and keeps those that stay away from kinks (relu, max, clamp), where a
+            rounding error could flip a unit and gradients have no single right value.
+
+    >>> case = Case(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),))
+    >>> case.draw(torch.Generator().manual_seed(0)).args[0].shape
+    torch.Size([1, 3])
+    """
+
+    name: str
+    inputs: Callable[[torch.Generator], tuple[Any, ...] | Call]
+    independent_samples: bool = False
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name.replace("-", "_")):
+            raise SpecError(f"case name {self.name!r}: want lower-case letters, digits, '-' and '_'")
+        if not callable(self.inputs):
+            raise SpecError(f"case {self.name!r}: inputs must be a function of a torch.Generator, got {self.inputs!r}")
+
+    def draw(self, generator: torch.Generator) -> Call:
+        """Draw the inputs as a `Call`.
+
+        Args:
+            generator: source of every random number, on the CPU.
+
+        Raises:
+            SpecError: `inputs` returned neither a tuple nor a `Call`.
+        """
+        drawn = self.inputs(generator)
+        if isinstance(drawn, Call):
+            return drawn
+        if isinstance(drawn, tuple):
+            return Call(drawn)
+        raise SpecError(
+            f"case {self.name!r}: inputs must return a tuple of arguments or a Call, got {type(drawn).__name__}"
+        )

@@ -1,0 +1,101 @@
+"""A declared divergence: what is known to go another way in some cells, and why."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from zoo.case import SpecError
+
+OUTCOMES = ("dtype", "refuses", "FAIL", "UNSTABLE", "VOID", "INVALID", "INCONCLUSIVE", "ERROR")
+ENDINGS = ("CRASH", "TIMEOUT", "OOM")
+
+
+def is_dtype(word: str) -> bool:
+    """Whether a word is the name of a torch dtype."""
+    return isinstance(getattr(torch, word, None), torch.dtype)
+
+
+def check_names(where: str, names: Any) -> None:
+    """Refuse what is no tuple of names.
+
+    Raises:
+        SpecError: naming the place.
+    """
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        raise SpecError(f"{where} must be a tuple of names, got {names!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expect:
+    """A declared divergence: which cells, what exactly happens, why, where it is known, on which torch.
+
+    Attributes:
+        outcome: `"dtype"`: the output named by `tensor` has dtype `dtype` instead of the contract's, and
+            every other gate holds. `"refuses"`: building or calling the mode raises `error` with a
+            message that `match` finds. Otherwise the name of a red verdict that must come out.
+        reason: one sentence a reader can check.
+        link: where the behaviour is documented or reported.
+        modes, precisions, devices: the cells concerned; an empty tuple means all.
+        torch: version range in the form of PEP 440, such as ">=2.6,<2.15"; empty means all.
+        tensor, dtype: for "dtype" and "FAIL"; a tensor name as the report prints it, such as "output".
+        error, match: for "refuses" and "ERROR": the exception's type name and a regular expression.
+        gate, case: for "FAIL": the gate that must say no, and in which case.
+
+    >>> known = Expect(outcome="VOID", modes=("compiled",), torch=">=2.6", reason="falls back to eager")
+    >>> known.concerns("compiled", "fp32", "cpu", "2.13.0"), known.concerns("compiled", "fp32", "cpu", "2.4.1")
+    (True, False)
+    """
+
+    outcome: str
+    reason: str
+    link: str = ""
+    modes: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    torch: str = ""
+    tensor: str = ""
+    dtype: str = ""
+    error: str = ""
+    match: str = ""
+    gate: str = ""
+    case: str = ""
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES + ENDINGS:
+            raise SpecError(f"outcome {self.outcome!r}: want one of {', '.join(OUTCOMES + ENDINGS)}")
+        if not self.reason:
+            raise SpecError(f"an expectation of {self.outcome!r} needs a reason")
+        for axis in ("modes", "precisions", "devices"):
+            check_names(f"expectation {self.reason!r}: {axis}", getattr(self, axis))
+        if self.outcome == "dtype" and not (self.tensor and is_dtype(self.dtype)):
+            raise SpecError(
+                f"an expectation of 'dtype' needs tensor and a dtype's name, got {self.tensor!r} and {self.dtype!r}"
+            )
+        if self.outcome == "refuses" and not (self.error and self.match):
+            raise SpecError("an expectation of 'refuses' needs error and match")
+        try:
+            SpecifierSet(self.torch)
+            re.compile(self.match)
+        except (InvalidSpecifier, re.error) as problem:
+            raise SpecError(f"expectation {self.reason!r}: {problem}") from problem
+
+    def concerns(self, mode: str, precision: str, device: str, torch_version: str) -> bool:
+        """Whether this expectation is about the given cell on the given torch.
+
+        Args:
+            mode: the cell's.
+            precision: the cell's.
+            device: the cell's, by type.
+            torch_version: such as "2.13.0+cpu"; what follows the plus sign is left out.
+        """
+        return (
+            (not self.modes or mode in self.modes)
+            and (not self.precisions or precision in self.precisions)
+            and (not self.devices or device in self.devices)
+            and SpecifierSet(self.torch).contains(torch_version.split("+", maxsplit=1)[0], prereleases=True)
+        )
