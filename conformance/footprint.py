@@ -34,7 +34,7 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
         task: "cell", "home", "homes" and "seed", as for `cell.observe`.
         enter_phase: told where the process is.
 
-    Returns: a number for each of `FIELDS`, or null and under "why" the reason.
+    Returns: a number for each of `FIELDS`, or null and under "why" the reason (of "flops.both" where half is null).
         saved: bytes autograd saves, as `zoo.memory.saved_bytes` counts them.
         held: bytes that forward leaves allocated behind its result.
         peak_forward, peak: most bytes allocated at one time in forward, and in forward and backward.
@@ -72,11 +72,14 @@ class _Subject:
         return bool(self._cotangents and self._leaves)
 
     def restore(self) -> None:
-        if self._question.mutates:
-            inputs.restore(self._question.call, self._question.pristine)
+        """Undo what a call did to its arguments; in place, so it allocates nothing."""
+        inputs.restore(self._question.call, self._question.pristine)
 
     def forward(self, *_: Any) -> Any:
         self.restore()
+        return self.call()
+
+    def call(self) -> Any:
         with evaluation.autocast(self._question):
             return self._call(*self._question.call.args, **self._question.call.kwargs)
 
@@ -263,6 +266,8 @@ class _Calls(TorchDispatchMode):
 
 
 def _operators(eager: _Subject) -> int:
-    with _Calls() as calls:
-        eager.forward()
+    calls = _Calls()
+    eager.restore()
+    with calls:
+        eager.call()
     return calls.count

@@ -62,6 +62,7 @@ class Spec:
         scale: how to make it larger, for measurements.
         claims: what its sources say it gains.
 
+    >>> import torch
     >>> double = Spec(
     ...     name="double", summary="twice x", source="arithmetic", build=lambda: lambda x: 2 * x, dtypes="input",
     ...     cases=(Case(name="typical", inputs=lambda g: (torch.randn(4, generator=g),)),),

@@ -26,7 +26,7 @@ RED = (
 RAISING = spec("random", lambda: lambda x: x + torch.rand_like(x))
 """
 )
-FP32 = ("--mode=eager", "--precision=fp32", "--device=cpu")
+FP32 = ("--mode=eager", "--precision=fp32", "--device=cpu", "--no-speed")
 
 
 def conformance(folder, *arguments, **environment):

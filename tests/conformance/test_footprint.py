@@ -25,6 +25,15 @@ def breaks(x):
     torch._dynamo.graph_break()
     return y.sin()
 
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
 def refuses(x):
     raise RuntimeError("not today")
 
@@ -36,6 +45,7 @@ EXP = spec("exponential", lambda: torch.exp)
 LARGEST = spec("largest", lambda: lambda x: x.argmax(1), differentiable=False)
 PRODUCT = spec("python_product", lambda: product, differentiable=False)
 BREAKS = spec("breaks", lambda: breaks)
+COUNTS = spec("counts", Counts)
 REFUSES = spec("refuses", lambda: refuses)
 HALF = spec("half", lambda: half, mutates=("x",), differentiable=False)
 FIT = spec("training", lambda: nn.Linear(4, 1), differentiable=False, fit=lambda call, model, precision, x: call(x))
@@ -121,6 +131,11 @@ def test_graphs_of_compiled_code(count):
     whole, broken = count("linear", mode="compiled"), count("breaks", mode="compiled")
     assert [whole[field] for field in ("graphs", "graph_breaks", "recompiles")] == [1, 0, 0]
     assert [broken[field] for field in ("graphs", "graph_breaks", "recompiles")] == [2, 1, 0]
+
+
+def test_code_compiled_again_at_every_call_is_seen(count):
+    seen = count("counts", mode="compiled")
+    assert (seen["recompiles"], seen["graphs"]) == (2, 3)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])

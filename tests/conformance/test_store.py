@@ -124,9 +124,9 @@ def test_no_run_folder(tmp_path):
     ("text", "message"),
     [
         ("{", r"plan\.json is damaged"),
-        ("[]", "no plan of format 1"),
-        ('{"format": 2, "cells": []}', "no plan of format 1"),
-        ('{"format": 1}', "no plan of format 1"),
+        ("[]", "no plan of format 2"),
+        ('{"format": 1, "cells": []}', "no plan of format 2"),
+        ('{"format": 2}', "no plan of format 2"),
     ],
 )
 def test_a_plan_that_is_none(folder, text, message):

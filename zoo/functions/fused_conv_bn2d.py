@@ -8,6 +8,7 @@ which may be differentiated once: backward is a Function that refuses a second d
 makes zeros of a nested `torch.func.grad`.)
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.nn import functional
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 SPACE = (0, 2, 3)
@@ -212,11 +214,22 @@ _SHARED: dict[str, Any] = {
     "reference": _reference,
 }
 
+
+def _scale(model: Callable[..., Tensor]) -> Scale:
+    return Scale(
+        knob="batch",
+        sizes=(2, 8, 32),
+        build=lambda _: model,
+        inputs=lambda n, g: _draw((n, 3, 32, 32), (16, 3, 3, 3), g),
+    )
+
+
 SPEC = Spec(
     name="fused_conv_bn2d",
     summary="convolution and batch norm that save only x and weight, differentiable once",
     build=lambda: fused_conv_bn2d,
     expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
+    scale=_scale(fused_conv_bn2d),
     **_SHARED,
 )
 OP = Spec(
@@ -224,5 +237,6 @@ OP = Spec(
     summary="fused_conv_bn2d as a custom operator",
     build=lambda: fused_conv_bn2d_op,
     twin="fused_conv_bn2d",
+    scale=_scale(fused_conv_bn2d_op),
     **_SHARED,
 )

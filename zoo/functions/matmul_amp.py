@@ -6,6 +6,7 @@ former does here, so it stands on `setup_context`, and forward has no `ctx`, as 
 it. The leaves are saved as they came, and autograd returns their gradients in their own dtype.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.expect import Expect
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
@@ -126,6 +128,8 @@ def _matrices(n: int, k: int, m: int, generator: torch.Generator) -> tuple[Tenso
     return torch.randn(n, k, generator=generator), torch.randn(k, m, generator=generator)
 
 
+ROWS = 64  # of a, at any width
+
 CASES = (
     Case(name="typical", inputs=partial(_matrices, 6, 8, 5)),
     Case(name="one-by-one", inputs=partial(_matrices, 1, 1, 1)),
@@ -142,6 +146,14 @@ _SHARED: dict[str, Any] = {
     "one_graph": True,
     "reference": _reference,
 }
+
+
+def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
+    return Scale(
+        knob="width", sizes=(16, 64, 256, 1024), build=lambda _: model, inputs=lambda n, g: _matrices(ROWS, n, n, g)
+    )
+
+
 _SECOND_LOST = Expect(
     outcome="FAIL",
     modes=("compiled",),
@@ -156,6 +168,7 @@ SPEC = Spec(
     summary="matrix product in the ambient precision, by custom_fwd and custom_bwd",
     build=lambda: matmul_amp,
     expectations=(_SECOND_LOST,),
+    scale=_scale(matmul_amp),
     **_SHARED,
 )
 OP = Spec(
@@ -163,6 +176,7 @@ OP = Spec(
     summary="matmul_amp as a custom operator with an autocast kernel",
     build=lambda: matmul_amp_op,
     twin="matmul_amp",
+    scale=_scale(matmul_amp_op),
     expectations=(
         replace(_SECOND_LOST, torch="<2.6"),
         replace(_SECOND_LOST, torch=">=2.6,<2.13", precisions=("fp32",)),  # what it saves of cast inputs requires grad

@@ -5,6 +5,7 @@ enough, for they are neither input nor output, and the second derivative would m
 them. So they are returned as well, and backward adds their gradient terms: g (p + n) / 2 + gp p - gn n.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.known import FUNCTION_APPLY_REFUSED
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 
@@ -103,6 +105,16 @@ CASES = (
     Case(name="non-contiguous", inputs=lambda g: (torch.randn(6, 8, generator=g).t()[::2],)),
 )
 
+
+def _scale(model: Callable[[Tensor], Tensor]) -> Scale:
+    return Scale(
+        knob="numbers",
+        sizes=(2**10, 2**14, 2**17, 2**20),
+        build=lambda _: model,
+        inputs=lambda n, g: (torch.randn(n, generator=g),),
+    )
+
+
 SPEC = Spec(
     name="sinh",
     summary="sinh(x), intermediates returned",
@@ -116,6 +128,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
+    scale=_scale(sinh),
     expectations=(FUNCTION_APPLY_REFUSED,),
 )
 
@@ -132,5 +145,6 @@ OP = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
+    scale=_scale(sinh_op),
     twin="sinh",
 )

@@ -56,7 +56,9 @@ def peak_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
 def kept_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
     """Count the bytes that `fn(*args)` allocates and that live on while its result does, result apart.
 
-    `held_bytes` for compiled callables too; for others the two agree. `fn` is called twice, as by `peak_bytes`.
+    `held_bytes` for compiled callables too. For others the two agree, but for what no op returns and this one sees
+    all the same: a number that became a tensor, the state of a random generator. `fn` is called twice, as by
+    `peak_bytes`.
 
     Args:
         fn: a module or function, plain, scripted or compiled.

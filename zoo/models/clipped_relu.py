@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.case import Case
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 
@@ -148,4 +149,10 @@ SPEC = Spec(
     one_graph=True,
     reference=_reference,
     surrogate_gradient=_leaky,
+    scale=Scale(
+        knob="width",
+        sizes=(16, 64, 256, 1024),
+        build=lambda n: clipped_layer(n, n, limit=0.5),
+        inputs=lambda n, g: (torch.randn(64, n, generator=g),),
+    ),
 )

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from zoo.case import Case
+from zoo.claim import Claim
 from zoo.functions.batch_norm2d import batch_norm2d
 from zoo.functions.conv2d import conv2d
 from zoo.functions.fused_conv_bn2d import fused_conv_bn2d
 from zoo.known import FUNCTION_APPLY_REFUSED
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 
@@ -139,10 +141,21 @@ _SHARED: dict[str, Any] = {
     "expectations": (FUNCTION_APPLY_REFUSED,),
 }
 
+
+def _scale(layer: type[ConvNorm]) -> Scale:
+    return Scale(
+        knob="batch",
+        sizes=(8, 32, 128),
+        build=lambda _: ImageClassifier(layer),
+        inputs=lambda n, g: _images(n, 28, g),
+    )
+
+
 CONV_BN = Spec(
     name="conv_bn",
     summary="an image classifier on convolution and batch norm in two steps",
     build=partial(ImageClassifier, layer=ConvNorm),
+    scale=_scale(ConvNorm),
     **_SHARED,
 )
 
@@ -151,5 +164,15 @@ FUSED_CONV_BN = Spec(
     summary="an image classifier on convolution and batch norm fused into one Function",
     build=partial(ImageClassifier, layer=FusedConvNorm),
     twin="conv_bn",
+    scale=_scale(FusedConvNorm),
+    claims=(
+        Claim(
+            text="peak memory of training on MNIST in batches of 2048: 1.56 GB fused, 2.68 GB unfused",
+            source="Fusing convolution and batch norm using a custom function, on an NVIDIA RTX 3070",
+            factor=1.72,
+            quantity="peak",
+            baseline="conv_bn",
+        ),
+    ),
     **_SHARED,
 )

@@ -7,12 +7,14 @@ list, and `Affine` keeps the dtype of its input, for a product and a sum are not
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zoo.case import Case
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 
@@ -102,6 +104,16 @@ _SHARED: dict[str, Any] = {
     "twice_differentiable": True,
 }
 
+
+def _scale(build: Callable[[], nn.Module]) -> Scale:
+    return Scale(
+        knob="numbers",
+        sizes=(2**10, 2**14, 2**17),
+        build=lambda _: build(),
+        inputs=lambda n, g: (torch.randn(n, generator=g),),
+    )
+
+
 AFFINE = Spec(
     name="affine",
     summary="a straight line on two scalar Parameters",
@@ -116,6 +128,7 @@ AFFINE = Spec(
         "second gradient of a",
     ),
     reference=_affine_reference,
+    scale=_scale(Affine),
     **_SHARED,
 )
 
@@ -125,5 +138,6 @@ LINE = Spec(
     build=Line,
     dtypes="follows",
     reference=_line_reference,
+    scale=_scale(Line),
     **_SHARED,
 )

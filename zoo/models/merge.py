@@ -6,6 +6,7 @@ add broadcast. `MergeTiled` computes the same from a copy of the inputs repeated
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from zoo.case import Case
 from zoo.expect import Expect
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 
@@ -112,6 +114,16 @@ CASES = (
     ),
 )
 
+
+def _scale(build: Callable[[int, int, int], Merge]) -> Scale:
+    return Scale(
+        knob="width",
+        sizes=(16, 64, 256, 1024),
+        build=lambda n: build(n, n, n),
+        inputs=lambda n, g: _pair((8, 8, n), (8, 1, n), g),
+    )
+
+
 MERGE = Spec(
     name="merge",
     summary="two linear maps and a broadcast add",
@@ -136,6 +148,7 @@ MERGE = Spec(
             link="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/JIT-AUTOCAST.md",
         ),
     ),
+    scale=_scale(Merge),
 )
 
 MERGE_TILED = Spec(
@@ -150,4 +163,5 @@ MERGE_TILED = Spec(
     one_graph=True,
     reference=_reference,
     twin="merge",
+    scale=_scale(MergeTiled),
 )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.case import Case
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 
@@ -69,4 +70,10 @@ SPEC = Spec(
     twice_differentiable=True,
     one_graph=True,
     reference=_reference,
+    scale=Scale(
+        knob="numbers",
+        sizes=(2**10, 2**14, 2**17),
+        build=lambda _: Quadratic(),
+        inputs=lambda n, g: (torch.randn(n, generator=g),),
+    ),
 )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from zoo.case import Case
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 
@@ -91,4 +92,10 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of a", "gradient of b"),
     reference=_reference,
+    scale=Scale(
+        knob="rows",
+        sizes=(16, 256, 4096),
+        build=lambda _: sum_explicit,
+        inputs=lambda n, g: _pair((n, 64), (n, 64), 0, g),
+    ),
 )

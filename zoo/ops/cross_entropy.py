@@ -7,6 +7,7 @@ with the maximum of each row, not of the whole tensor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from zoo.case import Case
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 
@@ -154,10 +156,16 @@ _SHARED: dict[str, Any] = {
     "reference": _reference,
 }
 
+
+def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
+    return Scale(knob="classes", sizes=(16, 64, 256, 1024), build=lambda _: model, inputs=lambda n, g: _rows(32, n, g))
+
+
 SPEC = Spec(
     name="softmax_cross_entropy",
     summary="cross entropy on label distributions, shifted per row",
     build=lambda: softmax_cross_entropy,
+    scale=_scale(softmax_cross_entropy),
     cases=_CASES,
     **_SHARED,
 )
@@ -165,6 +173,7 @@ NATIVE = Spec(
     name="softmax_cross_entropy_native",
     summary="cross entropy on label distributions in one torch call",
     build=lambda: softmax_cross_entropy_native,
+    scale=_scale(softmax_cross_entropy_native),
     cases=_CASES,
     twin="softmax_cross_entropy",
     **_SHARED,
@@ -174,6 +183,7 @@ NAIVE = Spec(
     name="softmax_cross_entropy_naive",
     summary="cross entropy by the logarithm of a softmax",
     build=lambda: softmax_cross_entropy_naive,
+    scale=_scale(softmax_cross_entropy_naive),
     cases=_SAFE,
     **_SHARED,
 )

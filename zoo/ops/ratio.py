@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from zoo.case import Case
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 
@@ -163,6 +164,16 @@ _SHARED: dict[str, Any] = {
     "one_graph": True,
 }
 
+
+def _scale(model: Callable[..., Tensor], inputs: Callable[[int, torch.Generator], tuple[Any, ...]]) -> Scale:
+    return Scale(
+        knob="numbers",
+        sizes=(2**10, 2**14, 2**17, 2**20),
+        build=lambda _: model,
+        inputs=inputs,
+    )
+
+
 # No case in which the divisor has vanished: that is what the safe one is for.
 NAIVE = Spec(
     name="ratio_naive",
@@ -170,6 +181,7 @@ NAIVE = Spec(
     formula="x·y / y",
     shapes="(…), (…) → (…)",
     build=lambda: ratio_naive,
+    scale=_scale(ratio_naive, lambda n, g: _pair((n,), g)),
     cases=tuple(Case(name=name, inputs=pair) for name, pair in _PAIRS.items() if name != "vanished"),
     float32_accurate=("output", "gradient of x", "gradient of y"),
     reference=_naive_reference,
@@ -181,6 +193,7 @@ SAFE = Spec(
     formula="x·|y| / max(|y|, floor)",
     shapes="(…), (…) → (…)",
     build=lambda: ratio_safe,
+    scale=_scale(ratio_safe, lambda n, g: (*_pair((n,), g), FLOOR)),
     cases=tuple(Case(name=name, inputs=_with_floor(pair)) for name, pair in _PAIRS.items()),
     float32_accurate=("output", "gradient of x", "gradient of y"),
     reference=_safe_reference,
@@ -192,6 +205,7 @@ LOG = Spec(
     formula="log max(y, floor)",
     shapes="(…) → (…)",
     build=lambda: log_clamped,
+    scale=_scale(log_clamped, lambda n, g: (_pair((n,), g)[1].abs(), FLOOR)),
     cases=tuple(Case(name=name, inputs=_size_and_floor(pair)) for name, pair in _PAIRS.items()),
     twice_differentiable=True,
     float32_accurate=("output", "gradient of y", "second gradient of y"),

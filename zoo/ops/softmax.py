@@ -6,6 +6,7 @@ and 11.0 in float16, and inf / inf is NaN. The shift cancels in value and gradie
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.case import Case
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 
@@ -98,10 +100,18 @@ _SHARED: dict[str, Any] = {
     "reference": _reference,
 }
 
+
+def _scale(model: Callable[..., Tensor]) -> Scale:
+    return Scale(
+        knob="classes", sizes=(16, 64, 256, 1024), build=lambda _: model, inputs=lambda n, g: _logits((32, n), -1, g)
+    )
+
+
 SPEC = Spec(
     name="softmax",
     summary="softmax shifted by the maximum",
     build=lambda: softmax,
+    scale=_scale(softmax),
     cases=(*_SAFE, Case(name="extreme", inputs=_extreme), Case(name="constant-rows", inputs=_constant_rows)),
     **_SHARED,
 )
@@ -110,6 +120,7 @@ NAIVE = Spec(
     name="softmax_naive",
     summary="softmax as written",
     build=lambda: softmax_naive,
+    scale=_scale(softmax_naive),
     cases=_SAFE,
     **_SHARED,
 )
