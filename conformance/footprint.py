@@ -24,6 +24,7 @@ MEMORY = ("saved", "held", "peak_forward", "peak")
 GRAPHS = ("graphs", "graph_breaks", "recompiles")
 FIELDS = (*MEMORY, "flops", "least_bytes", *GRAPHS, "aten_calls")
 CALLS = 3  # compiled code is called so often before it counts as done with compiling
+NO_GRADIENT = "no gradient is asked for"
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # sizes depend on shapes alone, so no reference is needed
 
 
@@ -34,7 +35,7 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
         task: "cell", "home", "homes" and "seed", as for `cell.observe`.
         enter_phase: told where the process is.
 
-    Returns: a number for each of `FIELDS`, or null and under "why" the reason (of "flops.both" where half is null).
+    Returns: a number for each of `FIELDS`, or null and under "why" the reason (half a pair may be null too).
         saved: bytes autograd saves, as `zoo.memory.saved_bytes` counts them.
         held: bytes that forward leaves allocated behind its result.
         peak_forward, peak: most bytes allocated at one time in forward, and in forward and backward.
@@ -172,8 +173,12 @@ class _Count:
 
     def _count_work(self, eager: _Subject) -> None:
         self._note("aten_calls", lambda: _operators(eager))
-        both = eager.accumulate if eager.is_differentiable else None
-        self._note("flops", lambda: {"forward": _flops(eager.forward), "both": _flops(both) if both else None})
+        flops = self.report["flops"] = {"both": None}
+        flops["forward"] = self._try(("flops.forward",), lambda: _flops(eager.forward))
+        if eager.is_differentiable:
+            flops["both"] = self._try(("flops.both",), lambda: _flops(eager.accumulate))
+        else:
+            self._refuse(("flops.both",), NO_GRADIENT)
 
     def _count_memory(self, subject: _Subject) -> None:
         report, device = self.report, self._run.cell.device
@@ -184,9 +189,13 @@ class _Count:
             # last, since its hooks change how compiled code unpacks what it saved
             self._note("saved", lambda: saved_bytes(_Owned(subject), *subject.arguments).saved)
         else:
-            self._refuse(("saved", "peak", "flops.both", "least_bytes.both"), "no gradient is asked for")
-        saved = None if report["saved"] is None or report["held"] is None else (report["saved"], report["held"])
-        self._note("least_bytes", lambda: _least_of(subject, saved))
+            self._refuse(("saved", "peak"), NO_GRADIENT)
+        self._note("least_bytes", lambda: {"forward": least_bytes(*_moved(subject)), "both": None})
+        if None not in (report["least_bytes"], report["held"], report["saved"], report["peak"]):
+            saved = {"saved": report["saved"], "held": report["held"]}
+            report["least_bytes"]["both"] = least_bytes(*_moved(subject), _tensors(subject.both()), **saved)
+        else:
+            self._refuse(("least_bytes.both",), "wants the saved bytes and a backward")
 
 
 def least_bytes(
@@ -221,16 +230,10 @@ def _touched(tensors: Iterable[torch.Tensor]) -> int:
     return sum(touched.values())
 
 
-def _least_of(subject: _Subject, saved: tuple[int, int] | None) -> dict[str, int | None]:
-    owner = subject.owner
-    weights = list(owner.parameters()) if isinstance(owner, torch.nn.Module) else []
-    read = [*_tensors(subject.arguments), *weights]
-    written = _tensors(subject.outputs)
-    both = None
-    if saved is not None:
-        gradients = _tensors(subject.both())
-        both = least_bytes(read, written, gradients, saved=saved[0], held=saved[1])
-    return {"forward": least_bytes(read, written), "both": both}
+def _moved(subject: _Subject) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What a call reads and what it writes."""
+    weights = list(subject.owner.parameters()) if isinstance(subject.owner, torch.nn.Module) else []
+    return [*_tensors(subject.arguments), *weights], _tensors(subject.outputs)
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

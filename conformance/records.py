@@ -222,14 +222,6 @@ class Speed:
     warm_calls: int = 0
     reason: str = ""
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Speed:
-        return cls(**{**data, "ratios": {name: Ratio.from_json(r) for name, r in data["ratios"].items()}})
-
-    def to_json(self) -> dict[str, Any]:
-        seconds = None if self.seconds is None else float(f"{self.seconds:.4g}")
-        return {**vars(self), "seconds": seconds, "ratios": {name: r.to_json() for name, r in self.ratios.items()}}
-
 
 def plain(number: float) -> float | str:
     """A float as JSON knows it: four significant digits, infinities and NaN as text."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conformance import isolation, speed, store, table
+from conformance import isolation, jobs, speed, store, table
 from conformance.axes import UsageError
 from conformance.execution import Execution
 
@@ -80,20 +80,23 @@ def _judge(options: argparse.Namespace, contents: store.Contents, folder: Path, 
 
 
 def _measure(folder: Path) -> None:
-    """Hold the contests that no speed is stored of."""
+    """Hold the contests whose answers are not all stored."""
     contents = store.read(folder)
     if contents.missing:
         return
-    contests = speed.contests(contents.plan, contents.verdicts)
-    chosen = [contest for contest in contests if not contents.speeds.keys() >= set(contest.cells)]
+    chosen = list(speed.missing(contents))
     execution = Execution(contents.plan, folder / store.REFERENCES)
+    pending = {name: job for c in chosen for name, job in speed.hold(contents.plan, c, execution, speed.USUAL).items()}
+    answers = dict(contents.answers)
     writer = store.Writer(folder)
     try:
-        for contest, speeds in speed.hold(contents.plan, chosen, execution):
-            for found in speeds:
-                writer.add_speed(found)
-            if contest.members:
-                print(table.speed_line(contest.cells, {found.cell: found for found in speeds}), flush=True)  # noqa: T201
+        for name, answer in jobs.carry_out({n: job for n, job in pending.items() if n not in answers}):
+            writer.add_answer(name, answer)
+            answers[name] = answer
+            contest = next(c for c in chosen if name in c.jobs(speed.USUAL))
+            stored = [answers[n] for n in contest.jobs(speed.USUAL) if n in answers]
+            if len(stored) == speed.PROCESSES:
+                print(table.speed_line([speed.pooled(n, stored) for n in contest.timed]), flush=True)  # noqa: T201
     finally:
         writer.close()
 

@@ -5,53 +5,68 @@ A speed is only ever measured beside a green cell, against eager fp32 of the sam
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from conformance import interval, isolation
+from conformance import interval, jobs
 from conformance.execution import Execution
 from conformance.interval import Ratio
+from conformance.jobs import Answer
 from conformance.records import Cell, Observation, Speed, Verdict
+from conformance.store import Contents, cell_id
 
+USUAL = "usual"
 PROCESSES = 2  # a process has a bias of its own: which addresses its weights have
 BUDGET = 0.5  # seconds of sampling that one member may take in one process
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Cells that are timed together, the baseline first, and those of them that can only be given a reason."""
+    """Cells that are timed together.
 
+    Attributes:
+        name: model, precision and device.
+        members: planned cells, the baseline first; none where there is nothing to time.
+        refused: the cells that cannot be timed, with the reason.
+    """
+
+    name: str
     members: tuple[dict[str, Any], ...]
     refused: tuple[Speed, ...] = ()
 
     @property
-    def cells(self) -> list[str]:
-        """Those that this contest gives a speed; a baseline of another precision has a contest of its own."""
-        timed = [_id(m) for m in self.members if m["precision"] == self.members[-1]["precision"]]
-        return [*timed, *(speed.cell for speed in self.refused)]
+    def timed(self) -> list[str]:
+        """The cells it finds a speed of; a baseline of another precision has a contest of its own."""
+        return [cell_id(m) for m in self.members if m["precision"] == self.members[-1]["precision"]]
+
+    def jobs(self, figure: str) -> list[str]:
+        """The names under which its answers are stored."""
+        return [f"speed {figure} {self.name} #{lot}" for lot in range(PROCESSES)] if self.members else []
 
 
 def contests(plan: dict[str, Any], verdicts: Mapping[str, Verdict]) -> list[Contest]:
     """One contest for each model, precision and device: all green cells, against eager fp32."""
-    cells = {_id(c): c for c in plan["cells"] if _id(c) in verdicts and not c["skip"]}
+    cells = {cell_id(c): c for c in plan["cells"] if cell_id(c) in verdicts and not c["skip"]}
     found = []
     for model, precision, device in dict.fromkeys((c["model"], c["precision"], c["device"]) for c in cells.values()):
         base = Cell(model, "eager", "fp32", device).id
-        own = [c for c in cells.values() if (c["model"], c["precision"], c["device"]) == (model, precision, device)]
         objection = _objection(base, cells.get(base), verdicts)
-        excuse = objection and f"no baseline: {base} is {objection.partition(':')[0]}"
-        green = [c for c in own if not excuse and not _objection(_id(c), c, verdicts)]
-        refused = [Speed(_id(c), reason=excuse or _objection(_id(c), c, verdicts)) for c in own if c not in green]
-        members = [cells[base], *(c for c in green if _id(c) != base)] if green else []
-        found.append(Contest(tuple(members), tuple(refused)))
+        members, refused = [] if objection else [cells[base]], []
+        for name, cell in cells.items():
+            if (cell["model"], cell["precision"], cell["device"]) != (model, precision, device):
+                continue
+            why = _objection(name, cell, verdicts)
+            if objection and not why:
+                why = f"no baseline: {base} is {objection.partition(':')[0]}"
+            if why:
+                refused.append(Speed(name, reason=why))
+            elif name != base:
+                members.append(cell)
+        worth_it = members and (precision == "fp32" or len(members) > 1)
+        found.append(Contest(f"{model}[{precision}-{device}]", tuple(members if worth_it else ()), tuple(refused)))
     return found
-
-
-def _id(planned: dict[str, Any]) -> str:
-    return Cell(planned["model"], planned["mode"], planned["precision"], planned["device"]).id
 
 
 def _objection(name: str, planned: dict[str, Any] | None, verdicts: Mapping[str, Verdict]) -> str:
@@ -65,71 +80,67 @@ def _objection(name: str, planned: dict[str, Any] | None, verdicts: Mapping[str,
     return f"{verdict.status}: no speed without a green cell"
 
 
-def hold(plan: dict[str, Any], chosen: list[Contest], execution: Execution) -> Iterator[tuple[Contest, list[Speed]]]:
-    """Hold contests, and yield the speeds of each as it is over.
-
-    Several processes prepare at a time; they measure one after the other, with no cell of any run beside them.
-    """
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        pending: dict[Future[dict[str, Any]], int] = {}
-        answers: list[list[dict[str, Any]]] = [[] for _ in chosen]
-        for number, contest in enumerate(chosen):
-            if not contest.members:
-                yield contest, list(contest.refused)
-                continue
-            for lot in range(PROCESSES):
-                pending[pool.submit(_hold_once, plan, contest, execution, lot)] = number
-        try:
-            for done in as_completed(pending):
-                number = pending[done]
-                answers[number].append(done.result())
-                if len(answers[number]) == PROCESSES:
-                    yield chosen[number], [*chosen[number].refused, *_pooled(chosen[number], answers[number])]
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+def hold(
+    plan: dict[str, Any], contest: Contest, execution: Execution, figure: str, *, keep: bool = False
+) -> dict[str, Callable[[], Answer]]:
+    """The jobs of one contest, by name; `keep` stores every sample."""
+    return {
+        name: partial(_hold_once, plan, contest.members, execution, figure, lot=lot, keep=keep)
+        for lot, name in enumerate(contest.jobs(figure))
+    }
 
 
-def _hold_once(plan: dict[str, Any], contest: Contest, execution: Execution, lot: int) -> dict[str, Any]:
-    reference = execution.reference(contest.members[0]["model"])
-    if isinstance(reference, Observation):
-        return _nothing(contest, f"no reference: {reference.message}")
-    members = [
-        {
-            "cell": {axis: member[axis] for axis in ("model", "mode", "precision", "device")},
-            "home": plan["models"][member["model"]],
-            "reference": str(reference),
-            "expect": member["expect"],
-        }
-        for member in contest.members
-    ]
-    shared = {"homes": plan["homes"], "seed": plan["seed"]}
-    task = {"members": members, **shared, "figure": "", "lot": lot, "budget": BUDGET, "keep": False}
-    ending = isolation.run("conformance.contest:observe", task, deadline=plan["deadline"])
-    if ending.kind != "answered":
-        return _nothing(contest, f"{ending.kind}: in phase {ending.phase}, {ending.message}")
-    answer: dict[str, Any] = ending.answer
-    return answer
+def _hold_once(  # noqa: PLR0913 -- all that a process is told
+    plan: dict[str, Any],
+    members: Sequence[dict[str, Any]],
+    execution: Execution,
+    figure: str,
+    *,
+    lot: int,
+    keep: bool,
+) -> Answer:
+    told = []
+    for planned in members:
+        reference = execution.reference(planned["model"])
+        if isinstance(reference, Observation):
+            return {"reason": f"no reference: {reference.message}"}
+        cell = {axis: planned[axis] for axis in ("model", "mode", "precision", "device")}
+        home = plan["models"][planned["model"]]
+        told.append({"cell": cell, "home": home, "reference": str(reference), "expect": planned["expect"]})
+    shared = {"homes": plan["homes"], "seed": plan["seed"], "lot": lot, "budget": BUDGET, "keep": keep}
+    task = {"members": told, "figure": "" if figure == USUAL else figure, **shared}
+    return jobs.answer("conformance.contest:observe", task, plan["deadline"])
 
 
-def _nothing(contest: Contest, reason: str) -> dict[str, Any]:
-    return {"figure": "", "members": {_id(member): {"reason": reason} for member in contest.members}}
+def speeds(contents: Contents, figure: str = USUAL) -> dict[str, Speed]:
+    """By cell id, what the stored answers say together; a contest that is not over yet says nothing."""
+    found: dict[str, Speed] = {}
+    for contest in contests(contents.plan, contents.verdicts):
+        answers = [contents.answers[name] for name in contest.jobs(figure) if name in contents.answers]
+        if len(answers) == len(contest.jobs(figure)):
+            found |= {speed.cell: speed for speed in contest.refused}
+            found |= {name: pooled(name, answers) for name in contest.timed} if answers else {}
+    return found
 
 
-def _pooled(contest: Contest, answers: list[dict[str, Any]]) -> Iterator[Speed]:
-    refused = {speed.cell for speed in contest.refused}
-    for name in contest.cells:
-        if name in refused:
-            continue
-        seen = [answer["members"][name] for answer in answers]
-        figure = answers[0]["figure"]
-        reason = next((s["reason"] for s in seen if "reason" in s), "")
-        if reason:
-            yield Speed(name, figure, reason=reason)
-            continue
-        yield Speed(
-            name,
-            figure,
-            seconds=min(s["seconds"] for s in seen),
-            ratios={b: interval.pooled([Ratio.from_json(s["ratios"][b]) for s in seen]) for b in seen[0]["ratios"]},
-            warm_calls=max(s["warm_calls"] for s in seen),
-        )
+def pooled(name: str, answers: Sequence[Answer]) -> Speed:
+    """One cell's speed from the answers of all processes; what one could not measure has no figure."""
+    figure = answers[0].get("figure", "")
+    seen = [answer["members"][name] if "members" in answer else answer for answer in answers]
+    reason = next((s["reason"] for s in seen if "reason" in s), "")
+    if reason:
+        return Speed(name, figure, reason=reason)
+    return Speed(
+        name,
+        figure,
+        seconds=min(s["seconds"] for s in seen),
+        ratios={b: interval.pooled([Ratio.from_json(s["ratios"][b]) for s in seen]) for b in seen[0]["ratios"]},
+        warm_calls=max(s["warm_calls"] for s in seen),
+    )
+
+
+def missing(contents: Contents, figure: str = USUAL) -> Iterator[Contest]:
+    """The contests of which an answer is not stored yet."""
+    for contest in contests(contents.plan, contents.verdicts):
+        if not contents.answers.keys() >= set(contest.jobs(figure)):
+            yield contest

@@ -1,4 +1,4 @@
-"""The run folder: `plan.json` first, then one checked line per verdict or speed, then `run.json` when complete.
+"""The run folder: `plan.json` first, then one checked line per verdict or measurement, then `run.json` when complete.
 
 Nothing here is ever unpickled. A line reads "crc32 json"; a torn last line is dropped and said so, damage
 anywhere else is an error. One writer at a time holds the lock.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.axes import UsageError
-from conformance.records import Cell, Speed, Verdict
+from conformance.records import Cell, Verdict
 
 FORMAT = 2
 PLAN, LINES, LOCK, DONE = "plan.json", "cells.jsonl", "run.lock", "run.json"
@@ -30,7 +30,7 @@ class Contents:
         plan: as planned.
         selected: ids of the cells chosen from the plan.
         verdicts: by cell id, in the order they came.
-        speeds: by cell id.
+        answers: of the processes that measured, by the name of their job.
         whole_bytes: length of the lines that are whole.
         torn_bytes: length of an unfinished last line, which is left out.
     """
@@ -38,7 +38,7 @@ class Contents:
     plan: dict[str, Any]
     selected: tuple[str, ...]
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    speeds: dict[str, Speed] = field(default_factory=dict)
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     whole_bytes: int = 0
     torn_bytes: int = 0
 
@@ -71,17 +71,17 @@ def read(folder: Path) -> Contents:
     records, whole = _read_lines(folder / LINES)
     selected = tuple(cell_id(cell) for cell in plan["cells"])
     verdicts: dict[str, Verdict] = {}
-    speeds: dict[str, Speed] = {}
+    answers: dict[str, dict[str, Any]] = {}
     for record in records:
         if "selected" in record:
             selected = tuple(record["selected"])
-        elif "speed" in record:
-            speeds[record["speed"]["cell"]] = Speed.from_json(record["speed"])
+        elif "job" in record:
+            answers[record["job"]] = record["answer"]
         else:
             verdict = Verdict.from_json(record["verdict"])
             verdicts[verdict.cell] = verdict
     torn = (folder / LINES).stat().st_size - whole if (folder / LINES).exists() else 0
-    return Contents(plan, selected, verdicts, speeds, whole, torn)
+    return Contents(plan, selected, verdicts, answers, whole, torn)
 
 
 def cell_id(planned: dict[str, Any]) -> str:
@@ -141,9 +141,9 @@ class Writer:
         """Store one verdict; it survives whatever comes next."""
         self._append({"verdict": verdict})
 
-    def add_speed(self, speed: Speed) -> None:
-        """Store what is known of one cell's speed."""
-        self._append({"speed": speed.to_json()})
+    def add_answer(self, job: str, answer: dict[str, Any]) -> None:
+        """Store what a process measured."""
+        self._append({"job": job, "answer": answer})
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Declare the run complete."""

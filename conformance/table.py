@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import tabulate
 
 from conformance.interval import FASTER, NOISY, SAME, SLOWER, Ratio
 from conformance.records import STATUSES, Speed, Verdict
+from conformance.speed import speeds as known_speeds
 from conformance.store import Contents, cell_id
 
 WIDTH = 100
@@ -36,9 +37,9 @@ def line(verdict: Verdict) -> str:
     return f"{status.glyph} {verdict.cell:<58} {verdict.status:<12} {figure:>8} {verdict.seconds:6.2f} s"
 
 
-def speed_line(cells: Sequence[str], speeds: Mapping[str, Speed]) -> str:
+def speed_line(speeds: Sequence[Speed]) -> str:
     """The speeds of one contest on one line."""
-    return "◷ " + "  ".join(f"{name} {speed_text(speeds[name])}" for name in cells)
+    return "◷ " + "  ".join(f"{speed.cell} {visible(speed_text(speed))}" for speed in speeds)
 
 
 def speed_text(speed: Speed) -> str:
@@ -80,6 +81,7 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
     cells = [c for c in contents.plan["cells"] if cell_id(c) in selected]
     verdicts = {name: contents.verdicts.get(name, Verdict(name, "NOTRUN", short="not run")) for name in selected}
     devices = dict.fromkeys(c["device"] for c in cells)
+    speeds = known_speeds(contents)
     notes: dict[tuple[str, str, str], int] = {}
     parts = [header(contents.plan)]
     for device in devices:
@@ -88,13 +90,13 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
         if all(v.status == "SKIPPED" for v in judged):
             parts.append(f"{device}: {len(judged)} cells skipped, {judged[0].text}")
         else:
-            parts.append(_matrix(shown, verdicts, contents.speeds, notes, device if len(devices) > 1 else ""))
-    parts.append(_legend(contents.speeds))
+            parts.append(_matrix(shown, verdicts, speeds, notes, device if len(devices) > 1 else ""))
+    parts.append(_legend(speeds))
     ordered = [verdicts[cell_id(c)] for c in cells]
     red = [v for v in ordered if v.red and v.status != "NOTRUN"]
     parts.append("\n".join(f"{STATUSES[v.status].glyph} {v.cell}  {v.status}  {visible(v.text)}" for v in red))
     parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
-    parts.append("\n".join([*_remarks(ordered), *_without_speed(contents.speeds)]))
+    parts.append("\n".join([*_remarks(ordered), *_without_speed(speeds)]))
     parts.append(_totals(ordered, folder, seconds))
     return "\n\n".join(part for part in parts if part)
 

@@ -40,12 +40,22 @@ def refuses(x):
 def half(x):
     return x.mul_(0.5)
 
+class NoWayBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("no way back")
+
 LINEAR = spec("linear", lambda: nn.Linear(4, 3))
 EXP = spec("exponential", lambda: torch.exp)
 LARGEST = spec("largest", lambda: lambda x: x.argmax(1), differentiable=False)
 PRODUCT = spec("python_product", lambda: product, differentiable=False)
 BREAKS = spec("breaks", lambda: breaks)
 COUNTS = spec("counts", Counts)
+NO_WAY_BACK = spec("no_way_back", lambda: NoWayBack.apply)
 REFUSES = spec("refuses", lambda: refuses)
 HALF = spec("half", lambda: half, mutates=("x",), differentiable=False)
 FIT = spec("training", lambda: nn.Linear(4, 1), differentiable=False, fit=lambda call, model, precision, x: call(x))
@@ -95,7 +105,8 @@ def test_without_gradients_there_is_no_backward(count):
     assert (seen["held"], seen["peak_forward"]) == (0, 8 * 8)
     assert seen["flops"] == {"forward": 0, "both": None}
     assert seen["least_bytes"] == {"forward": 128 + 64, "both": None}
-    assert seen["why"]["peak"] == seen["why"]["least_bytes.both"] == "no gradient is asked for"
+    assert {"saved", "peak", "flops.both", "least_bytes.both"} <= set(seen["why"])
+    assert seen["why"]["peak"] == "no gradient is asked for"
 
 
 def test_operators_written_in_python_are_looked_into(count):
@@ -118,6 +129,14 @@ def test_a_model_that_raises_has_reasons_for_everything(count):
     seen = count("refuses")
     assert all(seen[field] is None for field in FIELDS)
     assert seen["why"] == dict.fromkeys(FIELDS, "RuntimeError: not today")
+
+
+def test_a_backward_that_raises_leaves_forward_counted(count):
+    seen = count("no_way_back")
+    assert (seen["peak_forward"], seen["peak"]) == (128, None)
+    assert seen["flops"] == {"forward": 0, "both": None}
+    assert seen["least_bytes"] == {"forward": 256, "both": None}
+    assert seen["why"]["peak"] == seen["why"]["flops.both"] == "RuntimeError: no way back"
 
 
 def test_a_mode_that_refuses_leaves_the_work_counted(count):
