@@ -12,6 +12,7 @@ from conformance import run, table, upstream
 from conformance.axes import UsageError
 
 STORE = Path(".conformance")
+FURTHER = "Further options go to pytest; give their values as --option=value."
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _execute(options: argparse.Namespace, further: list[str]) -> int:
-    if options.command == "run":
+    if options.command in ("run", "bench"):
         return run.main(options, further)
     if further:
         raise UsageError(f"{options.command}: unknown option {' '.join(further)}")
@@ -39,31 +40,34 @@ def _execute(options: argparse.Namespace, further: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="conformance", description="Hold models to their contracts.")
     commands = parser.add_subparsers(dest="command", required=True)
-    judge = commands.add_parser(
-        "run",
-        help="judge models",
-        epilog="Further options go to pytest; give their values as --option=value.",
-    )
-    judge.add_argument(
-        "sources", nargs="*", help="zoo models, files, modules or module:NAME; the whole zoo if none is given"
-    )
-    for axis in ("mode", "precision", "device"):
-        judge.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
-    judge.add_argument("-k", dest="expression", metavar="EXPRESSION", help="only cells whose id matches")
-    judge.add_argument("-n", dest="workers", metavar="N", default="", help="processes at work (default: cores)")
-    judge.add_argument("-x", dest="first", action="store_true", help="stop at the first red cell")
-    judge.add_argument("--seed", type=int, default=0, help="of weights, inputs and cotangents (default: 0)")
-    judge.add_argument("--timeout", type=float, default=300.0, help="seconds a cell may take (default: 300)")
-    judge.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
-    judge.add_argument("--store", type=Path, default=STORE, help=f"folder for runs (default: {STORE})")
-    judge.add_argument("--no-speed", dest="speed", action="store_false", help="judge, and measure no speed")
-    judge.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
+    judge = commands.add_parser("run", help="judge models, and measure the speed of what is green", epilog=FURTHER)
+    _add_run_options(judge)
+    judge.add_argument("--no-speed", dest="measure", action="store_const", const="", default="speed", help="only judge")
+    bench = commands.add_parser("bench", help="judge, then measure speed, memory and compile cost", epilog=FURTHER)
+    _add_run_options(bench)
+    bench.set_defaults(measure="bench")
     show = commands.add_parser("show", help="print a stored run")
     show.add_argument("run", type=Path)
     probes = commands.add_parser("probes", help="look for known faults in the installed torch")
     probes.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
     probes.add_argument("--timeout", type=float, default=300.0, help="seconds a probe may take (default: 300)")
     return parser
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sources", nargs="*", help="zoo models, files, modules or module:NAME; the whole zoo if none is given"
+    )
+    for axis in ("mode", "precision", "device"):
+        parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
+    parser.add_argument("-k", dest="expression", metavar="EXPRESSION", help="only cells whose id matches")
+    parser.add_argument("-n", dest="workers", metavar="N", default="", help="processes at work (default: cores)")
+    parser.add_argument("-x", dest="first", action="store_true", help="stop at the first red cell")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, inputs and cotangents (default: 0)")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds a cell may take (default: 300)")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
+    parser.add_argument("--store", type=Path, default=STORE, help=f"folder for runs (default: {STORE})")
+    parser.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
 
 
 def _show(options: argparse.Namespace) -> int:

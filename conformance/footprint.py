@@ -173,7 +173,7 @@ class _Count:
 
     def _count_work(self, eager: _Subject) -> None:
         self._note("aten_calls", lambda: _operators(eager))
-        flops = self.report["flops"] = {"both": None}
+        flops = self.report["flops"] = dict.fromkeys(("forward", "both"))
         flops["forward"] = self._try(("flops.forward",), lambda: _flops(eager.forward))
         if eager.is_differentiable:
             flops["both"] = self._try(("flops.both",), lambda: _flops(eager.accumulate))

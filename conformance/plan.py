@@ -17,10 +17,13 @@ from conformance.axes import DEVICES, MODES, PRECISIONS, UsageError, choose
 from conformance.records import Cell
 from conformance.store import FORMAT
 from zoo.case import SpecError
+from zoo.spec import Spec
 
 
 def make(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
     """Child process: the plan for task["sources"], task["modes"], task["precisions"], task["devices"].
+
+    With task["sizes"], each model that has a scale is planned at all its sizes.
 
     Returns: the plan, or {"usage": message} where what was asked for cannot be done.
     """
@@ -33,6 +36,9 @@ def make(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, 
 
 def _plan(task: dict[str, Any]) -> dict[str, Any]:
     found, homes = sources.find(task["sources"])
+    scales: dict[str, dict[str, Any]] = {}
+    if task.get("sizes"):
+        found = [(sized, home) for spec, home in found for sized in _at_all_sizes(spec, scales)]
     modes = choose("mode", tuple(MODES), tuple(task["modes"]))
     precisions = choose("precision", tuple(PRECISIONS), tuple(task["precisions"]))
     devices = choose("device", DEVICES, tuple(task["devices"]))
@@ -57,8 +63,27 @@ def _plan(task: dict[str, Any]) -> dict[str, Any]:
         "environment": environment(),
         "homes": [vars(home) for home in homes],
         "models": {spec.name: vars(home) for spec, home in found},
+        "figures": {spec.name: _figures(spec) for spec, _ in found},
+        "scales": scales,
         "cells": cells,
     }
+
+
+def _at_all_sizes(spec: Spec, scales: dict[str, dict[str, Any]]) -> list[Spec]:
+    """The spec at each size of its scale, which is noted under each name; as it is where it has none."""
+    if spec.scale is None:
+        return [spec]
+    sized = {size: spec.at(size) for size in spec.scale.sizes}
+    for size, larger in sized.items():
+        scales[larger.name] = {"model": spec.name, "knob": spec.scale.knob, "size": size}
+    return list(sized.values())
+
+
+def _figures(spec: Spec) -> list[str]:
+    """What can be timed of a model; whether there is anything to train shows when it is built."""
+    if spec.fit is not None:
+        return ["fit"]
+    return ["forward", "gradient", "step"] if spec.differentiable else ["forward"]
 
 
 def _absence(device: str) -> str:

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from conformance import isolation, jobs, speed, store, table
+from conformance import bench, isolation, jobs, speed, store, table
 from conformance.axes import UsageError
 from conformance.execution import Execution
 
 PLAN_DEADLINE = 300.0
 NEVER_COMPILE = ("eager", "scripted")
+MEASUREMENTS = {"speed": speed.jobs_of, "bench": bench.jobs_of}
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 
@@ -42,7 +43,7 @@ def main(options: argparse.Namespace, further: list[str]) -> int:
     started = time.monotonic()
     try:
         code = _judge(options, contents, folder, further) if contents.missing else exit_code(contents)
-        if code in JUDGED and contents.plan["speed"]:
+        if code in JUDGED and contents.plan["measure"]:
             _measure(folder)
     except KeyboardInterrupt:
         code = int(pytest.ExitCode.INTERRUPTED)
@@ -80,23 +81,20 @@ def _judge(options: argparse.Namespace, contents: store.Contents, folder: Path, 
 
 
 def _measure(folder: Path) -> None:
-    """Hold the contests whose answers are not all stored."""
+    """Do the measurements that are not stored yet, of a run whose cells are all judged."""
     contents = store.read(folder)
     if contents.missing:
         return
-    chosen = list(speed.missing(contents))
     execution = Execution(contents.plan, folder / store.REFERENCES)
-    pending = {name: job for c in chosen for name, job in speed.hold(contents.plan, c, execution, speed.USUAL).items()}
-    answers = dict(contents.answers)
+    work = MEASUREMENTS[contents.plan["measure"]](contents, execution)
+    pending = {name: job for name, job in work.items() if name not in contents.answers}
+    print(f"\ntaking {len(pending)} measurements", flush=True)  # noqa: T201
     writer = store.Writer(folder)
     try:
-        for name, answer in jobs.carry_out({n: job for n, job in pending.items() if n not in answers}):
+        for name, answer in jobs.carry_out(pending):
             writer.add_answer(name, answer)
-            answers[name] = answer
-            contest = next(c for c in chosen if name in c.jobs(speed.USUAL))
-            stored = [answers[n] for n in contest.jobs(speed.USUAL) if n in answers]
-            if len(stored) == speed.PROCESSES:
-                print(table.speed_line([speed.pooled(n, stored) for n in contest.timed]), flush=True)  # noqa: T201
+            contents.answers[name] = answer
+            print(table.measured_line(contents, name), flush=True)  # noqa: T201
     finally:
         writer.close()
 
@@ -128,6 +126,7 @@ def _planned(options: argparse.Namespace) -> Path:
         "devices": options.device,
         "seed": options.seed,
         "deadline": options.timeout,
+        "sizes": options.measure == "bench",
     }
     ending = isolation.run("conformance.plan:make", task, deadline=PLAN_DEADLINE, method="spawn")
     if ending.kind != "answered":
@@ -136,7 +135,7 @@ def _planned(options: argparse.Namespace) -> Path:
         raise UsageError(ending.answer["usage"])
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder: Path = (options.store / "runs" / name).resolve()
-    store.create(folder, {**ending.answer, "speed": options.speed})
+    store.create(folder, {**ending.answer, "measure": options.measure})
     return folder
 
 

@@ -5,7 +5,7 @@ A speed is only ever measured beside a green cell, against eager fp32 of the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -67,6 +67,13 @@ def contests(plan: dict[str, Any], verdicts: Mapping[str, Verdict]) -> list[Cont
         worth_it = members and (precision == "fp32" or len(members) > 1)
         found.append(Contest(f"{model}[{precision}-{device}]", tuple(members if worth_it else ()), tuple(refused)))
     return found
+
+
+def green(contents: Contents) -> list[Cell]:
+    """The cells of which a figure may be taken."""
+    planned = [(cell_id(c), c) for c in contents.plan["cells"] if not c["skip"] and cell_id(c) in contents.verdicts]
+    chosen = [c for name, c in planned if not _objection(name, c, contents.verdicts)]
+    return [Cell(c["model"], c["mode"], c["precision"], c["device"]) for c in chosen]
 
 
 def _objection(name: str, planned: dict[str, Any] | None, verdicts: Mapping[str, Verdict]) -> str:
@@ -139,8 +146,18 @@ def pooled(name: str, answers: Sequence[Answer]) -> Speed:
     )
 
 
-def missing(contents: Contents, figure: str = USUAL) -> Iterator[Contest]:
-    """The contests of which an answer is not stored yet."""
+def jobs_of(contents: Contents, execution: Execution) -> dict[str, Callable[[], Answer]]:
+    """The jobs that the table's speeds rest on, by name."""
+    found: dict[str, Callable[[], Answer]] = {}
     for contest in contests(contents.plan, contents.verdicts):
-        if not contents.answers.keys() >= set(contest.jobs(figure)):
-            yield contest
+        found |= hold(contents.plan, contest, execution, USUAL)
+    return found
+
+
+def completed(contents: Contents, job: str) -> list[Speed]:
+    """The table's speeds of the contest that a job belongs to, once all its jobs are answered."""
+    for contest in contests(contents.plan, contents.verdicts):
+        names = contest.jobs(USUAL)
+        if job in names and contents.answers.keys() >= set(names):
+            return [pooled(name, [contents.answers[n] for n in names]) for name in contest.timed]
+    return []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import tabulate
 
 from conformance.interval import FASTER, NOISY, SAME, SLOWER, Ratio
 from conformance.records import STATUSES, Speed, Verdict
+from conformance.speed import completed
 from conformance.speed import speeds as known_speeds
 from conformance.store import Contents, cell_id
 
@@ -37,9 +37,10 @@ def line(verdict: Verdict) -> str:
     return f"{status.glyph} {verdict.cell:<58} {verdict.status:<12} {figure:>8} {verdict.seconds:6.2f} s"
 
 
-def speed_line(speeds: Sequence[Speed]) -> str:
-    """The speeds of one contest on one line."""
-    return "◷ " + "  ".join(f"{speed.cell} {visible(speed_text(speed))}" for speed in speeds)
+def measured_line(contents: Contents, job: str) -> str:
+    """A finished measurement on one line: with the speeds that it completed, if it did."""
+    found = completed(contents, job)
+    return "◷ " + ("  ".join(f"{speed.cell} {visible(speed_text(speed))}" for speed in found) or job)
 
 
 def speed_text(speed: Speed) -> str:
