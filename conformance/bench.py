@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from conformance import jobs, speed
+from conformance import jobs, machine, speed
 from conformance.execution import Execution
 from conformance.jobs import Answer
 from conformance.records import Cell
@@ -48,7 +48,8 @@ def _footprint(plan: dict[str, Any], cell: Cell) -> Answer:
 
 def _ceilings(plan: dict[str, Any], device: str, precisions: list[str]) -> Answer:
     task = {"device": device, "precisions": precisions}
-    return jobs.answer("conformance.ceilings:observe", task, plan["deadline"])
+    with machine.alone():
+        return jobs.answer("conformance.ceilings:observe", task, plan["deadline"])
 
 
 def _compile_cost(plan: dict[str, Any], cell: Cell) -> Answer:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import run, table, upstream
+from conformance import run, upstream
 from conformance.axes import UsageError
 
 STORE = Path(".conformance")
@@ -72,7 +72,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def _show(options: argparse.Namespace) -> int:
     contents = run.read(options.run)
-    print(table.render(contents, folder=options.run))  # noqa: T201
+    run.show(contents, options.run)
     return run.exit_code(contents)
 
 

@@ -66,7 +66,8 @@ class CellItem(pytest.Item):
     def __init__(self, *, planned: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.planned = planned
-        self.add_marker(pytest.mark.xdist_group(planned["model"]))  # its cells share the model's reference
+        group = planned["model"].replace("@", " at ")  # xdist reads what follows the last @ as the group
+        self.add_marker(pytest.mark.xdist_group(group))  # its cells share the model's reference
 
     def runtest(self) -> None:
         """Judge the cell in its own process."""
@@ -103,7 +104,8 @@ class Keeper:
 
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:  # noqa: ARG002
         """The same, where xdist's workers collect."""
-        self._note_selection([name.partition("::")[2].partition("@")[0] for name in ids])
+        items = [name.partition("::")[2] for name in ids]
+        self._note_selection([name[: name.rindex("]") + 1] for name in items])  # xdist puts the group behind
 
     def _note_selection(self, names: list[str]) -> None:
         contents = store.read(self._folder)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conformance import bench, isolation, jobs, speed, store, table
+from conformance import bench, isolation, jobs, report, speed, store, table
 from conformance.axes import UsageError
 from conformance.execution import Execution
 
@@ -52,8 +52,18 @@ def main(options: argparse.Namespace, further: list[str]) -> int:
         if options.fresh_cache:
             shutil.rmtree(cache, ignore_errors=True)
     if code != pytest.ExitCode.USAGE_ERROR:
-        print(f"\n{table.render(store.read(folder), seconds=time.monotonic() - started, folder=folder)}")  # noqa: T201
+        print()  # noqa: T201
+        show(store.read(folder), folder, seconds=time.monotonic() - started)
     return code
+
+
+def show(contents: store.Contents, folder: Path, seconds: float | None = None) -> None:
+    """Print the matrix and, of a bench, the measurements; write their plots."""
+    if contents.plan["measure"] == "bench":
+        print(report.Bench(contents).text(), end="\n\n")  # noqa: T201
+        for path in report.write_plots(contents, folder):
+            print(f"plot: {path}")  # noqa: T201
+    print(table.render(contents, seconds=seconds, folder=folder))  # noqa: T201
 
 
 def read(folder: Path) -> store.Contents:

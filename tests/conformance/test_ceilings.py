@@ -3,7 +3,8 @@
 import pytest
 
 from conformance import ceilings
-from conformance.ceilings import byte_rate, observe, share
+from conformance.ceilings import observe
+from conformance.roofline import byte_rate, share
 
 RATES = [[16, 5.0], [64, 9.0], [256, 7.0], [1024, 2.0]]
 
@@ -62,6 +63,7 @@ def test_sizes_reach_several_times_the_last_cache():
 def test_the_best_sample_counts(monkeypatch):
     seconds = iter([9.0, 9.0, 4.0, 5.0, 2.0, 1.0, 8.0, 8.0])  # two to warm up, then pairs
     moments = iter([0.0, 0.1, 0.9, 1.1])
+    monkeypatch.setattr(ceilings, "BURST", 1.0)
     monkeypatch.setattr(ceilings, "_seconds", lambda *_: next(seconds))
     monkeypatch.setattr(ceilings.time, "perf_counter", lambda: next(moments))
     assert ceilings._best([(8.0, None), (1.0, None)], "cpu") == 4.0
@@ -69,12 +71,13 @@ def test_the_best_sample_counts(monkeypatch):
 
 def test_the_measurement_has_a_rate_for_each_precision_and_size(monkeypatch):
     monkeypatch.setattr(ceilings, "SECONDS", 0.01)
+    monkeypatch.setattr(ceilings, "BURST", 0.001)
     monkeypatch.setattr(ceilings, "SIDES", {"cpu": (16, 32)})
     monkeypatch.setattr(ceilings, "_last_cache", lambda _: 2**14)
     monkeypatch.setattr(ceilings, "set_policy", lambda: None)  # it would change this process for good
     phases = []
     seen = observe({"device": "cpu", "precisions": ["fp32", "amp_bf16"]}, phases.append)
-    assert phases == ["multiply", "move"]
+    assert phases == ["prepare", "measure"]
     assert list(seen["flop_rates"]) == ["fp32", "amp_bf16"]
     assert seen["flop_rates"]["amp_bf16"] >= seen["flop_rates"]["fp32"] > 0  # it may be computed in float32
     assert [size for size, _ in seen["byte_rates"]] == [2**14, 2**16]
