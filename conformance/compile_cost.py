@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from conformance import evaluation, inputs, machine, modes
+from conformance import evaluation, inputs, isolation, machine, modes
 from conformance.cell import Phases, Run, set_policy
 from conformance.records import Cell
 from conformance.reference import CaseReference
@@ -36,7 +36,7 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
         spec = Home(**task["home"]).spec(task["cell"]["model"])
     run = Run(spec, Cell(**task["cell"]), task["seed"], clock)
     question = run.question(spec.cases[0], ANY_DRAW, run.build())
-    enter_phase("waiting for the machine")
+    enter_phase(isolation.WAITING)
     with machine.alone(), clock.phase("compile"):
         gc.collect()
         started = time.perf_counter()

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from conformance import machine, reference, timing
+from conformance import isolation, machine, reference, timing
 from conformance.cell import Phases, Run, set_policy
 from conformance.entrant import Entrant, usual_figure
 from conformance.failures import one_line
@@ -72,10 +72,11 @@ class _Contest:
             set_policy()
             for home in self._task["homes"]:
                 Home(**home).load()
-        with self._phases.phase("prepare"), machine.shared():
+        self._phases.enter(isolation.WAITING)
+        with machine.shared(), self._phases.phase("prepare"):
             base, twin = self._prepare_all()
         torch.set_grad_enabled(self.report["figure"] != "forward")
-        self._phases.enter("waiting for the machine")
+        self._phases.enter(isolation.WAITING)
         with machine.alone(), self._phases.phase("measure"):
             clock = timing.clock_for(self._task["members"][0]["cell"]["device"])
             rounds = self._measure(clock, base.contestant, twin.contestant)

@@ -24,6 +24,7 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
+WAITING = "waiting for the machine"  # a phase that has no deadline and uses none up
 GRACE_SECONDS = 5.0  # for a child that has answered to leave
 MAX_MESSAGE_BYTES = 256 * 2**20
 
@@ -57,7 +58,8 @@ def run(target: str, task: dict[str, Any], *, deadline: float, method: str = "fo
         target: the function; it takes the task and a function that reports the phase it is in, and
             returns something JSON can hold.
         task: JSON-like arguments.
-        deadline: seconds until the process and everything it started are killed.
+        deadline: seconds until the process and everything it started are killed; time in the phase `WAITING`
+            apart.
         method: "forkserver", or "spawn" for a process that shares nothing.
     """
     started = time.monotonic()
@@ -106,9 +108,10 @@ def _without_main() -> Iterator[None]:
 
 
 def _listen(pipe: Connection, sentinel: int, deadline: float) -> tuple[str, Any, str]:
-    phase = "start"
+    phase, since = "start", time.monotonic()
     while True:
-        ready = wait([pipe, sentinel], timeout=max(0.0, deadline - time.monotonic()))
+        left = None if phase == WAITING else max(0.0, deadline - time.monotonic())
+        ready = wait([pipe, sentinel], timeout=left)
         if not ready:
             return "timed out", None, phase
         if pipe not in ready:
@@ -119,7 +122,9 @@ def _listen(pipe: Connection, sentinel: int, deadline: float) -> tuple[str, Any,
             wait([sentinel], timeout=GRACE_SECONDS)
             return "crashed", None, phase
         match message:
-            case {"phase": str(phase)}:
+            case {"phase": str(entered)}:
+                deadline += time.monotonic() - since if phase == WAITING else 0.0
+                phase, since = entered, time.monotonic()
                 continue
             case {"answer": answer}:
                 return "answered", answer, phase

@@ -1,0 +1,189 @@
+"""Speeds beside verdicts: which cells are timed, what their processes say together, and what stands for a figure."""
+
+import re
+
+import pytest
+from test_cli import conformance
+
+from conformance import interval, speed, table
+from conformance.interval import Ratio
+from conformance.records import Speed, Verdict
+from conformance.store import Contents
+
+MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_bf16")
+DTYPE = {"outcome": "dtype", "tensor": "output", "dtype": "float32"}
+WRONG = {"outcome": "FAIL", "tensor": "output"}
+
+MODELS = """
+import time
+import torch
+from zoo import Case, Spec
+
+def spec(name, build, **others):
+    case = Case(name="typical", inputs=lambda g: (torch.randn(16, 16, generator=g),))
+    return Spec(name=name, summary=name, source="a test", build=build, cases=(case,), **others)
+
+def chain(x):
+    return x.sin().cos().exp().sin()
+
+def slow(x):  # but not as float64, where the reference needs it fifty times
+    if x.dtype == torch.float32:
+        time.sleep(0.3)
+    return x.sin()
+
+def at_first(x):
+    if x.dtype == torch.float32:
+        at_first.calls += 1
+    return x.sin() * (1.0 if at_first.calls < 10 else 1.5)
+at_first.calls = 0
+
+def waver(x):
+    if x.dtype == torch.float32:
+        waver.calls += 1
+        time.sleep(0.001 * (waver.calls % 7) ** 2)
+    return x.sin()
+waver.calls = 0
+
+CHAIN = spec("chain", lambda: chain)
+SLOW = spec("slow", lambda: slow)
+NOTHING = spec("nothing", lambda: lambda x: x, differentiable=False)
+AT_FIRST = spec("at_first", lambda: at_first)
+WAVER = spec("waver", lambda: waver)
+"""
+
+
+def cell(mode, precision, expect=()):
+    return {"model": "net", "mode": mode, "precision": precision, "device": "cpu", "skip": "", "expect": list(expect)}
+
+
+def name(mode, precision):
+    return f"net[{mode}-{precision}-cpu]"
+
+
+def verdicts(**status):
+    return {name(m, p): Verdict(name(m, p), status.get(f"{m}_{p}", "PASS")) for m in MODES for p in PRECISIONS}
+
+
+def plan(**expect):
+    cells = [cell(m, p, expect.get(f"{m}_{p}", ())) for p in PRECISIONS for m in MODES]
+    return {"cells": cells, "models": {"net": {}}, "figures": {"net": ["gradient"]}}
+
+
+def test_every_precision_has_a_contest_against_eager_fp32():
+    single, half = speed.contests(plan(), verdicts())
+    assert single.name == "net[fp32-cpu]"
+    assert single.timed == [name(m, "fp32") for m in MODES]
+    assert half.name == "net[amp_bf16-cpu]"
+    assert [(m["mode"], m["precision"]) for m in half.members] == [("eager", "fp32"), *((m, "amp_bf16") for m in MODES)]
+    assert half.timed == [name(m, "amp_bf16") for m in MODES]
+    assert single.jobs("usual") == ["speed usual net[fp32-cpu] #0", "speed usual net[fp32-cpu] #1"]
+
+
+@pytest.mark.parametrize("status", ["FAIL", "ERROR", "UNSUPPORTED", "INCONCLUSIVE", "STALE"])
+def test_what_is_not_green_has_no_speed(status):
+    single, _ = speed.contests(plan(), verdicts(compiled_fp32=status))
+    assert name("compiled", "fp32") not in single.timed
+    (refused,) = single.refused
+    assert (refused.cell, refused.seconds) == (name("compiled", "fp32"), None)
+    assert refused.reason == f"{status}: no speed without a green cell"
+
+
+def test_a_declared_dtype_is_green_and_a_declared_failure_is_not():
+    expected = verdicts(scripted_amp_bf16="EXPECTED")
+    _, half = speed.contests(plan(scripted_amp_bf16=[DTYPE]), expected)
+    assert name("scripted", "amp_bf16") in half.timed
+    _, half = speed.contests(plan(scripted_amp_bf16=[WRONG]), expected)
+    assert name("scripted", "amp_bf16") not in half.timed
+
+
+def test_without_its_baseline_nothing_has_a_speed():
+    for contest in speed.contests(plan(), verdicts(eager_fp32="FAIL")):
+        assert contest.members == ()
+        assert contest.jobs("usual") == []
+        reasons = {s.reason for s in contest.refused if s.cell != name("eager", "fp32")}
+        assert reasons == {"no baseline: net[eager-fp32-cpu] is FAIL"}
+
+
+def member(middle, seconds=1e-3, warm_calls=6):
+    ratio = Ratio(middle, middle * 0.99, middle * 1.01, 100)
+    ratios = {name("eager", "fp32"): ratio.to_json()}
+    return {"seconds": seconds, "warm_calls": warm_calls, "loops": 1, "ratios": ratios}
+
+
+def test_two_processes_say_it_together():
+    answers = [{"figure": "gradient", "members": {"a": member(2.0)}}, {"members": {"a": member(2.2, 2e-3, 9)}}]
+    found = speed.pooled("a", answers)
+    ratio = found.ratios[name("eager", "fp32")]
+    assert (found.figure, found.seconds, found.warm_calls) == ("gradient", 1e-3, 9)
+    assert (ratio.low, ratio.high, ratio.processes) == (pytest.approx(1.98), pytest.approx(2.222), 2)
+
+
+def test_what_one_process_could_not_measure_has_no_figure():
+    broken = {"members": {"a": {"reason": "too noisy: all of it"}}}
+    found = speed.pooled("a", [{"figure": "gradient", "members": {"a": member(2.0)}}, broken])
+    assert (found.seconds, found.ratios, found.reason) == (None, {}, "too noisy: all of it")
+    assert speed.pooled("a", [{"reason": "crashed: x"}, broken]).reason == "crashed: x"
+
+
+def test_a_contest_says_nothing_until_all_its_answers_are_there():
+    job = "speed usual net[fp32-cpu] #{}"
+    answer = {"figure": "gradient", "members": {name(m, "fp32"): member(1.0) for m in MODES}}
+    contents = Contents(plan(), (), verdicts(), {job.format(0): answer})
+    assert speed.speeds(contents) == {}
+    contents.answers[job.format(1)] = answer
+    assert set(speed.speeds(contents)) == {name(m, "fp32") for m in MODES}
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (Speed("a", "gradient", 2.5e-4), "250 µs"),
+        (Speed("a", "gradient", 1e-3, {"b": Ratio(1.32, 1.3, 1.349, 99)}), "▲1.32 [1.30, 1.35]"),
+        (Speed("a", "gradient", 1e-3, {"b": Ratio(0.5, 0.49, 0.51, 99)}), "▼0.50 [0.49, 0.51]"),
+        (Speed("a", "gradient", 1e-3, {"b": Ratio(1.0, 0.99, 1.01, 99)}), "=1.00 [0.99, 1.01]"),
+        (Speed("a", "gradient", 1e-3, {"b": Ratio(1.04, 1.0, 1.1, 99)}), "~1.04 [1.00, 1.10]"),
+        (Speed("a", "gradient", 1e-3, {"b": Ratio(104.2, 99.5, 1234.0, 99)}), "▲104 [99.5, 1234]"),
+        (Speed("a", reason="too slow: 2 s a call"), "too slow"),
+    ],
+)
+def test_what_the_table_shows(found, text):
+    assert table.speed_text(found) == text
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    """What a run of the models above prints."""
+    folder = tmp_path_factory.mktemp("speeds")
+    (folder / "models.py").write_text(MODELS)
+    axes = ("--mode=eager", "--mode=scripted", "--precision=fp32", "--device=cpu")
+    return conformance(folder, "run", "models.py", *axes, TMPDIR=str(folder))[1]  # with a lock of its own
+
+
+def row(output, model):
+    return re.search(rf"^{model} +fp32 .*$", output, re.MULTILINE)[0]
+
+
+def test_the_table_shows_time_and_ratio_beside_the_verdict(output):
+    # where a machine is too busy to see 10 % more work, the reason stands there instead
+    figure, reason = r"[▲▼=~]\d+\.\d\d \[\d+\.\d\d, \d+\.\d\d\]", "(too noisy|control failed)"
+    assert re.search(rf"✓ \S+  ([\d.]+ µs|{reason}) +✓ \S+  ({figure}|{reason})", row(output, "chain"))
+
+
+def test_the_reason_stands_where_the_number_would(output):
+    assert "too slow" in row(output, "slow")
+    assert "too fast to time" in row(output, "nothing")
+    assert re.search(r"no speed, too slow: slow\[eager-fp32-cpu\]", output)
+
+
+def test_a_wrong_result_in_a_timed_call_takes_the_figure_away(output):
+    assert re.search(r"at_first +fp32 +✓ .*wrong result in a timed call", output)
+    assert "norm  output, case typical" in output
+
+
+def test_time_that_wavers_gets_no_claim(output):
+    assert re.search(r"no steady state|too noisy|control failed", row(output, "waver"))
+
+
+def test_a_claim_needs_two_processes():
+    assert speed.PROCESSES == 2
+    assert interval.CONFIDENCE == 0.99

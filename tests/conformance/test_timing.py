@@ -1,0 +1,190 @@
+"""The meter, on clocks that say what a test wants them to."""
+
+import gc
+import itertools
+import math
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from conformance import timing
+from conformance.timing import Contestant, HostClock, NotMeasuredError, Rounds, Sample, measure, warm_up
+
+
+class Scripted:
+    """A clock whose time is what the call returns, in nanoseconds; empty calls take none."""
+
+    def __init__(self, delay=0.0):
+        self.delay = delay
+        self.loops = []
+
+    def sample(self, call, loops):
+        self.loops.append(loops)
+        ns = call() or 1e-6
+        return Sample(ns, ns, self.delay * ns), ns
+
+
+def constant(name, ns, **others):
+    return Contestant(name, lambda: ns, **others)
+
+
+def sequence(name, times):
+    pending = iter(times)
+    return Contestant(name, lambda: next(pending))
+
+
+def test_every_round_holds_every_contestant_once_in_an_order_of_its_own():
+    order = []
+    members = [Contestant(name, lambda name=name: order.append(name) or 1e6) for name in "abc"]
+    rounds = measure(members, Scripted(), seed=1, budget=0.01)
+    turns = [tuple(order[i : i + 3]) for i in range(0, len(order), 3)]
+    assert all(sorted(turn) == ["a", "b", "c"] for turn in turns)
+    assert len(set(turns)) > 1
+    assert rounds.count == len(turns) == 10  # ten times a millisecond is the budget
+
+
+def test_the_same_lot_gives_the_same_order():
+    def order(seed):
+        taken = []
+        members = [Contestant(name, lambda name=name: taken.append(name) or 1e6) for name in "abcd"]
+        measure(members, Scripted(), seed=seed, budget=0.01)
+        return taken
+
+    assert order(3) == order(3) != order(4)
+
+
+def test_sampling_stops_at_the_first_look_where_all_is_narrow():
+    rounds = measure([constant("a", 2e5), constant("b", 1e5)], Scripted(), seed=0, budget=10.0)
+    assert rounds.count == timing.FIRST_LOOK
+    assert rounds.ratio("a", "b").middle == pytest.approx(2.0)
+
+
+def test_a_wide_interval_goes_on_until_the_budget_is_spent():
+    lot = random.Random(0)
+    wild = Contestant("b", lambda: 3e5 * math.exp(lot.gauss(0.0, 1.0)))
+    rounds = measure([constant("a", 3e5), wild], Scripted(), seed=0, budget=0.1)
+    assert 0.1e9 <= max(sum(s.ns for s in taken) for taken in rounds.samples.values()) < 0.2e9
+    assert rounds.ratio("a", "b").verdict == "too noisy"
+
+
+def test_a_real_difference_does_not_stop_it_earlier():
+    """Stopping is a matter of width: a variant twice as fast but wild is sampled like any other."""
+    lot = random.Random(0)
+    wild = Contestant("b", lambda: 1e5 * math.exp(lot.gauss(0.0, 0.3)))
+    rounds = measure([constant("a", 6e5), wild], Scripted(), seed=0, budget=0.1)
+    assert rounds.ratio("a", "b").verdict == "faster"
+    assert rounds.count > timing.FIRST_LOOK
+
+
+def test_garbage_is_not_collected_meanwhile():
+    seen = []
+    measure([Contestant("a", lambda: seen.append(gc.isenabled()) or 1e6)], Scripted(), seed=0, budget=0.01)
+    assert seen
+    assert not any(seen)
+    assert gc.isenabled()
+
+
+def test_disturbed_pairs_are_left_out():
+    rounds = Rounds()
+    for turn in range(20):
+        disturbed = turn % 4 == 0
+        slow = Sample(9.0, 9.0, 5.0) if disturbed else Sample(2.0, 2.0)
+        rounds.add({"a": slow, "b": Sample(1.0, 1.0)})
+    found = rounds.ratio("a", "b")
+    assert found.middle == pytest.approx(2.0)
+    assert (found.pairs, found.clean) == (15, 0.75)
+
+
+def test_too_many_disturbed_pairs_give_no_figure():
+    rounds = Rounds()
+    for turn in range(40):
+        rounds.add({"a": Sample(2.0, 2.0, 1.0 if turn % 5 else 0.0), "b": Sample(1.0, 1.0)})
+    with pytest.raises(NotMeasuredError, match="too noisy: the processor was undisturbed in 8 of 40 pairs"):
+        rounds.ratio("a", "b")
+
+
+def test_warming_up_waits_for_two_windows_that_agree():
+    falling = [1e9, 9e6, 8e6, 5e6, 3e6, *[1e6] * 50]
+    member = sequence("a", falling)
+    warm_up(member, Scripted(), budget=10.0)
+    assert member.warm_calls == 8  # the first window that may count begins after the sixth call
+    assert member.typical == 1e6
+    assert member.loops == 1
+
+
+def test_a_time_that_never_settles_is_said():
+    member = sequence("a", (1e5 * 1.2**n for n in itertools.count()))
+    with pytest.raises(NotMeasuredError, match="no steady state: in 200 calls"):
+        warm_up(member, Scripted(), budget=1e30)
+
+
+def test_a_slow_call_is_said_before_it_has_cost_much():
+    member = constant("a", 2e9)
+    clock = Scripted()
+    with pytest.raises(NotMeasuredError, match=r"too slow: 2 s a call, 8 of them do not fit in 0\.5 s"):
+        warm_up(member, clock, budget=0.5)
+    assert len(clock.loops) == timing.UNSETTLED_CALLS
+
+
+def test_a_call_no_slower_than_none_is_said():
+    with pytest.raises(NotMeasuredError, match="too fast to time"):
+        warm_up(Contestant("a", lambda: None), HostClock(), budget=1.0)
+
+
+def test_a_fast_call_is_repeated_until_a_sample_lasts():
+    member = constant("a", 30_000.0)
+    warm_up(member, Scripted(), budget=1.0)
+    assert member.loops == 4
+
+
+def test_a_call_that_needs_its_state_put_back_is_timed_alone():
+    resets = []
+    member = constant("a", 30_000.0, before=lambda: resets.append(1))
+    clock = Scripted()
+    warm_up(member, clock, budget=1.0)
+    assert member.loops == 1
+    assert len(resets) == len([n for n in clock.loops if n == 1])
+
+
+def test_the_host_clock_repeats_and_returns_the_last_result():
+    counter = itertools.count()
+    sample, last = HostClock().sample(lambda: next(counter), 5)
+    assert last == 4
+    assert sample.ns > 0
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the system does not tell")
+def test_the_host_clock_sees_that_it_had_to_wait():
+    """Three busy processes on one core: some of our time goes by in the queue."""
+    core = {min(os.sched_getaffinity(0))}
+    before = os.sched_getaffinity(0)
+    stop = threading.Event()
+    children = []
+    try:
+        os.sched_setaffinity(0, core)
+        for _ in range(3):
+            child = os.fork()
+            if child == 0:
+                while os.getppid() != 1:
+                    pass
+                os._exit(0)
+            children.append(child)
+        sample, _ = HostClock().sample(lambda: _spin(0.3), 1)
+        assert not sample.clean
+        assert sample.delay_ns > 0.2 * sample.ns
+    finally:
+        stop.set()
+        for child in children:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+        os.sched_setaffinity(0, before)
+
+
+def _spin(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
