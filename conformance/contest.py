@@ -8,7 +8,6 @@ which must come out slower. Where either does not, no figure of the contest is g
 from __future__ import annotations
 
 import contextlib
-import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
         enter_phase: told where the process is.
 
     Returns: "figure", "rounds", "controls" by name, and "members" by cell id: "seconds" of a call, "warm_calls",
-        "loops", "ratios" by baseline, or the "reason" why there is no figure.
+        "ratios" by baseline, or the "reason" why there is no figure.
     """
     contest = _Contest(task, Phases(enter_phase))
     try:
@@ -74,29 +73,31 @@ class _Contest:
                 Home(**home).load()
         self._phases.enter(isolation.WAITING)
         with machine.shared(), self._phases.phase("prepare"):
-            base, twin = self._prepare_all()
+            base, *controls = self._prepare_all()
         torch.set_grad_enabled(self.report["figure"] != "forward")
         self._phases.enter(isolation.WAITING)
         with machine.alone(), self._phases.phase("measure"):
             clock = timing.clock_for(self._task["members"][0]["cell"]["device"])
-            rounds = self._measure(clock, base.contestant, twin.contestant)
+            rounds = self._measure(clock, base, controls)
         with self._phases.phase("judge"):
             self._tell(rounds)
         self.report["seconds"] = self._phases.seconds
 
-    def _prepare_all(self) -> tuple[Entrant, Entrant]:
+    def _prepare_all(self) -> list[Contestant]:
+        """The baseline and its controls: copies, since what two share stays in the cache for both."""
         first, *others = self._task["members"]
         figure = self._task["figure"] or usual_figure(self._run(first).spec)
         self.report["figure"] = figure
         with torch.set_grad_enabled(figure != "forward"):
-            base, twin = (self._entrant(first, figure) for _ in range(2))
+            base, *controls = (self._entrant(first, figure) for _ in range(3))
             self._entrants[self._base] = base
             for member in others:
                 name = Cell(**member["cell"]).id
                 with self._reasons(name):
                     self._entrants[name] = self._entrant(member, figure)
-        twin.contestant.name = TWIN
-        return base, twin
+        for name, control in zip((TWIN, BURDENED), controls, strict=True):
+            control.contestant.name = name
+        return [entrant.contestant for entrant in (base, *controls)]
 
     def _run(self, member: dict[str, Any]) -> Run:
         spec = Home(**member["home"]).spec(member["cell"]["model"])
@@ -117,14 +118,12 @@ class _Contest:
         except Exception as problem:  # noqa: BLE001 -- the mode may raise anything
             self.refuse(f"{type(problem).__name__}: {one_line(problem)}", name)
 
-    def _measure(self, clock: Clock, base: Contestant, twin: Contestant) -> Rounds:
+    def _measure(self, clock: Clock, base: Contestant, controls: list[Contestant]) -> Rounds:
         budget = self._task["budget"]
-        timing.warm_up(base, clock, budget=budget)
-        burdened = Contestant(BURDENED, _burdened(base, self._task["members"][0]["cell"]["device"]), base.before)
-        ready = [base]
-        for contestant in (twin, burdened):
+        ready = [base, *controls]
+        for contestant in ready:
             timing.warm_up(contestant, clock, budget=budget)
-            ready.append(contestant)
+        _burden(controls[-1], self._task["members"][0]["cell"]["device"])
         for name, entrant in self._entrants.items():
             if name != self._base:
                 with self._reasons(name):
@@ -162,7 +161,6 @@ class _Contest:
         return {
             "seconds": rounds.seconds(name),
             "warm_calls": entrant.contestant.warm_calls,
-            "loops": entrant.contestant.loops,
             "ratios": {b: rounds.ratio(b, name).to_json() for b in beside},
         }
 
@@ -180,19 +178,20 @@ def _check(twin: Ratio, burdened: Ratio) -> None:
         raise NotMeasuredError(f"too noisy: the meter could not see 10 % more work, {seen}")
 
 
-def _burdened(base: Contestant, device: str) -> Callable[[], Any]:
-    """The baseline's call with a tenth of its time of other work behind it."""
-    call, extra = base.call, EXTRA_WORK * base.typical
+def _burden(contestant: Contestant, device: str) -> None:
+    """Put a tenth of its time of other work behind a contestant's call."""
+    call, extra = contestant.call, EXTRA_WORK * contestant.quickest
     if device == "cuda":
-        cycles = round(extra * SLEEP_CYCLES / _typical(timing.DeviceClock(device), _sleep))
+        cycles = round(extra * SLEEP_CYCLES / _quickest(timing.DeviceClock(device), _sleep))
 
         def slower() -> Any:
             result = call()
             torch.cuda._sleep(cycles)  # noqa: SLF001 -- work for the device, of which the host knows nothing
             return result
 
-        return slower
-    turns = range(max(1, round(extra * TURNS / _typical(timing.HostClock(), _turn))))
+        contestant.call = slower
+        return
+    turns = range(max(1, round(extra * TURNS / _quickest(timing.HostClock(), _turn))))
 
     def longer() -> Any:
         result = call()
@@ -200,11 +199,11 @@ def _burdened(base: Contestant, device: str) -> Callable[[], Any]:
             pass
         return result
 
-    return longer
+    contestant.call = longer
 
 
-def _typical(clock: Clock, work: Callable[[], None]) -> float:
-    return statistics.median(clock.sample(work, 1)[0].ns for _ in range(11))
+def _quickest(clock: Clock, work: Callable[[], None]) -> float:
+    return min(clock.sample(work)[0].ns for _ in range(11))
 
 
 def _turn() -> None:

@@ -23,15 +23,13 @@ import torch
 
 from conformance.interval import FEWEST_PAIRS, Ratio, ratio
 
-SAMPLE_NS = 100_000  # a sample of less repeats the call
-MANY_LOOPS = 1000
 FIRST_LOOK, MOST_ROUNDS = 20, 5000  # looks are few: each is half as many rounds again as the one before
-NARROW = 0.02  # half-width of an interval that ends the sampling
+NARROW = 0.01  # half-width of an interval that ends the sampling
 UNSETTLED_CALLS = 3  # TorchScript optimises during its first ones
 FIRST_CALLS, WINDOW, STEADY, MOST_WARM_CALLS = 6, 5, 0.05, 200
 UNDISTURBED = 0.01  # of a sample's time may be spent waiting for a processor
 CLEAN_ENOUGH = 0.5  # of the pairs must be undisturbed
-EMPTY_CALLS = 10  # a call must cost more than so many empty ones
+EMPTY_CALLS, EMPTY_SAMPLES = 20, 101  # a call must cost more than so many empty ones
 
 
 class NotMeasuredError(RuntimeError):
@@ -46,17 +44,15 @@ class Contestant:
         name: unique in its round.
         call: what is timed.
         before: done before each sample, off the clock; None where a call leaves nothing behind.
-        loops: calls in one sample.
         warm_calls: until its time was steady.
-        typical: nanoseconds of a call then.
+        quickest: nanoseconds of the quickest call until then.
     """
 
     name: str
     call: Callable[[], Any]
     before: Callable[[], None] | None = None
-    loops: int = 1
     warm_calls: int = 0
-    typical: float = 0.0
+    quickest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,10 +69,10 @@ class Sample:
 
 
 class Clock(Protocol):
-    """Takes one sample."""
+    """Takes one sample: a single call, since repeated ones find their own data in the cache."""
 
-    def sample(self, call: Callable[[], Any], loops: int) -> tuple[Sample, Any]:
-        """Time `loops` calls; the sample is of one of them, and the last one's result comes with it."""
+    def sample(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
+        """Time one call, and return its result too."""
 
 
 class HostClock:
@@ -88,14 +84,12 @@ class HostClock:
     def _delay(self) -> int:
         return int(os.pread(self._queue, 64, 0).split()[1]) if self._queue is not None else 0
 
-    def sample(self, call: Callable[[], Any], loops: int) -> tuple[Sample, Any]:
-        result = None
+    def sample(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
         waited = self._delay()
         started = time.perf_counter_ns()
-        for _ in range(loops):
-            result = call()
+        result = call()
         took = time.perf_counter_ns() - started
-        return Sample(took / loops, took / loops, (self._delay() - waited) / loops), result
+        return Sample(took, took, self._delay() - waited), result
 
 
 def _open_queue() -> int | None:
@@ -114,23 +108,20 @@ class DeviceClock:
         size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 64 * 2**20)
         self._flush = torch.empty(2 * size, dtype=torch.int8, device=device)
 
-    def sample(self, call: Callable[[], Any], loops: int) -> tuple[Sample, Any]:
+    def sample(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
         self._flush.zero_()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
         def until_done() -> Any:
-            result = None
             start.record()
-            for _ in range(loops):
-                result = call()
+            result = call()
             end.record()
             torch.cuda.synchronize()  # of the whole device, so that no other stream hides work
             return result
 
         torch.cuda.synchronize()
-        seen, result = self._host.sample(until_done, 1)
-        ns = start.elapsed_time(end) * 1e6
-        return Sample(ns / loops, seen.host_ns / loops, seen.delay_ns / loops), result
+        seen, result = self._host.sample(until_done)
+        return Sample(start.elapsed_time(end) * 1e6, seen.host_ns, seen.delay_ns), result
 
 
 def clock_for(device: str) -> Clock:
@@ -178,10 +169,10 @@ class Rounds:
 
 
 def warm_up(contestant: Contestant, clock: Clock, *, budget: float) -> None:
-    """Call until the time is steady, and fix how often a sample repeats the call.
+    """Call until the time is steady.
 
     Args:
-        contestant: whose `warm_calls`, `typical` and `loops` are set.
+        contestant: whose `warm_calls` and `quickest` are set.
         clock: to time with.
         budget: seconds that its samples may take altogether.
 
@@ -200,21 +191,19 @@ def warm_up(contestant: Contestant, clock: Clock, *, budget: float) -> None:
                 break
         if len(times) >= MOST_WARM_CALLS:
             raise NotMeasuredError(f"no steady state: in {len(times)} calls")
-    contestant.warm_calls, contestant.typical = len(times) - WINDOW, later
+    contestant.warm_calls, contestant.quickest = len(times) - WINDOW, min(times)
     if later < EMPTY_CALLS * _empty_ns(clock):
         raise NotMeasuredError(f"too fast to time: {later:.0f} ns a call, an empty one takes {_empty_ns(clock):.0f}")
-    if contestant.before is None:  # a call that needs its state put back is timed alone
-        contestant.loops = min(MANY_LOOPS, math.ceil(SAMPLE_NS / later))
 
 
 def _empty_ns(clock: Clock) -> float:
-    return statistics.median(clock.sample(lambda: None, MANY_LOOPS)[0].ns for _ in range(WINDOW))
+    return statistics.median(clock.sample(lambda: None)[0].ns for _ in range(EMPTY_SAMPLES))
 
 
 def _one(contestant: Contestant, clock: Clock) -> tuple[Sample, Any]:
     if contestant.before is not None:
         contestant.before()
-    return clock.sample(contestant.call, contestant.loops)
+    return clock.sample(contestant.call)
 
 
 def measure(
@@ -244,7 +233,7 @@ def measure(
             taken = {}
             for contestant in order.sample(contestants, len(contestants)):
                 taken[contestant.name], result = _one(contestant, clock)
-                spent[contestant.name] += taken[contestant.name].host_ns * contestant.loops
+                spent[contestant.name] += taken[contestant.name].host_ns
                 see(contestant.name, result)
                 del result
             rounds.add(taken)

@@ -15,7 +15,16 @@ MODULES = {
     for path in (ROOT / package).rglob("*.py")
 }
 CONTRACT = ("case", "claim", "expect", "scale", "spec")
-CHILDREN = ("cell", "ceilings", "contest", "entrant", "footprint", "preload")  # run in processes of their own
+CHILDREN = (
+    "cell",
+    "ceilings",
+    "compile_cost",
+    "contest",
+    "duelist",
+    "entrant",
+    "footprint",
+    "preload",
+)  # run in processes of their own
 BELOW = {  # what a file of each folder of the zoo may know; files of one folder do not know each other
     "functions": ("known", "custom_ops"),
     "ops": ("known",),

@@ -107,7 +107,7 @@ def test_without_its_baseline_nothing_has_a_speed():
 def member(middle, seconds=1e-3, warm_calls=6):
     ratio = Ratio(middle, middle * 0.99, middle * 1.01, 100)
     ratios = {name("eager", "fp32"): ratio.to_json()}
-    return {"seconds": seconds, "warm_calls": warm_calls, "loops": 1, "ratios": ratios}
+    return {"seconds": seconds, "warm_calls": warm_calls, "ratios": ratios}
 
 
 def test_two_processes_say_it_together():

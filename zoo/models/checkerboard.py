@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from zoo.case import Case
-from zoo.claim import Claim
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -165,7 +164,7 @@ CASES = (
 )
 SCALE = Scale(
     knob="side",
-    sizes=(8, 32, 64),
+    sizes=(8, 16, 32),
     build=lambda _: Checkerboard(),
     inputs=lambda n, g: _boards(1, n, g),
 )
@@ -183,34 +182,6 @@ TRAIN = Spec(
     reference=_reference,
     scripted=partial(scripted_checkerboard, channels=32),
     scale=replace(SCALE, scripted=lambda _: scripted_checkerboard()),
-    claims=(
-        Claim(
-            text="automatic mixed precision about halves the time of training",
-            source="articles on automatic mixed precision; the GPU is not named",
-            factor=2.0,
-            quantity="step",
-            precision="amp_fp16",
-            device="cuda",
-        ),
-        Claim(
-            text="training compiled is 1.51 times faster under automatic mixed precision, over 163 models",
-            source="PyTorch 2.0 announcement, on an NVIDIA A100",
-            factor=1.51,
-            quantity="step",
-            mode="compiled",
-            precision="amp_fp16",
-            baseline_precision="amp_fp16",
-            device="cuda",
-        ),
-        Claim(
-            text="training compiled is 1.21 times faster in float32, over 163 models",
-            source="PyTorch 2.0 announcement, on an NVIDIA A100",
-            factor=1.21,
-            quantity="step",
-            mode="compiled",
-            device="cuda",
-        ),
-    ),
 )
 
 EVAL = Spec(

@@ -145,7 +145,7 @@ _SHARED: dict[str, Any] = {
 def _scale(layer: type[ConvNorm]) -> Scale:
     return Scale(
         knob="batch",
-        sizes=(8, 32, 128),
+        sizes=(2, 8, 32),
         build=lambda _: ImageClassifier(layer),
         inputs=lambda n, g: _images(n, 28, g),
     )

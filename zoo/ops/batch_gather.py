@@ -168,7 +168,7 @@ _SHARED: dict[str, Any] = {
 def _scale(model: Callable[[Tensor, Tensor], Tensor], scripted: Callable[[int], Any] | None = None) -> Scale:
     return Scale(
         knob="batch",
-        sizes=(16, 64, 256),
+        sizes=(8, 32, 128),
         build=lambda _: model,
         inputs=lambda n, g: _draw((n, 8, 4), (4,), g),
         scripted=scripted,
@@ -214,7 +214,7 @@ VECTORISED = Spec(
             factor=100.0,
             quantity="forward",
             baseline="batch_gather_loop",
-            sizes=(64, 256, 1024, 4096),
+            sizes=(64, 256, 1024),
         ),
     ),
     **_SHARED,
