@@ -123,7 +123,7 @@ class _Contest:
         ready = [base, *controls]
         for contestant in ready:
             timing.warm_up(contestant, clock, budget=budget)
-        _burden(controls[-1], self._task["members"][0]["cell"]["device"])
+        burden(controls[-1], self._task["members"][0]["cell"]["device"])
         for name, entrant in self._entrants.items():
             if name != self._base:
                 with self._reasons(name):
@@ -140,7 +140,9 @@ class _Contest:
     def _tell(self, rounds: Rounds) -> None:
         for control in (TWIN, BURDENED):
             self.report["controls"][control] = rounds.ratio(self._base, control).to_json()
-        _check(Ratio.from_json(self.report["controls"][TWIN]), Ratio.from_json(self.report["controls"][BURDENED]))
+        check_controls(
+            Ratio.from_json(self.report["controls"][TWIN]), Ratio.from_json(self.report["controls"][BURDENED])
+        )
         for name in [n for n in self._entrants if n in rounds.samples]:
             with self._reasons(name):
                 self.report["members"][name] = self._figures(rounds, name)
@@ -165,7 +167,7 @@ class _Contest:
         }
 
 
-def _check(twin: Ratio, burdened: Ratio) -> None:
+def check_controls(twin: Ratio, burdened: Ratio) -> None:
     """The meter's own trial.
 
     Raises:
@@ -178,7 +180,7 @@ def _check(twin: Ratio, burdened: Ratio) -> None:
         raise NotMeasuredError(f"too noisy: the meter could not see 10 % more work, {seen}")
 
 
-def _burden(contestant: Contestant, device: str) -> None:
+def burden(contestant: Contestant, device: str) -> None:
     """Put a tenth of its time of other work behind a contestant's call."""
     call, extra = contestant.call, EXTRA_WORK * contestant.quickest
     if device == "cuda":

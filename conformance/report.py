@@ -15,11 +15,10 @@ from conformance import curve, plot, roofline, speed
 from conformance.curve import Point
 from conformance.records import Cell, Speed
 from conformance.store import Contents
-from conformance.table import duration, ratio_text, speed_text, visible
+from conformance.table import duration, ratio_text, speed_text, visible, without_speed
 
 TITLES = {"forward": "forward", "gradient": "forward and backward", "step": "training step", "fit": "training"}
 NEVER = "never"
-TINY = 0.001
 LEGEND = """
 steps to break even: calls of forward and backward after which the time that compiling took is earned back, against
 eager of the same precision; with an empty compile cache and with a full one. saved: bytes kept for backward; held:
@@ -49,6 +48,7 @@ class Bench:
             parts += [f"── {self._title(model)}, {device} ──", self._speed_table(cells), self._cost_table(cells)]
         parts.append(LEGEND.strip() if parts else "nothing is green, so nothing was measured")
         parts.append("\n".join(self._crossovers()))
+        parts += ["\n".join(without_speed(TITLES[figure], found)) for figure, found in self._speeds.items()]
         return "\n\n".join(part for part in parts if part)
 
     def plots(self) -> Iterator[tuple[str, str]]:
@@ -146,8 +146,8 @@ class Bench:
         rate = roofline.byte_rate(ceilings["byte_rates"], least)
         reached = roofline.share(flops, least, timed.seconds, ceilings["flop_rates"][cell.precision], rate)
         if reached > 1:
-            return f"beats the ceiling: {reached:.0%}"
-        return f"{reached:.2g}" if reached < TINY else f"{reached:.1%}"
+            return f"beats the ceiling: {100 * reached:.0f} %"
+        return f"{float(f'{100 * reached:.2g}'):g} %"
 
     def _scaled(self) -> Iterator[tuple[str, str, str, str]]:
         devices = dict.fromkeys(c.device for c in self._green)

@@ -97,7 +97,7 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
     red = [v for v in ordered if v.red and v.status != "NOTRUN"]
     parts.append("\n".join(f"{STATUSES[v.status].glyph} {v.cell}  {v.status}  {visible(v.text)}" for v in red))
     parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
-    parts.append("\n".join([*_remarks(ordered), *_without_speed(speeds)]))
+    parts.append("\n".join([*_remarks(ordered), *without_speed("speed", speeds)]))
     parts.append(_totals(ordered, folder, seconds))
     return "\n\n".join(part for part in parts if part)
 
@@ -144,15 +144,15 @@ def _legend(speeds: dict[str, Speed]) -> str:
     return LEGEND.strip().format(figures=", or ".join(FIGURES[f] for f in FIGURES if f in figures)) if figures else ""
 
 
-def _without_speed(speeds: dict[str, Speed]) -> list[str]:
-    """Why green cells have no speed, each reason once."""
+def without_speed(figure: str, speeds: Mapping[str, Speed]) -> list[str]:
+    """Why green cells have no figure of that name, each reason once."""
     why: dict[str, list[str]] = {}
     for speed in speeds.values():
         if speed.reason and not speed.reason.startswith(tuple(STATUSES)):
             why.setdefault(speed.reason.partition(":")[0], []).append(speed.cell)
     details = {speed.cell: speed.reason.partition(": ")[2] for speed in speeds.values()}
     return [
-        _wrapped(f"· no speed, {visible(short)}: {_some(cells)}" + (f" ({visible(details[cells[0]])})"))
+        _wrapped(f"· no {figure}, {visible(short)}: {_some(cells)}" + (f" ({visible(details[cells[0]])})"))
         for short, cells in why.items()
     ]
 

@@ -24,7 +24,7 @@ def spec(name, rows=4):
 NET = spec("net")
 """
 LEAN = "def forward(x):\n    return x.exp()\n"
-WASTEFUL = "def forward(x):\n    return x.exp().sin()\n"
+WASTEFUL = "def forward(x):\n    return x.exp().sin().exp()\n"
 EAGER = {"modes": ["eager"], "precisions": ["fp32"], "devices": ["cpu"], "speed": False}
 OF_THE_ZOO = "from zoo import catalog; from conformance.delegate import serve; import zoo; print(zoo.__file__)"
 
