@@ -97,7 +97,7 @@ class Bench:
             str(timed.warm_calls) if timed else "",
             self._break_even(cell, cold),
             self._break_even(cell, warm) if cell.mode == "compiled" else "",
-            *(_bytes(bytes_of.get(field)) for field in ("saved", "held", "peak")),
+            *(_grouped(bytes_of.get(field)) for field in ("saved", "held", "peak")),
             self._share(cell, "forward", "forward"),
             self._share(cell, "gradient", "both"),
         ]
@@ -134,7 +134,7 @@ class Bench:
         if ratio.low <= 1:
             return NEVER
         gain = base.seconds * (1 - 1 / ratio.low)
-        return f"{max(0.0, first - started) / gain:.2g}"
+        return _grouped(round(float(f"{max(0.0, first - started) / gain:.2g}")))
 
     def _share(self, cell: Cell, figure: str, part: str) -> str:
         ceilings = self._contents.answers.get(f"ceilings {cell.device}", {})
@@ -202,7 +202,7 @@ def _seconds(value: float | str | None) -> str:
     return duration(value) if isinstance(value, float) else value or ""
 
 
-def _bytes(count: int | None) -> str:
+def _grouped(count: int | None) -> str:
     return "" if count is None else f"{count:,}".replace(",", " ")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
