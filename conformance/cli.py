@@ -1,4 +1,4 @@
-"""The commands: `conformance run` judges, `show` prints a stored run again, `probes` looks for faults of torch."""
+"""The commands: judge models, measure them, replicate claims, print a stored run again, look for faults of torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import run, upstream
+from conformance import claims, run, upstream
 from conformance.axes import UsageError
 
 STORE = Path(".conformance")
@@ -34,6 +34,8 @@ def _execute(options: argparse.Namespace, further: list[str]) -> int:
         return run.main(options, further)
     if further:
         raise UsageError(f"{options.command}: unknown option {' '.join(further)}")
+    if options.command == "claims":
+        return claims.main(options.sources, options.write, seed=options.seed, timeout=options.timeout)
     return _show(options) if options.command == "show" else upstream.main(options.names, timeout=options.timeout)
 
 
@@ -46,6 +48,11 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="judge, then measure speed, memory and compile cost", epilog=FURTHER)
     _add_run_options(bench)
     bench.set_defaults(measure="bench")
+    replicate = commands.add_parser("claims", help="measure again what sources say that models gain")
+    replicate.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
+    replicate.add_argument("--write", type=Path, metavar="FILE", help="the page's file (default: print it)")
+    replicate.add_argument("--seed", type=int, default=0, help="of weights, inputs and the order of calls (default: 0)")
+    replicate.add_argument("--timeout", type=float, default=300.0, help="seconds a cell may take (default: 300)")
     show = commands.add_parser("show", help="print a stored run")
     show.add_argument("run", type=Path)
     probes = commands.add_parser("probes", help="look for known faults in the installed torch")

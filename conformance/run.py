@@ -33,11 +33,8 @@ def main(options: argparse.Namespace, further: list[str]) -> int:
     """
     folder = _resumed(options) if options.resume else _planned(options)
     contents = read(folder)
-    cache = Path(tempfile.mkdtemp(prefix="conformance-cache-")) if options.fresh_cache else _cache(contents.plan)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compilers beside each cell
-    modes = {cell["mode"] for cell in contents.plan["cells"]}
-    os.environ["CONFORMANCE_PRELOAD"] = "compiler" if modes - set(NEVER_COMPILE) else ""
+    cache = Path(tempfile.mkdtemp(prefix="conformance-cache-")) if options.fresh_cache else cache_of(contents.plan)
+    prepare_children(contents.plan, cache)
     store.Writer(folder).close()  # a run that somebody else writes is refused before anything starts
     shutil.rmtree(folder / store.REFERENCES, ignore_errors=True)  # an earlier session's; the model may have changed
     started = time.monotonic()
@@ -55,6 +52,14 @@ def main(options: argparse.Namespace, further: list[str]) -> int:
         print()  # noqa: T201
         show(store.read(folder), folder, seconds=time.monotonic() - started)
     return code
+
+
+def prepare_children(plan: dict[str, Any], cache: Path) -> None:
+    """Set what the processes to come inherit: the compile cache, and whether they will need the compiler."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compilers beside each cell
+    modes = {cell["mode"] for cell in plan["cells"]}
+    os.environ["CONFORMANCE_PRELOAD"] = "compiler" if modes - set(NEVER_COMPILE) else ""
 
 
 def show(contents: store.Contents, folder: Path, seconds: float | None = None) -> None:
@@ -162,7 +167,7 @@ def _resumed(options: argparse.Namespace) -> Path:
     return folder
 
 
-def _cache(plan: dict[str, Any]) -> Path:
+def cache_of(plan: dict[str, Any]) -> Path:
     """The compile cache of this torch on this processor."""
     known = plan["environment"]
     key = hashlib.sha256(f"{known['cpu']} {known['cpu_capability']}".encode()).hexdigest()[:8]

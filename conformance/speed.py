@@ -52,14 +52,14 @@ def contests(plan: dict[str, Any], verdicts: Mapping[str, Verdict]) -> list[Cont
     found = []
     for model, precision, device in dict.fromkeys((c["model"], c["precision"], c["device"]) for c in cells.values()):
         base = Cell(model, "eager", "fp32", device).id
-        objection = _objection(base, cells.get(base), verdicts)
-        members, refused = [] if objection else [cells[base]], []
+        missing = objection(base, cells.get(base), verdicts)
+        members, refused = [] if missing else [cells[base]], []
         for name, cell in cells.items():
             if (cell["model"], cell["precision"], cell["device"]) != (model, precision, device):
                 continue
-            why = _objection(name, cell, verdicts)
-            if objection and not why:
-                why = f"no baseline: {base} is {objection.partition(':')[0]}"
+            why = objection(name, cell, verdicts)
+            if missing and not why:
+                why = f"no baseline: {base} is {missing.partition(':')[0]}"
             if why:
                 refused.append(Speed(name, reason=why))
             elif name != base:
@@ -72,11 +72,11 @@ def contests(plan: dict[str, Any], verdicts: Mapping[str, Verdict]) -> list[Cont
 def green(contents: Contents) -> list[Cell]:
     """The cells of which a figure may be taken."""
     planned = [(cell_id(c), c) for c in contents.plan["cells"] if not c["skip"] and cell_id(c) in contents.verdicts]
-    chosen = [c for name, c in planned if not _objection(name, c, contents.verdicts)]
+    chosen = [c for name, c in planned if not objection(name, c, contents.verdicts)]
     return [Cell(c["model"], c["mode"], c["precision"], c["device"]) for c in chosen]
 
 
-def _objection(name: str, planned: dict[str, Any] | None, verdicts: Mapping[str, Verdict]) -> str:
+def objection(name: str, planned: dict[str, Any] | None, verdicts: Mapping[str, Verdict]) -> str:
     """Why a cell is given no speed; "" where it is green."""
     if planned is None:
         return "not judged"
@@ -92,12 +92,12 @@ def hold(
 ) -> dict[str, Callable[[], Answer]]:
     """The jobs of one contest, by name; `keep` stores every sample."""
     return {
-        name: partial(_hold_once, plan, contest.members, execution, figure, lot=lot, keep=keep)
+        name: partial(hold_once, plan, contest.members, execution, figure, lot=lot, keep=keep)
         for lot, name in enumerate(contest.jobs(figure))
     }
 
 
-def _hold_once(  # noqa: PLR0913 -- all that a process is told
+def hold_once(  # noqa: PLR0913 -- all that a process is told
     plan: dict[str, Any],
     members: Sequence[dict[str, Any]],
     execution: Execution,
