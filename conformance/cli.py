@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import claims, run, upstream
+from conformance import against, claims, run, upstream
 from conformance.axes import UsageError
 
 STORE = Path(".conformance")
@@ -30,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _execute(options: argparse.Namespace, further: list[str]) -> int:
+    if options.command == "bench" and options.against:
+        return _compare(options, further)
     if options.command in ("run", "bench"):
         return run.main(options, further)
     if further:
@@ -47,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     judge.add_argument("--no-speed", dest="measure", action="store_const", const="", default="speed", help="only judge")
     bench = commands.add_parser("bench", help="judge, then measure speed, memory and compile cost", epilog=FURTHER)
     _add_run_options(bench)
+    bench.add_argument("--against", metavar="REV", help="compare with the sources at a revision of their repository")
     bench.set_defaults(measure="bench")
     replicate = commands.add_parser("claims", help="measure again what sources say that models gain")
     replicate.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
@@ -75,6 +78,15 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
     parser.add_argument("--store", type=Path, default=STORE, help=f"folder for runs (default: {STORE})")
     parser.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
+
+
+def _compare(options: argparse.Namespace, further: list[str]) -> int:
+    idle = {"-k": options.expression, "-n": options.workers, "-x": options.first, "--resume": options.resume}
+    unfit = [*(name for name, given in {**idle, "--fresh-cache": options.fresh_cache}.items() if given), *further]
+    if unfit:
+        raise UsageError(f"bench --against does not take {' '.join(unfit)}")
+    axes = {"modes": options.mode, "precisions": options.precision, "devices": options.device}
+    return against.main(options.sources, options.against, **axes, seed=options.seed, timeout=options.timeout)
 
 
 def _show(options: argparse.Namespace) -> int:

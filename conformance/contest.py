@@ -20,6 +20,7 @@ from conformance.entrant import Entrant, usual_figure
 from conformance.failures import one_line
 from conformance.interval import FASTER, SLOWER, Ratio
 from conformance.records import Cell
+from conformance.reference import CaseReference
 from conformance.sources import Home
 from conformance.timing import Clock, Contestant, NotMeasuredError, Rounds
 
@@ -57,6 +58,7 @@ class _Contest:
         self._task = task
         self._phases = clock
         self._entrants: dict[str, Entrant] = {}
+        self._references: dict[str, dict[str, CaseReference]] = {}
         names = [Cell(**member["cell"]).id for member in task["members"]]
         self._base = names[0]
         self.report: dict[str, Any] = {"figure": "", "controls": {}, "members": {name: {} for name in names}}
@@ -105,8 +107,10 @@ class _Contest:
 
     def _entrant(self, member: dict[str, Any], figure: str) -> Entrant:
         run = self._run(member)
-        known = reference.load(Path(member["reference"]))[run.spec.cases[0].name]
-        return Entrant(run, known, member["expect"], figure)
+        path = member["reference"]
+        if path not in self._references:
+            self._references[path] = reference.load(Path(path))
+        return Entrant(run, self._references[path][run.spec.cases[0].name], member["expect"], figure)
 
     @contextlib.contextmanager
     def _reasons(self, name: str) -> Iterator[None]:
@@ -134,7 +138,7 @@ class _Contest:
             if name in self._entrants:
                 self._entrants[name].see(result)
 
-        with _no_recompilation():
+        with no_recompilation():
             return timing.measure(ready, clock, seed=self._task["lot"], budget=budget, see=see)
 
     def _tell(self, rounds: Rounds) -> None:
@@ -218,7 +222,7 @@ def _sleep() -> None:
 
 
 @contextlib.contextmanager
-def _no_recompilation() -> Iterator[None]:
+def no_recompilation() -> Iterator[None]:
     """A timed call that would compile anew, or fall back to eager, raises (from torch 2.6)."""
     set_stance = getattr(torch.compiler, "set_stance", None)
     with contextlib.nullcontext() if set_stance is None else set_stance("fail_on_recompile"):

@@ -182,7 +182,7 @@ def _descendants(pid: int) -> list[int]:
 
 def _child(pipe: Connection, target: str, task: dict[str, Any]) -> None:
     os.setsid()
-    _die_with_parent()
+    die_with_parent()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # the system's killer picks the cell, not the run
     _silence()
@@ -207,7 +207,7 @@ def _silence() -> None:
         os.dup2(nowhere, descriptor)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask the kernel to kill this process when the fork server goes (Linux; elsewhere nothing happens)."""
     pr_set_pdeathsig = 1
     with contextlib.suppress(OSError, AttributeError):
