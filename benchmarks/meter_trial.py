@@ -110,7 +110,7 @@ def ours(programs: Programs, budget: float, *, controls: list[Contestant], lot: 
     contestants = [*(Contestant(name, call) for name, call in programs.items()), *controls]
     try:
         for contestant in contestants:
-            timing.warm_up(contestant, clock, budget=budget)
+            timing.warm_up(contestant, clock)
         contest.burden(controls[-1], "cpu")
         rounds = timing.measure(contestants, clock, seed=lot, budget=budget)
         contest.check_controls(rounds.ratio(BASE, TWIN), rounds.ratio(BASE, BURDENED))

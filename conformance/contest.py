@@ -126,12 +126,12 @@ class _Contest:
         budget = self._task["budget"]
         ready = [base, *controls]
         for contestant in ready:
-            timing.warm_up(contestant, clock, budget=budget)
+            timing.warm_up(contestant, clock)
         burden(controls[-1], self._task["members"][0]["cell"]["device"])
         for name, entrant in self._entrants.items():
             if name != self._base:
                 with self._reasons(name):
-                    timing.warm_up(entrant.contestant, clock, budget=budget)
+                    timing.warm_up(entrant.contestant, clock)
                     ready.append(entrant.contestant)
 
         def see(name: str, result: Any) -> None:

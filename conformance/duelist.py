@@ -10,12 +10,10 @@ import torch
 
 from conformance import reference, timing
 from conformance.cell import Phases, Run, set_policy
-from conformance.contest import no_recompilation, burden
+from conformance.contest import burden, no_recompilation
 from conformance.entrant import Entrant
 from conformance.records import Cell
 from conformance.sources import Home
-
-REPEATS = 2  # another process has just had the caches, so what counts is the second time
 
 _entrants: dict[str, Entrant] = {}
 _clocks: dict[str, timing.Clock] = {}
@@ -58,7 +56,7 @@ def warm_up(task: dict[str, Any]) -> None:
     device = entrant.run.cell.device
     if device not in _clocks:
         _clocks[device] = timing.clock_for(device)
-    timing.warm_up(entrant.contestant, _clocks[device], budget=task["budget"])
+    timing.warm_up(entrant.contestant, _clocks[device])
     if task["burdened"]:
         burden(entrant.contestant, device)
 
@@ -73,11 +71,10 @@ def settle(_: None) -> None:
 def sample(task: dict[str, Any]) -> list[float]:
     """Time a cell once: nanoseconds of a call, of them on the host, and of them waiting for a processor."""
     entrant = _entrants[task["cell"]]
-    contestant, clock = entrant.contestant, _clocks[entrant.run.cell.device]
-    for _ in range(REPEATS):
-        if contestant.before is not None:
-            contestant.before()
-        taken, result = clock.sample(contestant.call)
+    contestant = entrant.contestant
+    taken, result = timing.primed(
+        contestant, _clocks[entrant.run.cell.device], timing.priming_calls(contestant.quickest)
+    )
     entrant.see(result)
     return [taken.ns, taken.host_ns, taken.delay_ns]
 

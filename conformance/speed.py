@@ -19,7 +19,7 @@ from conformance.store import Contents, cell_id
 
 USUAL = "usual"
 PROCESSES = 2  # a process has a bias of its own: which addresses its weights have
-BUDGET = 0.5  # seconds of sampling that one member may take in one process
+BUDGET, USUAL_BUDGET = 0.5, 0.12  # seconds that calls of one member may take in one process
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,13 @@ def hold_once(  # noqa: PLR0913 -- all that a process is told
         cell = {axis: planned[axis] for axis in ("model", "mode", "precision", "device")}
         home = plan["models"][planned["model"]]
         told.append({"cell": cell, "home": home, "reference": str(reference), "expect": planned["expect"]})
-    shared = {"homes": plan["homes"], "seed": plan["seed"], "lot": lot, "budget": BUDGET, "keep": keep}
+    shared = {
+        "homes": plan["homes"],
+        "seed": plan["seed"],
+        "lot": lot,
+        "budget": USUAL_BUDGET if figure == USUAL else BUDGET,
+        "keep": keep,
+    }
     task = {"members": told, "figure": "" if figure == USUAL else figure, **shared}
     return jobs.answer("conformance.contest:observe", task, plan["deadline"])
 

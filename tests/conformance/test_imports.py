@@ -36,7 +36,8 @@ BELOW = {  # what a file of each folder of the zoo may know; files of one folder
     "memory": ("memory",),
 }
 LIGHT = """
-    axes bench claims cli curve execution interval isolation judge machine plot plugin records replication report roofline run speed store table
+    axes bench claims cli curve execution interval isolation judge machine plot plugin records replication
+    report roofline run speed store table
 """.split()
 
 

@@ -40,11 +40,11 @@ def sequence(name, times):
 def test_every_round_holds_every_contestant_once_in_an_order_of_its_own():
     order = []
     members = [Contestant(name, lambda name=name: order.append(name) or 1e6) for name in "abc"]
-    rounds = measure(members, Scripted(), seed=1, budget=0.01)
+    rounds = measure(members, Scripted(), seed=1, budget=1.0)
     turns = [tuple(order[i : i + 3]) for i in range(0, len(order), 3)]
     assert all(sorted(turn) == ["a", "b", "c"] for turn in turns)
     assert len(set(turns)) > 1
-    assert rounds.count == len(turns) == 10  # ten times a millisecond is the budget
+    assert rounds.count == len(turns) == timing.FIRST_LOOK
 
 
 def test_the_same_lot_gives_the_same_order():
@@ -110,7 +110,7 @@ def test_too_many_disturbed_pairs_give_no_figure():
 def test_warming_up_waits_for_two_windows_that_agree():
     falling = [1e9, 9e6, 8e6, 5e6, 3e6, *[1e6] * 50]
     member = sequence("a", falling)
-    warm_up(member, Scripted(), budget=10.0)
+    warm_up(member, Scripted())
     assert member.warm_calls == 8  # the first window that may count begins after the sixth call
     assert member.quickest == 1e6
 
@@ -118,29 +118,53 @@ def test_warming_up_waits_for_two_windows_that_agree():
 def test_a_time_that_never_settles_is_said():
     member = sequence("a", (1e5 * 1.2**n for n in itertools.count()))
     with pytest.raises(NotMeasuredError, match="no steady state: in 200 calls"):
-        warm_up(member, Scripted(), budget=1e30)
+        warm_up(member, Scripted())
 
 
 def test_a_slow_call_is_said_before_it_has_cost_much():
     member = constant("a", 2e9)
     clock = Scripted()
-    with pytest.raises(NotMeasuredError, match=r"too slow: 2 s a call, 8 of them do not fit in 0\.5 s"):
-        warm_up(member, clock, budget=0.5)
+    with pytest.raises(NotMeasuredError, match=r"too slow: 2 s a call, 24 do not fit in 2 s"):
+        warm_up(member, clock)
     assert clock.calls == timing.UNSETTLED_CALLS
 
 
 def test_a_call_no_slower_than_none_is_said():
     with pytest.raises(NotMeasuredError, match="too fast to time"):
-        warm_up(Contestant("a", lambda: None), HostClock(), budget=1.0)
+        warm_up(Contestant("a", lambda: None), HostClock())
 
 
-def test_state_is_put_back_before_each_sample():
+def test_state_is_put_back_before_each_call():
     resets = []
-    member = constant("a", 30_000.0, before=lambda: resets.append(1))
-    warm_up(member, Scripted(), budget=1.0)
+    member = constant("a", 3e6, before=lambda: resets.append(1))
+    warm_up(member, Scripted())
     assert len(resets) == 2 * timing.WINDOW
-    measure([member], Scripted(), seed=0, budget=30e-6 * 7)
-    assert len(resets) == 2 * timing.WINDOW + 7
+    rounds = measure([member], Scripted(), seed=0, budget=0.0)
+    assert rounds.count == timing.FEWEST_ROUNDS
+    assert len(resets) == 2 * timing.WINDOW + 2 * timing.FEWEST_ROUNDS  # of two calls in a row the second counts
+
+
+@pytest.mark.parametrize(("slowest", "priming"), [(1e4, 4), (2.5e5, 4), (4e5, 3), (9e5, 2), (1e6, 1), (5e7, 1)])
+def test_calls_in_a_row_warm_the_caches(slowest, priming):
+    assert timing.priming_calls(slowest) == priming
+
+
+def test_the_last_of_the_calls_in_a_row_counts_and_all_are_equally_many():
+    calls = {"a": 0, "b": 0}
+
+    def of(name, ns):
+        def call():
+            calls[name] += 1
+            return ns + calls[name]
+
+        return Contestant(name, call, quickest=ns)
+
+    seen = []
+    members = [of("a", 1e5), of("b", 4e5)]  # the slower one decides: three before
+    rounds = measure(members, Scripted(), seed=0, budget=0.0, see=lambda name, ns: seen.append((name, ns)))
+    assert calls == {"a": 4 * timing.FEWEST_ROUNDS, "b": 4 * timing.FEWEST_ROUNDS}
+    assert [s.ns - 1e5 for s in rounds.samples["a"]] == [4 * n for n in range(1, timing.FEWEST_ROUNDS + 1)]
+    assert len(seen) == 2 * timing.FEWEST_ROUNDS
 
 
 def test_the_host_clock_times_one_call_and_returns_its_result():
