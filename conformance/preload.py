@@ -6,6 +6,7 @@ run here, and nothing may touch an accelerator.
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import os
 import warnings
@@ -46,3 +47,5 @@ if os.environ.get("CONFORMANCE_PRELOAD") == "compiler":
         cpu_vec_isa.valid_vec_isa_list()  # cached for the life of the process, and so for every child
 
 catalog.list_models()
+gc.collect()
+gc.freeze()  # what is imported here stays, so no child need look through it
