@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from conformance import isolation, jobs, machine, speed
+from conformance import bench, isolation, jobs, speed
 from conformance.execution import Execution
-from conformance.jobs import Answer
-from conformance.records import Cell
 from conformance.store import Contents
 
 PLAN_DEADLINE = 300.0
@@ -39,18 +37,12 @@ def give(task: dict[str, Any]) -> dict[str, Any]:
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         verdicts = {v.cell: v for v in pool.map(execution.verdict, plan["cells"])}
     green = speed.green(Contents(plan, tuple(verdicts), verdicts))
-    footprints = dict(jobs.carry_out({cell.id: partial(_footprint, plan, cell) for cell in green}))
+    footprints = dict(jobs.carry_out({cell.id: partial(bench.footprint, plan, cell) for cell in green}))
     return {
         **ending.answer,
         "verdicts": {name: {"status": v.status, "text": v.text} for name, v in verdicts.items()},
         "green": {c.id: {"footprint": footprints[c.id], "reference": str(execution.reference(c.model))} for c in green},
     }
-
-
-def _footprint(plan: dict[str, Any], cell: Cell) -> Answer:
-    task = {"cell": vars(cell), "home": plan["models"][cell.model], "homes": plan["homes"], "seed": plan["seed"]}
-    with machine.shared():
-        return jobs.answer("conformance.footprint:observe", task, plan["deadline"])
 
 
 def planned(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:

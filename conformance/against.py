@@ -21,6 +21,7 @@ from conformance import duel, revision
 from conformance.axes import UsageError
 from conformance.delegate import Delegate, DelegateError
 from conformance.duel import Duel
+from conformance.records import Cell
 from conformance.revision import Side
 from conformance.store import cell_id
 from conformance.table import FIGURES, duration, ratio_text, visible
@@ -225,9 +226,8 @@ def _task(account: Mapping[str, Any], names: Sequence[str], figure: str) -> dict
     for cell in plan["cells"]:
         name = cell_id(cell)
         if name in names:
-            axes = {axis: cell[axis] for axis in ("model", "mode", "precision", "device")}
             told = {"home": plan["models"][cell["model"]], "expect": cell["expect"]}
-            members[name] = {"cell": axes, "reference": account["green"][name]["reference"], **told}
+            members[name] = {"cell": vars(Cell.of(cell)), "reference": account["green"][name]["reference"], **told}
     return {"members": members, "homes": plan["homes"], "figure": figure, "seed": plan["seed"]}
 
 

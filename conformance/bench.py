@@ -31,7 +31,7 @@ def jobs_of(contents: Contents, execution: Execution) -> dict[str, Callable[[], 
         for figure in plan["figures"][contest.members[0]["model"]] if contest.members else ():
             found |= speed.hold(plan, contest, execution, figure, keep=True)
     for cell in cells:
-        found[f"footprint {cell.id}"] = partial(_footprint, plan, cell)
+        found[f"footprint {cell.id}"] = partial(footprint, plan, cell)
         if plan["figures"][cell.model] != ["fit"]:
             found[f"compile {cell.id}"] = partial(_compile_cost, plan, cell)
     return found
@@ -42,8 +42,10 @@ def _task(plan: dict[str, Any], cell: Cell) -> dict[str, Any]:
     return {"cell": vars(cell), "home": home, "homes": plan["homes"], "seed": plan["seed"]}
 
 
-def _footprint(plan: dict[str, Any], cell: Cell) -> Answer:
-    return jobs.answer("conformance.footprint:observe", _task(plan, cell), plan["deadline"])
+def footprint(plan: dict[str, Any], cell: Cell) -> Answer:
+    """What a cell costs without a clock, or the reason why it could not be counted."""
+    with machine.shared():
+        return jobs.answer("conformance.footprint:observe", _task(plan, cell), plan["deadline"])
 
 
 def _ceilings(plan: dict[str, Any], device: str, precisions: list[str]) -> Answer:

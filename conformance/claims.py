@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from conformance import isolation, jobs, machine, replication, run, speed, table
+from conformance import bench, isolation, jobs, replication, run, speed, table
 from conformance.axes import UsageError
 from conformance.curve import Point
 from conformance.execution import Execution
 from conformance.interval import Ratio
 from conformance.jobs import Answer
-from conformance.records import Verdict
+from conformance.records import Cell, Verdict
 from conformance.replication import Published, Replica
 from conformance.store import cell_id
 
@@ -178,11 +178,7 @@ def _count(plan: dict[str, Any], pair: _Pair, _: Execution, __: int) -> Answer:
     """Bytes of baseline and variant, or the reason why there are none."""
     counts = []
     for planned in (pair.baseline, pair.variant):
-        cell = {axis: planned[axis] for axis in ("model", "mode", "precision", "device")}
-        home = plan["models"][planned["model"]]
-        task = {"cell": cell, "home": home, "homes": plan["homes"], "seed": plan["seed"]}
-        with machine.shared():
-            answer = jobs.answer("conformance.footprint:observe", task, plan["deadline"])
+        answer = bench.footprint(plan, Cell.of(planned))
         count = answer.get(pair.published.quantity)
         if not count:
             why = answer.get("reason") or answer["why"].get(pair.published.quantity) or "no bytes to compare with"

@@ -13,10 +13,8 @@ import torch
 from conformance import evaluation, inputs, isolation, machine, modes
 from conformance.cell import Phases, Run, set_policy
 from conformance.records import Cell
-from conformance.reference import CaseReference
+from conformance.reference import ANY_DRAW
 from conformance.sources import Home
-
-ANY_DRAW = CaseReference(0, 1.0, {}, {})
 
 
 def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
@@ -28,14 +26,15 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
         and "cache": "hit", "miss" or "off", and "" where nothing is compiled.
     """
     clock = Phases(enter_phase)
-    with clock.phase("import"):
+    enter_phase(isolation.WAITING)
+    with machine.shared(), clock.phase("prepare"):
         set_policy()
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = task["cache"]
         for home in task["homes"]:
             Home(**home).load()
         spec = Home(**task["home"]).spec(task["cell"]["model"])
-    run = Run(spec, Cell(**task["cell"]), task["seed"], clock)
-    question = run.question(spec.cases[0], ANY_DRAW, run.build())
+        run = Run(spec, Cell(**task["cell"]), task["seed"], clock)
+        question = run.question(spec.cases[0], ANY_DRAW, run.build())
     enter_phase(isolation.WAITING)
     with machine.alone(), clock.phase("compile"):
         gc.collect()

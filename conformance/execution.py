@@ -33,7 +33,7 @@ class Execution:
 
     def verdict(self, planned: dict[str, Any]) -> Verdict:
         """Run one planned cell and judge it."""
-        cell = Cell(planned["model"], planned["mode"], planned["precision"], planned["device"])
+        cell = Cell.of(planned)
         if planned["skip"]:
             return Verdict(cell.id, "SKIPPED", planned["skip"], short="skipped")
         with machine.shared():

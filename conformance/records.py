@@ -19,6 +19,11 @@ class Cell:
     precision: str
     device: str
 
+    @classmethod
+    def of(cls, planned: Mapping[str, Any]) -> Cell:
+        """The cell of a plan's entry."""
+        return cls(planned["model"], planned["mode"], planned["precision"], planned["device"])
+
     @property
     def id(self) -> str:
         return f"{self.model}[{self.mode}-{self.precision}-{self.device}]"

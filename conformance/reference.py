@@ -49,6 +49,9 @@ class CaseReference:
     requires_grad: dict[str, bool]
 
 
+ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for what depends on shapes alone
+
+
 def make(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
     """Child process: write the reference of task["model"] to task["path"].
 

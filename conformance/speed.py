@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from conformance import interval, jobs
+from conformance import interval, jobs, machine
 from conformance.execution import Execution
 from conformance.interval import Ratio
 from conformance.jobs import Answer
@@ -72,8 +72,7 @@ def contests(plan: dict[str, Any], verdicts: Mapping[str, Verdict]) -> list[Cont
 def green(contents: Contents) -> list[Cell]:
     """The cells of which a figure may be taken."""
     planned = [(cell_id(c), c) for c in contents.plan["cells"] if not c["skip"] and cell_id(c) in contents.verdicts]
-    chosen = [c for name, c in planned if not objection(name, c, contents.verdicts)]
-    return [Cell(c["model"], c["mode"], c["precision"], c["device"]) for c in chosen]
+    return [Cell.of(c) for name, c in planned if not objection(name, c, contents.verdicts)]
 
 
 def objection(name: str, planned: dict[str, Any] | None, verdicts: Mapping[str, Verdict]) -> str:
@@ -108,11 +107,11 @@ def hold_once(  # noqa: PLR0913 -- all that a process is told
 ) -> Answer:
     told = []
     for planned in members:
-        reference = execution.reference(planned["model"])
+        with machine.shared():
+            reference = execution.reference(planned["model"])
         if isinstance(reference, Observation):
             return {"reason": f"no reference: {reference.message}"}
-        cell = {axis: planned[axis] for axis in ("model", "mode", "precision", "device")}
-        home = plan["models"][planned["model"]]
+        cell, home = vars(Cell.of(planned)), plan["models"][planned["model"]]
         told.append({"cell": cell, "home": home, "reference": str(reference), "expect": planned["expect"]})
     shared = {
         "homes": plan["homes"],

@@ -86,7 +86,7 @@ def read(folder: Path) -> Contents:
 
 def cell_id(planned: dict[str, Any]) -> str:
     """The id of a planned cell."""
-    return Cell(planned["model"], planned["mode"], planned["precision"], planned["device"]).id
+    return Cell.of(planned).id
 
 
 def _read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:

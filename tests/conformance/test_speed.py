@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from test_cli import conformance
+from test_cli import conformance, run_folder
 
 from conformance import interval, speed, table
 from conformance.interval import Ratio
@@ -151,10 +151,16 @@ def test_what_the_table_shows(found, text):
 
 
 @pytest.fixture(scope="module")
-def output(tmp_path_factory):
-    """What a run of the models above prints."""
+def folder(tmp_path_factory):
+    """A folder with the models above."""
     folder = tmp_path_factory.mktemp("speeds")
     (folder / "models.py").write_text(MODELS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def output(folder):
+    """What a run of the models above prints."""
     axes = ("--mode=eager", "--mode=scripted", "--precision=fp32", "--device=cpu")
     return conformance(folder, "run", "models.py", *axes, TMPDIR=str(folder))[1]  # with a lock of its own
 
@@ -182,6 +188,17 @@ def test_a_wrong_result_in_a_timed_call_takes_the_figure_away(output):
 
 def test_time_that_wavers_gets_no_claim(output):
     assert re.search(r"no steady state|too noisy|control failed", row(output, "waver"))
+
+
+def test_a_measurement_that_is_missing_is_taken_when_the_run_is_resumed(folder, output):
+    stored = run_folder(output)
+    lines = (stored / "cells.jsonl").read_bytes().splitlines(keepends=True)
+    (last,) = [n for n, line in enumerate(lines) if b"nothing[fp32-cpu] #1" in line]
+    (stored / "cells.jsonl").write_bytes(b"".join(lines[:last] + lines[last + 1 :]))
+    code, shown = conformance(folder, "run", "--resume", str(stored), TMPDIR=str(folder))
+    assert code == 1  # for the red cells of the models above
+    assert "taking 1 measurements" in shown
+    assert "too fast to time" in row(shown, "nothing")
 
 
 def test_a_claim_needs_two_processes():
