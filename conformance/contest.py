@@ -22,7 +22,7 @@ from conformance.interval import FASTER, SLOWER, Ratio
 from conformance.records import Cell
 from conformance.reference import CaseReference
 from conformance.sources import Home
-from conformance.timing import Clock, Contestant, NotMeasuredError, Rounds
+from conformance.timing import CallError, Clock, Contestant, NotMeasuredError, Rounds
 
 TWIN, BURDENED = "the baseline again", "the baseline and 10 % more work"
 EXTRA_WORK = 0.1
@@ -38,7 +38,7 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
             member may take), "keep" (whether to return every sample).
         enter_phase: told where the process is.
 
-    Returns: "figure", "rounds", "controls" by name, and "members" by cell id: "seconds" of a call, "warm_calls",
+    Returns: "figure", "controls" by name, and "members" by cell id: "seconds" of a call, "warm_calls",
         "ratios" by baseline, or the "reason" why there is no figure.
     """
     contest = _Contest(task, Phases(enter_phase))
@@ -78,11 +78,12 @@ class _Contest:
             base, *controls = self._prepare_all()
         torch.set_grad_enabled(self.report["figure"] != "forward")
         self._phases.enter(isolation.WAITING)
-        with machine.alone(), self._phases.phase("measure"):
-            clock = timing.clock_for(self._task["members"][0]["cell"]["device"])
-            rounds = self._measure(clock, base, controls)
-        with self._phases.phase("judge"):
-            self._tell(rounds)
+        with machine.alone():
+            with self._phases.phase("measure"):
+                clock = timing.clock_for(self._task["members"][0]["cell"]["device"])
+                rounds = self._measure(clock, base, controls)
+            with self._phases.phase("judge"):
+                self._tell(rounds)
         self.report["seconds"] = self._phases.seconds
 
     def _prepare_all(self) -> list[Contestant]:
@@ -123,7 +124,6 @@ class _Contest:
             self.refuse(f"{type(problem).__name__}: {one_line(problem)}", name)
 
     def _measure(self, clock: Clock, base: Contestant, controls: list[Contestant]) -> Rounds:
-        budget = self._task["budget"]
         ready = [base, *controls]
         for contestant in ready:
             timing.warm_up(contestant, clock)
@@ -133,13 +133,22 @@ class _Contest:
                 with self._reasons(name):
                     timing.warm_up(entrant.contestant, clock)
                     ready.append(entrant.contestant)
+        with no_recompilation():
+            while True:
+                try:
+                    return self._rounds(ready, clock)
+                except CallError as problem:
+                    if problem.name in (self._base, TWIN, BURDENED):
+                        raise
+                    self.refuse(str(problem), problem.name)
+                    ready = [contestant for contestant in ready if contestant.name != problem.name]
 
+    def _rounds(self, ready: list[Contestant], clock: Clock) -> Rounds:
         def see(name: str, result: Any) -> None:
             if name in self._entrants:
                 self._entrants[name].see(result)
 
-        with no_recompilation():
-            return timing.measure(ready, clock, seed=self._task["lot"], budget=budget, see=see)
+        return timing.measure(ready, clock, seed=self._task["lot"], budget=self._task["budget"], see=see)
 
     def _tell(self, rounds: Rounds) -> None:
         for control in (TWIN, BURDENED):

@@ -20,7 +20,7 @@ from conformance.records import Speed
 OLD, TWIN, BURDENED, NEW = "then", "then again", "then, and 10 % more work", "now"
 ALL = (OLD, TWIN, BURDENED, NEW)  # each in a process of its own: who is sampled more often would be the warmer
 CHILD = "conformance.duelist"
-NO_FIGURE = "NotMeasuredError: "
+CALLED, NO_FIGURE = "DelegateError: ", "NotMeasuredError: "  # what stands before a reason from the other end
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class _Bout:
         try:
             yield
         except (DelegateError, NotMeasuredError) as problem:
-            self._reasons[name] = str(problem).removeprefix(NO_FIGURE)
+            self._reasons[name] = str(problem).removeprefix(CALLED).removeprefix(NO_FIGURE)
 
     def _prepare(self) -> None:
         """Have every process prepare every cell, all processes at once."""

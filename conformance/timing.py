@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
+from conformance.failures import one_line
 from conformance.interval import FEWEST_PAIRS, Ratio, ratio
 
 FEWEST_ROUNDS, LONGEST = 12, 2.0  # whatever the budget; seconds that they may take for one contestant
@@ -36,6 +37,14 @@ EMPTY_CALLS, EMPTY_SAMPLES = 20, 101  # a call must cost more than so many empty
 
 class NotMeasuredError(RuntimeError):
     """There is no figure, and this is why; the reason stands in its place."""
+
+
+class CallError(NotMeasuredError):
+    """A timed call raised."""
+
+    def __init__(self, name: str, problem: Exception) -> None:
+        super().__init__(f"{type(problem).__name__}: {one_line(problem)}")
+        self.name = name
 
 
 @dataclass
@@ -235,6 +244,9 @@ def measure(
         seed: of the order within each round.
         budget: seconds that the calls of one contestant may take altogether, once there are 12 rounds.
         see: shown the result of the last call of every sample, off the clock.
+
+    Raises:
+        CallError: a call raised.
     """
     rounds, order = Rounds(), random.Random(seed)  # noqa: S311 -- a lot, no secret
     spent = dict.fromkeys((c.name for c in contestants), 0.0)
@@ -245,7 +257,10 @@ def measure(
         while rounds.count < FEWEST_ROUNDS or (rounds.count < MOST_ROUNDS and max(spent.values()) < budget * 1e9):
             taken = {}
             for contestant in order.sample(contestants, len(contestants)):
-                taken[contestant.name], result = primed(contestant, clock, priming)
+                try:
+                    taken[contestant.name], result = primed(contestant, clock, priming)
+                except Exception as problem:
+                    raise CallError(contestant.name, problem) from problem
                 spent[contestant.name] += taken[contestant.name].host_ns * (priming + 1)
                 see(contestant.name, result)
                 del result

@@ -201,6 +201,32 @@ def test_a_measurement_that_is_missing_is_taken_when_the_run_is_resumed(folder, 
     assert "too fast to time" in row(shown, "nothing")
 
 
+WEARS_OUT = """
+import torch
+from zoo import Case, Spec
+
+def wears_out(x):
+    if torch.is_autocast_enabled("cpu"):
+        wears_out.calls += 1
+        if wears_out.calls > 40:  # some time after it was steady
+            raise ValueError("worn out")
+    return x.sin()
+wears_out.calls = 0
+
+CASE = Case(name="typical", inputs=lambda g: (torch.randn(16, 16, generator=g),))
+SPEC = Spec(name="wears_out", summary="wears out", source="a test", build=lambda: wears_out, cases=(CASE,))
+"""
+
+
+def test_a_member_that_raises_leaves_the_others_their_figures(tmp_path):
+    (tmp_path / "models.py").write_text(WEARS_OUT)
+    axes = ("--mode=eager", "--precision=fp32", "--precision=amp_bf16", "--device=cpu")
+    _, output = conformance(tmp_path, "run", "models.py", *axes, TMPDIR=str(tmp_path))
+    assert re.search(r"wears_out +fp32 +✓ \S+  ([\d.]+ µs|too noisy|control failed)", output), output
+    assert re.search(r"amp_bf16 +✓ \S+  ValueError", output), output
+    assert "worn out" in output
+
+
 def test_a_claim_needs_two_processes():
     assert speed.PROCESSES == 2
     assert interval.CONFIDENCE == 0.99

@@ -149,6 +149,16 @@ def test_calls_in_a_row_warm_the_caches(slowest, priming):
     assert timing.priming_calls(slowest) == priming
 
 
+def test_a_call_that_raises_is_named():
+    def broken():
+        raise ValueError("not now")
+
+    with pytest.raises(timing.CallError, match="ValueError: not now") as raised:
+        measure([constant("a", 1e5), Contestant("b", broken)], Scripted(), seed=0, budget=1.0)
+    assert raised.value.name == "b"
+    assert gc.isenabled()
+
+
 def test_the_last_of_the_calls_in_a_row_counts_and_all_are_equally_many():
     calls = {"a": 0, "b": 0}
 
