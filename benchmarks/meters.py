@@ -34,7 +34,7 @@ from conformance.interval import FASTER, NOISY, SAME, SLOWER, Ratio, pooled  # n
 PAGE = HERE.parent / "docs" / "measurement.md"
 OPENING, CLOSING = "<!-- study -->", "<!-- /study -->"
 STUB = f"# Measurement\n\n{OPENING}\n{CLOSING}\n"
-BUDGET, PROCESSES = 0.5, 2  # seconds for each program in each process
+BUDGET, PROCESSES = 0.75, 2  # seconds for each program in each process
 DEADLINE = 600.0  # of a process that may have to wait for the machine
 CONDITIONS = {"quiet": 0, "two busy loops": 2}
 WIDTH = 120

@@ -31,7 +31,7 @@ NARROW = 0.01  # half-width of an interval that ends the sampling
 UNSETTLED_CALLS = 3  # TorchScript optimises during its first ones
 FIRST_CALLS, WINDOW, STEADY, MOST_WARM_CALLS = 6, 5, 0.05, 200
 UNDISTURBED = 0.01  # of a sample's time may be spent waiting for a processor
-CLEAN_ENOUGH = 0.5  # of the pairs must be undisturbed
+CLEAN_ENOUGH = 0.2  # of the pairs must be undisturbed
 EMPTY_CALLS, EMPTY_SAMPLES = 20, 101  # a call must cost more than so many empty ones
 
 
@@ -216,7 +216,7 @@ def priming_calls(slowest: float) -> int:
     The first calls have to fetch the code and data that other contestants drove from the caches: after other code
     a call of 0.1 ms takes up to a third longer, and whoever resembles its neighbours would win.
     """
-    return min(MOST_PRIMING, math.ceil(PRIMING_NS / slowest))
+    return min(MOST_PRIMING, round(PRIMING_NS / slowest))
 
 
 def primed(contestant: Contestant, clock: Clock, priming: int) -> tuple[Sample, Any]:
