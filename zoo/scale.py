@@ -41,3 +41,17 @@ class Scale:
             raise SpecError(f"scale: knob {self.knob!r}: want lower-case letters, digits and '_'")
         if not self.sizes or min(self.sizes) < 1 or list(self.sizes) != sorted(set(self.sizes)):
             raise SpecError(f"scale of {self.knob}: sizes must be positive and ascending, got {self.sizes!r}")
+
+
+def elementwise(model: Callable[[torch.Tensor], torch.Tensor]) -> Scale:
+    """The scale of a function of single numbers: on 2¹⁰ to 2²⁰ of them, drawn from N(0, 1).
+
+    >>> elementwise(torch.exp).knob
+    'numbers'
+    """
+    return Scale(
+        knob="numbers",
+        sizes=(2**10, 2**14, 2**17, 2**20),
+        build=lambda _: model,
+        inputs=lambda n, g: (torch.randn(n, generator=g),),
+    )

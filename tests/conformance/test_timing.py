@@ -144,7 +144,9 @@ def test_state_is_put_back_before_each_call():
     assert len(resets) == 2 * timing.WINDOW + 2 * timing.FEWEST_ROUNDS  # of two calls in a row the second counts
 
 
-@pytest.mark.parametrize(("slowest", "priming"), [(1e4, 4), (2.5e5, 4), (3.5e5, 3), (5.5e5, 2), (1e6, 1), (1.9e6, 1), (2.1e6, 0), (5e7, 0)])
+@pytest.mark.parametrize(
+    ("slowest", "priming"), [(1e4, 4), (2.5e5, 4), (3.5e5, 3), (5.5e5, 2), (1e6, 1), (1.9e6, 1), (2.1e6, 0), (5e7, 0)]
+)
 def test_calls_in_a_row_warm_the_caches(slowest, priming):
     assert timing.priming_calls(slowest) == priming
 

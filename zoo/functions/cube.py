@@ -4,7 +4,6 @@ Source: "Double backward with custom functions". A backward whose derivative aut
 at a cost, gets its own: the gradients of 3 x² g are 3 x² for g and 6 x g for x, in the arguments' order.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, map_elementwise
 from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
-from zoo.scale import Scale
+from zoo.scale import elementwise
 from zoo.spec import Spec
 
 
@@ -133,15 +132,6 @@ CASES = (
 )
 
 
-def _scale(model: Callable[[Tensor], Tensor]) -> Scale:
-    return Scale(
-        knob="numbers",
-        sizes=(2**10, 2**14, 2**17, 2**20),
-        build=lambda _: model,
-        inputs=lambda n, g: (torch.randn(n, generator=g),),
-    )
-
-
 SPEC = Spec(
     name="cube",
     summary="x³, with a Function for its backward",
@@ -155,7 +145,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    scale=_scale(cube),
+    scale=elementwise(cube),
     expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
 )
 
@@ -172,6 +162,6 @@ OP = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    scale=_scale(cube_op),
+    scale=elementwise(cube_op),
     twin="cube",
 )

@@ -4,7 +4,6 @@ Source: "Double backward with custom functions". The saved output is a node of t
 second derivative flows through it back into x.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.known import FUNCTION_APPLY_REFUSED
-from zoo.scale import Scale
+from zoo.scale import elementwise
 from zoo.spec import Spec
 
 
@@ -99,15 +98,6 @@ CASES = (
 )
 
 
-def _scale(model: Callable[[Tensor], Tensor]) -> Scale:
-    return Scale(
-        knob="numbers",
-        sizes=(2**10, 2**14, 2**17, 2**20),
-        build=lambda _: model,
-        inputs=lambda n, g: (torch.randn(n, generator=g),),
-    )
-
-
 SPEC = Spec(
     name="exp",
     summary="exp(x), saving the output",
@@ -121,7 +111,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    scale=_scale(exp),
+    scale=elementwise(exp),
     expectations=(FUNCTION_APPLY_REFUSED,),
 )
 
@@ -138,6 +128,6 @@ OP = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    scale=_scale(exp_op),
+    scale=elementwise(exp_op),
     twin="exp",
 )

@@ -5,7 +5,6 @@ enough, for they are neither input nor output, and the second derivative would m
 them. So they are returned as well, and backward adds their gradient terms: g (p + n) / 2 + gp p - gn n.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.known import FUNCTION_APPLY_REFUSED
-from zoo.scale import Scale
+from zoo.scale import elementwise
 from zoo.spec import Spec
 
 
@@ -106,15 +105,6 @@ CASES = (
 )
 
 
-def _scale(model: Callable[[Tensor], Tensor]) -> Scale:
-    return Scale(
-        knob="numbers",
-        sizes=(2**10, 2**14, 2**17, 2**20),
-        build=lambda _: model,
-        inputs=lambda n, g: (torch.randn(n, generator=g),),
-    )
-
-
 SPEC = Spec(
     name="sinh",
     summary="sinh(x), intermediates returned",
@@ -128,7 +118,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    scale=_scale(sinh),
+    scale=elementwise(sinh),
     expectations=(FUNCTION_APPLY_REFUSED,),
 )
 
@@ -145,6 +135,6 @@ OP = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    scale=_scale(sinh_op),
+    scale=elementwise(sinh_op),
     twin="sinh",
 )

@@ -4,7 +4,6 @@ Source: "Double backward with custom functions". What backward computes from ten
 `save_for_backward` is itself recorded, so a second derivative exists without further code.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.known import FUNCTION_APPLY_REFUSED
-from zoo.scale import Scale
+from zoo.scale import elementwise
 from zoo.spec import Spec
 
 
@@ -95,15 +94,6 @@ CASES = (
 )
 
 
-def _scale(model: Callable[[Tensor], Tensor]) -> Scale:
-    return Scale(
-        knob="numbers",
-        sizes=(2**10, 2**14, 2**17, 2**20),
-        build=lambda _: model,
-        inputs=lambda n, g: (torch.randn(n, generator=g),),
-    )
-
-
 SPEC = Spec(
     name="square",
     summary="x², saving the input",
@@ -117,7 +107,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    scale=_scale(square),
+    scale=elementwise(square),
     expectations=(FUNCTION_APPLY_REFUSED,),
 )
 
@@ -134,6 +124,6 @@ OP = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    scale=_scale(square_op),
+    scale=elementwise(square_op),
     twin="square",
 )
