@@ -16,7 +16,11 @@ ENDINGS = ("CRASH", "TIMEOUT", "OOM")
 
 
 def is_dtype(word: str) -> bool:
-    """Whether a word is the name of a torch dtype."""
+    """Whether a word is the name of a torch dtype.
+
+    >>> is_dtype("float16"), is_dtype("half precision")
+    (True, False)
+    """
     return isinstance(getattr(torch, word, None), torch.dtype)
 
 
@@ -25,6 +29,10 @@ def check_names(where: str, names: Any) -> None:
 
     Raises:
         SpecError: naming the place.
+
+    >>> check_names("modes", "eager")
+    Traceback (most recent call last):
+    zoo.case.SpecError: modes must be a tuple of names, got 'eager'
     """
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
         raise SpecError(f"{where} must be a tuple of names, got {names!r}")
