@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import tabulate
 
-from conformance import duel, revision
+from conformance import duel, revision, speed
 from conformance.axes import UsageError
 from conformance.delegate import Delegate, DelegateError
 from conformance.duel import Duel
@@ -180,14 +180,14 @@ class _Comparison:
         return _table(rows, ["cell", "counter", self._name, "now", ""])
 
     def _times(self, cells: Sequence[str]) -> str:
-        speeds = [s for d in self._duels(cells) for s in duel.hold(d, self._delegate["old"], self._delegate["new"])]
+        taken = [s for d in self._duels(cells) for s in duel.hold(d, self._delegate["old"], self._delegate["new"])]
         rows = []
-        for speed in speeds:
-            if speed.seconds is None:
-                rows.append([speed.cell, "", visible(speed.reason)])
+        for one in taken:
+            if one.seconds is None:
+                rows.append([one.cell, "", visible(one.reason)])
             else:
-                rows.append([speed.cell, duration(speed.seconds), ratio_text(speed.ratios[duel.OLD])])
-        figures = ", or ".join(FIGURES[f] for f in dict.fromkeys(s.figure for s in speeds))
+                rows.append([one.cell, duration(one.seconds), ratio_text(one.ratios[duel.OLD])])
+        figures = ", or ".join(FIGURES[f] for f in dict.fromkeys(s.figure for s in taken))
         legend = LEGEND.strip().format(figures=figures, then=self._name)
         return f"{_table(rows, ['cell', 'now', f'beside {self._name}'])}\n\n{legend}"
 
@@ -199,8 +199,7 @@ class _Comparison:
             groups.setdefault(tuple(planned[name][axis] for axis in ("model", "precision", "device")), []).append(name)
         for (model, _, _), names in groups.items():
             now, then = (side["plan"]["figures"][model] for side in (self._new, self._old))
-            figure = next(f for f in ("gradient", *now) if f in now)
-            figure = figure if figure in then else then[0]
+            figure = speed.usual([f for f in now if f in then] or now)
             yield Duel(figure, tuple(names), _task(self._old, names, figure), _task(self._new, names, figure))
 
 

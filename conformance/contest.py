@@ -16,7 +16,7 @@ import torch
 
 from conformance import isolation, machine, reference, timing
 from conformance.cell import Phases, Run, set_policy
-from conformance.entrant import Entrant, usual_figure
+from conformance.entrant import Entrant
 from conformance.failures import one_line
 from conformance.interval import FASTER, SLOWER, Ratio
 from conformance.records import Cell
@@ -33,9 +33,9 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
     """Child process: time task["members"], of which the first is the baseline.
 
     Args:
-        task: "members" (each with "cell", "home", "reference" and "expect"), "homes", "figure" ("" for what is
-            usual for the baseline), "seed", "lot" (of the order of calls), "budget" (seconds of sampling a
-            member may take), "keep" (whether to return every sample).
+        task: "members" (each with "cell", "home", "reference" and "expect"), "homes", "figure", "seed", "lot" (of
+            the order of calls), "budget" (seconds of sampling a member may take), "keep" (whether to return every
+            sample).
         enter_phase: told where the process is.
 
     Returns: "figure", "controls" by name, and "members" by cell id: "seconds" of a call, "warm_calls",
@@ -61,7 +61,11 @@ class _Contest:
         self._references: dict[str, dict[str, CaseReference]] = {}
         names = [Cell(**member["cell"]).id for member in task["members"]]
         self._base = names[0]
-        self.report: dict[str, Any] = {"figure": "", "controls": {}, "members": {name: {} for name in names}}
+        self.report: dict[str, Any] = {
+            "figure": task["figure"],
+            "controls": {},
+            "members": {name: {} for name in names},
+        }
 
     def refuse(self, reason: str, *names: str) -> None:
         """Say why members, or all, have no figure."""
@@ -89,8 +93,7 @@ class _Contest:
     def _prepare_all(self) -> list[Contestant]:
         """The baseline and its controls: copies, since what two share stays in the cache for both."""
         first, *others = self._task["members"]
-        figure = self._task["figure"] or usual_figure(self._run(first).spec)
-        self.report["figure"] = figure
+        figure = self._task["figure"]
         with torch.set_grad_enabled(figure != "forward"):
             base, *controls = (self._entrant(first, figure) for _ in range(3))
             self._entrants[self._base] = base

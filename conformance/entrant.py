@@ -20,19 +20,10 @@ from conformance.judge import judge
 from conformance.records import Observation
 from conformance.reference import CaseReference
 from conformance.timing import Contestant, NotMeasuredError
-from zoo.spec import Spec
 from zoo.training.step import Step, train_step
 
-FIGURES = ("forward", "gradient", "step", "fit")
 LEARNING_RATE = 1e-6  # a step's arithmetic without its consequences: the weights stay where they are
 LOSS_SCALE = 2.0**10  # no step is skipped at first, as some are from torch's own 2¹⁶
-
-
-def usual_figure(spec: Spec) -> str:
-    """What a training, a differentiable model, or any other is timed by where nobody asks for more."""
-    if spec.fit is not None:
-        return "fit"
-    return "gradient" if spec.differentiable else "forward"
 
 
 class Entrant:
@@ -42,7 +33,7 @@ class Entrant:
         run: of the cell.
         known: the reference of the model's first case.
         expect: the expectations that concern the cell.
-        figure: one of `FIGURES`: `forward` alone, where the caller switches gradients off; `gradient`, which is
+        figure: `forward` alone, where the caller switches gradients off; `gradient`, which is
             forward and backward; `step`, with loss and optimiser around them; `fit`, the spec's whole training.
 
     Attributes:
@@ -65,9 +56,9 @@ class Entrant:
         self._owner = made.parameters_of
         run.dtypes = {name: t.dtype for name, t in evaluation.state_of(self._owner).items()}
         self._state = evaluation.state_of(self._owner)
-        self._question = run.question(spec.cases[0], known, eager)
-        if figure == "forward":
-            self._question = replace(self._question, differentiate=False)
+        asked = run.question(spec.cases[0], known, eager)
+        # of second derivatives there is no figure, so none are taken
+        self._question = replace(asked, second=False, differentiate=asked.differentiate and figure != "forward")
         for _ in range(1 + run.mode.warm_calls):
             evaluation.evaluate(made.call, self._owner, self._question)
             self._restore()

@@ -89,18 +89,21 @@ class Bench:
 
     def _costs(self, cell: Cell) -> list[str]:
         cold, warm = (self._first_gradient(cell, cache) for cache in ("cold", "warm"))
-        timed = next((s for s in (self._speeds.get("gradient", {}).get(cell.id),) if s and s.seconds), None)
+        timed = self._speeds.get(self._usual(cell), {}).get(cell.id)
         bytes_of = self._contents.answers.get(f"footprint {cell.id}", {})
         return [
             _seconds(cold),
             _seconds(warm) if cell.mode == "compiled" else "",
-            str(timed.warm_calls) if timed else "",
+            str(timed.warm_calls) if timed and timed.seconds else "",
             self._break_even(cell, cold),
             self._break_even(cell, warm) if cell.mode == "compiled" else "",
             *(_grouped(bytes_of.get(field)) for field in ("saved", "held", "peak")),
             self._share(cell, "forward", "forward"),
             self._share(cell, "gradient", "both"),
         ]
+
+    def _usual(self, cell: Cell) -> str:
+        return speed.usual(self._plan["figures"][cell.model])
 
     def _first_gradient(self, cell: Cell, cache: str) -> float | str | None:
         """Seconds, or why there are none; of several warm runs the middle one."""
@@ -117,8 +120,7 @@ class Bench:
     def _break_even(self, cell: Cell, first: float | str | None) -> str:
         """(first call − eager's first call) / (eager's call − this call), with the sure part of the gain."""
         eager = Cell(cell.model, "eager", cell.precision, cell.device)
-        figure = "gradient" if "gradient" in self._plan["figures"][cell.model] else "forward"
-        mine, base = (self._speeds.get(figure, {}).get(c.id) for c in (cell, eager))
+        mine, base = (self._speeds.get(self._usual(cell), {}).get(c.id) for c in (cell, eager))
         started = self._first_gradient(eager, "cold")
         if (
             cell.mode == "eager"

@@ -50,7 +50,10 @@ def main(options: argparse.Namespace, further: list[str]) -> int:
             shutil.rmtree(cache, ignore_errors=True)
     if code != pytest.ExitCode.USAGE_ERROR:
         print()  # noqa: T201
-        show(store.read(folder), folder, seconds=time.monotonic() - started)
+        contents = store.read(folder)
+        show(contents, folder, seconds=time.monotonic() - started)
+        for path in report.write_plots(contents, folder) if contents.plan["measure"] == "bench" else ():
+            print(f"plot: {path}")  # noqa: T201
     return code
 
 
@@ -63,11 +66,9 @@ def prepare_children(plan: dict[str, Any], cache: Path) -> None:
 
 
 def show(contents: store.Contents, folder: Path, seconds: float | None = None) -> None:
-    """Print the matrix and, of a bench, the measurements; write their plots."""
+    """Print the matrix and, of a bench, the measurements."""
     if contents.plan["measure"] == "bench":
         print(report.Bench(contents).text(), end="\n\n")  # noqa: T201
-        for path in report.write_plots(contents, folder):
-            print(f"plot: {path}")  # noqa: T201
     print(table.render(contents, seconds=seconds, folder=folder))  # noqa: T201
 
 

@@ -49,24 +49,30 @@ class Contest:
 def contests(plan: dict[str, Any], verdicts: Mapping[str, Verdict]) -> list[Contest]:
     """One contest for each model, precision and device: all green cells, against eager fp32."""
     cells = {cell_id(c): c for c in plan["cells"] if cell_id(c) in verdicts and not c["skip"]}
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for name, cell in cells.items():
+        groups.setdefault((cell["model"], cell["precision"], cell["device"]), []).append(name)
     found = []
-    for model, precision, device in dict.fromkeys((c["model"], c["precision"], c["device"]) for c in cells.values()):
+    for (model, precision, device), names in groups.items():
         base = Cell(model, "eager", "fp32", device).id
         missing = objection(base, cells.get(base), verdicts)
         members, refused = [] if missing else [cells[base]], []
-        for name, cell in cells.items():
-            if (cell["model"], cell["precision"], cell["device"]) != (model, precision, device):
-                continue
-            why = objection(name, cell, verdicts)
+        for name in names:
+            why = objection(name, cells[name], verdicts)
             if missing and not why:
                 why = f"no baseline: {base} is {missing.partition(':')[0]}"
             if why:
                 refused.append(Speed(name, reason=why))
             elif name != base:
-                members.append(cell)
+                members.append(cells[name])
         worth_it = members and (precision == "fp32" or len(members) > 1)
         found.append(Contest(f"{model}[{precision}-{device}]", tuple(members if worth_it else ()), tuple(refused)))
     return found
+
+
+def usual(figures: Sequence[str]) -> str:
+    """Of the figures a model has, the one it is timed by where nobody asks for another."""
+    return "gradient" if "gradient" in figures else figures[0]
 
 
 def green(contents: Contents) -> list[Cell]:
@@ -120,7 +126,8 @@ def hold_once(  # noqa: PLR0913 -- all that a process is told
         "budget": USUAL_BUDGET if figure == USUAL else BUDGET,
         "keep": keep,
     }
-    task = {"members": told, "figure": "" if figure == USUAL else figure, **shared}
+    taken = usual(plan["figures"][members[0]["model"]]) if figure == USUAL else figure
+    task = {"members": told, "figure": taken, **shared}
     return jobs.answer("conformance.contest:observe", task, plan["deadline"])
 
 

@@ -151,11 +151,12 @@ def without_speed(figure: str, speeds: Mapping[str, Speed]) -> list[str]:
     for speed in speeds.values():
         if speed.reason and not speed.reason.startswith(tuple(STATUSES)):
             why.setdefault(speed.reason.partition(":")[0], []).append(speed.cell)
-    details = {speed.cell: speed.reason.partition(": ")[2] for speed in speeds.values()}
-    return [
-        _wrapped(f"· no {figure}, {visible(short)}: {_some(cells)}" + (f" ({visible(details[cells[0]])})"))
-        for short, cells in why.items()
-    ]
+    lines = []
+    for short, cells in why.items():
+        detail = speeds[cells[0]].reason.partition(": ")[2]
+        more = f" ({visible(detail)})" if detail else ""
+        lines.append(_wrapped(f"· no {figure}, {visible(short)}: {_some(cells)}{more}"))
+    return lines
 
 
 def _judged(verdict: Verdict, notes: dict[tuple[str, str, str], int]) -> str:

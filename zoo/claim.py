@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from zoo.case import SpecError
 
 QUANTITIES = ("forward", "gradient", "step", "fit", "saved", "peak")
-TIMED = QUANTITIES[:4]
 
 
 @dataclass(frozen=True, kw_only=True)

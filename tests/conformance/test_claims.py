@@ -200,6 +200,11 @@ def test_a_true_claim_is_reproduced_and_a_false_one_is_not(measured, text, figur
     assert rows[text].endswith(f"| {verdict} |")
 
 
+def test_the_meter_vouches_for_a_figure_somewhere(measured):
+    _, rows = measured
+    assert any(sign in rows[text] for text in ("true", "boasting", "upside down") for sign in "▲▼")
+
+
 def test_bytes_are_counted(measured):
     _, rows = measured
     all_but_the_inputs = "64: ▲39 reproduced"  # each sine saves what it was given

@@ -6,9 +6,11 @@ import pytest
 from test_cli import conformance, run_folder
 
 from conformance import interval, speed, table
+from conformance.contest import check_controls
 from conformance.interval import Ratio
 from conformance.records import Speed, Verdict
 from conformance.store import Contents
+from conformance.timing import NotMeasuredError
 
 MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_bf16")
 DTYPE = {"outcome": "dtype", "tensor": "output", "dtype": "float32"}
@@ -123,6 +125,33 @@ def test_what_one_process_could_not_measure_has_no_figure():
     found = speed.pooled("a", [{"figure": "gradient", "members": {"a": member(2.0)}}, broken])
     assert (found.seconds, found.ratios, found.reason) == (None, {}, "too noisy: all of it")
     assert speed.pooled("a", [{"reason": "crashed: x"}, broken]).reason == "crashed: x"
+
+
+SAME, SLOWER = Ratio(1.0, 0.99, 1.01, 100), Ratio(0.91, 0.9, 0.92, 100)
+
+
+def test_the_meter_passes_its_own_trial():
+    check_controls(twin=SAME, burdened=SLOWER)
+    check_controls(twin=Ratio(1.0, 0.9, 1.1, 100), burdened=SLOWER)  # too noisy to say is no false alarm
+
+
+@pytest.mark.parametrize("twin", [Ratio(1.1, 1.04, 1.2, 100), Ratio(0.9, 0.8, 0.96, 100)])
+def test_a_difference_between_two_copies_voids_the_figures(twin):
+    with pytest.raises(NotMeasuredError, match="control failed: two copies of one model came out"):
+        check_controls(twin=twin, burdened=SLOWER)
+
+
+@pytest.mark.parametrize("burdened", [SAME, Ratio(0.93, 0.88, 0.98, 100), Ratio(1.1, 1.05, 1.2, 100)])
+def test_more_work_that_is_not_seen_voids_the_figures(burdened):
+    with pytest.raises(NotMeasuredError, match="too noisy: the meter could not see 10 % more work"):
+        check_controls(twin=SAME, burdened=burdened)
+
+
+@pytest.mark.parametrize(
+    ("figures", "usual"), [(["forward", "gradient", "step"], "gradient"), (["forward"], "forward"), (["fit"], "fit")]
+)
+def test_what_is_timed_where_nobody_asks(figures, usual):
+    assert speed.usual(figures) == usual
 
 
 def test_a_contest_says_nothing_until_all_its_answers_are_there():
