@@ -32,7 +32,6 @@ sys.path.insert(0, str(HERE.parent))
 from results import Results, as_json, print_tables  # noqa: E402 -- needs the path above
 
 from conformance import isolation  # noqa: E402
-from conformance.axes import MODES, PRECISIONS  # noqa: E402
 from conformance.execution import Execution, _observation  # noqa: E402
 from conformance.judge import judge  # noqa: E402
 from conformance.records import Cell, Observation, Verdict  # noqa: E402
@@ -86,8 +85,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--models", nargs="*", default=[], help="as for `conformance run` (default: all)")
-    parser.add_argument("--modes", nargs="*", default=list(MODES))
-    parser.add_argument("--precisions", nargs="*", default=list(PRECISIONS))
+    parser.add_argument("--modes", nargs="*", default=[])
+    parser.add_argument("--precisions", nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=2, help="models at work at a time")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a cell may take")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"of the compiler (default: {CACHE})")

@@ -112,12 +112,12 @@ def _print_margins(results: Results) -> None:
 def _print_kills(results: Results) -> None:
     rows = []
     for damage in _damages(results):
-        cells = [_sum(results, damage, {precision}) for precision in PRECISIONS]
+        cells = [_sum(results, damage, {precision}) for precision in _precisions(results)]
         gates = sum(cells, Counter[str]())
         seen = {g: n for g, n in gates.most_common() if g not in ("tried", "killed", *RIVALS)}
         said = ", ".join(f"{gate} {count}" for gate, count in seen.items())
         rows.append([damage, *(_share(c, "killed") for c in cells), said])
-    _table("(c) Kills: rejected/tried, all modes", ["damage", *PRECISIONS, "gates that said no"], rows)
+    _table("(c) Kills: rejected/tried, all modes", ["damage", *_precisions(results), "gates that said no"], rows)
 
 
 def _print_survivors(results: Results) -> None:
@@ -158,7 +158,7 @@ def _print_rivals(results: Results) -> None:
     note = f"modes {', '.join(sorted(modes))}"
     if modes == {"eager"}:
         note += "; eager is both candidate and yardstick, the easiest case for a rival"
-    for precision in PRECISIONS:
+    for precision in _precisions(results):
         damages = _damages(results, with_none=True)
         counts = {damage: _sum(results, damage, {precision}, modes) for damage in damages}
         rows = [
@@ -167,6 +167,12 @@ def _print_rivals(results: Results) -> None:
             if c["tried"]
         ]
         _table(f"(e) Rivals, {precision}: rejected/tried, {note}", ["damage", "this judge", *RIVALS], rows)
+
+
+def _precisions(results: Results) -> list[str]:
+    """Those that were tried, in the order of their table."""
+    tried = {precision for _, precision, _ in results.kills}
+    return [name for name in PRECISIONS if name in tried]
 
 
 def _damages(results: Results, *, with_none: bool = False) -> Iterator[str]:

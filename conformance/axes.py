@@ -48,11 +48,15 @@ class Mode:
         name: the axis value.
         warm_calls: calls before the measured one; TorchScript specialises until its third.
         prepare: the builder of a mode registered from outside; None: `modes.BUILDERS` has it.
+        devices: where it exists; empty: everywhere.
+        usual: it takes part where no mode is asked for by name.
     """
 
     name: str
     warm_calls: int = 0
     prepare: Prepare | None = None
+    devices: tuple[str, ...] = ()
+    usual: bool = True
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class Precision:
         unit: unit roundoff u of the arithmetic.
         quantum: smallest positive number, a subnormal.
         dropped_bits: low mantissa bits of a float32 that a trip through this format zeroes.
+        product_unit: unit roundoff of the operands of matrix products and convolutions; 0: as everywhere else.
+        devices: where it exists; empty: everywhere.
     """
 
     name: str
@@ -72,14 +78,35 @@ class Precision:
     unit: float
     quantum: float
     dropped_bits: int
+    product_unit: float = 0.0
+    devices: tuple[str, ...] = ()
+
+    @property
+    def is_low(self) -> bool:
+        """Whether anything is rounded more coarsely than to float32."""
+        return bool(self.autocast or self.product_unit)
+
+    @property
+    def for_training(self) -> str:
+        """What a training is told: TF32 is a switch of the process and none of its business."""
+        return self.name if self.autocast else "fp32"
 
 
-MODES = {mode.name: mode for mode in (Mode("eager"), Mode("scripted", warm_calls=3), Mode("compiled"))}
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode("eager"),
+        Mode("scripted", warm_calls=3),
+        Mode("compiled"),
+        Mode("graphed", warm_calls=3, devices=("cuda",), usual=False),  # the first call warms up, the second records
+    )
+}
 
 PRECISIONS = {
     precision.name: precision
     for precision in (
         Precision("fp32", "", 2.0**-24, 2.0**-149, 0),
+        Precision("tf32", "", 2.0**-24, 2.0**-149, 0, product_unit=2.0**-11, devices=("cuda",)),
         Precision("amp_fp16", "float16", 2.0**-11, 2.0**-24, 13),
         Precision("amp_bf16", "bfloat16", 2.0**-8, 2.0**-133, 16),
     )
@@ -109,8 +136,8 @@ def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0) -> Mode:
     return MODES[name]
 
 
-def choose(axis: str, known: tuple[str, ...], asked: tuple[str, ...]) -> tuple[str, ...]:
-    """The asked values of an axis in table order, all of them when none is asked.
+def choose(axis: str, known: tuple[str, ...], asked: tuple[str, ...], usual: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The asked values of an axis in table order; when none is asked, the usual ones, or all.
 
     Raises:
         UsageError: a value is not in the table.
@@ -118,4 +145,4 @@ def choose(axis: str, known: tuple[str, ...], asked: tuple[str, ...]) -> tuple[s
     for value in asked:
         if value not in known:
             raise UsageError(f"unknown {axis} {value!r}; known: {', '.join(known)}")
-    return tuple(value for value in known if value in asked) if asked else known
+    return tuple(value for value in known if value in asked) if asked else usual or known

@@ -11,11 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from conformance.axes import PRECISIONS
+from conformance import tf32
+from conformance.axes import PRECISIONS, Precision
 from conformance.cell import set_policy
 
 Work = tuple[float, Callable[[], Any]]
@@ -28,6 +29,13 @@ CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNKNOWN_CACHE = 64 * 2**20
 
 
+class Rival(NamedTuple):
+    """Calls that compete for one ceiling, each with the work it does, at one precision."""
+
+    precision: Precision
+    work: list[Work]
+
+
 def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
     """Child process: measure the ceilings of task["device"] for task["precisions"].
 
@@ -38,24 +46,24 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
     set_policy()
     device = task["device"]
     enter_phase("prepare")
-    dtypes = dict.fromkeys(("float32", *(PRECISIONS[name].autocast or "float32" for name in task["precisions"])))
+    precisions = [PRECISIONS[name] for name in dict.fromkeys(("fp32", *task["precisions"]))]
     sizes = _sizes(_last_cache(device))
-    work = [_products(getattr(torch, dtype), device) for dtype in dtypes] + [_moves(size, device) for size in sizes]
+    work = [_products(precision, device) for precision in precisions]
+    work += [Rival(PRECISIONS["fp32"], _moves(size, device)) for size in sizes]
     enter_phase("measure")
     found = _ceilings(work, device)
-    rates = dict(zip(dtypes, found, strict=False))
+    rates = dict(zip((p.name for p in precisions), found, strict=False))
     return {
-        "flop_rates": {
-            # kernels may compute narrow numbers in float32, which is faster where the processor lacks them
-            name: max(rates["float32"], rates[PRECISIONS[name].autocast or "float32"])
-            for name in task["precisions"]
-        },
-        "byte_rates": [[size, rate] for size, rate in zip(sizes, found[len(dtypes) :], strict=True)],
+        # kernels may compute narrow numbers in float32, which is faster where the processor lacks them
+        "flop_rates": {name: max(rates["fp32"], rates[name]) for name in task["precisions"]},
+        "byte_rates": [[size, rate] for size, rate in zip(sizes, found[len(precisions) :], strict=True)],
     }
 
 
-def _products(dtype: torch.dtype, device: str) -> list[Work]:
+def _products(precision: Precision, device: str) -> Rival:
     """Square products; which size is best differs between machines."""
+    tf32.switch(precision)
+    dtype = getattr(torch, precision.autocast or "float32")
     products: list[Work] = []
     for side in SIDES[device]:
         # random numbers: zeros multiply faster on some devices
@@ -64,7 +72,7 @@ def _products(dtype: torch.dtype, device: str) -> list[Work]:
         products.append((2.0 * side**3, product))
         if _seconds(product, device) > LONG_ENOUGH:
             break
-    return products
+    return Rival(precision, products)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
@@ -81,21 +89,22 @@ def _moves(size: int, device: str) -> list[Work]:
     return [(size, lambda: target.copy_(source)), (size, target.neg_)]
 
 
-def _ceilings(ceilings: list[list[Work]], device: str) -> list[float]:
+def _ceilings(ceilings: list[Rival], device: str) -> list[float]:
     """The best rate of each, taken in turns, so that a bad second of the machine is no one's alone."""
     best, end = [0.0] * len(ceilings), time.perf_counter() + SECONDS * len(ceilings)
     while not all(best) or time.perf_counter() < end:
-        best = [max(rate, _best(work, device)) for rate, work in zip(best, ceilings, strict=True)]
+        best = [max(rate, _best(rival, device)) for rate, rival in zip(best, ceilings, strict=True)]
     return best
 
 
-def _best(work: list[Work], device: str) -> float:
-    """The highest rate in a burst of samples, every call in turn, each given with the work it does."""
-    for _, call in work:
+def _best(rival: Rival, device: str) -> float:
+    """The highest rate in a burst of samples, every call in turn."""
+    tf32.switch(rival.precision)
+    for _, call in rival.work:
         _seconds(call, device)
     best, end = 0.0, time.perf_counter() + BURST
     while not best or time.perf_counter() < end:
-        best = max([best, *(amount / _seconds(call, device) for amount, call in work)])
+        best = max([best, *(amount / _seconds(call, device) for amount, call in rival.work)])
     return best
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import torch
 from packaging.version import Version
 from torch._functorch import config as functorch_config
 
-from conformance import evaluation, inputs, modes, oracle, reference
+from conformance import evaluation, inputs, modes, oracle, reference, tf32
 from conformance.axes import MODES, PRECISIONS, Mode, NotProvenError, Precision, Prepared
 from conformance.compare import compare, name_of, ruler
 from conformance.evaluation import FIRST, SECOND, Answer, Question
@@ -26,13 +27,15 @@ from conformance.sources import Home
 from zoo.case import Call, Case
 from zoo.spec import Spec
 
+FOR_TENSORS = 0.9  # of a GPU's memory; every process has kernels and handles there too
+
 
 def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
     """Child process: run task["cell"] and return the observation as JSON."""
     clock = Phases(enter_phase)
     try:
         with clock.phase("import"):
-            set_policy()
+            set_policy(PRECISIONS[task["cell"]["precision"]])
             for home in task["homes"]:
                 Home(**home).load()
             spec = Home(**task["home"]).spec(task["cell"]["model"])
@@ -46,16 +49,22 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
     return replace(seen, seconds=clock.seconds).to_json()
 
 
-def set_policy() -> None:
+def set_policy(precision: Precision = PRECISIONS["fp32"]) -> None:
     """Everything global that a verdict may depend on, set rather than inherited."""
     warnings.simplefilter("ignore")  # models and compilers warn; the verdict is the report
     torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    tf32.switch(precision)
     sound = Version(torch.__version__).release >= (2, 13)  # pytorch#181564: its key forgot the autocast dtype
     for switch in ("enable_autograd_cache", "autograd_cache_allow_custom_autograd_functions"):
         if hasattr(functorch_config, switch):
             setattr(functorch_config, switch, sound)
+
+
+def leave_room(device: str) -> None:
+    """Keep to this process's share of the GPU, so that a cell that wants all of it starves no other."""
+    if device == "cuda":
+        at_once = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        torch.cuda.set_per_process_memory_fraction(FOR_TENSORS / at_once)
 
 
 class Phases:
@@ -111,6 +120,7 @@ class Run:
 
     def observe(self, references: dict[str, CaseReference]) -> Observation:
         with self.clock.phase("build"):
+            leave_room(self.cell.device)
             eager = self.build()
         with self.clock.phase("prepare"):
             made = modes.prepare(self.mode, self.spec, self.build)
@@ -126,7 +136,7 @@ class Run:
             changed |= dict.fromkeys(answer.changed)
             with self.clock.phase("judge"):
                 found += self.compared(case, known, question, answer, again, baseline)
-        self.facts |= made.proof()
+        self.facts |= made.proof() | tf32.prove(self.precision, self.cell.device)
         return Observation("finished", changed=tuple(changed), discrepancies=tuple(found), facts=self.facts)
 
     def build(self, build: Callable[..., Any] | None = None) -> Any:

@@ -70,7 +70,7 @@ def ruler(  # noqa: PLR0913 -- a record's fields
     elif bounds.is_null:
         kind, held_to = "null", budget.FLOAT32 if accurate else precision
     else:
-        low = precision.name != budget.FLOAT32.name
+        low = bool(precision.autocast)  # whether a kernel takes TF32 is its own choice, which nothing else need follow
         reaches = accurate or (low and beside is not None and budget.holds_float32(beside, bounds, precision))
         kind, held_to = ("float32", budget.FLOAT32) if low and reaches else ("rounded", precision)
     allowed = Allowance(0.0, (), 0.0, 0.0)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from conformance import evaluation, inputs, isolation, machine, modes
+from conformance.axes import PRECISIONS
 from conformance.cell import Phases, Run, set_policy
 from conformance.records import Cell
 from conformance.reference import ANY_DRAW
@@ -28,7 +29,7 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
     clock = Phases(enter_phase)
     enter_phase(isolation.WAITING)
     with machine.shared(), clock.phase("prepare"):
-        set_policy()
+        set_policy(PRECISIONS[task["cell"]["precision"]])
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = task["cache"]
         for home in task["homes"]:
             Home(**home).load()

@@ -13,7 +13,7 @@ from torch.amp import GradScaler
 from torch.optim import SGD
 from torch.utils import _pytree as pytree
 
-from conformance import evaluation, inputs, modes
+from conformance import evaluation, inputs, modes, tf32
 from conformance.cell import Run
 from conformance.evaluation import FIRST, Answer
 from conformance.judge import judge
@@ -49,6 +49,7 @@ class Entrant:
         self.run, self._known, self._expect, self._figure = run, known, expect, figure
         self._lot, self._seen, self._kept = random.Random(run.seed), 0, None  # noqa: S311 -- a lot, no secret
         spec = run.spec
+        tf32.switch(run.precision)
         if (figure == "fit") != (spec.fit is not None):
             raise NotMeasuredError(f"no {figure}: {spec.name} is {'a' if spec.fit else 'no'} training")
         eager = run.build()
@@ -74,6 +75,18 @@ class Entrant:
 
     def _before(self) -> Callable[[], None] | None:
         """What has to be put back before each sample; None where a call leaves nothing behind."""
+        put_back = self._put_back()
+        if self.run.cell.device == "cpu":
+            return put_back
+
+        def switched() -> None:
+            tf32.switch(self.run.precision)  # another entrant of this process may have another
+            if put_back is not None:
+                put_back()
+
+        return switched
+
+    def _put_back(self) -> Callable[[], None] | None:
         if self._figure == "fit":
             return self._restore
         has_buffers = isinstance(self._owner, torch.nn.Module) and any(True for _ in self._owner.buffers())
@@ -142,12 +155,12 @@ class Entrant:
             return call()
 
         nothing = torch.empty(0, device=device)
-        return partial(train_step, model, loss, (nothing, nothing), optimizer, self.run.precision.name, scaler)
+        return partial(train_step, model, loss, (nothing, nothing), optimizer, self.run.precision.for_training, scaler)
 
     def _fit(self) -> Callable[[], Any]:
         fit = self.run.spec.fit
         assert fit is not None
-        return partial(fit, self._call, self._owner, self.run.precision.name, *self._question.call.args)
+        return partial(fit, self._call, self._owner, self.run.precision.for_training, *self._question.call.args)
 
     def see(self, result: Any) -> None:
         """Keep the result of a timed call, each with the same chance."""

@@ -210,7 +210,7 @@ def _trained(call: Callable[..., Any], owner: Any, question: Question) -> Any:
         _prove_autocast(question, "training called the model")
         return call(*args, **kwargs)
 
-    precision = question.precision.name if question.precision else "fp32"
+    precision = question.precision.for_training if question.precision else "fp32"
     returned = question.fit(watched, owner, precision, *question.call.args, **question.call.kwargs)
     if not calls:
         raise NotProvenError("training never called the model")
@@ -255,8 +255,12 @@ def _gradients(
 
 
 def _unscaled(gradients: Tensors, scale: float) -> Tensors:
-    """Take the scale out again; exact, since it is a power of two."""
-    return {name: g if g is None or scale == 1.0 else g.detach() / scale for name, g in gradients.items()}
+    """Copies without the scale: exact, since it is a power of two, and safe from the next replay of a graph."""
+
+    def unscaled(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.detach().clone() if scale == 1.0 else gradient.detach() / scale
+
+    return {name: gradient if gradient is None else unscaled(gradient) for name, gradient in gradients.items()}
 
 
 def _prefixed(prefix: str, tensors: Tensors) -> Tensors:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from conformance import evaluation, inputs, modes, opaque
-from conformance.axes import Prepared
+from conformance.axes import PRECISIONS, Prepared
 from conformance.cell import Phases, Run, set_policy
 from conformance.evaluation import Question
 from conformance.failures import one_line
@@ -45,7 +45,7 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
     """
     clock = Phases(enter_phase)
     with clock.phase("import"):
-        set_policy()
+        set_policy(PRECISIONS[task["cell"]["precision"]])
         for home in task["homes"]:
             Home(**home).load()
         spec = Home(**task["home"]).spec(task["cell"]["model"])

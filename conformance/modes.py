@@ -47,7 +47,7 @@ def _scripted(spec: Spec, build: Callable[..., Any]) -> Prepared:
     return Prepared(model, proof, model)
 
 
-def _compiled(spec: Spec, build: Callable[..., Any]) -> Prepared:
+def _compiled(spec: Spec, build: Callable[..., Any], patches: dict[str, Any] | None = None) -> Prepared:
     import torch._dynamo  # noqa: PLC0415 -- eager and scripted cells must not pay for it
     from torch._dynamo.utils import counters  # noqa: PLC0415
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415
@@ -62,7 +62,7 @@ def _compiled(spec: Spec, build: Callable[..., Any]) -> Prepared:
     calls = {"compiled": 0}
 
     def backend(graph: Any, examples: Any, **options: Any) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = compile_fx(graph, examples, **options)  # type: ignore[assignment]
+        compiled: Callable[..., Any] = compile_fx(graph, examples, config_patches=patches, **options)  # type: ignore[assignment]
 
         def counted(*arguments: Any) -> Any:
             calls["compiled"] += 1
@@ -94,6 +94,46 @@ def _compiled(spec: Spec, build: Callable[..., Any]) -> Prepared:
     return Prepared(call, proof, model, bare=inner)
 
 
+def _graphed(spec: Spec, build: Callable[..., Any]) -> Prepared:
+    """Compiled, with the kernels of each call recorded into CUDA graphs and replayed."""
+    from torch._dynamo.utils import counters  # noqa: PLC0415
+
+    made = _compiled(spec, build, {"triton.cudagraphs": True})
+
+    def in_a_step(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            torch.compiler.cudagraph_mark_step_begin()  # what earlier calls returned may be overwritten from here on
+            return inner(*args, **kwargs)
+
+        return call
+
+    def proof() -> dict[str, Any]:
+        left_out, recorded = counters["inductor"]["cudagraph_skips"], _recorded_graphs()
+        if left_out or not recorded:
+            raise NotProvenError(f"{recorded} CUDA graphs were recorded, {left_out} compiled graphs were left without")
+        return {**made.proof(), "CUDA graphs": recorded}
+
+    assert made.bare is not None
+    return replace(made, call=in_a_step(made.call), bare=in_a_step(made.bare), proof=proof)
+
+
+def _recorded_graphs() -> int:
+    """CUDA graphs in the trees that hold one path for every order in which they were called."""
+    from torch._inductor import cudagraph_trees  # noqa: PLC0415
+
+    if not torch.cuda.is_initialized():
+        return 0
+    manager = cudagraph_trees.get_manager(torch.cuda.current_device(), create_if_none_exists=False)
+    if manager is None:
+        return 0
+    pending = [node for nodes in manager.roots.values() for node in nodes]
+    recorded = 0
+    while pending:
+        recorded += 1
+        pending += [child for children in pending.pop().children.values() for child in children]
+    return recorded
+
+
 def _break_reasons() -> str:
     from torch._dynamo.utils import counters  # noqa: PLC0415
 
@@ -105,4 +145,5 @@ BUILDERS: dict[str, Callable[[Spec, Callable[..., Any]], Prepared]] = {
     "eager": _eager,
     "scripted": _scripted,
     "compiled": _compiled,
+    "graphed": _graphed,
 }

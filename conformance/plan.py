@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 from conformance import sources
-from conformance.axes import DEVICES, MODES, PRECISIONS, UsageError, choose
+from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, Precision, UsageError, choose
 from conformance.records import Cell
 from conformance.store import FORMAT
 from zoo.case import SpecError
 from zoo.spec import Spec
+
+TF32_CAPABILITY = (8, 0)
 
 
 def make(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
@@ -39,9 +41,12 @@ def _plan(task: dict[str, Any]) -> dict[str, Any]:
     scales: dict[str, dict[str, Any]] = {}
     if task.get("sizes"):
         found = [(sized, home) for spec, home in found for sized in _at_all_sizes(spec, scales)]
-    modes = choose("mode", tuple(MODES), tuple(task["modes"]))
+    usual = tuple(name for name, mode in MODES.items() if mode.usual)
+    modes = choose("mode", tuple(MODES), tuple(task["modes"]), usual)
     precisions = choose("precision", tuple(PRECISIONS), tuple(task["precisions"]))
     devices = choose("device", DEVICES, tuple(task["devices"]))
+    _check_devices("mode", MODES, task["modes"], devices)
+    _check_devices("precision", PRECISIONS, task["precisions"], devices)
     absent = {device: _absence(device) for device in devices}
     for device in task["devices"]:
         if absent[device]:
@@ -49,13 +54,14 @@ def _plan(task: dict[str, Any]) -> dict[str, Any]:
     cells = []
     for spec, _ in found:
         for device in devices:
-            for precision in precisions:
-                for mode in modes:
+            for precision in (p for p in precisions if _exists(PRECISIONS[p], device)):
+                for mode in (m for m in modes if _exists(MODES[m], device)):
                     cell = Cell(spec.name, mode, precision, device)
                     expect = [
                         asdict(e) for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)
                     ]
-                    cells.append({**vars(cell), "skip": absent[device], "expect": expect})
+                    skip = absent[device] or _absence(device, precision)
+                    cells.append({**vars(cell), "skip": skip, "expect": expect})
     return {
         "format": FORMAT,
         "seed": task["seed"],
@@ -86,10 +92,30 @@ def _figures(spec: Spec) -> list[str]:
     return ["forward", "gradient", "step"] if spec.differentiable else ["forward"]
 
 
-def _absence(device: str) -> str:
-    """Why a device cannot be used; "" where it can."""
+def _exists(value: Mode | Precision, device: str) -> bool:
+    return not value.devices or device in value.devices
+
+
+def _check_devices(
+    axis: str, table: Mapping[str, Mode | Precision], asked: Sequence[str], devices: Sequence[str]
+) -> None:
+    """Refuse what no chosen device has.
+
+    Raises:
+        UsageError: naming the value and where it exists.
+    """
+    for name in asked:
+        if not any(_exists(table[name], device) for device in devices):
+            where, chosen = (" and ".join(names) for names in (table[name].devices, devices))
+            raise UsageError(f"{axis} {name!r} exists on {where} only, and this run is on {chosen}")
+
+
+def _absence(device: str, precision: str = "fp32") -> str:
+    """Why a precision cannot be had on a device, or the device itself; "" where it can."""
     if device == "cuda" and not torch.cuda.is_available():
         return "torch sees no CUDA device"
+    if precision == "tf32" and torch.cuda.get_device_capability() < TF32_CAPABILITY:
+        return "this GPU has no TF32"
     return ""
 
 

@@ -2,7 +2,9 @@
 
 Monte Carlo arithmetic: every ATen op that rounds has its operands and results multiplied by 1 + η·ξ,
 ξ uniform in [−1, 1] and fresh for each element, in forward and backward. η is four unit roundoffs, or
-4·2⁻²⁴·√L where an op sums over L terms in an order of its own choice, whichever is more.
+4·2⁻²⁴·√L where an op sums over L terms in an order of its own choice, whichever is more. TF32 concerns the operands of
+products, and of them the numbers that it does not hold: there η is larger, and ξ reaches two roundoffs further down,
+for a device that cuts.
 """
 
 from __future__ import annotations
@@ -40,6 +42,13 @@ MOVES = frozenset(
     unfold_copy unique value_selecting_reduction_backward view_as_complex_copy where zero zeros zeros_like
     """.split()
 )
+# What tensor cores compute, and which arguments are multiplied: cuBLAS and cuDNN may round these to TF32, and no other.
+PRODUCTS = {
+    **dict.fromkeys(("mm", "bmm", "linear", "convolution", "_convolution", "cudnn_convolution"), (0, 1)),
+    **dict.fromkeys(("addmm", "baddbmm"), (1, 2)),
+    "convolution_backward": (0, 1, 2),
+}
+BELOW_TF32 = 2**42 - 1  # the mantissa's bits of a float64 that TF32 has not
 BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 REDUCTIONS = frozenset({"sum", "mean", "nansum", "cumsum", "prod", "cumprod", "trace"})
 
@@ -56,6 +65,8 @@ class Rounding(TorchDispatchMode):
     def __init__(self, precision: Precision, generator: torch.Generator, noise: float = NOISE) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._low = self._unit = noise * precision.unit
+        self._product = noise * precision.product_unit
+        self._cut = 2.0 * precision.product_unit
         self._generator = generator
         self._hooks: list[tuple[Any, ...]] = []  # of every time it was entered; it enters itself
 
@@ -90,16 +101,29 @@ class Rounding(TorchDispatchMode):
         written = _written(name, func, args, kwargs)
 
         def perturb(leaf: Any) -> Any:
-            return self._perturbed(leaf, eta) if is_rounded(leaf) and not _among(leaf, written) else leaf
+            return self._perturbed(leaf, eta, eta) if is_rounded(leaf) and not _among(leaf, written) else leaf
 
-        result = func(*pytree.tree_map(perturb, args), **pytree.tree_map(perturb, kwargs))
+        multiplied = PRODUCTS[name] if self._product and name in PRODUCTS else ()
+        args = tuple(
+            self._multiplied(arg, eta) if i in multiplied else pytree.tree_map(perturb, arg)
+            for i, arg in enumerate(args)
+        )
+        result = func(*args, **pytree.tree_map(perturb, kwargs))
         for tensor in written:
-            tensor.copy_(self._perturbed(tensor, eta))
+            tensor.copy_(self._perturbed(tensor, eta, eta))
         return pytree.tree_map(perturb, result)
 
-    def _perturbed(self, tensor: torch.Tensor, eta: float) -> torch.Tensor:
+    def _multiplied(self, operand: torch.Tensor, eta: float) -> torch.Tensor:
+        """An operand of a product: a device may round it or cut its last bits off, and cutting has a direction."""
+        coarse = self._perturbed(operand, max(eta, self._product + self._cut), max(eta, self._product))
+        if operand.is_complex():
+            return coarse
+        held = operand.view(torch.int64) & BELOW_TF32 == 0
+        return torch.where(held, self._perturbed(operand, eta, eta), coarse)
+
+    def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
         noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
-        return tensor * noise.mul_(2.0 * eta).add_(1.0 - eta)
+        return tensor * noise.mul_(down + up).add_(1.0 - down)
 
 
 def _has_rounded(tree: Any) -> bool:

@@ -130,7 +130,7 @@ class Spread:
         """
         strayed: dict[str, list[Distance]] = {name: [] for name in self._sticks}
         runs, noise = RUNS, NOISE
-        if precision.autocast:
+        if precision.is_low:
             runs, noise = (KINKED_RUNS, NOISE) if self._kinked else (RUNS, SMOOTH_NOISE)
         for run in range(runs):
             generator = inputs.seeded("probe", *self._question.seed, precision.name, run)

@@ -3,7 +3,8 @@
 import pytest
 
 from conformance import ceilings
-from conformance.ceilings import observe
+from conformance.axes import PRECISIONS
+from conformance.ceilings import Rival, observe
 from conformance.roofline import byte_rate, share
 
 RATES = [[16, 5.0], [64, 9.0], [256, 7.0], [1024, 2.0]]
@@ -66,7 +67,8 @@ def test_the_best_sample_counts(monkeypatch):
     monkeypatch.setattr(ceilings, "BURST", 1.0)
     monkeypatch.setattr(ceilings, "_seconds", lambda *_: next(seconds))
     monkeypatch.setattr(ceilings.time, "perf_counter", lambda: next(moments))
-    assert ceilings._best([(8.0, None), (1.0, None)], "cpu") == 4.0
+    monkeypatch.setattr(ceilings.tf32, "switch", lambda _: None)
+    assert ceilings._best(Rival(PRECISIONS["fp32"], [(8.0, None), (1.0, None)]), "cpu") == 4.0
 
 
 def test_the_measurement_has_a_rate_for_each_precision_and_size(monkeypatch):
@@ -75,11 +77,14 @@ def test_the_measurement_has_a_rate_for_each_precision_and_size(monkeypatch):
     monkeypatch.setattr(ceilings, "SIDES", {"cpu": (16, 32)})
     monkeypatch.setattr(ceilings, "_last_cache", lambda _: 2**14)
     monkeypatch.setattr(ceilings, "set_policy", lambda: None)  # it would change this process for good
+    switched = []
+    monkeypatch.setattr(ceilings.tf32, "switch", lambda precision: switched.append(precision.name))
     phases = []
-    seen = observe({"device": "cpu", "precisions": ["fp32", "amp_bf16"]}, phases.append)
+    seen = observe({"device": "cpu", "precisions": ["tf32", "amp_bf16"]}, phases.append)
     assert phases == ["prepare", "measure"]
-    assert list(seen["flop_rates"]) == ["fp32", "amp_bf16"]
-    assert seen["flop_rates"]["amp_bf16"] >= seen["flop_rates"]["fp32"] > 0  # it may be computed in float32
+    assert switched[:5] == ["fp32", "tf32", "amp_bf16", "fp32", "tf32"]  # to make the products, then burst by burst
+    assert all(rate > 0 for rate in seen["flop_rates"].values())
+    assert all(rate > 0 for rate in seen["flop_rates"].values())
     assert [size for size, _ in seen["byte_rates"]] == [2**14, 2**16]
     assert all(rate > 0 for _, rate in seen["byte_rates"])
 

@@ -95,8 +95,8 @@ def test_what_is_wrong_on_purpose_is_listed_apart():
 @pytest.mark.parametrize(
     ("axis", "value", "message"),
     [
-        ("modes", "compield", "unknown mode 'compield'; known: eager, scripted, compiled"),
-        ("precisions", "fp64", "unknown precision 'fp64'; known: fp32, amp_fp16, amp_bf16"),
+        ("modes", "compield", "unknown mode 'compield'; known: eager, scripted, compiled, graphed"),
+        ("precisions", "fp64", "unknown precision 'fp64'; known: fp32, tf32, amp_fp16, amp_bf16"),
         ("devices", "tpu", "unknown device 'tpu'; known: cpu, cuda"),
     ],
 )
@@ -113,6 +113,29 @@ def test_an_absent_device_is_skipped_unless_it_was_asked_for(monkeypatch):
     skips = {c["device"]: c["skip"] for c in made("merge")["cells"]}
     assert skips == {"cpu": "", "cuda": "torch sees no CUDA device"}
     assert made("merge", devices=("cuda",)) == {"usage": "device 'cuda' was asked for, but torch sees no CUDA device"}
+
+
+def test_what_only_cuda_has_is_planned_there_alone():
+    cells = made("merge")["cells"]
+    assert {c["device"] for c in cells if c["precision"] == "tf32"} == {"cuda"}
+    assert "graphed" not in {c["mode"] for c in cells}  # only where it is asked for
+    assert [(c["mode"], c["device"]) for c in made("merge", modes=("graphed",), precisions=("fp32",))["cells"]] == [
+        ("graphed", "cuda")
+    ]
+
+
+@pytest.mark.parametrize(("axis", "value"), [("mode", "graphed"), ("precision", "tf32")])
+def test_what_only_cuda_has_is_refused_on_the_cpu(axis, value):
+    found = made("merge", **{f"{axis}s": ("eager", value) if axis == "mode" else (value,)}, devices=("cpu",))
+    assert found == {"usage": f"{axis} '{value}' exists on cuda only, and this run is on cpu"}
+
+
+@pytest.mark.parametrize(("capability", "reason"), [((7, 5), "this GPU has no TF32"), ((8, 0), "")])
+def test_tf32_is_skipped_where_the_gpu_has_none(monkeypatch, capability, reason):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    skips = {c["precision"]: c["skip"] for c in made("merge", devices=("cuda",))["cells"]}
+    assert skips == {"fp32": "", "tf32": reason, "amp_fp16": "", "amp_bf16": ""}
 
 
 @pytest.mark.parametrize(
