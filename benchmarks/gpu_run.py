@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.metadata
 import json
 import os
 import signal
@@ -145,13 +144,8 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """As here; the packages are found without being installed, and so is the plugin."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    try:
-        importlib.metadata.distribution("torch-conformance")
-    except importlib.metadata.PackageNotFoundError:
-        environment["PYTEST_PLUGINS"] = "conformance.plugin"
-    return environment
+    """As here, and the packages are found without being installed."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
 def _tables(folder: Path, steps: dict[str, Step]) -> str:

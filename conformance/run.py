@@ -20,6 +20,7 @@ from conformance.axes import UsageError
 from conformance.execution import Execution
 
 PLAN_DEADLINE = 300.0
+PLUGIN = "conformance.plugin"  # named like its entry point, and so found whether the project is installed or not
 NEVER_COMPILE = ("eager", "scripted")
 MEASUREMENTS = {"speed": speed.jobs_of, "bench": bench.jobs_of}
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -125,7 +126,7 @@ def _pytest_arguments(options: argparse.Namespace, contents: store.Contents, fol
         "-c",
         os.devnull,
     ]
-    arguments += ["-qq", "--no-header", "--tb=short", "-p", "no:cacheprovider", "-p", "no:doctest"]
+    arguments += ["-qq", "--no-header", "--tb=short", "-p", PLUGIN, "-p", "no:cacheprovider", "-p", "no:doctest"]
     arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     if workers not in ("0", "1"):
         arguments += ["-n", workers, "--dist=loadgroup"]

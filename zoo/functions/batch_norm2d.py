@@ -39,7 +39,8 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _norm(x: Tensor, eps: float) -> Tensor:
     centred, std = _statistics(x)
-    return (centred / (std + eps)).to(x.dtype)
+    normed = centred / (std + eps)
+    return normed if normed.dtype == x.dtype else normed.to(x.dtype)  # an idle cast costs the gradient (pytorch#180642)
 
 
 def _gradient(grad: Tensor, x: Tensor, eps: float) -> Tensor:

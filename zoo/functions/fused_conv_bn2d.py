@@ -64,7 +64,8 @@ def _fused(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         )
     y = functional.conv2d(x, weight)
     centred, std = _statistics(y)
-    return (centred / (std + eps)).to(y.dtype)
+    normed = centred / (std + eps)
+    return normed if normed.dtype == y.dtype else normed.to(y.dtype)  # an idle cast costs the gradient (pytorch#180642)
 
 
 def _norm_gradient(grad: Tensor, y: Tensor, eps: float) -> Tensor:
