@@ -38,7 +38,9 @@ def _execute(options: argparse.Namespace, further: list[str]) -> int:
         raise UsageError(f"{options.command}: unknown option {' '.join(further)}")
     if options.command == "claims":
         return claims.main(options.sources, options.write, seed=options.seed, timeout=options.timeout)
-    return _show(options) if options.command == "show" else upstream.main(options.names, timeout=options.timeout)
+    if options.command == "show":
+        return _show(options)
+    return upstream.main(options.names, device=options.device, timeout=options.timeout)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("run", type=Path)
     probes = commands.add_parser("probes", help="look for known faults in the installed torch")
     probes.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
+    probes.add_argument("--device", default="cpu", help="where to look: cpu or cuda (default: cpu)")
     probes.add_argument("--timeout", type=float, default=300.0, help="seconds a probe may take (default: 300)")
     return parser
 

@@ -1,6 +1,7 @@
 """The records of known torch faults: what they refuse, how they are found, and what each file must say."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from zoo.case import SpecError
-from zoo.probe import NEVER, Probe, find
+from zoo.probe import NEVER, Probe, Seen, find
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted((ROOT / "zoo" / "probes").glob("[!_]*.py"))
@@ -19,15 +20,15 @@ GOOD = {
     "summary": "one line",
     "issue": "https://github.com/pytorch/pytorch/issues/1",
     "symptom": "a wrong number",
-    "torch": ">=2.6,<2.15",
-    "checked": ("2.4.1", "2.6.0", "2.15.0"),
-    "observe": lambda: "",
+    "seen": {"cpu": Seen(torch=">=2.6,<2.15", checked=("2.4.1", "2.6.0", "2.15.0"))},
+    "observe": lambda device: device,
 }
 
 
 def test_a_record_keeps_what_it_is_given():
     probe = Probe(**GOOD)
-    assert (probe.name, probe.symptom, probe.source, probe.observe()) == ("example", "a wrong number", "", "")
+    assert (probe.name, probe.symptom, probe.source, probe.devices) == ("example", "a wrong number", "", ())
+    assert (probe.seen["cpu"].torch, probe.observe("cpu")) == (">=2.6,<2.15", "cpu")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,23 @@ def test_a_record_keeps_what_it_is_given():
         ("symptom", None, "symptom: want one line"),
         ("issue", "", "want an issue, or a source"),
         ("issue", "#179804", "issue: want a link, got '#179804'"),
-        ("torch", "", "torch: want a range of versions, or 'never'"),
+        ("observe", "a string", "observe must be a function, got 'a string'"),
+        ("devices", "cpu", "devices must be a tuple of names, got 'cpu'"),
+        ("devices", ("cuda",), "seen on cpu, which devices leaves out"),
+        ("seen", GOOD["seen"]["cpu"], "seen: want a Seen for each device"),
+        ("seen", {"cpu": ">=2.4"}, "seen: want a Seen for each device"),
+    ],
+)
+def test_a_field_that_says_nothing_is_refused(field, value, said):
+    with pytest.raises(SpecError, match=said.replace("(", r"\(")):
+        Probe(**{**GOOD, field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("torch", "", "torch: want a range of versions, or 'never', got ''"),
+        ("torch", None, "torch: want a range of versions, or 'never', got None"),
         ("torch", "2.6", "Invalid specifier"),
         ("torch", "none", "Invalid specifier"),
         ("checked", (), "checked: want a tuple"),
@@ -50,12 +67,19 @@ def test_a_record_keeps_what_it_is_given():
         ("checked", ("two",), "Invalid version"),
         ("checked", ("2.11.0", "2.8.0"), "want rising versions, got 2.11.0, 2.8.0"),
         ("checked", ("2.8.0", "2.8.0"), "want rising versions"),
-        ("observe", "a string", "observe must be a function, got 'a string'"),
     ],
 )
-def test_a_field_that_says_nothing_is_refused(field, value, said):
-    with pytest.raises(SpecError, match=said.replace("(", r"\(")):
-        Probe(**{**GOOD, field: value})
+def test_versions_that_say_nothing_are_refused(field, value, said):
+    with pytest.raises(SpecError, match=said):
+        Seen(**{"torch": ">=2.6", "checked": ("2.6.0",), field: value})
+
+
+@pytest.mark.parametrize(
+    ("devices", "device", "concerns"),
+    [((), "cpu", True), ((), "cuda", True), (("cpu",), "cpu", True), (("cpu",), "cuda", False)],
+)
+def test_a_probe_is_about_all_devices_or_those_it_names(devices, device, concerns):
+    assert Probe(**{**GOOD, "devices": devices}).concerns(device) is concerns
 
 
 def test_a_source_stands_in_for_an_issue():
@@ -75,7 +99,7 @@ def test_a_source_stands_in_for_an_issue():
     ],
 )
 def test_a_range_is_read_as_pep_440(torch, version, shows):
-    assert Probe(**{**GOOD, "torch": torch}).shows_in(version) is shows
+    assert Seen(torch=torch, checked=("2.6.0",)).shows_in(version) is shows
 
 
 def test_every_file_of_the_folder_is_found_under_its_own_name():
@@ -84,8 +108,9 @@ def test_every_file_of_the_folder_is_found_under_its_own_name():
 
 
 PROBE_FILE = """
-from zoo.probe import Probe
-PROBE = Probe(name={name!r}, summary="s", source="s", symptom="s", torch="never", checked=("2.4.1",), observe=str)
+from zoo.probe import Probe, Seen
+SEEN = {{"cpu": Seen(torch="never", checked=("2.4.1",))}}
+PROBE = Probe(name={name!r}, summary="s", source="s", symptom="s", seen=SEEN, observe=str)
 """
 
 
@@ -146,11 +171,38 @@ def test_a_file_says_what_to_do_instead_and_imports_torch_and_the_record_alone(p
     }
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_function_names_no_device_of_its_own(path):
+    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    texts = {node.value for f in functions for node in ast.walk(f) if isinstance(node, ast.Constant)}
+    assert not {text for text in texts if isinstance(text, str) and re.search(r"\b(cpu|cuda)\b", text)}
+    attributes = {node.attr for f in functions for node in ast.walk(f) if isinstance(node, ast.Attribute)}
+    assert not attributes & {"cpu", "cuda"}
+
+
+MAKERS = {"ones", "zeros", "full", "tensor", "eye", "rand", "randn", "arange", "empty", "LSTM"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_whatever_is_made_is_made_on_the_device(path):
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    made = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in MAKERS]
+    assert made
+    assert all("device" in {keyword.arg for keyword in call.keywords} for call in made)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_probe_of_some_devices_says_why(path):
+    (probe,) = (probe for probe in find() if probe.name == path.stem)
+    assert bool(probe.devices) == ("\n\nOnly on " in ast.get_docstring(ast.parse(path.read_text())))
+
+
 @pytest.mark.parametrize("probe", find(), ids=lambda probe: probe.name)
 def test_a_range_ends_only_at_versions_that_were_run(probe):
-    run = {Version(version).release[:2] for version in probe.checked}
-    ends = SpecifierSet("" if probe.torch == NEVER else probe.torch)
-    assert {Version(end.version).release[:2] for end in ends} <= run
+    for seen in probe.seen.values():
+        run = {Version(version).release[:2] for version in seen.checked}
+        ends = SpecifierSet("" if seen.torch == NEVER else seen.torch)
+        assert {Version(end.version).release[:2] for end in ends} <= run
 
 
 def fresh(code):

@@ -9,13 +9,14 @@ Instead: run what is differentiated twice eagerly, and check `requires_grad` of 
 
 import torch
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "the first gradient does not require grad"
 
 
-def observe() -> str:
-    x, cotangent = torch.tensor([0.5, -1.0], requires_grad=True), torch.tensor([1.0, 2.0])
+def observe(device: str) -> str:
+    x = torch.tensor([0.5, -1.0], device=device, requires_grad=True)
+    cotangent = torch.tensor([1.0, 2.0], device=device)
     out = torch.compile(torch.tanh, backend="aot_eager")(x)
     (first,) = torch.autograd.grad(out, x, cotangent, create_graph=True)
     if not first.requires_grad:
@@ -35,7 +36,6 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/issues/181581",
     source="https://github.com/pytorch/pytorch/issues/91469, on second derivatives of compiled functions at large",
     symptom=SYMPTOM,
-    torch=">=2.4,<2.13",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.4,<2.13", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

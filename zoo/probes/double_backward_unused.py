@@ -9,13 +9,14 @@ Instead: run what is differentiated twice eagerly, and leave `allow_unused` alon
 
 import torch
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "the second derivative is None, as if it were zero"
 
 
-def observe() -> str:
-    x, cotangent = torch.tensor([0.5, -1.0], requires_grad=True), torch.tensor([1.0, 2.0])
+def observe(device: str) -> str:
+    x = torch.tensor([0.5, -1.0], device=device, requires_grad=True)
+    cotangent = torch.tensor([1.0, 2.0], device=device)
     out = torch.compile(torch.tanh, backend="aot_eager")(x)
     (first,) = torch.autograd.grad(out, x, cotangent, create_graph=True)
     try:
@@ -31,7 +32,6 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/issues/91469",
     source="https://github.com/pytorch/pytorch/pull/181606, which gave the first gradient its graph",
     symptom=SYMPTOM,
-    torch=">=2.13",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.13", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

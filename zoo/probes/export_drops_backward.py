@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "the custom backward is not called"
 
@@ -37,9 +37,10 @@ class Squaring(nn.Module):
         return result
 
 
-def observe() -> str:
-    exported = torch.export.export(Squaring(), (torch.ones(3),)).module()
-    x, cotangent = torch.ones(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
+def observe(device: str) -> str:
+    exported = torch.export.export(Squaring(), (torch.ones(3, device=device),)).module()
+    x = torch.ones(3, device=device, requires_grad=True)
+    cotangent = torch.tensor([1.0, 2.0, 3.0], device=device)
     (gradient,) = torch.autograd.grad(exported(x), x, cotangent)
     return "" if torch.equal(gradient, 7 * cotangent) else SYMPTOM
 
@@ -49,7 +50,6 @@ PROBE = Probe(
     summary="a custom Function in an exported program that is trained",
     issue="https://github.com/pytorch/pytorch/issues/106388",
     symptom=SYMPTOM,
-    torch=">=2.4",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

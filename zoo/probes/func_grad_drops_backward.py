@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "the custom backward is not called"
 
@@ -33,13 +33,14 @@ class Tripled(torch.autograd.Function):
         return 3 * grad
 
 
-def observe() -> str:
+def observe(device: str) -> str:
     def total(x: Tensor) -> Tensor:
         result: Tensor = Tripled.apply(x).sum()  # type: ignore[no-untyped-call]
         return result
 
-    gradient = torch.compile(torch.func.grad(total), backend="aot_eager")(torch.zeros(3))
-    return "" if torch.equal(gradient, torch.full((3,), 3.0)) else SYMPTOM
+    x = torch.zeros(3, device=device)
+    gradient = torch.compile(torch.func.grad(total), backend="aot_eager")(x)
+    return "" if torch.equal(gradient, torch.full_like(x, 3.0)) else SYMPTOM
 
 
 PROBE = Probe(
@@ -47,7 +48,6 @@ PROBE = Probe(
     summary="a custom backward under torch.compile of torch.func.grad",
     issue="https://github.com/pytorch/pytorch/issues/193279",
     symptom=SYMPTOM,
-    torch=">=2.6,<2.15",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.6,<2.15", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

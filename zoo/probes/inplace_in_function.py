@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "the gradient is zero"
 
@@ -30,11 +30,12 @@ class AddOne(torch.autograd.Function):
         return 2 * grad
 
 
-def observe() -> str:
-    x, cotangent = torch.zeros(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
+def observe(device: str) -> str:
+    x = torch.zeros(3, device=device, requires_grad=True)
+    cotangent = torch.tensor([1.0, 2.0, 3.0], device=device)
     out = torch.compile(AddOne.apply, backend="aot_eager")(x)
     (gradient,) = torch.autograd.grad(out, x, cotangent)
-    if torch.equal(gradient, torch.zeros(3)):
+    if torch.equal(gradient, torch.zeros_like(x)):
         return SYMPTOM
     return "" if torch.equal(gradient, 2 * cotangent) else "the gradient is wrong"
 
@@ -44,7 +45,6 @@ PROBE = Probe(
     summary="the compiled gradient of a custom Function that works in place",
     issue="https://github.com/pytorch/pytorch/issues/180642",
     symptom=SYMPTOM,
-    torch=">=2.11,<2.13",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.11,<2.13", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

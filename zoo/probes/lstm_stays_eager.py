@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "no graph is compiled"
 
 
-def observe() -> str:
+def observe(device: str) -> str:
     graphs = []
 
     def backend(graph: torch.fx.GraphModule, _example: list[Tensor]) -> Callable[..., Any]:
         graphs.append(graph)
         return graph.forward
 
-    torch.compile(nn.LSTM(3, 4), backend=backend)(torch.ones(5, 2, 3))
+    torch.compile(nn.LSTM(3, 4, device=device), backend=backend)(torch.ones(5, 2, 3, device=device))
     return "" if graphs else SYMPTOM
 
 
@@ -33,7 +33,6 @@ PROBE = Probe(
     summary="torch.compile of an nn.LSTM",
     issue="https://github.com/pytorch/pytorch/issues/141184",
     symptom=SYMPTOM,
-    torch=">=2.4",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "eager runs in place of the compiled function"
 CALLS = 20
 
 
-def observe() -> str:
+def observe(device: str) -> str:
     ran = []
 
     def backend(graph: torch.fx.GraphModule, _example: list[Tensor]) -> Callable[..., Any]:
@@ -34,7 +34,7 @@ def observe() -> str:
 
     compiled = torch.compile(doubled, backend=backend, dynamic=False)
     for size in range(2, 2 + CALLS):
-        compiled(torch.ones(size))
+        compiled(torch.ones(size, device=device))
     return SYMPTOM if len(ran) < CALLS else ""
 
 
@@ -43,7 +43,6 @@ PROBE = Probe(
     summary="a compiled function called with more shapes than the recompile limit",
     source="https://docs.pytorch.org/docs/main/user_guide/torch_compiler/compile/programming_model.recompilation.html",
     symptom=SYMPTOM,
-    torch=">=2.4",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "the output of the convolution is saved"
 EPS, OVER = 1e-3, (0, 2, 3)
@@ -54,8 +54,9 @@ def saved_bytes(layer: Callable[..., Tensor], *inputs: Tensor) -> int:
     return sum(kept.values())
 
 
-def observe() -> str:
-    x, weight = torch.ones(8, 3, 32, 32, requires_grad=True), torch.ones(16, 3, 3, 3, requires_grad=True)
+def observe(device: str) -> str:
+    x = torch.ones(8, 3, 32, 32, device=device, requires_grad=True)
+    weight = torch.ones(16, 3, 3, 3, device=device, requires_grad=True)
     compiled = torch.compile(ConvNorm.apply, backend="aot_eager")
     output = compiled(x, weight)  # compiled before the hooks are on, which torch 2.4 would trace
     more = saved_bytes(compiled, x, weight) - saved_bytes(ConvNorm.apply, x, weight)
@@ -67,7 +68,6 @@ PROBE = Probe(
     summary="memory saved by recomputing in the backward of a custom Function, compiled",
     source="no report found; pytorch#117901 has the same of a cast",
     symptom=SYMPTOM,
-    torch=">=2.4",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

@@ -10,18 +10,18 @@ round in a `torch.library.custom_op`.
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "the values are not rounded"
 FINE = 1 + 2**-12  # float32 holds it; bfloat16 makes it 1
 
 
-def observe() -> str:
+def observe(device: str) -> str:
     def rounded_twice(x: Tensor) -> Tensor:
         return x.to(torch.bfloat16).float() * 2
 
-    out = torch.compile(rounded_twice)(torch.full((64,), FINE))
-    return "" if torch.equal(out, torch.full((64,), 2.0)) else SYMPTOM
+    x = torch.full((64,), FINE, device=device)
+    return "" if torch.equal(torch.compile(rounded_twice)(x), torch.full_like(x, 2.0)) else SYMPTOM
 
 
 PROBE = Probe(
@@ -30,7 +30,6 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/pull/179572",
     source="https://github.com/pytorch/pytorch/pull/181583, on the CPU's side of it",
     symptom=SYMPTOM,
-    torch=">=2.4",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

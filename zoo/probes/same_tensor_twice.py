@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "the gradient of one place is lost"
 
@@ -28,12 +28,13 @@ class Product(torch.autograd.Function):
         return 2 * grad, 3 * grad
 
 
-def observe() -> str:
+def observe(device: str) -> str:
     def square(x: Tensor) -> Tensor:
         result: Tensor = Product.apply(x, x)  # type: ignore[no-untyped-call]
         return result
 
-    x, cotangent = torch.ones(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
+    x = torch.ones(3, device=device, requires_grad=True)
+    cotangent = torch.tensor([1.0, 2.0, 3.0], device=device)
     out = torch.compile(square, backend="aot_eager")(x)
     (gradient,) = torch.autograd.grad(out, x, cotangent)
     return "" if torch.equal(gradient, 5 * cotangent) else SYMPTOM
@@ -44,7 +45,6 @@ PROBE = Probe(
     summary="the compiled gradient of a custom Function called with one tensor twice",
     issue="https://github.com/pytorch/pytorch/issues/183604",
     symptom=SYMPTOM,
-    torch=">=2.11,<2.13",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.11,<2.13", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

@@ -10,7 +10,7 @@ Instead: keep complex arithmetic out of scripted functions that are trained.
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "the gradient changes from the first call to the third, and is wrong"
 
@@ -19,9 +19,9 @@ def wave(x: Tensor) -> Tensor:
     return torch.exp(x * x).real
 
 
-def observe() -> str:
-    scripted, cotangent = torch.jit.script(wave), torch.tensor([1.0, 2.0])
-    x = torch.tensor([0.5 + 0.5j, 0.25 - 1.0j], requires_grad=True)
+def observe(device: str) -> str:
+    scripted, cotangent = torch.jit.script(wave), torch.tensor([1.0, 2.0], device=device)
+    x = torch.tensor([0.5 + 0.5j, 0.25 - 1.0j], device=device, requires_grad=True)
     for _ in range(3):
         (gradient,) = torch.autograd.grad(scripted(x), x, cotangent)
     exact = x.detach().to(torch.complex128).requires_grad_()
@@ -34,7 +34,6 @@ PROBE = Probe(
     summary="gradients of complex numbers in a scripted function",
     issue="https://github.com/pytorch/pytorch/issues/154324",
     symptom=SYMPTOM,
-    torch=">=2.4",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "scripting stumbles over torch.autograd.Function"
 
@@ -34,14 +34,15 @@ def square(x: Tensor) -> Tensor:
     return result
 
 
-def observe() -> str:
+def observe(device: str) -> str:
     try:
         scripted = torch.jit.script(square)
     except RuntimeError as problem:
         if "input_grad_buffers" in str(problem):
             return SYMPTOM
         raise
-    x, cotangent = torch.ones(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
+    x = torch.ones(3, device=device, requires_grad=True)
+    cotangent = torch.tensor([1.0, 2.0, 3.0], device=device)
     (gradient,) = torch.autograd.grad(scripted(x), x, cotangent)
     return "" if torch.equal(gradient, 7 * cotangent) else "the custom backward is not called"
 
@@ -51,7 +52,6 @@ PROBE = Probe(
     summary="a custom Function called in a scripted function",
     issue="https://github.com/pytorch/pytorch/pull/196491",
     symptom=SYMPTOM,
-    torch=">=2.15",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.15", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

@@ -6,22 +6,34 @@ What was meant to run in float32 runs in bfloat16, and nothing is said.
 Instead: switch autocast off around the call, outside the script.
 """
 
-import torch
-from torch import Tensor
+from typing import Final
 
-from zoo.probe import Probe
+import torch
+from torch import Tensor, nn
+
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "a product where autocast is off is bfloat16"
 
 
-def product(x: Tensor, y: Tensor) -> Tensor:
-    with torch.autocast("cpu", enabled=False):
-        return torch.mm(x, y)
+class Product(nn.Module):
+    """A product with autocast off; a module, since a script wants the device as a constant."""
+
+    device: Final[str]
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The product of two matrices."""
+        with torch.autocast(self.device, enabled=False):
+            return torch.mm(x, y)
 
 
-def observe() -> str:
-    scripted, x = torch.jit.script(product), torch.ones(4, 4)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+def observe(device: str) -> str:
+    scripted, x = torch.jit.script(Product(device)), torch.ones(4, 4, device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
         dtype = scripted(x, x).dtype
     return SYMPTOM if dtype == torch.bfloat16 else ""
 
@@ -32,7 +44,6 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/pull/81747",
     source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/JIT-AUTOCAST.md",
     symptom=SYMPTOM,
-    torch=">=2.4",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

@@ -10,7 +10,7 @@ Instead: one autocast dtype per process, or script a freshly defined function fo
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "under float16 autocast the product is still rounded to bfloat16"
 FINE = 1 + 2**-9  # float16 holds it; bfloat16 makes it 1
@@ -20,11 +20,11 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return torch.mm(x, y)
 
 
-def observe() -> str:
+def observe(device: str) -> str:
     scripted = torch.jit.script(product)
-    x, identity = torch.full((4, 4), FINE), torch.eye(4)
+    x, identity = torch.full((4, 4), FINE, device=device), torch.eye(4, device=device)
     for dtype in (torch.bfloat16, torch.float16):
-        with torch.autocast("cpu", dtype=dtype):
+        with torch.autocast(device, dtype=dtype):
             out = scripted(x, identity)
     truth = x.double() @ identity.double()
     return SYMPTOM if (out - truth).abs().max() > (FINE - 1) / 2 else ""
@@ -35,7 +35,6 @@ PROBE = Probe(
     summary="a scripted function called under two autocast dtypes",
     source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/api/function_impl.h",
     symptom=SYMPTOM,
-    torch=">=2.4",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

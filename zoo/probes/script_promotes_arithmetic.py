@@ -10,7 +10,7 @@ Instead: cast the result to the dtype you want.
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "twice a bfloat16 product is float32"
 
@@ -19,9 +19,9 @@ def doubled(x: Tensor, y: Tensor) -> Tensor:
     return torch.mm(x, y) * 2
 
 
-def observe() -> str:
-    scripted, x = torch.jit.script(doubled), torch.ones(4, 4)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+def observe(device: str) -> str:
+    scripted, x = torch.jit.script(doubled), torch.ones(4, 4, device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
         asked, got = doubled(x, x).dtype, scripted(x, x).dtype
     return SYMPTOM if (asked, got) == (torch.bfloat16, torch.float32) else ""
 
@@ -31,7 +31,6 @@ PROBE = Probe(
     summary="the dtype of arithmetic in a scripted function under autocast",
     source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/JIT-AUTOCAST.md",
     symptom=SYMPTOM,
-    torch=">=2.4",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

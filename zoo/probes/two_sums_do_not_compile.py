@@ -4,22 +4,24 @@ Inductor merges them into one kernel and declares the cast accumulator twice; th
 "conflicting declaration 'auto at_BFloat16_tmp_acc0_vec'". The backward of a broadcast add under autocast
 contains such a pair: a gradient keeps the axis that the bias's gradient drops.
 
+Only on the CPU: for CUDA, Inductor writes Triton kernels.
+
 Instead: sum in float32 (`x.float().sum(0)`), or compile with `backend="aot_eager"`.
 """
 
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe
+from zoo.probe import Probe, Seen
 
 SYMPTOM = "the C++ compiler refuses the kernel"
 
 
-def observe() -> str:
+def observe(device: str) -> str:
     def sums(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.sum(0), x.sum(0, keepdim=True)
 
-    x = torch.ones(16, 16, dtype=torch.bfloat16)
+    x = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
     try:
         first, second = torch.compile(sums)(x)
     except Exception as problem:
@@ -35,7 +37,7 @@ PROBE = Probe(
     summary="two sums of one bfloat16 or float16 tensor, compiled for the CPU",
     source="no report found; pytorch#159245 has the message, from a float32 model",
     symptom=SYMPTOM,
-    torch=">=2.4",
-    checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"),
+    devices=("cpu",),
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )
