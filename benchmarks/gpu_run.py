@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,19 +38,17 @@ class Step:
         name: of the step and of its output file.
         code: exit code; None where it was interrupted or has not begun.
         seconds: spent on it, in all calls.
-        run: folder of the run that it stores, where it stores one.
     """
 
     name: str
     code: int | None = None
     seconds: float = 0.0
-    run: str = ""
 
 
 def main() -> int:
     """Do what is left and print the tables; 0 where every step was done and none was red."""
     options = _options()
-    folder: Path = options.folder
+    folder: Path = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + options.seconds
     steps = _read(folder)
@@ -59,7 +56,7 @@ def main() -> int:
         step = steps.setdefault(name, Step(name))
         left = deadline - time.monotonic()
         if step.code is None and left > GRACE:
-            _carry_out(step, command(step), folder, left - GRACE)
+            _carry_out(step, command, folder, left - GRACE)
             (folder / STATE).write_text(json.dumps([asdict(s) for s in steps.values()], indent=1) + "\n")
     tables = _tables(folder, steps)
     (folder / TABLES).write_text(tables)
@@ -78,37 +75,28 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _commands(folder: Path, device: str, models: list[str]) -> dict[str, Callable[[Step], list[str]]]:
+def _commands(folder: Path, device: str, models: list[str]) -> dict[str, list[str]]:
     """By name, in order, what each step runs, given how far it has come."""
     python = [sys.executable, "-m"]
 
-    def stored(command: str, *arguments: str) -> Callable[[Step], list[str]]:
-        """A command that stores a run, and resumes it once there is one."""
-
-        def line(step: Step) -> list[str]:
-            store = folder / step.name
-            begun = sorted((store / "runs").glob("*")) if store.exists() else []
-            step.run = str(begun[0].relative_to(folder)) if begun else ""
-            chosen = ["--resume", str(begun[0])] if begun else [*arguments, "--device", device, "--store", str(store)]
-            return [*python, "conformance", command, *chosen]
-
-        return line
-
-    def always(*line: str) -> Callable[[Step], list[str]]:
-        return lambda _: list(line)
+    def stored(step: str, command: str, *arguments: str) -> list[str]:
+        """A command that stores a run, or resumes the one there is."""
+        begun = _runs(folder, step)
+        axes = ["--device", device, "--store", str(folder / step)]
+        return [*python, "conformance", command, *(["--resume", str(begun[0])] if begun else [*arguments, *axes])]
 
     board = [sys.executable, str(ROOT / "benchmarks" / "checkerboard.py"), "--device", device]
     small = ["--size", "32", "--steps", "10"] if device == "cpu" else []
-    extra = ["--mode", "graphed"] if device == "cuda" else []
+    graphed = ["--mode", "eager", *(["--mode", "graphed"] if device == "cuda" else [])]
     gpu_tests = ["pytest", "-q", "-n", "4", "-p", "no:cacheprovider", "tests/conformance/test_cuda.py"]
     return {
-        "tests": always(*python, *gpu_tests),
-        "probes": always(*python, "conformance", "probes", "--device", device),
-        "matrix": stored("run", *models),
-        "graphs": stored("run", *models, "--mode", "eager", *extra, "--precision", "fp32", "--precision", "amp_bf16"),
-        "checkerboard": always(*board, "--json", str(folder / "checkerboard.json"), *small),
-        "claims": always(*python, "conformance", "claims", *models, "--write", str(folder / "claims.md")),
-        "bench": stored("bench", *SIZED[device]),
+        "tests": [*python, *gpu_tests],
+        "probes": [*python, "conformance", "probes", "--device", device],
+        "matrix": stored("matrix", "run", *models),
+        "graphs": stored("graphs", "run", *models, *graphed, "--precision", "fp32", "--precision", "amp_bf16"),
+        "checkerboard": [*board, "--json", str(folder / "checkerboard.json"), *small],
+        "claims": [*python, "conformance", "claims", *models, "--write", str(folder / "claims.md")],
+        "bench": stored("bench", "bench", *SIZED[device]),
     }
 
 
@@ -149,12 +137,9 @@ def _environment() -> dict[str, str]:
 
 
 def _tables(folder: Path, steps: dict[str, Step]) -> str:
-    """The end of every step's output, or of what its run has so far; then one line a step."""
+    """What every step has to show, then one line a step."""
     width = max(map(len, steps))
-    parts = []
-    for step in steps.values():
-        text = _shown(folder, step) if step.run or step.code is None else (folder / f"{step.name}.txt").read_text()
-        parts.append(f"━━ {step.name} ━━\n\n{text.strip()}")
+    parts = [f"━━ {step.name} ━━\n\n{_shown(folder, step).strip()}" for step in steps.values()]
     lines = [
         f"{s.name:<{width}}  {'unfinished' if s.code is None else f'exit code {s.code}'}, {s.seconds:.0f} s"
         for s in steps.values()
@@ -163,19 +148,18 @@ def _tables(folder: Path, steps: dict[str, Step]) -> str:
 
 
 def _shown(folder: Path, step: Step) -> str:
-    """A stored run, printed again."""
-    runs = sorted((folder / step.name / "runs").glob("*"))
+    """The step's run, printed again as far as it has come; where it stores none, what it printed."""
+    output = folder / f"{step.name}.txt"
+    runs = _runs(folder, step.name)
     if not runs:
-        return "nothing stored"
-    shown = subprocess.run(  # noqa: S603 -- our own command
-        [sys.executable, "-m", "conformance", "show", str(runs[0])],
-        cwd=ROOT,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        return output.read_text() if output.exists() else "not begun"
+    command = [sys.executable, "-m", "conformance", "show", str(runs[0])]
+    shown = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)  # noqa: S603
     return shown.stdout or shown.stderr
+
+
+def _runs(folder: Path, step: str) -> list[Path]:
+    return sorted((folder / step / "runs").glob("*"))
 
 
 if __name__ == "__main__":

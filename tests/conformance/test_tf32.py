@@ -1,43 +1,30 @@
 """TF32: the budgets of its cells, tried with products whose operands are rounded here, and the proof of the switch."""
 
+import importlib
+import sys
+from pathlib import Path
+
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import evaluation, reference, tf32
 from conformance.axes import PRECISIONS, NotProvenError
-from conformance.cell import Phases, Run
 from conformance.inputs import seeded
-from conformance.judge import judge
-from conformance.probes import PRODUCTS, Rounding
-from conformance.records import Cell
+from conformance.probes import Rounding
 from conformance.sources import Home
 
 FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
-DROPPED = 13  # bits of a float32 that TF32 has not
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
-def nearest(x):
-    bits = x.contiguous().view(torch.int32)
-    half = (1 << (DROPPED - 1)) - 1 + ((bits >> DROPPED) & 1)
-    return ((bits + half) & -(1 << DROPPED)).view(torch.float32)
-
-
-def truncated(x, dropped=DROPPED):
-    return (x.contiguous().view(torch.int32) & -(1 << dropped)).view(torch.float32)
-
-
-class Operands(TorchDispatchMode):
-    """A device that rounds what goes into products."""
-
-    def __init__(self, rounded):
-        super().__init__()
-        self.rounded = rounded
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        positions = PRODUCTS.get(func.overloadpacket.__name__, ())
-        args = [self.rounded(x) if i in positions and x.dtype == torch.float32 else x for i, x in enumerate(args)]
-        return func(*args, **(kwargs or {}))
+@pytest.fixture(scope="module")
+def device():
+    """The study whose device rounds here."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        return importlib.import_module("tf32_device")
+    finally:
+        sys.path.remove(str(FOLDER))
 
 
 @pytest.fixture(scope="module")
@@ -79,31 +66,39 @@ def _spec():
 SPEC = _spec()
 
 
-def verdict(references, model, precision, rounded):
-    """Of an eager cell on a device that rounds the operands of products."""
-    spec, known = references[model]
-    run = Run(spec, Cell(model, "eager", precision, "cpu"), 0, Phases(lambda _: None))
-    with Operands(rounded):
-        return judge("cell", run.observe(known))
-
-
-@pytest.mark.parametrize("rounded", [nearest, truncated])
+@pytest.mark.parametrize("rounded", ["nearest", "cut"])
 @pytest.mark.parametrize("model", ["three_products", "merge", "conv_bn"])
-def test_a_device_that_rounds_to_tf32_passes_with_room(references, model, rounded):
-    found = verdict(references, model, "tf32", rounded)
+def test_a_device_that_rounds_to_tf32_passes_with_room(device, references, model, rounded):
+    found = device.verdict(*references[model], "tf32", getattr(device, rounded))
     assert found.status == "PASS", found.text
     assert found.margin < 0.8
 
 
-@pytest.mark.parametrize("rounded", [nearest, truncated])
-def test_float32_that_was_rounded_to_tf32_is_red(references, rounded):
-    found = verdict(references, "three_products", "fp32", rounded)
+@pytest.mark.parametrize("rounded", ["nearest", "cut"])
+def test_float32_that_was_rounded_to_tf32_is_red(device, references, rounded):
+    found = device.verdict(*references["three_products"], "fp32", getattr(device, rounded))
     assert (found.status, found.text.split()[0]) == ("FAIL", "norm")
 
 
-def test_what_is_coarser_than_tf32_is_red(references):
-    found = verdict(references, "three_products", "tf32", lambda x: truncated(x, DROPPED + 3))
+def test_what_is_coarser_than_tf32_is_red(device, references):
+    found = device.verdict(*references["three_products"], "tf32", lambda x: device.cut(x, device.DROPPED + 3))
     assert found.status == "FAIL"  # that is bfloat16, cut
+
+
+@pytest.mark.parametrize(
+    ("x", "near", "below"),
+    [
+        (1.0, 1.0, 1.0),
+        (1 + 2**-12, 1.0, 1.0),
+        (1 + 2**-11, 1.0, 1.0),
+        (1 + 3 * 2**-11, 1 + 2**-9, 1 + 2**-10),
+        (-1 - 2**-11 - 2**-20, -1 - 2**-10, -1.0),
+        (0.0, 0.0, 0.0),
+    ],
+)
+def test_the_device_rounds_as_it_should(device, x, near, below):
+    assert device.nearest(torch.tensor(x)).item() == near
+    assert device.cut(torch.tensor(x)).item() == below
 
 
 def test_sums_are_held_to_float32(references):
@@ -119,10 +114,10 @@ def test_sums_are_held_to_float32(references):
     assert strays["product", "tf32"] > 100 * strays["product", "fp32"]
 
 
-def test_the_proof_sees_what_a_device_does():
+def test_the_proof_sees_what_a_device_does(device):
     for rounds in (tf32._product_rounds, tf32._convolution_rounds):
         assert not rounds("cpu")
-        with Operands(nearest):
+        with device.Operands(device.nearest):
             assert rounds("cpu")
 
 
