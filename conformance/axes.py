@@ -136,6 +136,11 @@ def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0) -> Mode:
     return MODES[name]
 
 
+def exists(value: Mode | Precision, device: str) -> bool:
+    """Whether a device has a mode or a precision."""
+    return not value.devices or device in value.devices
+
+
 def choose(axis: str, known: tuple[str, ...], asked: tuple[str, ...], usual: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The asked values of an axis in table order; when none is asked, the usual ones, or all.
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from conformance import sources
-from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, Precision, UsageError, choose
+from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, Precision, UsageError, choose, exists
 from conformance.records import Cell
 from conformance.store import FORMAT
 from zoo.case import SpecError
@@ -54,8 +54,8 @@ def _plan(task: dict[str, Any]) -> dict[str, Any]:
     cells = []
     for spec, _ in found:
         for device in devices:
-            for precision in (p for p in precisions if _exists(PRECISIONS[p], device)):
-                for mode in (m for m in modes if _exists(MODES[m], device)):
+            for precision in (p for p in precisions if exists(PRECISIONS[p], device)):
+                for mode in (m for m in modes if exists(MODES[m], device)):
                     cell = Cell(spec.name, mode, precision, device)
                     expect = [
                         asdict(e) for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)
@@ -92,10 +92,6 @@ def _figures(spec: Spec) -> list[str]:
     return ["forward", "gradient", "step"] if spec.differentiable else ["forward"]
 
 
-def _exists(value: Mode | Precision, device: str) -> bool:
-    return not value.devices or device in value.devices
-
-
 def _check_devices(
     axis: str, table: Mapping[str, Mode | Precision], asked: Sequence[str], devices: Sequence[str]
 ) -> None:
@@ -105,7 +101,7 @@ def _check_devices(
         UsageError: naming the value and where it exists.
     """
     for name in asked:
-        if not any(_exists(table[name], device) for device in devices):
+        if not any(exists(table[name], device) for device in devices):
             where, chosen = (" and ".join(names) for names in (table[name].devices, devices))
             raise UsageError(f"{axis} {name!r} exists on {where} only, and this run is on {chosen}")
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import zoo
 from conformance import upstream
-from conformance.axes import PRECISIONS
+from conformance.axes import MODES, PRECISIONS, exists
 from conformance.modes import BUILDERS
 from zoo.expect import Expect
 from zoo.spec import Spec
 
 FOLDER = Path(__file__).parent
 DEVICE, TORCH = "cpu", "2.13.0"  # the dtypes of the page are those of this device and version
+COLUMNS = [name for name, precision in PRECISIONS.items() if exists(precision, DEVICE)]
 TITLES = {
     "models": "Models",
     "ops": "Ops",
@@ -26,7 +27,7 @@ ZOO = f"""# The zoo
 Written from the specs by `python docs/build.py`. Every entry is made with `zoo.create_model(name)`, its inputs
 with `zoo.example_inputs(name)`.
 
-The columns `{"`, `".join(PRECISIONS)}` give the dtype of the outputs at that precision on the {DEVICE.upper()} with
+The columns `{"`, `".join(COLUMNS)}` give the dtype of the outputs at that precision on the {DEVICE.upper()} with
 torch {TORCH}, in every mode; where a mode differs, it is named. *input* is the promoted dtype of the floating
 inputs. Where nothing is said, what eager does is the contract.
 """
@@ -39,7 +40,7 @@ def zoo_page() -> str:
 
 def _section(folder: str, title: str) -> str:
     specs = [zoo.get_spec(name) for name in zoo.list_models(module=folder)]
-    head = ["name", "formula", "shapes", *PRECISIONS, "source"]
+    head = ["name", "formula", "shapes", *COLUMNS, "source"]
     rows = [head, ["---"] * len(head), *map(_row, specs)]
     known = [f"- `{spec.name}`, {_cells(e)}: {_what(e)}, {e.reason}." for spec in specs for e in spec.expectations]
     return "\n".join(
@@ -58,7 +59,7 @@ def _heading(folder: str) -> list[str]:
 
 
 def _row(spec: Spec) -> list[str]:
-    dtypes = [_dtype(spec, precision) for precision in PRECISIONS]
+    dtypes = [_dtype(spec, precision) for precision in COLUMNS]
     return [f"`{spec.name}`<br>{spec.summary}", f"{spec.formula}", spec.shapes, *dtypes, spec.source]
 
 
@@ -79,6 +80,7 @@ def _word(spec: Spec, leaf: str, precision: str) -> str:
     others = [
         f"{mode} {e.dtype}"
         for mode in BUILDERS  # without those registered from outside
+        if exists(MODES[mode], DEVICE)
         for e in spec.expectations
         if e.outcome == "dtype" and e.tensor == leaf and e.concerns(mode, precision, DEVICE, TORCH)
     ]

@@ -15,9 +15,17 @@ FUNCTION_APPLY_REFUSED = Expect(
 )
 NESTED_FUNCTION_NOT_TRACED = Expect(
     outcome="VOID",
-    modes=("compiled",),
+    modes=("compiled", "graphed"),
     torch="<2.6",
     match="too many positional arguments",
     reason="torch.compile could not trace a Function with setup_context inside a backward",
     link="https://github.com/pytorch/pytorch/issues/118397",
+)
+SECOND_LOST = Expect(
+    outcome="FAIL",
+    modes=("compiled", "graphed"),
+    torch=">=2.6,<2.13",
+    gate="structure",
+    reason="a gradient of compiled code did not require grad, and second derivatives were lost without a word",
+    link="https://github.com/pytorch/pytorch/issues/181581",
 )

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 from torch import nn
 from torch.amp import GradScaler
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.models.checkerboard import Checkerboard, scripted_checkerboard
 from zoo.models.line import Affine, Line
@@ -100,6 +101,47 @@ def test_a_step_with_gradients_that_are_not_finite_is_skipped_and_reported(preci
     assert not optimizer.state
     if scaler is not None:
         assert scaler.get_scale() == 2.0**9
+
+
+class Questions(TorchDispatchMode):
+    """Counts how often the host waits for a number of a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("precision", "questions"), [("fp32", 1), ("amp_bf16", 1), ("amp_fp16", 2)])
+@pytest.mark.parametrize("layers", [1, 4])
+def test_a_step_asks_once_whether_its_gradients_are_finite(precision, questions, layers):
+    """However many parameters there are; under float16 the scaler asks once more."""
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = batch()[0]
+    with Questions() as asked:
+        done = train_step(model, squared_error, (x, x), optimizer, precision, scaler_for(precision))
+    assert not done.skipped
+    assert asked.count == questions
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_one_gradient_of_many_that_is_not_finite_is_enough_to_skip(number):
+    model = net()
+    list(model.parameters())[number].register_hook(lambda g: g.index_fill(0, torch.tensor([1]), float("nan")))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert train_step(model, squared_error, batch(), optimizer, "fp32").skipped
+
+
+def test_a_step_without_gradients_changes_nothing_and_is_not_skipped():
+    used, unused = net(), nn.Linear(2, 2)
+    before = copy.deepcopy(unused.state_dict())
+    optimizer = torch.optim.SGD(unused.parameters(), lr=0.1)
+    assert not train_step(used, squared_error, batch(), optimizer, "fp32").skipped
+    assert all(torch.equal(before[name], value) for name, value in unused.state_dict().items())
 
 
 def test_an_overflowing_scale_is_halved_until_steps_are_taken():

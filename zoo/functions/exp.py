@@ -23,7 +23,8 @@ class Exp(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        return torch.exp(x)
+        y = torch.exp(x)
+        return y if y.dtype == x.dtype else y.to(x.dtype)  # CUDA's autocast widens it; no idle cast (pytorch#180642)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
@@ -52,7 +53,7 @@ def exp(x: Tensor) -> Tensor:
 
 @torch.library.custom_op("torch_conformance::exp", mutates_args=())
 def _exp(x: Tensor) -> Tensor:
-    return torch.exp(x)
+    return torch.exp(x).to(x.dtype)
 
 
 @_exp.register_fake

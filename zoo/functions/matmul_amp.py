@@ -16,7 +16,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
-from zoo.expect import Expect
+from zoo.known import SECOND_LOST
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -154,20 +154,11 @@ def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
     )
 
 
-_SECOND_LOST = Expect(
-    outcome="FAIL",
-    modes=("compiled",),
-    torch="<2.13",
-    gate="structure",
-    reason="a gradient of compiled code did not require grad, and second derivatives were lost without a word",
-    link="https://github.com/pytorch/pytorch/issues/181581",
-)
-
 SPEC = Spec(
     name="matmul_amp",
     summary="matrix product in the ambient precision, by custom_fwd and custom_bwd",
     build=lambda: matmul_amp,
-    expectations=(_SECOND_LOST,),
+    expectations=(replace(SECOND_LOST, torch="<2.13"),),
     scale=_scale(matmul_amp),
     **_SHARED,
 )
@@ -178,8 +169,8 @@ OP = Spec(
     twin="matmul_amp",
     scale=_scale(matmul_amp_op),
     expectations=(
-        replace(_SECOND_LOST, torch="<2.6"),
-        replace(_SECOND_LOST, torch=">=2.6,<2.13", precisions=("fp32",)),  # what it saves of cast inputs requires grad
+        replace(SECOND_LOST, torch="<2.6"),
+        replace(SECOND_LOST, precisions=("fp32", "tf32")),  # what it saves of cast inputs requires grad
     ),
     **_SHARED,
 )

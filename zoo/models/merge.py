@@ -140,7 +140,6 @@ MERGE = Spec(
             outcome="dtype",
             modes=("scripted",),
             precisions=("amp_fp16", "amp_bf16"),
-            devices=("cpu",),
             torch=">=2.4",
             tensor="output",
             dtype="float32",

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from zoo.case import Case
+from zoo.known import SECOND_LOST
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -61,7 +62,7 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
             as labels computed in bfloat16 and widened keep its roundings.
 
     Returns:
-        (batch,), in the promoted dtype of both.
+        (batch,), in the promoted dtype of both, under CUDA's autocast in float32 at least.
 
     Raises:
         ValueError: the arguments are not two matrices of one shape and device with at least one class, or a row
@@ -167,6 +168,7 @@ SPEC = Spec(
     build=lambda: softmax_cross_entropy,
     scale=_scale(softmax_cross_entropy),
     cases=_CASES,
+    expectations=(SECOND_LOST,),
     **_SHARED,
 )
 NATIVE = Spec(
@@ -176,6 +178,7 @@ NATIVE = Spec(
     scale=_scale(softmax_cross_entropy_native),
     cases=_CASES,
     twin="softmax_cross_entropy",
+    expectations=(SECOND_LOST,),
     **_SHARED,
 )
 # No case with logits that differ widely: that is what the shifted one is for.

@@ -63,8 +63,8 @@ def arithmetic(x: Tensor, y: Tensor) -> Arithmetic:
         y: (n, n), dtype of `x`. The quotients are inf or NaN, as the remainder is, where it is zero.
 
     Returns:
-        Ten tensors (n, n) in that dtype, the product of matrices under autocast in autocast's. All but the
-        floor division can be differentiated.
+        Ten tensors (n, n) in that dtype, the product of matrices under autocast in autocast's and the power under
+        CUDA's autocast in float32 at least. All but the floor division can be differentiated.
 
     Raises:
         ValueError: they are not square matrices of one size.

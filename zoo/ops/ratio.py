@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from zoo.case import Case
+from zoo.known import SECOND_LOST
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -71,7 +72,7 @@ def log_clamped(y: Tensor, floor: float) -> Tensor:
         floor: smallest argument of the logarithm, a normal number of the dtype of `y`.
 
     Returns:
-        Shape and dtype of `y`.
+        Shape and dtype of `y`, under CUDA's autocast float32 at least.
 
     Raises:
         ValueError: the dtype of `y` cannot hold the floor.
@@ -210,5 +211,6 @@ LOG = Spec(
     twice_differentiable=True,
     float32_accurate=("output", "gradient of y", "second gradient of y"),
     reference=_log_reference,
+    expectations=(SECOND_LOST,),
     **_SHARED,
 )

@@ -26,7 +26,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
         dim: the dimension that sums to one.
 
     Returns:
-        Probabilities in the shape and dtype of `x`.
+        Probabilities in the shape and dtype of `x`, under CUDA's autocast in float32 at least.
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.

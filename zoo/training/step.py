@@ -87,13 +87,18 @@ def train_step(  # noqa: PLR0913 -- all that a step takes part in
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
     gradients = [p.grad for p in parameters if p.grad is not None]
-    finite = all(bool(g.isfinite().all()) for g in gradients)
+    finite = _are_finite(gradients)
     if clip is not None and finite:
         torch.nn.utils.clip_grad_norm_(parameters, clip)
     if finite or scaler.is_enabled():
         scaler.step(optimizer)  # which skips by itself where unscale_ found what is not finite
     scaler.update()
     return Step(loss.detach(), skipped=not finite)
+
+
+def _are_finite(gradients: list[Tensor]) -> bool:
+    """Asked of the device once for all gradients, since it has to finish its work before it answers."""
+    return not gradients or bool(torch.stack([g.isfinite().all() for g in gradients]).all())
 
 
 def _autocast(precision: str, device_type: str) -> contextlib.AbstractContextManager[Any]:

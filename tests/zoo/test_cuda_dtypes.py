@@ -1,0 +1,221 @@
+"""The contracts' dtypes under CUDA's autocast, on machines without a GPU.
+
+A fake tensor of device "cuda" holds no numbers, and dispatches as a real one does: through CUDA's own lists of
+what autocast lowers and what it widens, which are not the CPU's. On a torch built without CUDA some operations
+ask for its runtime and cannot be seen so; they are left out there, and only there.
+"""
+
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+import zoo
+from conformance import inputs
+from zoo.functions import exp, sinh
+
+AUTOCAST = {"fp32": None, "amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
+COUNTEREXAMPLES = zoo.list_models(module="counterexamples")
+NAMES = [n for n in [*zoo.list_models(), *COUNTEREXAMPLES] if zoo.get_spec(n).fit is None]
+UNSCRIPTABLE = {
+    "every_worker_reads_all",
+    "global_rng",
+    "hidden_state",
+    "sinh_gradients_ignored",
+    "sinh_non_differentiable",
+}
+WIDENED = {
+    "arithmetic": ["output.pow"],
+    "log_clamped": ["output"],
+    "row_sum": ["output"],
+    "row_sum_sliced": ["output"],
+    "row_sum_unbind": ["output"],
+    "softmax": ["output"],
+    "softmax_naive": ["output"],
+    "softmax_cross_entropy": ["output"],
+    "softmax_cross_entropy_naive": ["output"],
+    "softmax_cross_entropy_native": ["output"],
+    "sum_explicit": ["output"],
+}
+NO_RUNTIME = "not linked with support for cuda"
+
+
+@contextmanager
+def cuda_autocast(dtype):
+    """What torch.autocast("cuda") does where there is a GPU; without one it disables itself."""
+    before = torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", dtype is not None)
+    torch.set_autocast_dtype("cuda", dtype or before)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", before)
+        torch.clear_autocast_cache()
+
+
+@pytest.fixture(autouse=True)
+def _no_fused_kernels():
+    """TorchScript's fuser would compile for the GPU, and run what it compiled."""
+    fuser, on_gpu = torch._C._jit_texpr_fuser_enabled(), torch._C._jit_can_fuse_on_gpu()
+    torch._C._jit_set_texpr_fuser_enabled(False)
+    torch._C._jit_override_can_fuse_on_gpu(False)
+    yield
+    torch._C._jit_set_texpr_fuser_enabled(fuser)
+    torch._C._jit_override_can_fuse_on_gpu(on_gpu)
+
+
+def fake(leaf):
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cuda")
+
+
+def build(spec, mode):
+    model = spec.scripted() if mode == "scripted" and spec.scripted else spec.build()
+    if spec.initialise is not None:
+        spec.initialise(model)
+    return torch.jit.script(model) if mode == "scripted" else model
+
+
+def found(spec, case, mode, precision):
+    """Dtype of every output, by name."""
+    drawn = inputs.draw(case, 0, 0)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        args, kwargs = pytree.tree_map(fake, (drawn.args, dict(drawn.kwargs)))
+        with torch.device("cuda"):
+            model = build(spec, mode)
+        for parameter in model.parameters() if isinstance(model, torch.nn.Module) else ():
+            parameter.requires_grad_(False)  # autograd would ask for CUDA's runtime
+        with cuda_autocast(AUTOCAST[precision]):
+            for _ in range(4 if mode == "scripted" else 1):  # TorchScript optimises during the first three
+                output = model(*args, **kwargs)
+    return {name: leaf.dtype for name, leaf in inputs.named_leaves(output, "output").items() if leaf is not None}
+
+
+def is_unseen(spec, case, precision):
+    """Whether an operation asks for a runtime that this torch was built without; asked of eager, as scripts cut it."""
+    if torch.backends.cuda.is_built():
+        return False
+    try:
+        found(spec, case, "eager", precision)
+    except RuntimeError as problem:
+        return NO_RUNTIME in str(problem)
+    return False
+
+
+def wanted(spec, case, leaf, precision):
+    """The contract's dtype of an output, None where it has none."""
+    word = spec.dtype_word(leaf, "cuda")
+    if word == "follows":
+        return AUTOCAST[precision] or torch.float32
+    if word == "input":
+        given = inputs.draw(case, 0, 0)
+        leaves = pytree.tree_leaves((given.args, dict(given.kwargs)))
+        return reduce(torch.promote_types, [x.dtype for x in leaves if inputs.is_rounded(x)])
+    return getattr(torch, word) if word else None
+
+
+def differences(spec, mode, precision):
+    """What is neither the contract's nor declared, as text; None where this torch cannot tell."""
+    declared = [e for e in spec.expectations if e.concerns(mode, precision, "cuda", torch.__version__)]
+    if any(e.outcome == "refuses" for e in declared):
+        return []
+    renamed = {e.tensor: getattr(torch, e.dtype) for e in declared if e.outcome == "dtype"}
+    said, seen = [], 0
+    for case in spec.cases:
+        try:
+            dtypes = found(spec, case, mode, precision)
+        except RuntimeError:
+            if is_unseen(spec, case, precision):
+                continue
+            raise
+        seen += 1
+        for leaf, dtype in dtypes.items():
+            want = renamed.get(leaf, wanted(spec, case, leaf, precision))
+            if want is not None and dtype != want:
+                said.append(f"{precision}, case {case.name}: {leaf} is {dtype}, want {want}")
+    return said if seen else None
+
+
+def check(spec, mode):
+    """Fail where a dtype is wrong; skip where no precision could be seen."""
+    said = {precision: differences(spec, mode, precision) for precision in AUTOCAST}
+    assert [text for texts in said.values() for text in texts or ()] == []
+    if None in said.values():
+        pytest.skip(f"this torch is {NO_RUNTIME}: {', '.join(p for p, texts in said.items() if texts is None)}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_eager_dtypes_are_the_contracts(name):
+    check(zoo.get_spec(name), "eager")
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in UNSCRIPTABLE])
+def test_scripted_dtypes_are_the_contracts_or_declared(name):
+    check(zoo.get_spec(name), "scripted")
+
+
+def lowered(case):
+    """The case with float16 for float32."""
+
+    def draw(generator):
+        call = case.draw(generator)
+        low = pytree.tree_map(lambda x: x.half() if inputs.is_rounded(x) else x, (call.args, dict(call.kwargs)))
+        return zoo.Call(*low)
+
+    return replace(case, inputs=draw)
+
+
+@pytest.mark.parametrize("name", [n for n in zoo.list_models() if "input" in zoo.get_spec(n)._dtype_words()])
+def test_low_inputs_come_out_low_but_where_the_docstring_says_float32(name):
+    spec = zoo.get_spec(name)
+    said = differences(replace(spec, cases=(lowered(spec.cases[0]),), expectations=()), "eager", "amp_fp16")
+    if said is None:
+        pytest.skip(f"this torch is {NO_RUNTIME}")
+    widened = [f": {leaf} is torch.float32, want torch.float16" for leaf in WIDENED.get(name, ())]
+    assert [text[text.index(": ") :] for text in said] == widened
+
+
+@pytest.mark.parametrize("operator", [exp._exp, sinh._sinh], ids=["exp_op", "sinh_op"])
+def test_an_operator_returns_what_its_fake_promises(operator):
+    """Compiled code trusts the fake; eager calls run the operator itself, with autocast still on."""
+    with FakeTensorMode(), cuda_autocast(torch.bfloat16):
+        x = torch.empty(4, dtype=torch.bfloat16, device="cuda")
+        assert {x.dtype for x in pytree.tree_leaves(operator._init_fn(x))} == {torch.bfloat16}
+
+
+def softmax_of_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x * y.half(), -1)
+
+
+@pytest.mark.parametrize("mode", ["eager", "scripted"])
+def test_a_contract_that_holds_only_on_the_cpu_is_seen(mode):
+    """The CPU's autocast leaves a softmax of halves be, CUDA's computes it in float32."""
+    halves = zoo.Case(name="halves", inputs=lambda _: (torch.ones(2, 2).half(), torch.ones(2, 2)))
+    spec = replace(
+        zoo.get_spec("merge"),
+        build=lambda: softmax_of_product,
+        cases=(halves,),
+        dtypes="float16",
+        reference=None,
+        expectations=(),
+    )
+    x, y = halves.draw(torch.Generator()).args
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert spec.build()(x, y).dtype == torch.float16
+    assert differences(spec, mode, "fp32") == []
+    assert differences(spec, mode, "amp_fp16") == ["amp_fp16, case halves: output is torch.float32, want torch.float16"]
+    with pytest.raises(AssertionError, match=r"output is torch\.float32"):
+        check(spec, mode)
+
+
+def test_a_declared_dtype_that_does_not_come_out_is_seen():
+    declared = zoo.get_spec("merge").expectations[0]
+    spec = replace(zoo.get_spec("square"), expectations=(replace(declared, modes=("eager",), dtype="float64"),))
+    assert differences(spec, "eager", "fp32") == []
+    assert len(differences(spec, "eager", "amp_bf16")) == len(spec.cases)

@@ -1,0 +1,49 @@
+"""A compiled custom Function whose forward ends in a cast that does nothing has zero gradients.
+
+`y.to(x.dtype)` returns y itself where the dtypes agree already. Dynamo returned both from its graph as if they were two
+tensors, and the gradient went to the wrong one, if forward also stored something on ctx. Nothing is said.
+
+Instead: cast only where the dtypes differ: `y if y.dtype == x.dtype else y.to(x.dtype)`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.probe import Probe, Seen
+
+SYMPTOM = "the gradient is zero"
+
+
+class Scaled(torch.autograd.Function):
+    """x times a number, in the dtype of x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return (x * factor).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.factor, None
+
+
+def observe(device: str) -> str:
+    def doubled(x: Tensor) -> Tensor:
+        result: Tensor = Scaled.apply(x, 2.0)  # type: ignore[no-untyped-call]
+        return result
+
+    x = torch.ones(3, device=device, requires_grad=True)
+    (gradient,) = torch.autograd.grad(torch.compile(doubled, backend="eager")(x), x, torch.ones_like(x))
+    return SYMPTOM if not gradient.any() else ""
+
+
+PROBE = Probe(
+    name="idle_cast_in_function",
+    summary="the gradient of a compiled Function that ends in a cast to the dtype it has",
+    issue="https://github.com/pytorch/pytorch/issues/180642",
+    symptom=SYMPTOM,
+    seen={"cpu": Seen(torch=">=2.11,<2.12", checked=("2.6.0", "2.8.0", "2.11.0", "2.13.0"))},
+    observe=observe,
+)
