@@ -187,6 +187,8 @@ class Run:
                 answer.tensors |= evaluation.differentiate_twice(eager, eager, question)
             evaluation.reset(eager, state)
         except RuntimeError as problem:
+            if is_out_of_memory(problem):
+                raise
             self.facts["no eager beside it"] = one_line(problem)
             return None
         return answer

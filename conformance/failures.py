@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
-REFUSALS = ("can't allocate memory", "not enough memory", "out of memory")
+REFUSALS = (
+    "can't allocate memory",  # the CPU allocator, in a plain RuntimeError
+    "not enough memory",
+    "out of memory",  # CUDA, its driver and Triton; TorchScript keeps the words and loses the type
+    "ALLOC_FAILED",  # cuBLAS, cuFFT, cuSOLVER, cuDNN
+    "ALLOCATION_FAILED",  # cuDNN 9
+)
+ADVICE = re.compile(r"(?<=CUDA error: )([^\n]*)\n.*| *Of the allocated memory .*", re.DOTALL)
 HEAD, TAIL = 120, 280  # TorchScript puts the cause at the end of a long traceback
+POISONED = "the fork server had touched CUDA before this cell left it, so CUDA refuses the cell"
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
-    """Whether memory was refused; the CPU allocator says so in a plain RuntimeError."""
+    """Whether memory was refused. Too little shared memory for a kernel is something else."""
     if isinstance(problem, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
     return isinstance(problem, RuntimeError) and any(text in str(problem) for text in REFUSALS)
 
 
 def one_line(problem: BaseException) -> str:
-    """The exception's text on one line, its middle left out where it runs on."""
-    text = " ".join(str(problem).split())
+    """The exception's text on one line, torch's advice cut off, its middle left out where it runs on."""
+    text = " ".join(ADVICE.sub(r"\1", str(problem)).split())
+    if "forked subprocess" in text and torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- known nowhere else
+        text = f"{POISONED}: {text}"
     return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]} … {text[-TAIL:]}"

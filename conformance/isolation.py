@@ -26,6 +26,7 @@ from typing import Any
 
 WAITING = "waiting for the machine"  # a phase that has no deadline and uses none up
 GRACE_SECONDS = 5.0  # for a child that has answered to leave
+LAST_SECONDS = 60.0  # for a killed one to be gone; a driver may hold it, with a kernel that runs on
 MAX_MESSAGE_BYTES = 256 * 2**20
 
 _running: set[int] = set()  # children of the fork server that are cells; any other is something a cell left
@@ -81,7 +82,7 @@ def run(target: str, task: dict[str, Any], *, deadline: float, method: str = "fo
     finally:
         _kill([*_descendants(pid), pid], group=pid)
         with _starting:  # starting a process polls the others, and an exit code can be read only once
-            process.join()
+            process.join(LAST_SECONDS)
             _running.discard(pid)
             if server not in (0, 1, os.getpid()):
                 _kill([p for p in _descendants(server) if not _is_running(p)])
@@ -135,7 +136,9 @@ def _listen(pipe: Connection, sentinel: int, deadline: float) -> tuple[str, Any,
 
 def _cause_of_death(exitcode: int | None, *, answered: bool) -> str:
     late = " after its answer" if answered else ""
-    if exitcode is None or exitcode >= 0:
+    if exitcode is None:
+        return f"killed{late}, and still there {LAST_SECONDS:g} s later: something in the system holds it"
+    if exitcode >= 0:
         return f"left with exit code {exitcode}{late or ' and no answer'}"
     name = signal.Signals(-exitcode).name
     hint = " (perhaps by the system, for want of memory)" if name == "SIGKILL" and not answered else ""

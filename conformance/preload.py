@@ -1,7 +1,7 @@
 """What the fork server imports before any cell: torch, the zoo and, where a cell compiles, the compiler.
 
 It only imports. A parent that has run one parallel region makes its forked children hang, so no op may
-run here, and nothing may touch an accelerator.
+run here; one that has asked the CUDA runtime a single question makes CUDA refuse them, so none may get there.
 """
 
 import contextlib
@@ -10,15 +10,11 @@ import gc
 import importlib
 import os
 import warnings
+from collections.abc import Iterator
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch does without it, and so do we
 
-import torch._dynamo
-import torch.fx.experimental.symbolic_shapes  # torch imports both when a gradient or a custom op first needs them
-
-import conformance.contest
-import conformance.reference  # noqa: F401
-from zoo import catalog
+import torch
 
 LATE = """
     torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.inductor
@@ -30,22 +26,54 @@ LATE = """
     torch.distributed.tensor.experimental torch.export._trace torch.utils._cpp_embed_headers
 """.split()  # what torch imports at the first compile of a process, so every cell would
 PR_SET_CHILD_SUBREAPER = 36
+RUNTIME, NVML_CHECK = "_cuda_getDeviceCount", "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+@contextlib.contextmanager
+def cuda_runtime_untouched() -> Iterator[None]:
+    """Let NVML say whether there are GPUs, since modules ask while they are imported; without NVML there are none.
+
+    Afterwards, and so in the children, the runtime itself is asked again.
+    """
+    library, check = torch._C, os.environ.get(NVML_CHECK)  # noqa: SLF001 -- through here go all questions of Python
+    runtime = getattr(library, RUNTIME, None)
+    if runtime is None:  # torch knows no CUDA
+        yield
+        return
+    os.environ[NVML_CHECK] = "1"
+    setattr(library, RUNTIME, lambda: 0)  # asked where NVML does not answer
+    try:
+        yield
+    finally:
+        setattr(library, RUNTIME, runtime)
+        del os.environ[NVML_CHECK]
+        if check is not None:
+            os.environ[NVML_CHECK] = check
+
 
 # What a dead cell leaves behind becomes a child of the fork server, where `isolation` finds it (Linux).
 with contextlib.suppress(OSError, AttributeError):
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
-if os.environ.get("CONFORMANCE_PRELOAD") == "compiler":
-    import torch._inductor.compile_fx  # noqa: F401
+with cuda_runtime_untouched():
+    import torch._dynamo
+    import torch.fx.experimental.symbolic_shapes  # torch imports both when a gradient or a custom op first needs them
 
-    for module in LATE:
-        with contextlib.suppress(ImportError):  # they differ between versions
-            importlib.import_module(module)
-    with contextlib.suppress(ImportError):
-        from torch._inductor import cpu_vec_isa
+    import conformance.contest
+    import conformance.reference  # noqa: F401
+    from zoo import catalog
 
-        cpu_vec_isa.valid_vec_isa_list()  # cached for the life of the process, and so for every child
+    if os.environ.get("CONFORMANCE_PRELOAD") == "compiler":
+        import torch._inductor.compile_fx
 
-catalog.list_models()
+        for module in LATE:
+            with contextlib.suppress(ImportError):  # they differ between versions
+                importlib.import_module(module)
+        with contextlib.suppress(ImportError):
+            from torch._inductor import cpu_vec_isa
+
+            cpu_vec_isa.valid_vec_isa_list()  # cached for the life of the process, and so for every child
+
+    catalog.list_models()
 gc.collect()
 gc.freeze()  # what is imported here stays, so no child need look through it

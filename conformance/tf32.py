@@ -41,7 +41,7 @@ def prove(precision: Precision, device: str) -> dict[str, str]:
 @torch.no_grad()
 def _product_rounds(device: str) -> bool:
     fine = torch.full((SIDE, SIDE), FINE, device=device)
-    return bool((fine @ torch.eye(SIDE, device=device) != FINE).any())
+    return _is_off(fine @ torch.eye(SIDE, device=device))
 
 
 @torch.no_grad()
@@ -49,4 +49,9 @@ def _convolution_rounds(device: str) -> bool:
     fine = torch.full((8, CHANNELS, 32, 32), FINE, device=device)
     identity = torch.zeros(CHANNELS, CHANNELS, 3, 3, device=device)
     identity[range(CHANNELS), range(CHANNELS), 1, 1] = 1.0
-    return bool((torch.nn.functional.conv2d(fine, identity, padding=1) != FINE).any())
+    return _is_off(torch.nn.functional.conv2d(fine, identity, padding=1))
+
+
+def _is_off(result: torch.Tensor) -> bool:
+    """By more than half of what TF32 drops: kernels that transform their operands miss the last bits in float32 too."""
+    return bool((result - FINE).abs().amax() > (FINE - 1) / 2)

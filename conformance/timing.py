@@ -118,21 +118,22 @@ class DeviceClock:
         self._host = HostClock()
         size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 64 * 2**20)
         self._flush = torch.empty(2 * size, dtype=torch.int8, device=device)
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._end.record()  # which is when it is made, and must not be between the two
 
     def sample(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
         self._flush.zero_()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
         def until_done() -> Any:
-            start.record()
+            self._start.record()
             result = call()
-            end.record()
-            torch.cuda.synchronize()  # of the whole device, so that no other stream hides work
+            self._end.record()
+            torch.cuda.synchronize()  # of the whole device, so that no other stream works on into the next sample
             return result
 
         torch.cuda.synchronize()
         seen, result = self._host.sample(until_done)
-        return Sample(start.elapsed_time(end) * 1e6, seen.host_ns, seen.delay_ns), result
+        return Sample(self._start.elapsed_time(self._end) * 1e6, seen.host_ns, seen.delay_ns), result
 
 
 def clock_for(device: str) -> Clock:

@@ -22,10 +22,10 @@ def peak_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
     """Count the most bytes that `fn(*args)` has allocated at one time, above what was there when it began.
 
     `fn` is called twice: first without being watched, so that a compiled callable is compiled, then for the
-    count. On the CPU each allocation counts with the bytes asked for, without padding; on CUDA the allocator's
-    own figures are read, which round up to 512 bytes, and its peak statistics are reset. Not seen is what
-    libraries allocate behind torch, and on the CPU that memory from before the call is freed. Objects in
-    reference cycles live until the end of the call, since a garbage collection might come at any time.
+    count. Each allocation counts with the bytes asked for, without padding; on CUDA the allocator's statistics
+    are read, and those of its peak reset. Not seen is what libraries allocate behind torch, and on the CPU that
+    memory from before the call is freed. Objects in reference cycles live until the end of the call, since a
+    garbage collection might come at any time.
 
     Args:
         fn: a module or function, plain, scripted or compiled.
@@ -43,14 +43,13 @@ def peak_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
     96
     """
     _warm(fn, args, "peak_bytes")
-    before = {device: torch.cuda.memory_allocated(device) for device in _cuda_devices()}
+    before = {device: _requested(device, "current") for device in _cuda_devices()}
     for device in before:
         torch.cuda.reset_peak_memory_stats(device)
     _, events = _watched(fn, args)
     peak, _ = _replayed(events)
-    if before:
-        peak["cuda"] = sum(torch.cuda.max_memory_allocated(device) - at_entry for device, at_entry in before.items())
-    return peak
+    peak["cuda"] = sum(_requested(device, "peak") - at_entry for device, at_entry in before.items())
+    return +peak
 
 
 def kept_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
@@ -65,8 +64,7 @@ def kept_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
         args: its arguments.
 
     Returns:
-        Bytes by device type; a device that holds nothing gives 0. On CUDA each allocation is rounded up to
-        512 bytes.
+        Bytes by device type; a device that holds nothing gives 0.
 
     Raises:
         TypeError: `fn` is not callable.
@@ -82,9 +80,10 @@ def kept_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
             storage = leaf.untyped_storage()
             alive.pop((storage.device.type, storage.data_ptr()), None)
+    on_cuda = _alive_on_cuda() if _cuda_devices() else {}
     kept: Counter[str] = Counter()
-    for (device, _), size in alive.items():
-        kept[device] += size
+    for (device, address), size in alive.items():
+        kept[device] += on_cuda.get(address, 0) if device == "cuda" else size
     return kept
 
 
@@ -92,12 +91,12 @@ def _warm(fn: Callable[..., Any], args: tuple[Any, ...], name: str) -> None:
     if not callable(fn):
         raise TypeError(f"{name}: fn must be callable, got {type(fn).__name__}")
     fn(*args)
+    gc.collect()  # what the call left behind must not be freed in the counted one
 
 
 def _watched(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, list[Any]]:
     """The result of a call, and its allocations and releases in the order of time."""
     collects = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         with profile(use_kineto=True, profile_memory=True) as watch:
@@ -137,3 +136,20 @@ def _replayed(events: list[Any]) -> tuple[Counter[str], dict[tuple[str, int], in
 
 def _cuda_devices() -> list[int]:
     return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+
+
+def _requested(device: int, which: str) -> int:
+    """Bytes asked for; those allocated depend on what lay in the cache, by up to 1 MiB an allocation."""
+    return int(torch.cuda.memory_stats(device)[f"requested_bytes.all.{which}"])
+
+
+def _alive_on_cuda() -> dict[int, int]:
+    """Bytes asked for by address; the profiler notes the blocks, which are larger."""
+    found = {}
+    for segment in torch.cuda.memory_snapshot():
+        address = segment["address"]
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                found[address] = block["requested_size"]
+            address += block["size"]
+    return found

@@ -1,0 +1,129 @@
+"""Faults of a device, told by their texts on the CPU: each is named in one line, and the cells beside it stay green."""
+
+import multiprocessing
+import os
+import re
+import signal
+
+import pytest
+import torch
+from test_cli import conformance
+
+from conformance import isolation
+from conformance.failures import is_out_of_memory, one_line
+
+ADVICE = """
+Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more.
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+"""
+SCRIPTED = """The following operation failed in the TorchScript interpreter.
+Traceback of TorchScript (most recent call last):
+  File "/somewhere/in/the/folders/of/a/user/with/a/long/name/nets.py", line 3, in forward
+    return self.table[index] + torch.empty([10_000_000_000_000], dtype=torch.uint8, device=index.device)
+                               ~~~~~~~~~~~ <--- HERE
+RuntimeError: """
+FULL = (
+    "CUDA out of memory. Tried to allocate 9.09 TiB. GPU 0 has a total capacity of 139.80 GiB of which 138.20 GiB is "
+    "free. Including non-PyTorch memory, this process has 1.60 GiB memory in use. 125.82 GiB allowed;"
+)
+REMEDY = (
+    " Of the allocated memory 1.00 GiB is allocated by PyTorch, and 24.00 MiB is reserved by PyTorch but unallocated. "
+    "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+    "avoid fragmentation.  See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html)"
+)
+ASSERTED = "CUDA error: device-side assert triggered"
+NETS = f"""
+import torch
+from conformance import Prepared, register_mode
+from zoo import Case, Spec
+
+FAULTS = {{
+    "memory": torch.cuda.OutOfMemoryError({FULL + REMEDY!r}),
+    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    "asserting": getattr(torch, "AcceleratorError", RuntimeError)({ASSERTED + ADVICE!r}),
+}}
+
+def raising(problem):
+    def call(*args):
+        raise problem
+    return lambda model: Prepared(call, dict)
+
+for name, problem in FAULTS.items():
+    register_mode(name, raising(problem))
+
+def doubling(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+SPEC = Spec(
+    name="doubling",
+    summary="twice its argument",
+    source="a test",
+    build=lambda: doubling,
+    cases=(Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g),)),),
+    dtypes="input",
+)
+"""
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        MemoryError(),
+        torch.cuda.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("CUDA error: out of memory" + ADVICE),
+        RuntimeError("CUDA driver error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError(SCRIPTED + FULL),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_memory_refused_in_every_form(problem):
+    assert is_out_of_memory(problem)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        RuntimeError("out of resource: shared memory, Required: 262144, Hardware limit: 232448."),
+        RuntimeError(ASSERTED + ADVICE),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        ValueError("the last batch is out of memory order"),
+    ],
+)
+def test_what_is_no_want_of_memory(problem):
+    assert not is_out_of_memory(problem)
+
+
+def test_the_advice_is_cut_off():
+    assert one_line(RuntimeError(ASSERTED + ADVICE)) == ASSERTED
+    assert one_line(RuntimeError(SCRIPTED + ASSERTED + ADVICE)).endswith(f"<--- HERE RuntimeError: {ASSERTED}")
+    assert one_line(torch.cuda.OutOfMemoryError(FULL + REMEDY)) == FULL
+    assert one_line(RuntimeError(SCRIPTED + FULL + REMEDY)).endswith(f"<--- HERE RuntimeError: {FULL}")
+
+
+def test_a_fault_in_one_cell_leaves_its_neighbours_green(tmp_path):
+    (tmp_path / "nets.py").write_text(NETS)
+    code, output = conformance(tmp_path, "run", "nets.py", "--precision=fp32", "--device=cpu", "--no-speed", "-n", "1")
+    assert code == 1, output
+    reds = dict(re.findall(r"✗ doubling\[(\w+)-fp32-cpu\] +(.+)", output))
+    assert reds["memory"].split(maxsplit=1)[0] == "OOM"
+    assert "in phase call: CUDA out of memory. Tried to allocate 9.09 TiB" in reds["memory"]
+    assert reds["cublas"].split(maxsplit=1)[0] == "OOM"
+    assert re.fullmatch(r"ERROR +in phase call: \w+: CUDA error: device-side assert triggered", reds["asserting"])
+    assert "6 cells: 3 pass" in output
+
+
+def test_a_dead_process_that_the_system_holds_does_not_hold_the_run(monkeypatch):
+    """As one that a driver keeps until its kernel ends. Here nobody kills it, which looks the same."""
+    monkeypatch.setattr(isolation, "_kill", lambda *_, **__: None)
+    monkeypatch.setattr(isolation, "LAST_SECONDS", 0.5)
+    ending = isolation.run("test_isolation:hang", {}, deadline=2.0)
+    for child in multiprocessing.active_children():
+        os.kill(child.pid, signal.SIGKILL)
+    assert (ending.kind, ending.message) == ("timed out", "no answer within 2 s")
+    assert ending.seconds < 30.0
