@@ -88,9 +88,9 @@ def _commands(folder: Path, device: str, models: list[str]) -> dict[str, list[st
     board = [sys.executable, str(ROOT / "benchmarks" / "checkerboard.py"), "--device", device]
     small = ["--size", "32", "--steps", "10"] if device == "cpu" else []
     graphed = ["--mode", "eager", *(["--mode", "graphed"] if device == "cuda" else [])]
-    gpu_tests = ["pytest", "-q", "-n", "4", "-p", "no:cacheprovider", "tests/conformance/test_cuda.py"]
+    gpu_tests = [f"tests/conformance/test_cuda{part}.py" for part in ("", "_matrix")]
     return {
-        "tests": [*python, *gpu_tests],
+        "tests": [*python, "pytest", "-q", "-n", "4", "-p", "no:cacheprovider", *gpu_tests],
         "probes": [*python, "conformance", "probes", "--device", device],
         "matrix": stored("matrix", "run", *models),
         "graphs": stored("graphs", "run", *models, *graphed, "--precision", "fp32", "--precision", "amp_bf16"),

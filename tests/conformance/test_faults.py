@@ -10,6 +10,7 @@ import torch
 from test_cli import conformance
 
 from conformance import isolation
+from conformance.cell import leave_room
 from conformance.failures import is_out_of_memory, one_line
 
 ADVICE = """
@@ -127,3 +128,16 @@ def test_a_dead_process_that_the_system_holds_does_not_hold_the_run(monkeypatch)
         os.kill(child.pid, signal.SIGKILL)
     assert (ending.kind, ending.message) == ("timed out", "no answer within 2 s")
     assert ending.seconds < 30.0
+
+
+@pytest.mark.parametrize(("workers", "share"), [(None, 0.9), ("1", 0.9), ("9", 0.1)])
+def test_each_of_several_processes_keeps_to_its_share_of_the_gpu(monkeypatch, workers, share):
+    told = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", told.append)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
+    if workers:
+        monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", workers)
+    leave_room("cpu")
+    assert told == []
+    leave_room("cuda")
+    assert told == pytest.approx([share])

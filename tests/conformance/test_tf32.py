@@ -3,14 +3,17 @@
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from conformance import evaluation, reference, tf32
 from conformance.axes import PRECISIONS, NotProvenError
+from conformance.entrant import Entrant
 from conformance.inputs import seeded
 from conformance.probes import Rounding
+from conformance.records import Cell
 from conformance.sources import Home
 
 FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
@@ -150,3 +153,12 @@ def test_the_switch_is_on_for_tf32_alone():
 def test_a_training_is_told_fp32():
     assert TF32.for_training == "fp32"
     assert evaluation.Question(None, None, {}, (), precision=TF32).precision.for_training == "fp32"
+
+
+def test_each_timed_call_on_cuda_has_its_own_switch(monkeypatch):
+    done = []
+    monkeypatch.setattr(tf32, "switch", lambda precision: done.append(precision.name))
+    for put_back in (None, lambda: done.append("put back")):
+        run = SimpleNamespace(cell=Cell("net", "eager", "tf32", "cuda"), precision=TF32)
+        Entrant._before(SimpleNamespace(run=run, _put_back=lambda put_back=put_back: put_back))()
+    assert done == ["tf32", "tf32", "put back"]
