@@ -1,0 +1,69 @@
+"""The one command for a GPU: steps in order, each once, one that is interrupted again."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+NOTE = "import sys; open(sys.argv[1], 'a').write('x'); print('noted'); sys.exit(int(sys.argv[2]))"
+WAIT_ONCE = """
+import pathlib, sys, time
+begun = pathlib.Path(sys.argv[1])
+if not begun.exists():
+    begun.write_text("x")
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(name="gpu_run")
+def _gpu_run(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    module = importlib.import_module("gpu_run")
+    monkeypatch.setattr(module, "GRACE", 0.5)
+    return module
+
+
+@pytest.fixture(name="call")
+def _call(gpu_run, monkeypatch, tmp_path, capsys):
+    """Call the command for so many seconds: exit code, steps by name and what was printed."""
+    python = [sys.executable, "-c"]
+    commands = {
+        "first": [*python, NOTE, str(tmp_path / "first"), "0"],
+        "slow": [*python, WAIT_ONCE, str(tmp_path / "begun")],
+        "red": [*python, NOTE, str(tmp_path / "red"), "1"],
+    }
+    monkeypatch.setattr(gpu_run, "_commands", lambda *_: commands)
+
+    def call(seconds):
+        monkeypatch.setattr(sys, "argv", ["gpu_run.py", str(tmp_path / "results"), "--seconds", str(seconds)])
+        code = gpu_run.main()
+        steps = json.loads((tmp_path / "results" / "steps.json").read_text())
+        return code, {step["name"]: step["code"] for step in steps}, capsys.readouterr().out
+
+    return call
+
+
+def test_a_second_call_does_what_the_first_had_no_time_for(call, tmp_path):
+    code, steps, printed = call(3)
+    assert (code, steps) == (1, {"first": 0, "slow": None})
+    assert "slow   unfinished" in printed
+    code, steps, printed = call(60)
+    assert (code, steps) == (1, {"first": 0, "slow": 0, "red": 1})
+    assert (tmp_path / "first").read_text() == "x"  # done once
+    assert "━━ first ━━\n\nnoted" in printed
+    assert "red    exit code 1" in printed
+    assert (tmp_path / "results" / "tables.txt").read_text() in printed
+
+
+def test_the_commands_resume_the_run_that_was_begun(gpu_run, tmp_path):
+    fresh = gpu_run._commands(tmp_path, "cuda", ["merge"])
+    assert list(fresh) == ["tests", "probes", "matrix", "graphs", "checkerboard", "claims", "bench"]
+    assert fresh["matrix"][3:] == ["run", "merge", "--device", "cuda", "--store", str(tmp_path / "matrix")]
+    assert "graphed" in fresh["graphs"]
+    begun = tmp_path / "matrix" / "runs" / "20260101-000000-abcd"
+    begun.mkdir(parents=True)
+    assert gpu_run._commands(tmp_path, "cuda", ["merge"])["matrix"][3:] == ["run", "--resume", str(begun)]
+    assert "graphed" not in gpu_run._commands(tmp_path, "cpu", [])["graphs"]
