@@ -47,7 +47,7 @@ def _plan(task: dict[str, Any]) -> dict[str, Any]:
     devices = choose("device", DEVICES, tuple(task["devices"]))
     _check_devices("mode", MODES, task["modes"], devices)
     _check_devices("precision", PRECISIONS, task["precisions"], devices)
-    absent = {device: _absence(device) for device in devices}
+    absent = {device: absence(device) for device in devices}
     for device in task["devices"]:
         if absent[device]:
             raise UsageError(f"device {device!r} was asked for, but {absent[device]}")
@@ -60,7 +60,7 @@ def _plan(task: dict[str, Any]) -> dict[str, Any]:
                     expect = [
                         asdict(e) for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)
                     ]
-                    skip = absent[device] or _absence(device, precision)
+                    skip = absent[device] or absence(device, precision)
                     cells.append({**vars(cell), "skip": skip, "expect": expect})
     return {
         "format": FORMAT,
@@ -106,7 +106,7 @@ def _check_devices(
             raise UsageError(f"{axis} {name!r} exists on {where} only, and this run is on {chosen}")
 
 
-def _absence(device: str, precision: str = "fp32") -> str:
+def absence(device: str, precision: str = "fp32") -> str:
     """Why a precision cannot be had on a device, or the device itself; "" where it can."""
     if device == "cuda" and not torch.cuda.is_available():
         return "torch sees no CUDA device"

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from conformance import plan, sources
-from conformance.axes import UsageError
+from conformance.axes import DEVICES, UsageError
+from conformance.records import Cell
 from conformance.sources import Home
 from zoo import catalog
 from zoo.case import SpecError
@@ -25,12 +26,12 @@ def make(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, 
     enter_phase("plan")
     try:
         known = list(_claims(task["sources"]))
-        published = [_published(*one) for one in known]
+        published = [on_device for one in known for on_device in _published(*one)]
         named = [*task["sources"], *_sources(known)]  # a source may register a mode
         whole = plan.make({**task, "sources": named, **_axes(known), "devices": []}, enter_phase)
+        return whole if "usage" in whole else _at_sizes(whole, published)
     except (UsageError, SpecError) as problem:
         return {"usage": str(problem)}
-    return whole if "usage" in whole else _at_sizes(whole, published)
 
 
 def _claims(asked: list[str]) -> Iterator[Known]:
@@ -50,8 +51,8 @@ def _claims(asked: list[str]) -> Iterator[Known]:
             seen.add((spec.name, home))
 
 
-def _published(spec: Spec, home: Home, claim: Claim) -> dict[str, Any]:
-    """The claim with everything that its spec knows better.
+def _published(spec: Spec, home: Home, claim: Claim) -> list[dict[str, Any]]:
+    """The claim with everything that its spec knows better, for its device, or for each that is here.
 
     Raises:
         SpecError: variant or baseline cannot be had at its sizes.
@@ -66,14 +67,9 @@ def _published(spec: Spec, home: Home, claim: Claim) -> dict[str, Any]:
             spec.at(size), baseline.at(size)
     except (catalog.UnknownModelError, SpecError) as problem:
         raise SpecError(f"{where}: {problem}") from problem
-    return {
-        **vars(claim),
-        "model": spec.name,
-        "knob": spec.scale.knob,
-        "sizes": sizes,
-        "baseline": baseline.name,
-        "device": claim.device or "cpu",
-    }
+    told = {"model": spec.name, "knob": spec.scale.knob, "sizes": sizes, "baseline": baseline.name}
+    devices = [claim.device] if claim.device else [device for device in DEVICES if not plan.absence(device)]
+    return [{**vars(claim), **told, "device": device} for device in devices]
 
 
 def _sources(known: list[Known]) -> list[str]:
@@ -95,7 +91,11 @@ def _axes(known: list[Known]) -> dict[str, list[str]]:
 
 
 def _at_sizes(whole: dict[str, Any], published: list[dict[str, Any]]) -> dict[str, Any]:
-    """The cells that the claims compare, out of a plan of their models at no size."""
+    """The cells that the claims compare, out of a plan of their models at no size.
+
+    Raises:
+        UsageError: a claim names no device, and one that is here lacks its mode or precision.
+    """
     axes = ("model", "mode", "precision", "device")
     planned = {tuple(cell[axis] for axis in axes): cell for cell in whole["cells"]}
     cells: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -104,6 +104,10 @@ def _at_sizes(whole: dict[str, Any], published: list[dict[str, Any]]) -> dict[st
             (claim["baseline"], claim["baseline_mode"], claim["baseline_precision"], claim["device"]),
             (claim["model"], claim["mode"], claim["precision"], claim["device"]),
         )
+        for side in sides:
+            if side not in planned:
+                cell = Cell(*side).id
+                raise UsageError(f"{claim['model']}: claim {claim['text']!r}: there is no {cell}; name a device")
         for size in claim["sizes"]:
             for side in sides:
                 name = f"{side[0]}@{size}"

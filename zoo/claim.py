@@ -23,7 +23,7 @@ class Claim:
         sizes: at which to measure both, on this spec's scale; empty for all of the scale.
         mode, precision: in which the gain shows.
         baseline_mode, baseline_precision: those of the baseline.
-        device: "cuda" for a claim that nothing else can test.
+        device: "cuda" for a claim that nothing else can test; "" for one to be tested on each device that is there.
 
     >>> Claim(text="two times faster", source="a post", factor=2.0, quantity="forward", baseline="merge").device
     ''

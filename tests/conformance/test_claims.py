@@ -250,6 +250,20 @@ def test_a_plan_holds_each_cell_that_a_claim_compares_once(tmp_path):
     assert found["models"] == {name: {"module": "", "file": str(path)} for name in ("many@64", "few@64")}
 
 
+def test_a_claim_that_names_no_device_is_tested_on_each_that_is_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    path = tmp_path / "nets.py"
+    path.write_text(SPECS + "FEW = spec('few', repeated(2), claims=(claim('t', 2.0, baseline='merge', sizes=(16,)),))")
+    assert [claim["device"] for claim in planned(str(path))["claims"]] == ["cpu", "cuda"]
+
+
+def test_a_claim_about_what_a_device_lacks_is_refused(tmp_path):
+    path = tmp_path / "nets.py"
+    path.write_text(SPECS + "FEW = spec('few', repeated(2), claims=(claim('t', 2.0, baseline='few', mode='graphed'),))")
+    assert planned(str(path))["usage"] == "few: claim 't': there is no few[graphed-fp32-cpu]; name a device"
+
+
 def test_a_baseline_may_live_elsewhere_in_the_zoo(tmp_path):
     path = tmp_path / "nets.py"
     path.write_text(SPECS + "FEW = spec('few', repeated(2), claims=(claim('t', 2.0, baseline='merge', sizes=(16,)),))")
