@@ -1,0 +1,85 @@
+"""The code for CUDA, run on a GPU that is none: judged, timed and counted. What CUDA computes is for test_cuda.py."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from test_cli import conformance, run_folder
+
+from conformance import speed, store
+
+ROOT = Path(__file__).resolve().parents[2]
+NETS = """
+import torch
+from torch import nn
+from zoo import Case, Spec
+
+class Switching(nn.Linear):
+    def forward(self, x):
+        torch.backends.cuda.matmul.allow_tf32 = True
+        return super().forward(x)
+
+def spec(name, build):
+    case = Case(name="typical", inputs=lambda g: (torch.randn(64, 64, generator=g),))
+    return Spec(name=name, summary=name, source="a test", build=build, cases=(case,), dtypes="follows")
+
+"""
+NET = NETS + 'NET = spec("net", lambda: nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)))'
+SWITCHING = NETS + 'SWITCHING = spec("switching", lambda: Switching(64, 64))'
+
+
+def on_the_stand_in(folder, *arguments):
+    path = [str(ROOT / "tests" / "conformance" / "stand_in"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return conformance(folder, *arguments, "--device=cuda", "-n", "1", PYTHONPATH=os.pathsep.join(path))
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory):
+    """A run of one net in two modes and all precisions of CUDA, with speeds: exit code, output, contents."""
+    folder = tmp_path_factory.mktemp("matrix")
+    (folder / "nets.py").write_text(NET)
+    code, output = on_the_stand_in(folder, "run", "nets.py", "--mode=eager", "--mode=scripted")
+    return code, output, store.read(run_folder(output))
+
+
+def test_a_matrix_on_cuda_is_judged_in_all_its_precisions(matrix):
+    code, output, contents = matrix
+    assert code == 0, output
+    assert "Stand-in GPU" in output
+    assert {name: verdict.status for name, verdict in contents.verdicts.items()} == {
+        f"net[{mode}-{precision}-cuda]": "PASS"
+        for mode in ("eager", "scripted")
+        for precision in ("fp32", "tf32", "amp_fp16", "amp_bf16")
+    }
+
+
+def test_every_cell_on_cuda_says_whether_tf32_was_on(matrix):
+    facts = {name: verdict.observation.facts["tf32"] for name, verdict in matrix[2].verdicts.items()}
+    assert {name for name, tf32 in facts.items() if tf32 == "on"} == {"net[eager-tf32-cuda]", "net[scripted-tf32-cuda]"}
+    assert set(facts.values()) == {"on", "off"}
+
+
+def test_every_green_cell_on_cuda_is_timed(matrix):
+    """By the events of the stand-in; a busy machine may leave a cell without a figure, for that reason alone."""
+    found = speed.speeds(matrix[2])
+    assert found.keys() == matrix[2].verdicts.keys()
+    reasons = {found[name].reason for name in found if found[name].seconds is None}
+    assert all(reason.startswith(("too noisy", "control failed", "no steady state")) for reason in reasons), reasons
+
+
+def test_a_model_that_allows_tf32_by_itself_is_void(tmp_path):
+    (tmp_path / "nets.py").write_text(SWITCHING)
+    code, output = on_the_stand_in(tmp_path, "run", "nets.py", "--mode=eager", "--precision=fp32", "--no-speed")
+    assert code == 1
+    assert re.search(r"switching\[eager-fp32-cuda\]  VOID  .*matrix products are rounded to TF32", output), output
+
+
+def test_bytes_and_shares_of_the_ceilings_are_taken_on_cuda(tmp_path):
+    axes = ("--mode=eager", "--precision=fp32", "--precision=tf32")
+    code, output = on_the_stand_in(tmp_path, "bench", "mlp@64", *axes)
+    assert code == 0, output
+    answers = store.read(run_folder(output)).answers
+    assert set(answers["ceilings cuda"]["flop_rates"]) == {"fp32", "tf32"}
+    assert answers["footprint mlp@64[eager-tf32-cuda]"]["saved"] == 16_384
+    assert answers["compile mlp@64[eager-tf32-cuda]"]["cold"]["first_gradient"] > 0
