@@ -83,7 +83,7 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
     cells = [c for c in contents.plan["cells"] if cell_id(c) in selected]
     verdicts = {name: contents.verdicts.get(name, Verdict(name, "NOTRUN", short="not run")) for name in selected}
     devices = dict.fromkeys(c["device"] for c in cells)
-    speeds = known_speeds(contents)
+    speeds = known_speeds(contents) if contents.plan["measure"] else {}
     notes: dict[tuple[str, str, str], int] = {}
     parts = [header(contents.plan)]
     for device in devices:

@@ -130,6 +130,15 @@ def test_what_one_process_could_not_measure_has_no_figure():
 SAME, SLOWER = Ratio(1.0, 0.99, 1.01, 100), Ratio(0.91, 0.9, 0.92, 100)
 
 
+@pytest.mark.parametrize(("measure", "said"), [("speed", True), ("", False)])
+def test_only_who_asked_for_speeds_is_told_that_there_are_none(tmp_path, measure, said):
+    told = verdicts(eager_fp32="FAIL")
+    environment = dict.fromkeys(("torch", "python", "threads_per_cell", "cpu", "cpu_capability"), "") | {"gpus": []}
+    whole = {**plan(), "measure": measure, "seed": 0, "environment": environment}
+    text = table.render(Contents(whole, tuple(told), told), folder=tmp_path)
+    assert ("no speed, no baseline" in text) is said
+
+
 def test_the_meter_passes_its_own_trial():
     check_controls(twin=SAME, burdened=SLOWER)
     check_controls(twin=Ratio(1.0, 0.9, 1.1, 100), burdened=SLOWER)  # too noisy to say is no false alarm
