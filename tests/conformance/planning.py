@@ -1,6 +1,7 @@
-"""Plans and judges cells of a file of specs beside the tests, as `conformance run` does."""
+"""Plans and judges cells of a file of specs beside the tests, as `conformance run` does; finds the benchmarks."""
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import select
@@ -14,6 +15,18 @@ from conformance.execution import Execution
 from conformance.records import Verdict
 
 FOLDER = Path(__file__).parent.parent
+
+
+def benchmark(name):
+    """Import a module of benchmarks/; what it does to the path and the environment is undone."""
+    path, environment = list(sys.path), dict(os.environ)
+    sys.path.insert(0, str(FOLDER.parent / "benchmarks"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path[:] = path
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 @cache

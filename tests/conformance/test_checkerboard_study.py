@@ -1,42 +1,27 @@
 """The study of the checkerboard: what is done, in which order, what is kept, and what the table says."""
 
 import contextlib
-import importlib
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from planning import benchmark
 from torch.utils.flop_counter import FlopCounterMode
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SETTING = {"device": "cpu", "size": 8, "steps": 4, "torch": "2.13.0", "machine": "a machine"}
 TRAINED = {"first": 0.5, "rest": 0.02, "loss": 0.25, "skipped": 1, "peak": 2_500_000, "flops": 8_000_000_000}
 RATIO = {"middle": 2.0, "low": 1.9, "high": 2.1, "pairs": 20, "clean": 1.0, "processes": 1}
 COMPARED = {"ratio": RATIO, "seconds": 0.1, "eager_seconds": 0.2}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _path():
-    """The study's modules find each other beside their script."""
-    before = list(sys.path)
-    sys.path.insert(0, str(FOLDER))
-    yield
-    sys.path[:] = before
-
-
 @pytest.fixture(name="study")
-def _study(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", "")
-    monkeypatch.setenv("CONFORMANCE_PRELOAD", "")
-    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    return importlib.import_module("checkerboard")
+def _study():
+    return benchmark("checkerboard")
 
 
 @pytest.fixture(name="trial")
 def _trial():
-    return importlib.import_module("checkerboard_trial")
+    return benchmark("checkerboard_trial")
 
 
 def names(study, results, device="cpu"):

@@ -1,13 +1,11 @@
 """The one command for a GPU: steps in order, each once, one that is interrupted again."""
 
-import importlib
 import json
 import sys
-from pathlib import Path
 
 import pytest
+from planning import benchmark
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 NOTE = "import sys; open(sys.argv[1], 'a').write('x'); print('noted'); sys.exit(int(sys.argv[2]))"
 WAIT_ONCE = """
 import pathlib, sys, time
@@ -20,8 +18,7 @@ if not begun.exists():
 
 @pytest.fixture(name="gpu_run")
 def _gpu_run(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    module = importlib.import_module("gpu_run")
+    module = benchmark("gpu_run")
     monkeypatch.setattr(module, "GRACE", 0.5)
     return module
 

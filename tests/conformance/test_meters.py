@@ -1,31 +1,19 @@
 """The study of meters: how readings become verdicts, and counts become bounds."""
 
 import importlib
-import sys
-from pathlib import Path
 
 import pytest
-
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _path():
-    """The study's modules find each other beside their script."""
-    before = list(sys.path)
-    sys.path.insert(0, str(FOLDER))
-    yield
-    sys.path[:] = before
+from planning import benchmark
 
 
 @pytest.fixture(name="meters")
 def _meters():
-    return importlib.import_module("meters")
+    return benchmark("meters")
 
 
 @pytest.fixture(name="rivals")
 def _rivals():
-    return importlib.import_module("meter_rivals")
+    return benchmark("meter_rivals")
 
 
 def rival(word):

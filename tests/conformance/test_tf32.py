@@ -1,12 +1,10 @@
 """TF32: the budgets of its cells, tried with products whose operands are rounded here, and the proof of the switch."""
 
-import importlib
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from planning import benchmark
 
 from conformance import evaluation, reference, tf32
 from conformance.axes import PRECISIONS, NotProvenError
@@ -17,17 +15,12 @@ from conformance.records import Cell
 from conformance.sources import Home
 
 FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def device():
     """The study whose device rounds here."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        return importlib.import_module("tf32_device")
-    finally:
-        sys.path.remove(str(FOLDER))
+    return benchmark("tf32_device")
 
 
 @pytest.fixture(scope="module")
