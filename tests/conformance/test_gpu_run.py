@@ -55,6 +55,15 @@ def test_a_second_call_does_what_the_first_had_no_time_for(call, tmp_path):
     assert (tmp_path / "results" / "tables.txt").read_text() in printed
 
 
+def test_what_starts_over_when_interrupted_is_begun_first_or_not_at_all(call, gpu_run, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_run, "WHOLE", {"first": 1000.0, "slow": 1000.0})
+    _, steps, _ = call(3)
+    assert steps == {"first": 0, "slow": None, "red": 1}
+    assert not (tmp_path / "begun").exists()
+    call(3)
+    assert (tmp_path / "begun").exists()
+
+
 def test_the_commands_resume_the_run_that_was_begun(gpu_run, tmp_path):
     fresh = gpu_run._commands(tmp_path, "cuda", ["merge"])
     assert list(fresh) == ["tests", "probes", "matrix", "graphs", "checkerboard", "claims", "bench"]
