@@ -92,8 +92,9 @@ def _commands(folder: Path, device: str, models: list[str]) -> dict[str, list[st
     small = ["--size", "32", "--steps", "10"] if device == "cpu" else []
     graphed = ["--mode", "eager", *(["--mode", "graphed"] if device == "cuda" else [])]
     gpu_tests = [f"tests/conformance/test_cuda{part}.py" for part in ("", "_matrix")]
+    quiet = ["-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default"]  # warnings of that machine's own plugins
     return {
-        "tests": [*python, "pytest", "-q", "-n", "4", "-p", "no:cacheprovider", *gpu_tests],
+        "tests": [*python, "pytest", *quiet, "-n", "4", *gpu_tests],
         "probes": [*python, "conformance", "probes", "--device", device],
         "matrix": stored("matrix", "run", *models),
         "graphs": stored("graphs", "run", *models, *graphed, "--precision", "fp32", "--precision", "amp_bf16"),
