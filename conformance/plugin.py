@@ -1,4 +1,4 @@
-"""The pytest plugin: a run folder's plan is collected like a test file, one item per cell.
+"""The pytest plugin: a run folder's plan is collected like a test file, a scope per model, an item per cell.
 
 Inert without `--conformance-run`, and light: torch is imported only in the cells' own processes.
 """
@@ -43,17 +43,31 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 class PlanFile(pytest.File):
-    """The plan; its items are the cells still without a verdict."""
+    """The plan; its cells without a verdict, by model."""
+
+    def collect(self) -> Iterable[pytest.Collector]:
+        """One scope for each model with cells to judge."""
+        contents = store.read(self.path.parent)
+        self.config.stash[EXECUTION] = Execution(contents.plan, self.path.parent / store.REFERENCES)
+        missing, models = set(contents.missing), dict[str, list[dict[str, Any]]]()
+        for planned in contents.plan["cells"]:
+            if store.cell_id(planned) in missing:
+                models.setdefault(planned["model"], []).append(planned)
+        for model, cells in models.items():
+            yield ModelScope.from_parent(self, name=model, cells=cells)
+
+
+class ModelScope(pytest.Collector):
+    """One model: xdist keeps a scope on one worker, and its cells share the model's reference."""
+
+    def __init__(self, *, cells: list[dict[str, Any]], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._cells = cells
 
     def collect(self) -> Iterable[pytest.Item]:
         """One item per cell to judge."""
-        contents = store.read(self.path.parent)
-        self.config.stash[EXECUTION] = Execution(contents.plan, self.path.parent / store.REFERENCES)
-        missing = set(contents.missing)
-        for planned in contents.plan["cells"]:
-            name = store.cell_id(planned)
-            if name in missing:
-                yield CellItem.from_parent(self, name=name, planned=planned)
+        for planned in self._cells:
+            yield CellItem.from_parent(self, name=store.cell_id(planned), planned=planned)
 
 
 class RedError(Exception):
@@ -66,8 +80,6 @@ class CellItem(pytest.Item):
     def __init__(self, *, planned: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.planned = planned
-        group = planned["model"].replace("@", " at ")  # xdist reads what follows the last @ as the group
-        self.add_marker(pytest.mark.xdist_group(group))  # its cells share the model's reference
 
     def runtest(self) -> None:
         """Judge the cell in its own process."""
@@ -104,8 +116,7 @@ class Keeper:
 
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:  # noqa: ARG002
         """The same, where xdist's workers collect."""
-        items = [name.partition("::")[2] for name in ids]
-        self._note_selection([name[: name.rindex("]") + 1] for name in items])  # xdist puts the group behind
+        self._note_selection([name.rpartition("::")[2] for name in ids])
 
     def _note_selection(self, names: list[str]) -> None:
         contents = store.read(self._folder)

@@ -129,7 +129,7 @@ def _pytest_arguments(options: argparse.Namespace, contents: store.Contents, fol
     arguments += ["-qq", "--no-header", "--tb=short", "-p", PLUGIN, "-p", "no:cacheprovider", "-p", "no:doctest"]
     arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     if workers not in ("0", "1"):
-        arguments += ["-n", workers, "--dist=loadgroup"]
+        arguments += ["-n", workers, "--dist=loadscope"]
     if options.expression:
         arguments += ["-k", options.expression]
     return arguments + (["-x"] if options.first else [])

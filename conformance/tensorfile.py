@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ KEY = "$tensor"
 
 
 def save(path: Path, tree: Any) -> None:
-    """Write a tree of dicts, lists, numbers, text, None and CPU tensors."""
+    """Write a tree of dicts, lists, numbers, text, None and CPU tensors, at once or not at all."""
     blobs: list[torch.Tensor] = []
     header = json.dumps(_without_tensors(tree, blobs)).encode()
-    with path.open("wb") as file:
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    with unfinished.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for blob in blobs:
             size = blob.numel() * blob.element_size()
             file.write(ctypes.string_at(blob.data_ptr(), size) if size else b"")
+    unfinished.replace(path)
 
 
 def load(path: Path) -> Any:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from conformance import store
+
 GREEN = """
 import torch
 from zoo import Case, Spec
@@ -69,6 +71,19 @@ def test_a_run_is_stored_whole_and_shown_again(green):
     assert code == 0
     assert re.search(r"doubling +fp32 +✓ \d", shown)
     assert "2 cells: 2 pass" in shown
+
+
+def test_one_worker_judges_all_cells_of_a_model(tmp_path):
+    """So that its reference is made once; two workers would write it under each other's hands."""
+    (tmp_path / "nets.py").write_text(GREEN)
+    axes = ("--mode=eager", "--mode=scripted", "--device=cpu", "--no-speed")
+    code, output = conformance(tmp_path, "run", "nets.py", *axes, "-n", "2")
+    assert code in (0, 1), output
+    made = {}
+    for cell, verdict in store.read(run_folder(output)).verdicts.items():
+        made.setdefault(cell.partition("[")[0], set()).add(verdict.observation.seconds["reference"])
+    assert {name: len(seconds) for name, seconds in made.items()} == {"doubling": 1, "halving": 1}
+    assert 0.0 not in set().union(*made.values())
 
 
 def test_a_killed_run_is_red_until_it_is_resumed(green):
