@@ -47,10 +47,9 @@ def _plan(task: dict[str, Any]) -> dict[str, Any]:
     devices = choose("device", DEVICES, tuple(task["devices"]))
     _check_devices("mode", MODES, task["modes"], devices)
     _check_devices("precision", PRECISIONS, task["precisions"], devices)
-    absent = {device: absence(device) for device in devices}
     for device in task["devices"]:
-        if absent[device]:
-            raise UsageError(f"device {device!r} was asked for, but {absent[device]}")
+        check_present(device)
+    skip = {(d, p): absence(d, p) for d in devices for p in precisions if exists(PRECISIONS[p], d)}
     cells = []
     for spec, _ in found:
         for device in devices:
@@ -60,8 +59,7 @@ def _plan(task: dict[str, Any]) -> dict[str, Any]:
                     expect = [
                         asdict(e) for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)
                     ]
-                    skip = absent[device] or absence(device, precision)
-                    cells.append({**vars(cell), "skip": skip, "expect": expect})
+                    cells.append({**vars(cell), "skip": skip[device, precision], "expect": expect})
     return {
         "format": FORMAT,
         "seed": task["seed"],
@@ -104,6 +102,17 @@ def _check_devices(
         if not any(exists(table[name], device) for device in devices):
             where, chosen = (" and ".join(names) for names in (table[name].devices, devices))
             raise UsageError(f"{axis} {name!r} exists on {where} only, and this run is on {chosen}")
+
+
+def check_present(device: str) -> None:
+    """Refuse a device that was asked for by name and is not there.
+
+    Raises:
+        UsageError: naming it and the reason.
+    """
+    reason = absence(device)
+    if reason:
+        raise UsageError(f"device {device!r} was asked for, but {reason}")
 
 
 def absence(device: str, precision: str = "fp32") -> str:

@@ -195,12 +195,15 @@ def describe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[s
     """
     import torch  # noqa: PLC0415 -- in the child alone
 
+    from conformance import plan  # noqa: PLC0415
     from zoo.probe import find  # noqa: PLC0415
 
     enter_phase("read")
     device = task["device"]
-    if device == "cuda" and not torch.cuda.is_available():
-        return {"usage": f"device 'cuda' was asked for, but torch {torch.__version__} sees no CUDA device"}
+    try:
+        plan.check_present(device)
+    except UsageError as problem:
+        return {"usage": str(problem)}
     plain = ("name", "summary", "issue", "source", "symptom", "devices")
     probes = []
     for probe in find(task["package"]):

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from conformance import upstream
 from conformance.axes import UsageError
@@ -170,7 +169,7 @@ def test_an_absent_device_is_a_usage_error_and_runs_nothing():
     command = [sys.executable, "-m", "conformance", "probes", "--device=cuda"]
     done = subprocess.run(command, cwd=ROOT, env=hidden, check=False, capture_output=True, text=True)
     assert done.returncode == 4
-    said = f"device 'cuda' was asked for, but torch {torch.__version__} sees no CUDA device"
+    said = "device 'cuda' was asked for, but torch sees no CUDA device"
     assert said in done.stdout + done.stderr
     assert "double_backward" not in done.stdout + done.stderr
 
