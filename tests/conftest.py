@@ -1,4 +1,7 @@
-"""Keeps files that are material for tests, and no tests, out of pytest's own imports."""
+"""Keeps sources of runs out of pytest's imports; gives every test the same random numbers in any order."""
+
+import pytest
+import torch
 
 collect_ignore = [
     "miniatures.py",  # this and the next two are sources of conformance runs; they register modes
@@ -6,3 +9,8 @@ collect_ignore = [
     "fits.py",
     "conformance/stand_in",  # turns CUDA into the CPU for the whole process
 ]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
