@@ -14,6 +14,7 @@ REFUSALS = (
     "ALLOCATION_FAILED",  # cuDNN 9
 )
 ADVICE = re.compile(r"(?<=CUDA error: )([^\n]*)\n.*| *Of the allocated memory .*", re.DOTALL)
+CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, where a script calls Python
 HEAD, TAIL = 120, 280  # TorchScript puts the cause at the end of a long traceback
 POISONED = "the fork server had touched CUDA before this cell left it, so CUDA refuses the cell"
 
@@ -26,8 +27,8 @@ def is_out_of_memory(problem: BaseException) -> bool:
 
 
 def one_line(problem: BaseException) -> str:
-    """The exception's text on one line, torch's advice cut off, its middle left out where it runs on."""
-    text = " ".join(ADVICE.sub(r"\1", str(problem)).split())
+    """The exception's text on one line without torch's advice and callers, its middle left out where it runs on."""
+    text = " ".join(CALLERS.sub("\n", ADVICE.sub(r"\1", str(problem))).split())
     if "forked subprocess" in text and torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- known nowhere else
         text = f"{POISONED}: {text}"
     return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]} … {text[-TAIL:]}"

@@ -107,6 +107,22 @@ def test_the_advice_is_cut_off():
     assert one_line(RuntimeError(SCRIPTED + FULL + REMEDY)).endswith(f"<--- HERE RuntimeError: {FULL}")
 
 
+def test_the_callers_of_what_a_script_calls_in_python_are_cut_off():
+    @torch.jit.ignore
+    def missing(x: torch.Tensor) -> torch.Tensor:
+        raise NameError("name 'absent' is not defined")
+
+    @torch.jit.script
+    def calls(x: torch.Tensor) -> torch.Tensor:
+        return missing(x)
+
+    with pytest.raises(RuntimeError, match="\n\nAt:\n") as caught:
+        calls(torch.ones(1))
+    assert one_line(caught.value).endswith("RuntimeError: NameError: name 'absent' is not defined")
+    assert one_line(RuntimeError("first\n\nAt:\n  noon(12): came\nlast")) == "first last"
+    assert one_line(RuntimeError("first\n\nAt:\nnoon")) == "first At: noon"
+
+
 def test_a_fault_in_one_cell_leaves_its_neighbours_green(tmp_path):
     (tmp_path / "nets.py").write_text(NETS)
     code, output = conformance(tmp_path, "run", "nets.py", "--precision=fp32", "--device=cpu", "--no-speed", "-n", "1")

@@ -4,6 +4,7 @@ Source: "Double backward with custom functions". A backward whose derivative aut
 at a cost, gets its own: the gradients of 3 x² g are 3 x² for g and 6 x g for x, in the arguments' order.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -146,7 +147,7 @@ SPEC = Spec(
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
     scale=elementwise(cube),
-    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, SECOND_LOST),
+    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, replace(SECOND_LOST, torch=">=2.6,<2.13")),
 )
 
 OP = Spec(

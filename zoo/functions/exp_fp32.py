@@ -13,6 +13,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise, run_in_autocast
+from zoo.expect import Expect
 from zoo.spec import Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
@@ -137,10 +138,27 @@ _SHARED: dict[str, Any] = {
     "reference": _reference,
 }
 
+_WITHOUT_NUMPY = tuple(
+    Expect(
+        outcome="ERROR",
+        modes=modes,
+        precisions=("amp_fp16", "amp_bf16"),
+        error=error,
+        match="name 'HAS_NUMPY' is not defined",
+        reason="custom_fwd of torch 2.4 casts inputs only where NumPy is installed",
+    )
+    for modes, error in (
+        (("eager",), "NameError"),
+        (("scripted",), "RuntimeError"),
+        (("compiled", "graphed"), "InternalTorchDynamoError"),
+    )
+)
+
 SPEC = Spec(
     name="exp_fp32",
     summary="exp in float32 under autocast, by custom_fwd(cast_inputs=float32)",
     build=lambda: exp_fp32,
+    expectations=() if hasattr(torch.amp.autocast_mode, "HAS_NUMPY") else _WITHOUT_NUMPY,
     **_SHARED,
 )
 OP = Spec(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
-from zoo.known import SECOND_LOST
+from zoo.known import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -158,7 +158,7 @@ SPEC = Spec(
     name="matmul_amp",
     summary="matrix product in the ambient precision, by custom_fwd and custom_bwd",
     build=lambda: matmul_amp,
-    expectations=(replace(SECOND_LOST, torch="<2.13"),),
+    expectations=(SECOND_LOST,),
     scale=_scale(matmul_amp),
     **_SHARED,
 )
@@ -169,7 +169,7 @@ OP = Spec(
     twin="matmul_amp",
     scale=_scale(matmul_amp_op),
     expectations=(
-        replace(SECOND_LOST, torch="<2.6"),
+        SECOND_LOST_EARLY,
         replace(SECOND_LOST, precisions=("fp32", "tf32")),  # what it saves of cast inputs requires grad
     ),
     **_SHARED,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
-from zoo.known import FUNCTION_APPLY_REFUSED, SECOND_LOST
+from zoo.known import FUNCTION_APPLY_REFUSED, SECOND_LOST, SECOND_LOST_EARLY
 from zoo.scale import elementwise
 from zoo.spec import Spec
 
@@ -142,4 +142,5 @@ OP = Spec(
     reference=_reference,
     scale=elementwise(sinh_op),
     twin="sinh",
+    expectations=(SECOND_LOST_EARLY,),
 )

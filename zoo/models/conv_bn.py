@@ -19,7 +19,7 @@ from zoo.claim import Claim
 from zoo.functions.batch_norm2d import batch_norm2d
 from zoo.functions.conv2d import conv2d
 from zoo.functions.fused_conv_bn2d import fused_conv_bn2d
-from zoo.known import FUNCTION_APPLY_REFUSED
+from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -138,7 +138,7 @@ _SHARED: dict[str, Any] = {
     "dtypes": "follows",
     "one_graph": True,
     "reference": _reference,
-    "expectations": (FUNCTION_APPLY_REFUSED,),
+    "expectations": (FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
 }
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.case import Case
+from zoo.known import SECOND_LOST_EARLY
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -139,5 +140,6 @@ LINE = Spec(
     dtypes="follows",
     reference=_line_reference,
     scale=_scale(Line),
+    expectations=(SECOND_LOST_EARLY,),
     **_SHARED,
 )

@@ -5,10 +5,13 @@ Source: "Effective PyTorch", where three weights are fitted to samples of 5x² +
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from zoo.case import Case
+from zoo.known import SECOND_LOST_EARLY
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -76,4 +79,5 @@ SPEC = Spec(
         build=lambda _: Quadratic(),
         inputs=lambda n, g: (torch.randn(n, generator=g),),
     ),
+    expectations=(replace(SECOND_LOST_EARLY, precisions=("amp_fp16", "amp_bf16")),),
 )

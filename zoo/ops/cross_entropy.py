@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from zoo.case import Case
-from zoo.known import SECOND_LOST
+from zoo.known import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -188,5 +188,6 @@ NAIVE = Spec(
     build=lambda: softmax_cross_entropy_naive,
     scale=_scale(softmax_cross_entropy_naive),
     cases=_SAFE,
+    expectations=(SECOND_LOST_EARLY,),
     **_SHARED,
 )
