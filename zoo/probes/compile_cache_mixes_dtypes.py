@@ -40,6 +40,6 @@ PROBE = Probe(
     summary="a function compiled under two autocast dtypes, through the cache on disk",
     issue="https://github.com/pytorch/pytorch/pull/181564",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.6,<2.13", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.5,<2.13", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

@@ -36,6 +36,6 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/issues/181581",
     source="https://github.com/pytorch/pytorch/issues/91469, on second derivatives of compiled functions at large",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4,<2.13", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4,<2.13", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

@@ -32,6 +32,6 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/issues/91469",
     source="https://github.com/pytorch/pytorch/pull/181606, which gave the first gradient its graph",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.13", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.13", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

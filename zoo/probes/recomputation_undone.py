@@ -68,6 +68,6 @@ PROBE = Probe(
     summary="memory saved by recomputing in the backward of a custom Function, compiled",
     source="no report found; pytorch#117901 has the same of a cast",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

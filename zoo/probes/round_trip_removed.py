@@ -30,6 +30,6 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/pull/179572",
     source="https://github.com/pytorch/pytorch/pull/181583, on the CPU's side of it",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

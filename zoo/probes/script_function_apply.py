@@ -52,6 +52,6 @@ PROBE = Probe(
     summary="a custom Function called in a scripted function",
     issue="https://github.com/pytorch/pytorch/pull/196491",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.15", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.15", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

@@ -35,6 +35,6 @@ PROBE = Probe(
     summary="a scripted function called under two autocast dtypes",
     source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/api/function_impl.h",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )

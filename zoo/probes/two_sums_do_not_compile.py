@@ -38,6 +38,6 @@ PROBE = Probe(
     source="no report found; pytorch#159245 has the message, from a float32 model",
     symptom=SYMPTOM,
     devices=("cpu",),
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )
