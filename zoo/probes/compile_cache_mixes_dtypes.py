@@ -2,7 +2,7 @@
 
 The key of the AOTAutograd cache held autocast as on or off, without its dtype. The cache outlives the
 process: whoever compiled first, perhaps yesterday, decides the precision. The result has the wrong dtype.
-The cache is on by default in 2.8; before, it must be asked for.
+The cache is on by default in 2.8; in 2.5 and 2.6 it must be asked for.
 
 Instead: where this torch shows it, set TORCHINDUCTOR_AUTOGRAD_CACHE=0.
 """
