@@ -31,9 +31,9 @@ sys.path.insert(0, str(HERE.parent))
 
 from results import Results, as_json, print_tables  # noqa: E402 -- needs the path above
 
-from conformance import isolation  # noqa: E402
-from conformance.execution import Execution, _observation  # noqa: E402
-from conformance.judge import judge  # noqa: E402
+from conformance.run import child  # noqa: E402
+from conformance.run.executor import Execution, _observation  # noqa: E402
+from conformance.verdict import judge  # noqa: E402
 from conformance.records import Cell, Observation, Verdict  # noqa: E402
 
 CACHE = Path("~/.cache/torch-conformance/inductor").expanduser()
@@ -50,7 +50,7 @@ class Trials(Execution):
             return cell, judge(cell.id, reference, planned["expect"]), {}, 0.0
         task = {"cell": vars(cell), "reference": str(reference), **self._common(cell.model)}
         task["dtypes"] = {e["tensor"]: e["dtype"] for e in planned["expect"] if e["outcome"] == "dtype"}
-        ending = isolation.run("damaged_cell:observe", task, deadline=self._plan["deadline"])
+        ending = child.run("damaged_cell:observe", task, deadline=self._plan["deadline"])
         if ending.kind != "answered" and ending.phase == "damage":
             raise RuntimeError(f"{cell.id}: the calibration itself failed: {ending.message}")
         answer = ending.answer or {}
@@ -97,7 +97,7 @@ def _options() -> argparse.Namespace:
 def _plan(options: argparse.Namespace) -> dict[str, Any]:
     task = {"sources": options.models, "modes": options.modes, "precisions": options.precisions}
     task |= {"devices": ["cpu"], "seed": 0, "deadline": options.timeout}
-    ending = isolation.run("conformance.plan:make", task, deadline=300)
+    ending = child.run("conformance.plan.matrix:make", task, deadline=300)
     if ending.kind != "answered" or "usage" in ending.answer:
         sys.exit(ending.message or ending.answer["usage"])
     return ending.answer

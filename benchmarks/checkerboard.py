@@ -25,9 +25,9 @@ os.environ.update(CONFORMANCE_PRELOAD="compiler", TORCHINDUCTOR_COMPILE_THREADS=
 
 from tabulate import tabulate  # noqa: E402 -- needs the path above
 
-from conformance import jobs, machine  # noqa: E402
+from conformance.run import machine_lock, pool  # noqa: E402
 from conformance.axes import DEVICES, PRECISIONS  # noqa: E402
-from conformance.interval import Ratio  # noqa: E402
+from conformance.figures.ratio import Ratio  # noqa: E402
 
 BASELINE = ("eager", "fp32")
 MODES = ("eager", "compiled", "scripted")
@@ -82,9 +82,9 @@ def main(arguments: list[str] | None = None) -> None:
     for job in missing(kept):
         if time.monotonic() >= end:
             break
-        with machine.alone():
+        with machine_lock.alone():
             started = time.monotonic()
-            found = kept["results"][job.name] = jobs.answer(job.target, job.task, DEADLINE)
+            found = kept["results"][job.name] = pool.answer(job.target, job.task, DEADLINE)
         store(options.json, kept)
         print(job.name, f"{time.monotonic() - started:.1f} s", found.get("reason", ""), file=sys.stderr, flush=True)
     print(page(kept))
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def setting(options: argparse.Namespace) -> dict[str, Any]:
     """What all results of a file have in common."""
-    found = jobs.answer("conformance.plan:probe", {}, DEADLINE)
+    found = pool.answer("conformance.plan.matrix:probe", {}, DEADLINE)
     if "reason" in found:
         sys.exit(found["reason"])
     if options.device == "cuda" and not found["gpus"]:
@@ -145,7 +145,7 @@ def missing(kept: dict[str, Any]) -> list[Job]:
         if (mode, precision) != BASELINE:
             found.append(Job(f"compare {mode} {precision}", "checkerboard_trial:compare", task))
     task = {"device": setting["device"], "precisions": precisions(setting["device"])}
-    found.append(Job(CEILINGS, "conformance.ceilings:observe", task))
+    found.append(Job(CEILINGS, "conformance.measure.ceilings:observe", task))
     wanted = [job for job in found if job.name not in results or "reason" in results[job.name]]
     return sorted(wanted, key=lambda job: job.name in results)
 

@@ -14,9 +14,10 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from conformance import tf32, timing
+from conformance.cell import tf32
+from conformance.measure import timing
 from conformance.axes import PRECISIONS, Precision
-from conformance.cell import set_policy
+from conformance.cell.observe import set_policy
 from zoo.memory import peak_bytes
 from zoo.models.checkerboard import Checkerboard, scripted_checkerboard
 from zoo.training.checkerboard import board, fit_checkerboard, pixel_loss

@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from conformance import jobs  # noqa: E402 -- needs the path above
+from conformance.run import pool  # noqa: E402 -- needs the path above
 from conformance.records import Cell  # noqa: E402
 from zoo import catalog  # noqa: E402
 
@@ -37,7 +37,7 @@ def count(cell: Cell) -> dict[str, Any]:
     """The counts of one cell; null is what its mode or model does not have."""
     home = {"module": catalog.home_of(cell.model), "file": ""}
     task = {"cell": vars(cell), "home": home, "homes": [], "seed": 0}
-    answer = jobs.answer("conformance.footprint:observe", task, DEADLINE)
+    answer = pool.answer("conformance.measure.footprint:observe", task, DEADLINE)
     return {name: answer.get(name, answer.get("reason")) for name in COUNTS}
 
 

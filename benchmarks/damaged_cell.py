@@ -10,11 +10,12 @@ import torch
 from damages import JUDGED, Victim, damaged
 from rivals import known, rejections
 
-from conformance import cell, evaluation, oracle
-from conformance.compare import Ruler, _measures, name_of
-from conformance.judge import failed_gate
+from conformance.cell import observe
+from conformance.oracle import evaluation, float64
+from conformance.gates.compare import Ruler, _measures, name_of
+from conformance.verdict import failed_gate
 from conformance.records import Discrepancy, plain
-from conformance.sources import Home
+from conformance.plan.find import Home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +25,13 @@ Kept = list[tuple[torch.Tensor, Ruler]]
 
 
 def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Child process: `conformance.cell:observe`, then every damage to every tensor that it passed.
+    """Child process: `conformance.cell.observe:observe`, then every damage to every tensor that it passed.
 
     Returns: {"seen": the observation, "damages": counts by damage, "survivors": what no gate saw,
         "seconds": spent on damages}.
     """
     kept = _keep_compared()
-    seen = cell.observe(task, enter_phase)
+    seen = observe.observe(task, enter_phase)
     if seen["ending"] != "finished":
         return {"seen": seen, "damages": {}, "survivors": [], "seconds": 0.0}
     enter_phase("damage")
@@ -50,20 +51,20 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
 def _keep_compared() -> Kept:
     """Keep every tensor the cell compares with the ruler it is held to; this process serves one cell only."""
     kept: Kept = []
-    compare = cell.compare
+    compare = observe.compare
 
     def keeping(y: torch.Tensor | None, held: Ruler, again: torch.Tensor | None, fault: str) -> Discrepancy:
         if y is not None and not fault:
             kept.append((y.detach().cpu(), held))
         return compare(y, held, again, fault)
 
-    cell.compare = keeping
+    observe.compare = keeping
     return kept
 
 
 def _victims_by_case(kept: Kept, task: dict[str, Any]) -> list[list[Victim]]:
     spec = Home(**task["home"]).spec(task["cell"]["model"])
-    state = evaluation.state_of(oracle.prepared_model(spec, task["seed"]))
+    state = evaluation.state_of(float64.prepared_model(spec, task["seed"]))
     cases: dict[str, list[Victim]] = {}
     for y, held in kept:
         before = state.get(held.tensor.removeprefix("buffer ")) if held.tensor.startswith("buffer ") else None

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from conformance.budget import FLOAT32
-from conformance.evaluation import same_bytes
-from conformance.inputs import is_rounded, seeded
+from conformance.gates.budget import FLOAT32
+from conformance.oracle.evaluation import same_bytes
+from conformance.oracle.inputs import is_rounded, seeded
 
 if TYPE_CHECKING:
-    from conformance.compare import Ruler
+    from conformance.gates.compare import Ruler
 
 JUDGED = ("rounded", "float32", "exact")  # kinds of tensor; structurally zero and empty ones are left alone
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from torch.utils.benchmark import Measurement, Timer
 
-from conformance.interval import FASTER, MARGIN, NOISY, SAME, SLOWER
+from conformance.figures.ratio import FASTER, MARGIN, NOISY, SAME, SLOWER
 
 Programs = Mapping[str, Callable[[], Any]]
 

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from meter_rivals import RIVALS, Programs, Reading
 
-from conformance import contest, isolation, machine, timing
-from conformance.cell import set_policy
-from conformance.contest import BURDENED, TWIN
-from conformance.timing import Contestant, HostClock, NotMeasuredError, Rounds
+from conformance.measure import side_by_side, timing
+from conformance.run import child, machine_lock
+from conformance.cell.observe import set_policy
+from conformance.measure.side_by_side import BURDENED, TWIN
+from conformance.measure.timing import Contestant, HostClock, NotMeasuredError, Rounds
 from zoo.models.mlp import mlp
 
 OURS = "conformance"
@@ -48,8 +49,8 @@ def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[st
     for name in (BASE, AGAIN, SLOWED, TWIN, BURDENED):
         padding.append(torch.empty(lot.randrange(MOST_PADDING)))
         networks[name] = step_of(task["program"])
-    enter_phase(isolation.WAITING)
-    with machine.alone():
+    enter_phase(child.WAITING)
+    with machine_lock.alone():
         networks[SLOWED] = burdened(networks[SLOWED])  # while nothing disturbs: a tenth is a tenth
         controls = [Contestant(name, networks.pop(name)) for name in (TWIN, BURDENED)]
         meters = [partial(ours, controls=controls, lot=task["seed"]), *RIVALS]
@@ -100,7 +101,7 @@ def burdened(step: Callable[[], Any]) -> Callable[[], Any]:
     """The same with a tenth of its time of other work behind it."""
     clock = HostClock()
     contestant = Contestant(SLOWED, step, quickest=statistics.median(clock.sample(step)[0].ns for _ in range(CALLS)))
-    contest.burden(contestant, "cpu")
+    side_by_side.burden(contestant, "cpu")
     return contestant.call
 
 
@@ -111,9 +112,9 @@ def ours(programs: Programs, budget: float, *, controls: list[Contestant], lot: 
     try:
         for contestant in contestants:
             timing.warm_up(contestant, clock)
-        contest.burden(controls[-1], "cpu")
+        side_by_side.burden(controls[-1], "cpu")
         rounds = timing.measure(contestants, clock, seed=lot, budget=budget)
-        contest.check_controls(rounds.ratio(BASE, TWIN), rounds.ratio(BASE, BURDENED))
+        side_by_side.check_controls(rounds.ratio(BASE, TWIN), rounds.ratio(BASE, BURDENED))
         found = {name: rounds.ratio(BASE, name) for name in programs if name != BASE}
         reason = ""
     except NotMeasuredError as problem:

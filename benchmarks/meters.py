@@ -28,8 +28,8 @@ from meter_rivals import RULES  # noqa: E402 -- needs the path above
 from meter_trial import AGAIN, NETWORKS, OURS, SLOWED  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
-from conformance import isolation  # noqa: E402
-from conformance.interval import FASTER, NOISY, SAME, SLOWER, Ratio, pooled  # noqa: E402
+from conformance.run import child  # noqa: E402
+from conformance.figures.ratio import FASTER, NOISY, SAME, SLOWER, Ratio, pooled  # noqa: E402
 
 PAGE = HERE.parent / "docs" / "measurement.md"
 OPENING, CLOSING = "<!-- study -->", "<!-- /study -->"
@@ -113,13 +113,13 @@ def study(count: int, file: Path | None) -> list[dict[str, Any]]:
 
 
 def _setting() -> dict[str, Any]:
-    seen = _answer("conformance.plan:probe", {})
+    seen = _answer("conformance.plan.matrix:probe", {})
     chosen = {key: seen[key] for key in ("torch", "python", "cpu", "cores")}
     return {**chosen, "plugin": importlib.metadata.version("pytest-benchmark"), "budget": BUDGET}
 
 
 def _answer(target: str, task: dict[str, Any]) -> Any:
-    ending = isolation.run(target, task, deadline=DEADLINE)
+    ending = child.run(target, task, deadline=DEADLINE)
     if ending.kind != "answered":
         sys.exit(f"{target}: {ending.kind} in {ending.phase}: {ending.message}")
     return ending.answer

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "confo
 
 import planning
 
-from conformance.execution import Execution
-from conformance.store import cell_id
+from conformance.run.executor import Execution
+from conformance.run.store import cell_id
 
 DEADLINE = 120.0
 GREEN = ("PASS", "EXPECTED")

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from tabulate import tabulate  # noqa: E402
 
-from conformance import isolation  # noqa: E402 -- needs the path above
+from conformance.run import child  # noqa: E402 -- needs the path above
 
 CACHE = Path("~/.cache/torch-conformance/inductor").expanduser()
 WORK = ("build", "prepare", "call")  # "second order" is measured inside "call"
@@ -61,7 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.cache)
     options.cache.mkdir(parents=True, exist_ok=True)
-    plan = _answer("conformance.plan:make", _plan_task(options))
+    plan = _answer("conformance.plan.matrix:make", _plan_task(options))
     if "usage" in plan:
         sys.exit(plan["usage"])
     with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +77,7 @@ def _plan_task(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _answer(target: str, task: dict[str, Any]) -> Any:
-    ending = isolation.run(target, task, deadline=DEADLINE)
+    ending = child.run(target, task, deadline=DEADLINE)
     if ending.kind != "answered":
         sys.exit(f"{target}: {ending.kind} in {ending.phase}: {ending.message}")
     return ending.answer
@@ -91,7 +91,7 @@ def _rows_of_model(plan: dict[str, Any], model: str, folder: Path, runs: int) ->
     task = {"model": model, "precisions": precisions, "path": str(path), **common}
     walls = []
     for run in range(max(2, runs // 2) + 1):
-        ending = isolation.run("conformance.reference:make", task, deadline=DEADLINE)
+        ending = child.run("conformance.oracle.reference_file:make", task, deadline=DEADLINE)
         if ending.kind != "answered" or ending.answer["ending"] != "ok":
             return [[f"{model}: no reference, {ending.message or ending.answer['message']}"]]
         walls += [ending.seconds] if run else []  # the first one warms up
@@ -107,7 +107,7 @@ def _row_of_cell(task: dict[str, Any], runs: int) -> Row:
     cell = task["cell"]
     name = f"{cell['model']}: {cell['mode']} {cell['precision']} cell"
     for run in range(runs + 1):
-        ending = isolation.run("conformance.cell:observe", task, deadline=DEADLINE)
+        ending = child.run("conformance.cell.observe:observe", task, deadline=DEADLINE)
         if ending.kind != "answered" or ending.answer["ending"] != "finished":
             return [f"{name}: {ending.message or ending.answer.get('message', '')}"]
         if not run:  # warms up

@@ -13,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conformance.compare import Ruler
+    from conformance.gates.compare import Ruler
 
 TOLERANCES = {"fp32": 1e-4, "amp_fp16": 1e-3, "amp_bf16": 1e-3}  # of dynamo's `same`
 

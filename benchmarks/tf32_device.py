@@ -20,14 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from conformance import reference
-from conformance.cell import Phases, Run, set_policy
-from conformance.failures import one_line
-from conformance.judge import judge
-from conformance.probes import PRODUCTS
+from conformance.oracle import reference_file
+from conformance.cell.observe import Phases, Run, set_policy
+from conformance.oracle.error_text import one_line
+from conformance.verdict import judge
+from conformance.oracle.rounding import PRODUCTS
 from conformance.records import Cell, Observation, Verdict
-from conformance.reference import CaseReference
-from conformance.sources import find
+from conformance.oracle.reference_file import CaseReference
+from conformance.plan.find import find
 from zoo.spec import Spec
 
 DROPPED = 13  # bits of a float32 that TF32 has not
@@ -96,10 +96,10 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder, "reference")
                 task = {"model": spec.name, "home": vars(home), "seed": seed, "path": str(path)}
-                made = reference.make({**task, "precisions": ["fp32", "tf32"]}, lambda _: None)
+                made = reference_file.make({**task, "precisions": ["fp32", "tf32"]}, lambda _: None)
                 if made["ending"] != "ok":
                     continue  # a counterexample without an oracle
-                known = reference.load(path)
+                known = reference_file.load(path)
             for kind, verdicts in found.items():
                 verdicts.append(verdict(spec, known, kind[:4], cut if kind.endswith("cut") else nearest, seed))
                 print(f"seed {seed}  {spec.name:<30} {kind:<14} {verdicts[-1].status} {verdicts[-1].margin or 0:.2f}")

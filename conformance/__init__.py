@@ -1,5 +1,6 @@
-"""The matrix: model × mode × precision × device, judged against a float64 oracle."""
+"""The matrix model × mode × precision × device, judged against a float64 oracle."""
 
-from conformance.axes import NotProvenError, Prepared, UsageError, register_mode
+from conformance.axes import Prepared, register_mode
+from conformance.errors import NotProvenError, UsageError
 
 __all__ = ["NotProvenError", "Prepared", "UsageError", "register_mode"]

@@ -1,7 +1,7 @@
 """The axes of the matrix: modes, precisions and devices, one small table each.
 
-A precision is one row here. A mode is one row here and one builder in `modes.py`, or one call of
-`register_mode` from outside. Imports nothing of torch, so that planning and reporting stay light.
+A precision is one row here. A mode is one row here and one builder in `cell.modes`, or one call of `register_mode`
+from outside. This module does not import torch, so planning and reporting start quickly.
 """
 
 from __future__ import annotations
@@ -11,33 +11,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.errors import UsageError, suggestion
+
 Prepare = Callable[..., Any]
-
-
-class UsageError(ValueError):
-    """What the person asked for cannot be done as asked; the message names the argument."""
-
-
-class NotProvenError(RuntimeError):
-    """A callable ran, but not in the mode, precision or device of its cell."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A callable in some mode, and the proof that it took effect.
+    """A callable in some mode, and the proof that the mode took effect.
 
     Attributes:
         call: takes the model's arguments.
         proof: called after all runs; returns facts worth keeping, or raises `NotProvenError`.
         parameters_of: the object whose `named_parameters` and `named_buffers` the callable uses;
             None: the model that `prepare` was given.
-        bare: the callable without whatever `call` does for the proof, which is what gets timed; None: `call`.
+        unchecked_call: the callable without the checks that `call` does for the proof; this one is timed. None: `call`.
     """
 
     call: Callable[..., Any]
     proof: Callable[[], dict[str, Any]]
     parameters_of: Any = None
-    bare: Callable[..., Any] | None = None
+    unchecked_call: Callable[..., Any] | None = None
+
+    @property
+    def timed_call(self) -> Callable[..., Any]:
+        """The callable to time."""
+        return self.call if self.unchecked_call is None else self.unchecked_call
 
 
 @dataclass(frozen=True)
@@ -47,30 +46,32 @@ class Mode:
     Attributes:
         name: the axis value.
         warm_calls: calls before the measured one; TorchScript specialises until its third.
-        prepare: the builder of a mode registered from outside; None: `modes.BUILDERS` has it.
-        devices: where it exists; empty: everywhere.
-        usual: it takes part where no mode is asked for by name.
+        prepare: the builder of a mode registered from outside; None: `cell.modes.BUILDERS` has it.
+        devices: device types that have this mode; empty: all.
+        default: the mode is part of a run that names no modes.
+        compiles: its calls go through torch.compile.
     """
 
     name: str
     warm_calls: int = 0
     prepare: Prepare | None = None
     devices: tuple[str, ...] = ()
-    usual: bool = True
+    default: bool = True
+    compiles: bool = False
 
 
 @dataclass(frozen=True)
 class Precision:
-    """In which numbers a model runs.
+    """The numbers in which a model runs.
 
     Attributes:
         name: the axis value.
         autocast: dtype name for torch.autocast, or "" for none.
         unit: unit roundoff u of the arithmetic.
         quantum: smallest positive number, a subnormal.
-        dropped_bits: low mantissa bits of a float32 that a trip through this format zeroes.
-        product_unit: unit roundoff of the operands of matrix products and convolutions; 0: as everywhere else.
-        devices: where it exists; empty: everywhere.
+        dropped_bits: low mantissa bits of a float32 that a round trip through this format sets to zero.
+        product_unit: unit roundoff of the operands of matrix products and convolutions; 0: the same as elsewhere.
+        devices: device types that have this precision; empty: all.
     """
 
     name: str
@@ -88,7 +89,7 @@ class Precision:
 
     @property
     def for_training(self) -> str:
-        """What a training is told: TF32 is a switch of the process and none of its business."""
+        """The precision that a training is told. TF32 is a switch of the process, which a training does not set."""
         return self.name if self.autocast else "fp32"
 
 
@@ -97,8 +98,9 @@ MODES = {
     for mode in (
         Mode("eager"),
         Mode("scripted", warm_calls=3),
-        Mode("compiled"),
-        Mode("graphed", warm_calls=3, devices=("cuda",), usual=False),  # the first call warms up, the second records
+        Mode("compiled", compiles=True),
+        # the first call warms up, the second records the graphs
+        Mode("graphed", warm_calls=3, devices=("cuda",), default=False, compiles=True),
     )
 }
 
@@ -115,13 +117,14 @@ PRECISIONS = {
 DEVICES = ("cpu", "cuda")
 
 
-def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0) -> Mode:
+def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0, compiles: bool = True) -> Mode:
     """Add a mode: a way to make the callable, with its proof.
 
     Args:
         name: lower-case identifier, not taken yet.
         prepare: called as prepare(model) in the cell's own process; returns a `Prepared`.
         warm_calls: calls to make before the measured one.
+        compiles: the mode calls torch.compile, so the fork server loads the compiler once for all cells.
 
     Raises:
         UsageError: the name is malformed or taken, or prepare is not callable.
@@ -132,7 +135,7 @@ def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0) -> Mode:
         raise UsageError(f"mode {name!r} is already registered")
     if not callable(prepare):
         raise UsageError(f"mode {name!r}: prepare must be callable, got {prepare!r}")
-    MODES[name] = Mode(name, warm_calls, prepare)
+    MODES[name] = Mode(name, warm_calls, prepare, compiles=compiles)
     return MODES[name]
 
 
@@ -141,13 +144,16 @@ def exists(value: Mode | Precision, device: str) -> bool:
     return not value.devices or device in value.devices
 
 
-def choose(axis: str, known: tuple[str, ...], asked: tuple[str, ...], usual: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The asked values of an axis in table order; when none is asked, the usual ones, or all.
+def choose(axis: str, known: tuple[str, ...], asked: tuple[str, ...], default: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The asked values of an axis in table order; if none is asked, the default ones, or all.
 
     Raises:
-        UsageError: a value is not in the table.
+        UsageError: a value is not in the table; the message offers near names.
+
+    >>> choose("mode", ("eager", "scripted", "compiled"), ("compiled", "eager"))
+    ('eager', 'compiled')
     """
     for value in asked:
         if value not in known:
-            raise UsageError(f"unknown {axis} {value!r}; known: {', '.join(known)}")
-    return tuple(value for value in known if value in asked) if asked else usual or known
+            raise UsageError(f"unknown {axis} {value!r}{suggestion(value, known)}")
+    return tuple(value for value in known if value in asked) if asked else default or known

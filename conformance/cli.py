@@ -1,101 +1,154 @@
-"""The commands: judge models, measure them, replicate claims, print a stored run again, look for faults of torch."""
+"""The command line: its commands, options and exit codes."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import sys
 from pathlib import Path
+from typing import NoReturn
 
-import pytest
-
-from conformance import against, claims, run, upstream
-from conformance.axes import UsageError
+from conformance.against import comparison
+from conformance.commands import claims, listing, probes, run
+from conformance.commands.output import say
+from conformance.commands.run import RunOptions
+from conformance.errors import UsageError, suggestion
+from conformance.exit_codes import ExitCode
+from conformance.records.tasks import PlanRequest
 
 STORE = Path(".conformance")
 FURTHER = "Further options go to pytest; give their values as --option=value."
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit code, which is one of pytest's.
-
-    0 all as expected, 1 something red, 2 interrupted, 3 internal error, 4 what was asked cannot be done,
-    5 nothing selected.
-    """
-    options, further = _parser().parse_known_args(arguments)
+    """Run a command; returns one of `ExitCode`."""
     try:
+        options, further = _parser().parse_known_args(arguments)
         return _execute(options, further)
     except UsageError as problem:
-        run.say(str(problem))
-        return int(pytest.ExitCode.USAGE_ERROR)
+        say(str(problem))
+        return ExitCode.USAGE
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors end with our exit code, not with argparse's 2, which means interrupted."""
+
+    def error(self, message: str) -> NoReturn:
+        """Report what argparse cannot read."""
+        raise UsageError(f"{message}; {self.prog} --help lists the options")
 
 
 def _execute(options: argparse.Namespace, further: list[str]) -> int:
     if options.command == "bench" and options.against:
         return _compare(options, further)
     if options.command in ("run", "bench"):
-        return run.main(options, further)
+        return run.run(_run_options(options, further))
     if further:
-        raise UsageError(f"{options.command}: unknown option {' '.join(further)}")
+        raise UsageError(f"{options.command}: unknown option {further[0]}{suggestion(further[0], options.known)}")
     if options.command == "claims":
-        return claims.main(options.sources, options.write, seed=options.seed, timeout=options.timeout)
+        request = PlanRequest(tuple(options.sources), seed=options.seed, deadline=options.timeout)
+        return claims.main(request, options.write)
+    if options.command == "list":
+        return listing.list_models(tuple(options.sources))
     if options.command == "show":
-        return _show(options)
-    return upstream.main(options.names, device=options.device, timeout=options.timeout)
+        contents = run.read(options.run)
+        run.show(contents, options.run)
+        return run.exit_code(contents)
+    return probes.main(tuple(options.names), device=options.device, timeout=options.timeout)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="conformance", description="Hold models to their contracts.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    judge = commands.add_parser("run", help="judge models, and measure the speed of what is green", epilog=FURTHER)
+    parser = _Parser(prog="conformance", description="Check that models compute the same in every mode and precision.")
+    parser.add_argument("--version", action="version", version=f"conformance {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    judge = commands.add_parser("run", help="check models, and time the cells that pass", epilog=FURTHER)
     _add_run_options(judge)
-    judge.add_argument("--no-speed", dest="measure", action="store_const", const="", default="speed", help="only judge")
-    bench = commands.add_parser("bench", help="judge, then measure speed, memory and compile cost", epilog=FURTHER)
+    judge.add_argument("--no-speed", dest="measure", action="store_const", const="", default="speed", help="only check")
+    bench = commands.add_parser("bench", help="check, then measure speed, memory and compile cost", epilog=FURTHER)
     _add_run_options(bench)
     bench.add_argument("--against", metavar="REV", help="compare with the sources at a revision of their repository")
     bench.set_defaults(measure="bench")
+    models = commands.add_parser("list", help="list models with their summaries and cases")
+    models.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
     replicate = commands.add_parser("claims", help="measure again what sources say that models gain")
     replicate.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
-    replicate.add_argument("--write", type=Path, metavar="FILE", help="the page's file (default: print it)")
+    replicate.add_argument("--write", type=Path, metavar="FILE", help="write the page to this file (default: print it)")
     replicate.add_argument("--seed", type=int, default=0, help="of weights, inputs and the order of calls (default: 0)")
-    replicate.add_argument("--timeout", type=float, default=300.0, help="seconds a cell may take (default: 300)")
+    replicate.add_argument("--timeout", type=float, default=300.0, help="seconds that a cell may take (default: 300)")
     show = commands.add_parser("show", help="print a stored run")
     show.add_argument("run", type=Path)
-    probes = commands.add_parser("probes", help="look for known faults in the installed torch")
-    probes.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
-    probes.add_argument("--device", default="cpu", help="where to look: cpu or cuda (default: cpu)")
-    probes.add_argument("--timeout", type=float, default=300.0, help="seconds a probe may take (default: 300)")
+    look = commands.add_parser("probes", help="look for known faults in the installed torch")
+    look.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
+    look.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    look.add_argument("--timeout", type=float, default=300.0, help="seconds that a probe may take (default: 300)")
+    for command in commands.choices.values():
+        command.set_defaults(known=sorted(command._option_string_actions))  # noqa: SLF001 -- argparse has no other way
     return parser
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "sources", nargs="*", help="zoo models, files, modules or module:NAME; the whole zoo if none is given"
+        "sources", nargs="*", help="models of the zoo, files, modules or module:NAME; the whole zoo if none is given"
     )
     for axis in ("mode", "precision", "device"):
         parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
-    parser.add_argument("-k", dest="expression", metavar="EXPRESSION", help="only cells whose id matches")
-    parser.add_argument("-n", dest="workers", metavar="N", default="", help="processes at work (default: cores)")
+    parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
+    parser.add_argument("-n", dest="workers", metavar="N", default="", help="number of processes (default: cores)")
     parser.add_argument("-x", dest="first", action="store_true", help="stop at the first red cell")
     parser.add_argument("--seed", type=int, default=0, help="of weights, inputs and cotangents (default: 0)")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds a cell may take (default: 300)")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds that a cell may take (default: 300)")
     parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
-    parser.add_argument("--store", type=Path, default=STORE, help=f"folder for runs (default: {STORE})")
+    parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")
     parser.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
 
 
+def _version() -> str:
+    """The installed version; "unknown" if the project runs from a folder that is not installed."""
+    try:
+        return importlib.metadata.version("torch-conformance")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _request(options: argparse.Namespace) -> PlanRequest:
+    return PlanRequest(
+        sources=tuple(options.sources),
+        modes=tuple(options.mode),
+        precisions=tuple(options.precision),
+        devices=tuple(options.device),
+        seed=options.seed,
+        deadline=options.timeout,
+    )
+
+
+def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
+    return RunOptions(
+        request=_request(options),
+        measure=options.measure,
+        resume=options.resume,
+        folder=options.store or STORE,
+        fresh_cache=options.fresh_cache,
+        expression=options.expression,
+        workers=options.workers,
+        first=options.first,
+        further=tuple(further),
+        known=tuple(options.known),
+    )
+
+
 def _compare(options: argparse.Namespace, further: list[str]) -> int:
-    idle = {"-k": options.expression, "-n": options.workers, "-x": options.first, "--resume": options.resume}
-    unfit = [*(name for name, given in {**idle, "--fresh-cache": options.fresh_cache}.items() if given), *further]
+    idle = {
+        "-k": options.expression,
+        "-n": options.workers,
+        "-x": options.first,
+        "--resume": options.resume,
+        "--store": options.store,
+        "--fresh-cache": options.fresh_cache,
+    }
+    unfit = [*(name for name, given in idle.items() if given), *further]
     if unfit:
         raise UsageError(f"bench --against does not take {' '.join(unfit)}")
-    axes = {"modes": options.mode, "precisions": options.precision, "devices": options.device}
-    return against.main(options.sources, options.against, **axes, seed=options.seed, timeout=options.timeout)
-
-
-def _show(options: argparse.Namespace) -> int:
-    contents = run.read(options.run)
-    run.show(contents, options.run)
-    return run.exit_code(contents)
+    return comparison.compare(_request(options), options.against)
 
 
 if __name__ == "__main__":

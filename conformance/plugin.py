@@ -1,6 +1,6 @@
-"""The pytest plugin: a run folder's plan is collected like a test file, a scope per model, an item per cell.
+"""The pytest plugin: a run folder's plan is collected like a test file, with a scope per model and an item per cell.
 
-Inert without `--conformance-run`, and light: torch is imported only in the cells' own processes.
+It does nothing without `--conformance-run`. It never imports torch: only the cells' own processes do.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from typing import Any
 
 import pytest
 
-from conformance import store, table
-from conformance.execution import Execution
-from conformance.records import Verdict
+from conformance.commands.run import exit_code
+from conformance.exit_codes import ExitCode
+from conformance.records.convert import from_json, to_json
+from conformance.records.plan import PlannedCell
+from conformance.records.verdicts import Verdict
+from conformance.run import store
+from conformance.run.executor import Executor
+from conformance.show import matrix
 
-EXECUTION = pytest.StashKey[Execution]()
+EXECUTOR = pytest.StashKey[Executor]()
 VERDICT = "conformance"
 
 
@@ -28,10 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take part only in a conformance run; keep the records where the terminal is."""
+    """Take part only in a conformance run. The records are kept in the process that has the terminal."""
     folder = config.getoption("--conformance-run")
     if folder and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Keeper(config, Path(folder)), "conformance-keeper")
+        config.pluginmanager.register(ResultRecorder(config, Path(folder)), "conformance-recorder")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -48,43 +53,43 @@ class PlanFile(pytest.File):
     def collect(self) -> Iterable[pytest.Collector]:
         """One scope for each model with cells to judge."""
         contents = store.read(self.path.parent)
-        self.config.stash[EXECUTION] = Execution(contents.plan, self.path.parent / store.REFERENCES)
-        missing, models = set(contents.missing), dict[str, list[dict[str, Any]]]()
-        for planned in contents.plan["cells"]:
-            if store.cell_id(planned) in missing:
-                models.setdefault(planned["model"], []).append(planned)
+        self.config.stash[EXECUTOR] = Executor(contents.plan, self.path.parent / store.REFERENCES)
+        missing, models = set(contents.missing), dict[str, list[PlannedCell]]()
+        for planned in contents.plan.cells:
+            if planned.id in missing:
+                models.setdefault(planned.cell.model, []).append(planned)
         for model, cells in models.items():
             yield ModelScope.from_parent(self, name=model, cells=cells)
 
 
 class ModelScope(pytest.Collector):
-    """One model: xdist keeps a scope on one worker, and its cells share the model's reference."""
+    """One model. xdist keeps a scope on one worker, so its cells share the model's reference."""
 
-    def __init__(self, *, cells: list[dict[str, Any]], **kwargs: Any) -> None:
+    def __init__(self, *, cells: list[PlannedCell], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._cells = cells
 
     def collect(self) -> Iterable[pytest.Item]:
         """One item per cell to judge."""
         for planned in self._cells:
-            yield CellItem.from_parent(self, name=store.cell_id(planned), planned=planned)
+            yield CellItem.from_parent(self, name=planned.id, planned=planned)
 
 
 class RedError(Exception):
-    """A red verdict, as pytest wants to hear it."""
+    """A red verdict, which makes the item fail."""
 
 
 class CellItem(pytest.Item):
     """One cell."""
 
-    def __init__(self, *, planned: dict[str, Any], **kwargs: Any) -> None:
+    def __init__(self, *, planned: PlannedCell, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.planned = planned
 
     def runtest(self) -> None:
         """Judge the cell in its own process."""
-        verdict = self.config.stash[EXECUTION].verdict(self.planned)
-        self.user_properties.append((VERDICT, verdict.to_json()))
+        verdict = self.config.stash[EXECUTOR].verdict(self.planned)
+        self.user_properties.append((VERDICT, to_json(verdict)))
         if verdict.red:
             raise RedError(f"{verdict.status}  {verdict.text}")
         if verdict.status != "PASS":
@@ -97,12 +102,12 @@ class CellItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Where the item stands, for reports."""
+        """The item's place, for reports."""
         return self.path, None, self.name
 
 
-class Keeper:
-    """Stores the verdicts as they come, prints a line for each."""
+class ResultRecorder:
+    """Stores the verdicts as they come, and prints a line for each."""
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
@@ -111,11 +116,11 @@ class Keeper:
         self._started = time.monotonic()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note a choice made with -k, where this process collects itself."""
+        """Note a choice made with -k, if this process collects."""
         self._note_selection([item.name for item in session.items if isinstance(item, CellItem)])
 
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:  # noqa: ARG002
-        """The same, where xdist's workers collect."""
+        """Note it, if xdist's workers collect."""
         self._note_selection([name.rpartition("::")[2] for name in ids])
 
     def _note_selection(self, names: list[str]) -> None:
@@ -129,26 +134,26 @@ class Keeper:
         data = _verdict_of(report)
         if data is not None:
             self._writer.add(data)
+            verdict: Verdict = from_json(Verdict, data)
             terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-            if terminal is not None and data["status"] != "SKIPPED":
-                terminal.write_line(table.line(Verdict.from_json(data)))
+            if terminal is not None and verdict.status != "SKIPPED":
+                terminal.write_line(matrix.line(verdict))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Count by verdict, print nothing: the line above has said it."""
+        """Count by verdict, and print nothing more than the line above."""
         data = _verdict_of(report)
         if data is not None:
             return data["status"], "", ""
         return ("", "", "") if report.passed else None
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """A complete run says so; an incomplete or red one is never exit code 0."""
+        """Mark a complete run; an incomplete or red one never has exit code 0."""
         contents = store.read(self._folder)
         if not contents.missing:
-            seconds = round(time.monotonic() - self._started, 1)
-            self._writer.finish({"cells": len(contents.selected), "seconds": seconds})
-        if exitstatus == pytest.ExitCode.OK and (contents.missing or any(v.red for v in contents.verdicts.values())):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self._writer.finish(len(contents.selected), round(time.monotonic() - self._started, 1))
+        if exitstatus == ExitCode.OK:
+            session.exitstatus = exit_code(contents)
 
     def pytest_unconfigure(self) -> None:
         """Let others write the run."""
@@ -156,6 +161,7 @@ class Keeper:
 
 
 def _verdict_of(report: pytest.TestReport) -> dict[str, Any] | None:
+    """The JSON form of a verdict, which is what xdist can send."""
     if report.when != "call":
         return None
     return next((value for name, value in report.user_properties if name == VERDICT), None)  # type: ignore[return-value]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import zoo
-from conformance import upstream
+from conformance.commands import probes
 from conformance.axes import MODES, PRECISIONS, exists
-from conformance.modes import BUILDERS
+from conformance.cell.modes import BUILDERS
 from zoo.expect import Expect
 from zoo.spec import Spec
 
@@ -104,7 +104,7 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("*", "\\*")
 
 
-PAGES = {"zoo.md": zoo_page, "probes.md": upstream.markdown}
+PAGES = {"zoo.md": zoo_page, "probes.md": probes.markdown}
 
 
 if __name__ == "__main__":

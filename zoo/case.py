@@ -1,4 +1,4 @@
-"""The inputs to try on a model: what one call takes, and where it is drawn from."""
+"""The inputs to try on a model: the arguments of one call, and the function that draws them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class SpecError(ValueError):
-    """A spec that contradicts itself; the message names the spec and the field."""
+    """A record contradicts itself; the message names the record and the field."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Case:
 
     Attributes:
         name: lower-case identifier, unique within the spec; hyphens are allowed.
-        inputs: draws the inputs from the generator it is given: a tuple of positional arguments, or a
-            `Call` where keywords are needed. CPU tensors; floating ones are rounded to values that
-            float16 and bfloat16 both represent before any run sees them.
-        independent_samples: row i of every output depends on row i of every input only. The matrix then
-            draws more rows and keeps those that stay away from kinks (relu, max, clamp), where a
-            rounding error could flip a unit and gradients have no single right value.
+        inputs: draws the inputs from the generator it gets. It returns a tuple of positional arguments, or a
+            `Call` if the model needs keywords. Tensors are on the CPU. Before every run, floating ones are
+            rounded to values that float16 and bfloat16 both represent.
+        independent_samples: row i of every output depends only on row i of every input. The matrix then draws
+            more rows and keeps the rows that are away from kinks (relu, max, clamp). At a kink a rounding
+            error could flip a unit, and gradients have no single right value.
 
     >>> case = Case(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),))
     >>> case.draw(torch.Generator().manual_seed(0)).args[0].shape
@@ -64,7 +64,7 @@ class Case:
         """Draw the inputs as a `Call`.
 
         Args:
-            generator: source of every random number, on the CPU.
+            generator: the source of all random numbers, on the CPU.
 
         Raises:
             SpecError: `inputs` returned neither a tuple nor a `Call`.

@@ -1,6 +1,6 @@
-"""Finds every model of the zoo by walking its folders, and hands them out by name.
+"""The catalogue of models: it walks the zoo's folders for specs and returns them by name.
 
-A spec stands beside the class or function it describes; no list anywhere repeats it.
+Each spec is defined in the file of the class or function it describes; there is no separate list.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _registered: dict[str, Spec] = {}
 
 
 class UnknownModelError(KeyError):
-    """No model of that name."""
+    """There is no model with this name."""
 
     def __str__(self) -> str:
+        """Return the message without the quotes that `KeyError` adds."""
         return str(self.args[0])
 
 
 def specs_of(module: ModuleType) -> list[Spec]:
-    """The specs a module defines: its module-level `Spec` values, alone or in a tuple, in file order.
+    """Return the specs of a module in file order: every module-level `Spec`, alone or in a tuple.
 
     >>> from zoo.models import merge
     >>> [spec.name for spec in specs_of(merge)]
@@ -66,10 +67,10 @@ def _walked() -> dict[str, tuple[Spec, str]]:
 
 
 def register(spec: Spec) -> Spec:
-    """Add a spec from outside the zoo's folders, for this process; returns it.
+    """Add a spec from outside the zoo's folders, for this process, and return it.
 
     Raises:
-        SpecError: the name is taken.
+        SpecError: another spec already has the name.
 
     >>> import zoo
     >>> zoo.register(zoo.get_spec("merge"))
@@ -88,18 +89,19 @@ def list_models(
     exclude: str | Sequence[str] = (),
     module: str = "",
 ) -> list[str]:
-    """Names of the models, sorted.
+    """List the names of the models, sorted.
 
     Args:
-        filter: wildcard pattern or patterns, any of which may match.
-        exclude: wildcard pattern or patterns to leave out.
-        module: only models of this folder or file: "models", "ops.softmax". What is wrong on purpose is listed
-            only under "counterexamples".
+        filter: one or more wildcard patterns; a name is listed if any of them matches.
+        exclude: one or more wildcard patterns; a name is left out if any of them matches.
+        module: list only the models of this folder or file, such as "models" or "ops.softmax". Models that are
+            wrong on purpose are listed only under "counterexamples".
 
-    Returns: the names, which `create_model`, `example_inputs` and `get_spec` take.
+    Returns:
+        The names, for `create_model`, `example_inputs` and `get_spec`.
 
     Raises:
-        SpecError: a file of the zoo is broken, or two define one name; as in every function here.
+        SpecError: a file of the zoo does not import, or two files define one name. Every function here raises it.
 
     >>> import zoo
     >>> zoo.list_models("merge*")
@@ -124,11 +126,11 @@ def list_models(
 
 
 def get_spec(name: str) -> Spec:
-    """The spec of a model, or of one at a size of its scale: "merge@256".
+    """Return the spec of a model, or of a model at a size of its scale, such as "merge@256".
 
     Raises:
-        UnknownModelError: no such model; the message offers the nearest names.
-        SpecError: it has no such size.
+        UnknownModelError: there is no such model; the message offers the nearest names.
+        SpecError: the model has no scale, or the size is not a positive number.
 
     >>> import zoo
     >>> zoo.get_spec("merge_tiled").twin
@@ -154,11 +156,11 @@ def _found(name: str) -> tuple[Spec, str]:
 
 
 def home_of(name: str) -> str:
-    """The module that defines a model of the zoo's folders.
+    """Return the name of the zoo's module that defines a model.
 
     Raises:
-        UnknownModelError: no such model.
-        SpecError: it was registered from outside.
+        UnknownModelError: there is no such model.
+        SpecError: the model was registered from outside the zoo's folders.
 
     >>> home_of("merge")
     'zoo.models.merge'
@@ -173,11 +175,11 @@ def create_model(name: str, **kwargs: Any) -> Model:
     """Build a model: an `nn.Module`, or the function itself for an op or a custom Function.
 
     Args:
-        name: as in `list_models()`.
-        kwargs: handed to the model's constructor, in place of the spec's own values.
+        name: a name from `list_models()`.
+        kwargs: passed on to the model's constructor; they replace the spec's own values.
 
     Raises:
-        UnknownModelError: no such model.
+        UnknownModelError: there is no such model.
 
     >>> import torch, zoo
     >>> zoo.create_model("merge", in1=4, in2=2, out=3)(torch.ones(5, 4), torch.ones(2)).shape
@@ -187,18 +189,18 @@ def create_model(name: str, **kwargs: Any) -> Model:
 
 
 def example_inputs(name: str, case: str = "", *, seed: int = 0, device: torch.device | str = "cpu") -> tuple[Any, ...]:
-    """Positional inputs for a model.
+    """Draw positional inputs for a model.
 
     Args:
-        name: as in `list_models()`.
-        case: name of one of the spec's cases; the first unless named.
-        seed: of the numbers drawn.
-        device: of the tensors.
+        name: a name from `list_models()`.
+        case: name of one of the spec's cases; "" means the first.
+        seed: seed of the random numbers.
+        device: device of the returned tensors.
 
     Raises:
-        UnknownModelError: no such model.
-        KeyError: no such case.
-        ValueError: the case has keyword arguments; `get_spec(name).case(case).draw(generator)` has them all.
+        UnknownModelError: there is no such model.
+        KeyError: the model has no such case.
+        ValueError: the case has keyword arguments; `get_spec(name).case(case).draw(generator)` returns all arguments.
 
     >>> import zoo
     >>> [tuple(x.shape) for x in zoo.example_inputs("merge")]

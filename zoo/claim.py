@@ -1,4 +1,4 @@
-"""What a source says a technique gains, so that it can be measured again."""
+"""A published gain of a technique, recorded so that it can be measured again."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Claim:
     """A published gain of a model, or of a mode or precision of it, over a baseline.
 
     Attributes:
-        text: what is claimed, in one line.
-        source: who says so, and on which machine, where that is known.
-        factor: how many times faster, or how many times less memory.
-        quantity: "forward", "gradient" (forward and backward), "step" (a training step), "fit" (a spec's whole
-            training), or bytes: "saved" for backward, "peak" of forward and backward.
-        baseline: name of the model compared with; "" for this one.
-        sizes: at which to measure both, on this spec's scale; empty for all of the scale.
-        mode, precision: in which the gain shows.
-        baseline_mode, baseline_precision: those of the baseline.
-        device: "cuda" for a claim that nothing else can test; "" for one to be tested on each device that is there.
+        text: the claim in one line.
+        source: the publication, and its machine if it names one.
+        factor: how many times faster, or how many times less memory; above 1.
+        quantity: a time: "forward", "gradient" (forward and backward), "step" (a training step) or "fit" (a spec's
+            whole training); or a number of bytes: "saved" (for backward) or "peak" (of forward and backward).
+        baseline: name of the model to compare with; "" means this model.
+        sizes: the sizes of this spec's scale at which both are measured; empty means all of them.
+        mode, precision: the mode and precision that show the gain.
+        baseline_mode, baseline_precision: the mode and precision of the baseline.
+        device: "cuda" for a claim that only CUDA can test; "" for a claim to test on each available device.
 
     >>> Claim(text="two times faster", source="a post", factor=2.0, quantity="forward", baseline="merge").device
     ''

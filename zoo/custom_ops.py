@@ -1,4 +1,4 @@
-"""What operators of torch.library need beside their mathematics: a rule for `vmap`, and a kernel for autocast."""
+"""Helpers for operators of torch.library: a rule for `vmap` and a kernel for autocast."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 NAMESPACE = "torch_conformance"
 AUTOCAST_KEYS = ("AutocastCPU", "AutocastCUDA", "AutocastMPS", "AutocastXPU")
-LIBRARY = torch.library.Library(NAMESPACE, "IMPL")  # kernels live as long as this does
+LIBRARY = torch.library.Library(NAMESPACE, "IMPL")  # its kernels are removed when it is freed
 
 
 def map_elementwise(operator: Any) -> None:
-    """Let `vmap` call an elementwise operator of one tensor on the whole batch at once.
+    """Make `vmap` call an elementwise operator of one tensor once, on the whole batch.
 
     Args:
-        operator: as `torch.library.custom_op` returns it.
+        operator: an operator from `torch.library.custom_op`.
 
     >>> from zoo.functions.square import square_op
     >>> torch.vmap(square_op)(torch.tensor([[1.0], [3.0]])).tolist()
@@ -31,10 +31,10 @@ def map_elementwise(operator: Any) -> None:
 
 
 def map_by_sample(operator: Any) -> None:
-    """Let `vmap` call an operator once for each sample.
+    """Make `vmap` call an operator once for each sample.
 
     Args:
-        operator: as `torch.library.custom_op` returns it; it returns one tensor.
+        operator: an operator from `torch.library.custom_op` that returns one tensor.
 
     >>> from zoo.functions.matmul_amp import matmul_amp_op
     >>> torch.vmap(matmul_amp_op, in_dims=(0, None))(torch.ones(4, 1, 3), torch.ones(3, 2)).shape
@@ -51,19 +51,19 @@ def map_by_sample(operator: Any) -> None:
 
 
 def _register(operator: Any, rule: Any) -> None:
-    if hasattr(torch.library, "register_vmap"):  # torch 2.4 has the loop by sample built in, and warns of it
+    if hasattr(torch.library, "register_vmap"):  # torch 2.4 has a loop over samples built in and warns about it
         operator.register_vmap(rule)
 
 
 def run_in_autocast(name: str, dtype: torch.dtype | None = None) -> None:
-    """Let an operator run in autocast's dtype where autocast is on.
+    """Make an operator cast its inputs under autocast; float64 tensors are not cast, as in autocast itself.
 
-    `torch.library.register_autocast` takes one dtype for all calls, and is younger than torch 2.6. float64 is
-    left as it is, as autocast itself leaves it.
+    `torch.library.register_autocast` is no replacement: it takes one dtype for all calls, and torch 2.6 does not
+    have it.
 
     Args:
-        name: of the operator, in this namespace.
-        dtype: to run in whatever autocast's is; None for autocast's at the call.
+        name: name of the operator in the namespace of this module.
+        dtype: the dtype to cast to under any autocast; None means the autocast dtype of the call.
 
     >>> from zoo.functions.matmul_amp import matmul_amp_op
     >>> with torch.autocast("cpu", dtype=torch.float16):

@@ -1,4 +1,4 @@
-"""A declared divergence: what is known to go another way in some cells, and why."""
+"""A declared divergence: a known deviation from the contract in some cells, with its reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDINGS = ("CRASH", "TIMEOUT", "OOM")
 
 
 def is_dtype(word: str) -> bool:
-    """Whether a word is the name of a torch dtype.
+    """Return whether a word is the name of a torch dtype.
 
     >>> is_dtype("float16"), is_dtype("half precision")
     (True, False)
@@ -25,10 +25,14 @@ def is_dtype(word: str) -> bool:
 
 
 def check_names(where: str, names: Any) -> None:
-    """Refuse what is no tuple of names.
+    """Raise an error unless `names` is a tuple of strings.
+
+    Args:
+        where: the field, for the message.
+        names: the value to check.
 
     Raises:
-        SpecError: naming the place.
+        SpecError: `names` is something else; the message starts with `where`.
 
     >>> check_names("modes", "eager")
     Traceback (most recent call last):
@@ -40,19 +44,20 @@ def check_names(where: str, names: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Expect:
-    """A declared divergence: which cells, what exactly happens, why, where it is known, on which torch.
+    """A declared divergence: the cells and torch versions concerned, the exact outcome, its reason and a link.
 
     Attributes:
-        outcome: `"dtype"`: the output named by `tensor` has dtype `dtype` instead of the contract's, and
-            every other gate holds. `"refuses"`: building or calling the mode raises `error` with a
-            message that `match` finds. Otherwise the name of a red verdict that must come out.
-        reason: one sentence a reader can check.
-        link: where the behaviour is documented or reported.
+        outcome: `"dtype"`: the output named by `tensor` has dtype `dtype` instead of the declared one, and
+            every other gate passes. `"refuses"`: building or calling the mode raises `error` with a
+            message that `match` finds. Any other word: the cell must get the red verdict of that name.
+        reason: one sentence that a reader can check.
+        link: address of the documentation or report of the behaviour.
         modes, precisions, devices: the cells concerned; an empty tuple means all.
         torch: version range in the form of PEP 440, such as ">=2.6,<2.15"; empty means all.
-        tensor, dtype: for "dtype" and "FAIL"; a tensor name as the report prints it, such as "output".
+        tensor, dtype: for "dtype" and "FAIL": a tensor name as the report prints it, such as "output", and
+            the name of a dtype.
         error, match: for "refuses" and "ERROR": the exception's type name and a regular expression.
-        gate, case: for "FAIL": the gate that must say no, and in which case.
+        gate, case: for "FAIL": the gate that must fail, and the name of the case in which it must.
 
     >>> known = Expect(outcome="VOID", modes=("compiled",), torch=">=2.6", reason="falls back to eager")
     >>> known.concerns("compiled", "fp32", "cpu", "2.13.0"), known.concerns("compiled", "fp32", "cpu", "2.4.1")
@@ -93,13 +98,13 @@ class Expect:
             raise SpecError(f"expectation {self.reason!r}: {problem}") from problem
 
     def concerns(self, mode: str, precision: str, device: str, torch_version: str) -> bool:
-        """Whether this expectation is about the given cell on the given torch.
+        """Return whether this expectation applies to a cell on a torch version.
 
         Args:
-            mode: the cell's.
-            precision: the cell's.
-            device: the cell's, by type.
-            torch_version: such as "2.13.0+cpu"; what follows the plus sign is left out.
+            mode: the cell's mode, such as "eager".
+            precision: the cell's precision, such as "amp_bf16".
+            device: the cell's device type, such as "cpu".
+            torch_version: a version such as "2.13.0+cpu"; the part from the plus sign on is ignored.
         """
         return (
             (not self.modes or mode in self.modes)

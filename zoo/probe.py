@@ -1,9 +1,9 @@
-"""Known faults of torch itself: what is at risk, what shows it, and on which versions it was seen.
+"""Records of known faults of torch: the risk, the symptom, and the torch versions that show it.
 
-A probe is a few lines of plain torch that ask for one thing a user may rely on. Where torch gives it,
-`observe` returns nothing; where it does not, a fixed sentence, the symptom. `conformance probes` runs them
-all on a device, each in a process of its own, and says which faults the installed torch has. They stand in
-`zoo/probes/`, one to a file; the file's docstring says what to do instead.
+A probe is a few lines of plain torch that check one thing a user may rely on. `observe` returns "" if torch does
+it right, and a fixed sentence, the symptom, if it does not. `conformance probes` runs all probes on a device,
+each in its own process, and reports the faults of the installed torch. Each file of `zoo/probes/` holds one
+probe; its docstring says what to do instead.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from zoo.expect import check_names
 NEVER = "never"
 
 
-class Unavailable(Exception):  # noqa: N818 -- raised to say so, not to report an error
-    """What a probe asks about is not there in this torch."""
+class Unavailable(Exception):  # noqa: N818 -- it reports a missing feature, not an error
+    """The installed torch does not have the feature that a probe checks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """Where a fault was seen on one device.
+    """The torch versions that show a fault on one device.
 
     Attributes:
-        torch: versions in which it shows, in the form of PEP 440, such as ">=2.6,<2.15"; `NEVER` where none
-            of those tried does. Only the versions in `checked` were run: a bound says that the fault is
-            there, or not, in the nearest of them, and an open end that the outermost one has it.
-        checked: the versions it was run on, in order.
+        torch: the versions that show the fault, in the form of PEP 440, such as ">=2.6,<2.15"; `NEVER` if no
+            version in `checked` does. Only the versions in `checked` were run, so a bound names the nearest of
+            them, not the exact version of the change. A missing bound means that the first or last of them
+            shows the fault.
+        checked: the versions on which the probe was run, ascending.
 
     >>> from zoo.probe import Seen
     >>> seen = Seen(torch=">=2.6,<2.15", checked=("2.4.1", "2.6.0", "2.15.0"))
@@ -59,26 +60,25 @@ class Seen:
             raise SpecError(f"Seen: checked: want rising versions, got {', '.join(self.checked)}")
 
     def shows_in(self, torch_version: str) -> bool:
-        """Whether the fault is declared for this torch; a local part such as "+cpu" does not matter."""
+        """Return whether the range contains this torch version; a local part such as "+cpu" is ignored."""
         version = torch_version.split("+", maxsplit=1)[0]
         return self.torch != NEVER and SpecifierSet(self.torch).contains(version, prereleases=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """One upstream risk, and a function that looks for it.
+    """One known risk of torch, and a function that checks for it.
 
     Attributes:
-        name: that of its file.
-        summary: what is at risk, one line.
-        issue: link to the report; "" where none is known, and then `source` says where the risk shows.
-        source: a document or code that explains it; optional beside an issue.
-        symptom: what `observe` returns where torch shows the fault, to the letter. A fault that kills the
-            process has the words of its death, such as "killed by SIGSEGV".
-        devices: the types of device that the question makes sense on; empty: all.
-        seen: by type of device, where the fault was seen. A device that is missing was never tried.
-        observe: called with the type of device to run on; returns "" where torch does right, `symptom` where
-            it does not.
+        name: the name of its file, without the suffix.
+        summary: the risk in one line.
+        issue: link to the report; "" if there is none, in which case `source` is required.
+        source: a document or code that explains the risk; optional beside an issue.
+        symptom: the exact text that `observe` returns if torch shows the fault. For a fault that kills the
+            process it is the way the process ended, such as "killed by SIGSEGV".
+        devices: the device types to which the probe applies; empty means all.
+        seen: the versions that show the fault, by device type. A missing device type was never tried.
+        observe: called with the device type to run on; returns "" if torch is right and `symptom` if it is not.
 
     >>> from zoo.probe import Probe, Seen
     >>> probe = Probe(
@@ -127,16 +127,15 @@ class Probe:
             raise SpecError(f"probe {self.name}: seen on {', '.join(strange)}, which devices leaves out")
 
     def concerns(self, device: str) -> bool:
-        """Whether the question makes sense on a type of device."""
+        """Return whether the probe applies to a device type."""
         return not self.devices or device in self.devices
 
 
 def find(package: str = "zoo.probes") -> list[Probe]:
-    """The probes of a package, one `PROBE` in each file, sorted by name.
+    """Return the probes of a package, the `PROBE` of each file, sorted by name.
 
     Raises:
-        SpecError: a file does not import, holds no `PROBE`, or one whose name is not the file's; so no two
-            probes share a name.
+        SpecError: a file does not import or defines no `PROBE`, or the probe's name is not the name of the file.
 
     >>> from zoo.probe import find
     >>> "double_backward" in [probe.name for probe in find()]

@@ -1,4 +1,4 @@
-"""How large a model can be made: what curves of speed over size are drawn from."""
+"""A model at several sizes, for curves of speed over size."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ class Scale:
     """A model at any size.
 
     Attributes:
-        knob: what the size is, such as "width" or "rows".
-        sizes: to try, ascending; at least one.
-        build: the model of a size, weights from torch's global generator.
-        inputs: the inputs for a size, drawn from a generator; a tuple of arguments or a `Call`. CPU tensors.
-        scripted: the ScriptModule or ScriptFunction of a size, made by hand; None: torch.jit.script(build(size)).
+        size_name: the quantity that the size measures, such as "width" or "rows".
+        sizes: the sizes to try, ascending; at least one.
+        build: returns the model of a size; weights are drawn from torch's global generator.
+        inputs: draws the inputs for a size from a generator: a tuple of arguments or a `Call`, tensors on the CPU.
+        scripted: returns the ScriptModule or ScriptFunction of a size; None: torch.jit.script(build(size)).
 
     >>> rows = Scale(
-    ...     knob="rows", sizes=(8, 64), build=lambda n: torch.nn.Linear(4, 2),
+    ...     size_name="rows", sizes=(8, 64), build=lambda n: torch.nn.Linear(4, 2),
     ...     inputs=lambda n, g: (torch.randn(n, 4, generator=g),),
     ... )
     >>> rows.inputs(8, torch.Generator())[0].shape
     torch.Size([8, 4])
     """
 
-    knob: str
+    size_name: str
     sizes: tuple[int, ...]
     build: Callable[[int], Callable[..., Any]]
     inputs: Callable[[int, torch.Generator], tuple[Any, ...] | Call]
     scripted: Callable[[int], Callable[..., Any]] | None = None
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.knob):
-            raise SpecError(f"scale: knob {self.knob!r}: want lower-case letters, digits and '_'")
+        if not NAME.fullmatch(self.size_name):
+            raise SpecError(f"scale: size_name {self.size_name!r}: want lower-case letters, digits and '_'")
         if not self.sizes or min(self.sizes) < 1 or list(self.sizes) != sorted(set(self.sizes)):
-            raise SpecError(f"scale of {self.knob}: sizes must be positive and ascending, got {self.sizes!r}")
+            raise SpecError(f"scale of {self.size_name}: sizes must be positive and ascending, got {self.sizes!r}")
 
 
 def elementwise(model: Callable[[torch.Tensor], torch.Tensor]) -> Scale:
-    """The scale of a function of single numbers: on 2¹⁰ to 2²⁰ of them, drawn from N(0, 1).
+    """Return the scale of an elementwise function: float32 vectors of 2¹⁰ to 2²⁰ numbers from N(0, 1).
 
-    >>> elementwise(torch.exp).knob
+    >>> elementwise(torch.exp).size_name
     'numbers'
     """
     return Scale(
-        knob="numbers",
+        size_name="numbers",
         sizes=(2**10, 2**14, 2**17, 2**20),
         build=lambda _: model,
         inputs=lambda n, g: (torch.randn(n, generator=g),),

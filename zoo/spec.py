@@ -1,8 +1,8 @@
-"""What a model promises: the frozen record beside every zoo entry, and its validation.
+"""The contract of a model: a frozen record beside every entry of the zoo, and its validation.
 
-A `Spec` is data. It says how to build a model, which inputs to try, and what must hold for it; the
-conformance matrix does the rest. Nothing here runs a model. A record that contradicts itself raises a
-`SpecError` when it is made.
+A `Spec` is data. It says how to build a model, which inputs to try and what must hold for the results. The
+conformance matrix reads it and runs the checks; this module runs no model. A record that contradicts itself
+raises a `SpecError` when it is created.
 """
 
 from __future__ import annotations
@@ -29,38 +29,39 @@ class Spec:
     """The contract of one model: a module, an op or a custom autograd.Function.
 
     Attributes:
-        name: unique, lower-case.
-        summary: one line.
-        source: where the mathematics comes from.
-        formula: the mathematics, in one line; for the catalogue in docs.
-        shapes: of inputs and outputs, such as "(batch, n), (n, m) → (batch, m)".
-        build: returns the model, an `nn.Module` or a function; keyword arguments reach it from
-            `zoo.create_model`. Weights are drawn from torch's global generator.
+        name: unique name; lower-case letters, digits and "_".
+        summary: the model in one line.
+        source: the text or paper the mathematics comes from.
+        formula: the mathematics in one line, for the catalogue in docs.
+        shapes: shapes of inputs and outputs, such as "(batch, n), (n, m) → (batch, m)".
+        build: returns the model, an `nn.Module` or a function. `zoo.create_model` passes keyword arguments on to
+            it. Weights are drawn from torch's global generator.
         cases: the inputs to try; at least one. The first is the typical one.
-        initialise: changes a fresh module in place for the matrix: weights, statistics or mode under which
-            it should be judged, where the constructor's own say little.
+        initialise: changes a fresh module in place before the matrix judges it. It sets weights, statistics or
+            the training mode, for models whose initial values make a weak test.
         dtypes: dtype of each output leaf, or one word for all: "follows" (the autocast dtype, float32
-            without autocast), "input" (the promoted floating dtype of the inputs) or a dtype's name such
-            as "int64". A mapping from leaf name ("output", "output[0]", "output['mean']") gives each its
-            own; a value may again be a mapping from device type. None: whatever eager does.
-        differentiable: gradients of every floating input and parameter are checked.
-        twice_differentiable: so are Hessian-vector products, and gradgradcheck in float64.
-        one_graph: torch.compile captures each call whole, without a graph break.
+            without autocast), "input" (the promoted floating dtype of the inputs) or the name of a dtype such
+            as "int64". A mapping from leaf names ("output", "output[0]", "output['mean']") gives each leaf
+            its own word; each value may be a mapping from device types in turn. None: the dtype of eager.
+        differentiable: the matrix checks the gradient of every floating input and parameter.
+        twice_differentiable: the matrix also checks Hessian-vector products, and gradgradcheck in float64.
+        one_graph: torch.compile captures each call in one graph, without a graph break.
         deterministic: identical calls agree bit for bit.
-        mutates: names of inputs that are changed in place on purpose; their content afterwards is judged.
-        float32_accurate: names of tensors held to float32's precision under every autocast dtype.
-        reference: independent float64 formula, called as reference(model, *inputs).
-        surrogate_gradient: for gradients that by design are not the derivative: a function, called the
-            same way, whose ordinary derivative they are.
-        twin: name of a model that computes the same by another road, with the same parameters.
-        fit: trains instead of calling. It is called as fit(call, model, precision, *inputs): `call` is the
-            model's forward in some mode, `model` owns the parameters, `precision` is "fp32", "amp_fp16" or
-            "amp_bf16", and autocast is its own to enter. What it returns, such as the loss of every step, is
-            judged like an output; gradients are not asked for, so `differentiable` must be False.
-        scripted: builds the ScriptModule or ScriptFunction by hand; None: torch.jit.script(build()).
+        mutates: names of the inputs that the model changes in place on purpose; the matrix judges their
+            content after the call.
+        float32_accurate: names of the tensors that must reach float32's precision under every autocast dtype.
+        reference: independent formula in float64, called as reference(model, *inputs).
+        surrogate_gradient: for models whose gradient is not the derivative by design: a function with the
+            arguments of `reference` whose ordinary derivative is that gradient.
+        twin: name of a model that computes the same in another way, with the same parameters.
+        fit: trains the model; the matrix calls it in place of the model, as fit(call, model, precision, *inputs).
+            `call` is the model's forward in some mode, `model` owns the parameters, and `precision` is "fp32",
+            "amp_fp16" or "amp_bf16". `fit` enters autocast itself. The matrix judges its result, such as the
+            loss of every step, like an output. It asks for no gradients: `differentiable` must be False.
+        scripted: returns the ScriptModule or ScriptFunction; None: torch.jit.script(build()).
         expectations: the declared divergences.
-        scale: how to make it larger, for measurements.
-        claims: what its sources say it gains.
+        scale: how to build the model at larger sizes, for measurements.
+        claims: the gains that its sources publish.
 
     >>> import torch
     >>> double = Spec(
@@ -133,11 +134,11 @@ class Spec:
         return [word for value in values for word in ([value] if isinstance(value, str) else value.values())]
 
     def dtype_word(self, leaf: str, device: str) -> str | None:
-        """The contract's word for one output leaf; None where nothing is declared.
+        """Return the declared dtype word of one output leaf; None if the spec declares nothing.
 
         Args:
             leaf: name of the output, such as "output[0]".
-            device: device type.
+            device: device type, such as "cpu".
         """
         if self.dtypes is None or isinstance(self.dtypes, str):
             return self.dtypes
@@ -145,10 +146,10 @@ class Spec:
         return word if word is None or isinstance(word, str) else word.get(device)
 
     def at(self, size: int) -> Spec:
-        """The spec of this model at a size of its scale, named like "merge@256", with one case.
+        """Return the spec of this model at a size of its scale, named like "merge@256", with one case.
 
         Raises:
-            SpecError: it has no scale, or the size is not positive.
+            SpecError: the model has no scale, or `size` is not positive.
 
         >>> import zoo
         >>> zoo.get_spec("merge").at(64).name
@@ -157,9 +158,9 @@ class Spec:
         if self.scale is None:
             raise SpecError(f"{self.name} has no scale, so there is no {self.name}@{size}")
         if size < 1:
-            raise SpecError(f"{self.name}@{size}: the {self.scale.knob} must be positive")
+            raise SpecError(f"{self.name}@{size}: the {self.scale.size_name} must be positive")
         case = Case(
-            name=f"{self.scale.knob}-{size}",
+            name=f"{self.scale.size_name}-{size}",
             inputs=partial(self.scale.inputs, size),
             independent_samples=self.cases[0].independent_samples,
         )
@@ -169,10 +170,10 @@ class Spec:
         return replace(self, name=name, build=build, scripted=scripted, cases=(case,), twin="", scale=None, claims=())
 
     def case(self, name: str) -> Case:
-        """The case of that name.
+        """Return the case with this name.
 
         Raises:
-            KeyError: no such case; the message lists them.
+            KeyError: there is no such case; the message lists the names.
         """
         for case in self.cases:
             if case.name == name:

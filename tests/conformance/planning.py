@@ -10,8 +10,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from conformance import isolation
-from conformance.execution import Execution
+from conformance.run import child
+from conformance.run.executor import Execution
 from conformance.records import Verdict
 
 FOLDER = Path(__file__).parent.parent
@@ -48,7 +48,7 @@ def plan_of(name):
         "devices": ["cpu"],
         "seed": 0,
     }
-    ending = isolation.run("conformance.plan:make", {**task, "deadline": 0.0}, deadline=120.0, method="spawn")
+    ending = child.run("conformance.plan.matrix:make", {**task, "deadline": 0.0}, deadline=120.0, method="spawn")
     assert ending.kind == "answered", ending
     assert "usage" not in ending.answer, ending.answer
     return ending.answer

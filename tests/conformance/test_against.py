@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance import against, revision
+from conformance.against import checkout, comparison
 from conformance.axes import UsageError
-from conformance.delegate import Delegate, DelegateError
+from conformance.against.worker import Delegate, DelegateError
 
 ROOT = Path(__file__).parent.parent.parent
 NETS = """
@@ -28,7 +28,7 @@ NET = spec("net")
 LEAN = "def forward(x):\n    return x.exp()\n"
 WASTEFUL = "def forward(x):\n    return x.exp().sin().exp()\n"
 EAGER = {"modes": ["eager"], "precisions": ["fp32"], "devices": ["cpu"], "speed": False}
-OF_THE_ZOO = "from zoo import catalog; from conformance.delegate import serve; import zoo; print(zoo.__file__)"
+OF_THE_ZOO = "from zoo import catalog; from conformance.against.worker import serve; import zoo; print(zoo.__file__)"
 
 
 def git(folder, *arguments):
@@ -53,7 +53,7 @@ def repository(tmp_path):
 
 
 def compare(folder, rev, capsys, **options):
-    code = against.main([str(folder / "nets.py")], rev, **{**EAGER, **options})
+    code = comparison.main([str(folder / "nets.py")], rev, **{**EAGER, **options})
     return code, capsys.readouterr().out
 
 
@@ -116,7 +116,7 @@ def test_times_are_read_beside_and_never_decide(repository, capsys):
 
 def test_an_interrupt_leaves_no_folder_and_no_process(repository, tmp_path_factory):
     commit(repository, nets=NETS, layers=LEAN)
-    code = "import sys; from conformance import against; sys.exit(against.main(['nets.py'], 'HEAD'))"
+    code = "import sys; from conformance import against; sys.exit(comparison.main(['nets.py'], 'HEAD'))"
     scratch = tmp_path_factory.mktemp("scratch")
     environment = {**os.environ, "TMPDIR": str(scratch)}
     command = [sys.executable, "-u", "-c", code]
@@ -150,21 +150,21 @@ def test_what_cannot_be_had_is_refused(repository, monkeypatch, sources, rev, me
     (repository / "later.py").write_text(NETS)
     monkeypatch.chdir(repository)
     with pytest.raises(UsageError) as refused:
-        against.main(sources, rev, **EAGER)
+        comparison.main(sources, rev, **EAGER)
     assert message in str(refused.value)
 
 
 def test_no_repository_is_refused_with_the_words_of_git(tmp_path):
     (tmp_path / "nets.py").write_text(NETS)
     with pytest.raises(UsageError, match=r"nets\.py is in no git repository \(fatal: .*not a git repository"):
-        against.main([str(tmp_path / "nets.py")], "HEAD", **EAGER)
+        comparison.main([str(tmp_path / "nets.py")], "HEAD", **EAGER)
 
 
 def test_the_revision_s_own_folder_is_taken_even_inside_a_hook(repository, tmp_path_factory, monkeypatch):
     commit(repository, nets=NETS, layers=LEAN)
     (repository / "layers.py").write_text(WASTEFUL)
     monkeypatch.setenv("GIT_DIR", "/nowhere")
-    old = revision.then(revision.now([str(repository / "nets.py")]), "HEAD", tmp_path_factory.mktemp("then"))
+    old = checkout.then(checkout.now([str(repository / "nets.py")]), "HEAD", tmp_path_factory.mktemp("then"))
     assert Path(old.sources[0]).read_text() == NETS
     assert (Path(old.sources[0]).parent / "layers.py").read_text() == LEAN
 
@@ -192,16 +192,16 @@ def test_a_zoo_too_old_is_refused_by_name(repository, tmp_path_factory, monkeypa
     (repository / "zoo").mkdir()
     (repository / "zoo" / "__init__.py").write_text("OLD = True\n")
     name = commit(repository)
-    monkeypatch.setattr(revision, "_home", lambda package: (repository if package == "zoo" else ROOT) / package)
-    old = revision.then(revision.now(["merge"]), "HEAD", tmp_path_factory.mktemp("then"))
+    monkeypatch.setattr(checkout, "_home", lambda package: (repository if package == "zoo" else ROOT) / package)
+    old = checkout.then(checkout.now(["merge"]), "HEAD", tmp_path_factory.mktemp("then"))
     assert old.name == name
     task = {"modes": ["eager"], "precisions": ["fp32"], "devices": ["cpu"], "seed": 0, "deadline": 60.0}
     with pytest.raises(UsageError, match=r"its zoo has no zoo\.case, which this conformance needs"):
-        against._Comparison(old, old, task, tmp_path_factory.mktemp("work"))
+        comparison._Comparison(old, old, task, tmp_path_factory.mktemp("work"))
 
 
 def test_the_zoo_of_the_revision_is_judged_by_the_conformance_of_now(tmp_path):
-    old = revision.then(revision.now(["merge"]), "HEAD", tmp_path)
+    old = checkout.then(checkout.now(["merge"]), "HEAD", tmp_path)
     assert old.path[0] == tmp_path
     assert old.path[1:] == (ROOT,)
     assert {p.name for p in tmp_path.iterdir()} == {"zoo"}

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from conformance import budget
+from conformance.gates import budget
 from conformance.axes import PRECISIONS
-from conformance.budget import Bounds, allowance
-from conformance.discrepancy import Yardstick, farthest
+from conformance.gates.budget import Bounds, allowance
+from conformance.gates.distance import Yardstick, farthest
 
 FP32, FP16, BF16 = (PRECISIONS[name] for name in ("fp32", "amp_fp16", "amp_bf16"))
 

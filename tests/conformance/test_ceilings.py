@@ -2,10 +2,10 @@
 
 import pytest
 
-from conformance import ceilings
+from conformance.measure import ceilings
 from conformance.axes import PRECISIONS
-from conformance.ceilings import Rival, observe
-from conformance.roofline import byte_rate, share
+from conformance.measure.ceilings import Rival, observe
+from conformance.figures.roofline import byte_rate, share
 
 RATES = [[16, 5.0], [64, 9.0], [256, 7.0], [1024, 2.0]]
 

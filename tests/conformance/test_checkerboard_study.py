@@ -78,7 +78,7 @@ def test_results_are_kept_as_they_come_and_a_second_call_goes_on(study, tmp_path
     done, path = [], tmp_path / "results.json"
 
     def answer(target, task, deadline):
-        if target == "conformance.plan:probe":
+        if target == "conformance.plan.matrix:probe":
             return {"gpus": [], "cpu": "a machine", "torch": "2.13.0"}
         done.append((target, task.get("mode"), task.get("precision")))
         if len(done) == 2:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from test_replication import rows_of
 
-from conformance import claims, published
+from conformance.commands import claims
+from conformance.plan import claims
 from conformance.axes import UsageError
 
 SPECS = """
@@ -117,7 +118,7 @@ RANDOM = spec("random", lambda x: x + torch.rand_like(x), claims=(claim("by chan
 
 
 def planned(*named):
-    return published.make({"sources": list(named), "seed": 0, "deadline": 1.0}, lambda _: None)
+    return claims.make({"sources": list(named), "seed": 0, "deadline": 1.0}, lambda _: None)
 
 
 def test_a_plan_holds_each_cell_that_a_claim_compares_once(tmp_path):

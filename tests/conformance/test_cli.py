@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import store
+from conformance.run import store
 
 GREEN = """
 import torch

@@ -8,9 +8,10 @@ import torch
 from test_preload import python
 from torch import nn
 
-from conformance import isolation, machine, timing
+from conformance.measure import timing
+from conformance.run import child, machine_lock
 from conformance.axes import PRECISIONS
-from conformance.cell import set_policy
+from conformance.cell.observe import set_policy
 from zoo.memory import held_bytes, kept_bytes, peak_bytes, saved_bytes
 from zoo.training.step import train_step
 
@@ -21,16 +22,16 @@ MEBIBYTE = 2**20
 FINE = 1 + 2**-12  # TF32 has ten bits behind the point
 SERVE = """
 import json
-from conformance import isolation
+from conformance.run import child
 
-ending = isolation.run("test_cuda:multiply", {}, deadline=120.0)
+ending = child.run("test_cuda:multiply", {}, deadline=120.0)
 print(json.dumps([ending.kind, ending.answer, ending.message]))
 """
 
 
 def answer(function, deadline=PATIENCE):
     """What one of the targets below answers from a child."""
-    ending = isolation.run(f"test_cuda:{function.__name__}", {}, deadline=deadline)
+    ending = child.run(f"test_cuda:{function.__name__}", {}, deadline=deadline)
     assert ending.kind == "answered", f"in phase {ending.phase}: {ending.message}"
     return ending.answer
 
@@ -45,8 +46,8 @@ def multiply(task, enter_phase):
 
 def hold_most_of_the_memory(task, enter_phase):
     """Two thirds of it, under a kernel of a minute or so."""
-    enter_phase(isolation.WAITING)
-    with machine.alone():
+    enter_phase(child.WAITING)
+    with machine_lock.alone():
         enter_phase("holding")
         held = torch.empty(torch.cuda.mem_get_info()[1] * 2 // 3, dtype=torch.uint8, device="cuda")
         torch.cuda._sleep(10**11)
@@ -114,9 +115,9 @@ def sleeping(task, enter_phase):
     def quickest(call):
         return min(clock.sample(call)[0].ns for _ in range(5))
 
-    enter_phase(isolation.WAITING)
+    enter_phase(child.WAITING)
     nap = 10_000_000
-    with machine.alone():
+    with machine_lock.alone():
         clock = timing.DeviceClock("cuda")
         calls = (lambda: None, lambda: torch.cuda._sleep(nap), lambda: torch.cuda._sleep(2 * nap))
         return [quickest(call) for call in calls]
@@ -161,7 +162,7 @@ def test_a_child_of_the_fork_server_uses_cuda_though_the_compiler_was_imported_b
 
 
 def test_a_cell_killed_at_its_deadline_gives_the_memory_back():
-    ending = isolation.run("test_cuda:hold_most_of_the_memory", {}, deadline=15.0)
+    ending = child.run("test_cuda:hold_most_of_the_memory", {}, deadline=15.0)
     assert (ending.kind, ending.phase) == ("timed out", "working"), ending.message
     assert answer(take_most_of_the_memory) > 0
 

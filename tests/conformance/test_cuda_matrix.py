@@ -4,7 +4,7 @@ import pytest
 import torch
 from test_cli import conformance, run_folder
 
-from conformance import store
+from conformance.run import store
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() == 0, reason="torch sees no CUDA device")
 

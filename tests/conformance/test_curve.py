@@ -2,8 +2,8 @@
 
 import pytest
 
-from conformance.curve import Point, crossover
-from conformance.interval import Ratio
+from conformance.figures.crossover import Point, crossover
+from conformance.figures.ratio import Ratio
 
 RATIOS = {
     "f": Ratio(2.0, 1.9, 2.1, pairs=20),

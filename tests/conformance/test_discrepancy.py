@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from conformance.discrepancy import Distance, Yardstick, dropped_bits_share, farthest, flat_reals
+from conformance.gates.distance import Distance, Yardstick, dropped_bits_share, farthest, flat_reals
 
 SHAPE = (8, 16, 4)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from test_cli import conformance
 
-from conformance import isolation
-from conformance.cell import leave_room
-from conformance.failures import is_out_of_memory, one_line
+from conformance.run import child
+from conformance.cell.observe import leave_room
+from conformance.oracle.error_text import is_out_of_memory, one_line
 
 ADVICE = """
 Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more.
@@ -137,9 +137,9 @@ def test_a_fault_in_one_cell_leaves_its_neighbours_green(tmp_path):
 
 def test_a_dead_process_that_the_system_holds_does_not_hold_the_run(monkeypatch):
     """As one that a driver keeps until its kernel ends. Here nobody kills it, which looks the same."""
-    monkeypatch.setattr(isolation, "_kill", lambda *_, **__: None)
-    monkeypatch.setattr(isolation, "LAST_SECONDS", 0.5)
-    ending = isolation.run("test_isolation:hang", {}, deadline=2.0)
+    monkeypatch.setattr(child, "_kill", lambda *_, **__: None)
+    monkeypatch.setattr(child, "LAST_SECONDS", 0.5)
+    ending = child.run("test_isolation:hang", {}, deadline=2.0)
     for child in multiprocessing.active_children():
         os.kill(child.pid, signal.SIGKILL)
     assert (ending.kind, ending.message) == ("timed out", "no answer within 2 s")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from conformance import isolation
-from conformance.footprint import FIELDS, least_bytes
+from conformance.run import child
+from conformance.measure.footprint import FIELDS, least_bytes
 from zoo import catalog
 
 SPECS = """
@@ -73,7 +73,7 @@ def count(tmp_path_factory):
         home = {"file": str(file)} if own else {"module": catalog.home_of(model)}
         cell = {"model": model, "mode": mode, "precision": precision, "device": "cpu"}
         task = {"cell": cell, "homes": [], "home": home, "seed": 0}
-        ending = isolation.run("conformance.footprint:observe", task, deadline=120)
+        ending = child.run("conformance.measure.footprint:observe", task, deadline=120)
         assert ending.kind == "answered", ending.message
         assert set(ending.answer) == {*FIELDS, "why"}
         return ending.answer

@@ -6,8 +6,8 @@ import pytest
 import torch
 from planning import plan_of
 
-from conformance import modes
-from conformance.execution import Execution
+from conformance.cell import modes
+from conformance.run.executor import Execution
 
 
 def test_compiled_code_that_was_left_without_graphs_is_void(tmp_path):

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from conformance.interval import Ratio, pooled, ratio
+from conformance.figures.ratio import Ratio, pooled, ratio
 
 
 def test_the_median_is_the_middle_and_the_interval_are_order_statistics():

@@ -11,7 +11,7 @@ from pathlib import Path
 import planning
 import pytest
 
-from conformance import isolation
+from conformance.run import child
 
 PATIENCE = 120.0
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(3600)"]
@@ -107,7 +107,7 @@ def pipe_of(enter_phase):
 
 
 def run(function, deadline=PATIENCE, method="forkserver", **task):
-    return isolation.run(f"test_isolation:{function.__name__}", task, deadline=deadline, method=method)
+    return child.run(f"test_isolation:{function.__name__}", task, deadline=deadline, method=method)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -166,11 +166,11 @@ def test_a_hang_ends_at_the_deadline(function):
     started = time.monotonic()
     ending = run(function, deadline=2.0)
     assert (ending.kind, ending.phase, ending.message) == ("timed out", "hanging", "no answer within 2 s")
-    assert 2.0 <= ending.seconds <= time.monotonic() - started < 2.0 + isolation.GRACE_SECONDS
+    assert 2.0 <= ending.seconds <= time.monotonic() - started < 2.0 + child.GRACE_SECONDS
 
 
 def test_staying_after_the_answer_is_a_crash_within_the_grace(monkeypatch):
-    monkeypatch.setattr(isolation, "GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(child, "GRACE_SECONDS", 1.0)
     ending = run(answer_and_stay)
     assert ending.kind == "crashed"
     assert "after its answer" in ending.message
@@ -190,12 +190,12 @@ def test_staying_after_the_answer_is_a_crash_within_the_grace(monkeypatch):
     ],
 )
 def test_garbage_in_the_pipe_is_a_crash(data, monkeypatch):
-    monkeypatch.setattr(isolation, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(child, "GRACE_SECONDS", 0.1)
     assert run(garbage, bytes=data.hex()).kind == "crashed"
 
 
 def test_a_closed_pipe_is_a_crash(monkeypatch):
-    monkeypatch.setattr(isolation, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(child, "GRACE_SECONDS", 0.1)
     assert run(close_pipe).kind == "crashed"
 
 

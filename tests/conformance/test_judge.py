@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from conformance.judge import failed_gate, judge
+from conformance.verdict import failed_gate, judge
 from conformance.records import STATUSES, Discrepancy, Measure, Observation, Verdict
 from zoo.expect import Expect
 

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import zoo
-from conformance import sampling
+from conformance.oracle import sampling
 from conformance.axes import PRECISIONS
-from conformance.inputs import cotangent, representable, seeded
-from conformance.kinks import KinkWatch
-from conformance.oracle import Oracle
-from conformance.probes import Rounding
+from conformance.oracle.inputs import cotangent, representable, seeded
+from conformance.oracle.kinks import KinkWatch
+from conformance.oracle.float64 import Oracle
+from conformance.oracle.rounding import Rounding
 from zoo.case import Case
 from zoo.spec import Spec
 

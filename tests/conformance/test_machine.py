@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from conformance import machine
+from conformance.run import machine_lock
 
 FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(autouse=True)
 def _own_lock(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(machine_lock.tempfile, "gettempdir", lambda: str(tmp_path))
 
 
 def started(target, *arguments):
@@ -32,7 +32,7 @@ def test_cells_share_the_machine():
     inside, leave = FORK.Event(), FORK.Event()
     other = started(hold, "shared", inside, leave)
     assert inside.wait(10)
-    with machine.shared():
+    with machine_lock.shared():
         leave.set()
     other.join(10)
     assert other.exitcode == 0
@@ -76,5 +76,5 @@ def test_a_process_that_dies_leaves_the_machine():
     assert inside.wait(10)
     os.kill(other.pid, 9)
     other.join(10)
-    with machine.alone():
+    with machine_lock.alone():
         pass

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from conformance.curve import Point
-from conformance.interval import Ratio
-from conformance.plot import COLOURS, DASHES, DOTS, INK, draw
+from conformance.figures.crossover import Point
+from conformance.figures.ratio import Ratio
+from conformance.show.plot import COLOURS, DASHES, DOTS, INK, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 

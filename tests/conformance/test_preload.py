@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.failures import POISONED, one_line
+from conformance.oracle.error_text import POISONED, one_line
 
 RUNTIME = """
 import json, os, torch
@@ -22,12 +22,12 @@ if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # a torch without CUDA; 
 """
 LOAD = f"""{RUNTIME}
 torch.cuda._device_count_nvml = lambda: 1  # as on a machine with a GPU, where modules that ask go on to use the answer
-import conformance.preload
+import conformance.fork_server
 meanwhile = list(asked)
 print(json.dumps([meanwhile, torch.cuda.is_available(), asked, "PYTORCH_NVML_BASED_CUDA_CHECK" in os.environ]))
 """
 QUESTION = f"""{RUNTIME}
-from conformance.preload import cuda_runtime_untouched
+from conformance.fork_server import cuda_runtime_untouched
 told = []
 for count in (2, 0, -1):
     torch.cuda._device_count_nvml = lambda: count
@@ -37,9 +37,9 @@ print(json.dumps([told, asked]))
 """
 SERVE = """
 import json
-from conformance import isolation
+from conformance.run import child
 
-ending = isolation.run("test_preload:use_cuda", {}, deadline=120.0)
+ending = child.run("test_preload:use_cuda", {}, deadline=120.0)
 print(json.dumps([ending.kind, ending.answer, ending.message]))
 """
 POISONED_FORK = """

@@ -8,9 +8,9 @@ from torch import nn
 
 import zoo
 from conformance.axes import PRECISIONS
-from conformance.budget import NOISE
-from conformance.inputs import seeded
-from conformance.probes import Rounding
+from conformance.gates.budget import NOISE
+from conformance.oracle.inputs import seeded
+from conformance.oracle.rounding import Rounding
 
 PRECISION = PRECISIONS["amp_bf16"]
 ETA = NOISE * PRECISION.unit

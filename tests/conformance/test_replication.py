@@ -2,10 +2,10 @@
 
 import pytest
 
-from conformance import replication
-from conformance.curve import Point
-from conformance.interval import Ratio
-from conformance.replication import Published, Replica, figure, word
+from conformance.show import claims
+from conformance.figures.crossover import Point
+from conformance.figures.ratio import Ratio
+from conformance.show.claims import Published, Replica, figure, word
 
 TEXT = "a|b pays"
 
@@ -82,7 +82,7 @@ def rows_of(page):
 
 
 def row(replica):
-    return rows_of(replication.page("here", [replica]))[2]
+    return rows_of(claims.page("here", [replica]))[2]
 
 
 def test_a_row_has_claim_published_factor_measured_sizes_and_verdict():
@@ -115,7 +115,7 @@ def test_a_row_of_an_absent_device_has_no_sizes():
 
 def test_missing_figures_are_explained_once_under_the_table():
     replica = Replica(claim(), (Point(8, HOLDS), Point(64, None, "too slow: 9 s a call")))
-    page = replication.page("torch 9 · 1 thread", [replica, replica])
+    page = claims.page("torch 9 · 1 thread", [replica, replica])
     assert "\ntorch 9 · 1 thread\n" in page
     assert rows_of(page)[0] == "| claim | published | measured | verdict |"
     assert page.endswith("Why figures are missing:\n\n- `new@64[eager-fp32-cpu]`: too slow: 9 s a call\n")

@@ -6,10 +6,10 @@ from xml.etree import ElementTree as ET
 import pytest
 from test_cli import conformance, run_folder
 
-from conformance import report
-from conformance.interval import Ratio
+from conformance.show import bench
+from conformance.figures.ratio import Ratio
 from conformance.records import Verdict
-from conformance.store import Contents
+from conformance.run.store import Contents
 
 MODES = ("eager", "compiled")
 SIZES = (16, 64)
@@ -69,7 +69,7 @@ def line(text, size, mode, table):
 
 
 def test_speeds_stand_with_their_time():
-    text = report.Bench(contents()).text()
+    text = bench.Bench(contents()).text()
     assert "── net@16 (width 16), cpu ──" in text
     assert re.search(r"eager +1 ms +1 ms +1 ms", line(text, 16, "eager", 0))
     assert "2 ms  ▼0.50 [0.48, 0.52]" in line(text, 16, "compiled", 0)
@@ -77,13 +77,13 @@ def test_speeds_stand_with_their_time():
 
 
 def test_bytes_and_first_calls():
-    row = line(report.Bench(contents()).text(), 64, "compiled", 1)
+    row = line(bench.Bench(contents()).text(), 64, "compiled", 1)
     assert re.search(r"2\.1 s +600 ms +9 ", row)
     assert "1 234 567" in row
 
 
 def test_steps_to_break_even_count_the_sure_part_of_the_gain():
-    text = report.Bench(contents()).text()
+    text = bench.Bench(contents()).text()
     # 1 ms of eager less 1/1.9 ms are saved in a step; 2.0 s more were spent at first, 0.5 s with a warm cache
     assert re.search(r" 4 200 +1 100 ", line(text, 64, "compiled", 1))
     assert re.search(r" never +never ", line(text, 16, "compiled", 1))
@@ -91,42 +91,42 @@ def test_steps_to_break_even_count_the_sure_part_of_the_gain():
 
 @pytest.mark.parametrize("low", [1.0, 0.99])
 def test_a_gain_that_is_not_sure_never_pays(low):
-    text = report.Bench(contents(ratios=((1.1, low, 1.2), (1.1, low, 1.2)))).text()
+    text = bench.Bench(contents(ratios=((1.1, low, 1.2), (1.1, low, 1.2)))).text()
     assert re.search(r" never +never ", line(text, 64, "compiled", 1))
 
 
 def test_the_share_of_the_limit():
-    assert "50 %" in line(report.Bench(contents(reached=0.5)).text(), 16, "eager", 1)
-    assert "0.0012 %" in line(report.Bench(contents(reached=0.0000123)).text(), 16, "eager", 1)
+    assert "50 %" in line(bench.Bench(contents(reached=0.5)).text(), 16, "eager", 1)
+    assert "0.0012 %" in line(bench.Bench(contents(reached=0.0000123)).text(), 16, "eager", 1)
 
 
 def test_more_than_the_limit_is_an_error():
-    assert "beats the ceiling: 120 %" in line(report.Bench(contents(reached=1.2)).text(), 16, "eager", 1)
+    assert "beats the ceiling: 120 %" in line(bench.Bench(contents(reached=1.2)).text(), 16, "eager", 1)
 
 
 def test_where_it_pays():
-    text = report.Bench(contents()).text()
+    text = bench.Bench(contents()).text()
     assert "net, forward and backward, cpu: compiled fp32 pays from width 64 on" in text
 
 
 def test_a_reason_stands_where_a_compile_time_would():
     found = contents()
     found.answers[f"compile {cell_name('compiled', 16)}"]["cold"]["reason"] = "cache hit: it should have been a miss"
-    assert "cache hit" in line(report.Bench(found).text(), 16, "compiled", 1)
+    assert "cache hit" in line(bench.Bench(found).text(), 16, "compiled", 1)
 
 
 def test_plots_have_every_curve_and_are_the_same_every_time(tmp_path):
-    written = report.write_plots(contents(), tmp_path)
+    written = bench.write_plots(contents(), tmp_path)
     assert {path.name for path in written} == {f"net-{f}-cpu.svg" for f in ("forward", "gradient", "step")}
     for path in written:
         assert "compiled fp32" in "".join(ET.fromstring(path.read_text()).itertext())
-    assert [p.read_bytes() for p in report.write_plots(contents(), tmp_path)] == [p.read_bytes() for p in written]
+    assert [p.read_bytes() for p in bench.write_plots(contents(), tmp_path)] == [p.read_bytes() for p in written]
 
 
 def test_nothing_green_says_so():
     found = contents()
     red = {name: Verdict(name, "FAIL") for name in found.verdicts}
-    assert report.Bench(Contents(found.plan, found.selected, red)).text() == "nothing is green, so nothing was measured"
+    assert bench.Bench(Contents(found.plan, found.selected, red)).text() == "nothing is green, so nothing was measured"
 
 
 NETS = """

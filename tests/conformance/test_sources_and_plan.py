@@ -6,7 +6,8 @@ import sys
 import pytest
 import torch
 
-from conformance import axes, plan, sources
+from conformance import axes
+from conformance.plan import find, matrix
 from conformance.axes import UsageError
 from zoo import catalog
 from zoo.case import SpecError
@@ -37,7 +38,7 @@ def file_of(folder, name, expectations="", stem=""):
 
 def made(*named, modes=(), precisions=(), devices=()):
     task = {"sources": list(named), "modes": list(modes), "precisions": list(precisions), "devices": list(devices)}
-    return plan.make({**task, "seed": 3, "deadline": 7.0}, lambda _: None)
+    return matrix.make({**task, "seed": 3, "deadline": 7.0}, lambda _: None)
 
 
 @pytest.fixture(autouse=True)
@@ -250,11 +251,11 @@ def test_a_file_beside_the_source_cannot_hide_a_standard_module(tmp_path):
 
 def test_a_home_finds_its_spec_again_and_loads_a_file_once(tmp_path):
     path = file_of(tmp_path, "one")
-    ((spec, home),), _ = sources.find([path])
+    ((spec, home),), _ = find.find([path])
     assert home.spec("one") is spec
 
 
 def test_registering_a_taken_name_in_the_catalogue_raises(tmp_path):
-    ((spec, _),), _ = sources.find([file_of(tmp_path, "merge", stem="impostor")])
+    ((spec, _),), _ = find.find([file_of(tmp_path, "merge", stem="impostor")])
     with pytest.raises(SpecError, match="'merge' is already registered"):
         catalog.register(spec)

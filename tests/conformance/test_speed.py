@@ -5,12 +5,13 @@ import re
 import pytest
 from test_cli import conformance, run_folder
 
-from conformance import interval, speed, table
-from conformance.contest import check_controls
-from conformance.interval import Ratio
+from conformance.figures import ratio, speed
+from conformance.show import matrix
+from conformance.measure.side_by_side import check_controls
+from conformance.figures.ratio import Ratio
 from conformance.records import Speed, Verdict
-from conformance.store import Contents
-from conformance.timing import NotMeasuredError
+from conformance.run.store import Contents
+from conformance.measure.timing import NotMeasuredError
 
 MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_bf16")
 DTYPE = {"outcome": "dtype", "tensor": "output", "dtype": "float32"}
@@ -135,7 +136,7 @@ def test_only_who_asked_for_speeds_is_told_that_there_are_none(tmp_path, measure
     told = verdicts(eager_fp32="FAIL")
     environment = dict.fromkeys(("torch", "python", "threads_per_cell", "cpu", "cpu_capability"), "") | {"gpus": []}
     whole = {**plan(), "measure": measure, "seed": 0, "environment": environment}
-    text = table.render(Contents(whole, tuple(told), told), folder=tmp_path)
+    text = matrix.render(Contents(whole, tuple(told), told), folder=tmp_path)
     assert ("no speed, no baseline" in text) is said
 
 
@@ -185,7 +186,7 @@ def test_a_contest_says_nothing_until_all_its_answers_are_there():
     ],
 )
 def test_what_the_table_shows(found, text):
-    assert table.speed_text(found) == text
+    assert matrix.speed_text(found) == text
 
 
 @pytest.fixture(scope="module")
@@ -267,4 +268,4 @@ def test_a_member_that_raises_leaves_the_others_their_figures(tmp_path):
 
 def test_a_claim_needs_two_processes():
     assert speed.PROCESSES == 2
-    assert interval.CONFIDENCE == 0.99
+    assert ratio.CONFIDENCE == 0.99

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from test_cli import conformance, run_folder
 
-from conformance import speed, store
+from conformance.figures import speed
+from conformance.run import store
 
 ROOT = Path(__file__).resolve().parents[2]
 NETS = """

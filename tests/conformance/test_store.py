@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from conformance import store
+from conformance.run import store
 from conformance.axes import UsageError
 from conformance.records import Observation, Verdict
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 from planning import benchmark
 
-from conformance import evaluation, reference, tf32
+from conformance.cell import tf32
+from conformance.oracle import evaluation, reference_file
 from conformance.axes import PRECISIONS, NotProvenError
-from conformance.entrant import Entrant
-from conformance.inputs import seeded
-from conformance.probes import Rounding
+from conformance.measure.timed_cell import Entrant
+from conformance.oracle.inputs import seeded
+from conformance.oracle.rounding import Rounding
 from conformance.records import Cell
-from conformance.sources import Home
+from conformance.plan.find import Home
 
 FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
 
@@ -32,8 +33,8 @@ def references(tmp_path_factory):
         path = tmp_path_factory.mktemp("references") / model
         home = Home(file=__file__) if model == "three_products" else Home(module="zoo.models.merge")
         task = {"home": vars(home), "model": model, "seed": 0, "precisions": ["fp32", "tf32"], "path": str(path)}
-        assert reference.make(task, lambda _: None)["ending"] == "ok"
-        known[model] = (home.spec(model), reference.load(path))
+        assert reference_file.make(task, lambda _: None)["ending"] == "ok"
+        known[model] = (home.spec(model), reference_file.load(path))
     yield known
     torch.set_num_threads(threads)
 

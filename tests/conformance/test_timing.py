@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance import timing
-from conformance.timing import Contestant, HostClock, NotMeasuredError, Rounds, Sample, measure, warm_up
+from conformance.measure import timing
+from conformance.measure.timing import Contestant, HostClock, NotMeasuredError, Rounds, Sample, measure, warm_up
 
 
 class Scripted:

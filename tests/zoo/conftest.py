@@ -1,4 +1,4 @@
-"""Archives made by the tests."""
+"""Fixtures that make archives and images."""
 
 import io
 import tarfile
@@ -9,7 +9,7 @@ from PIL import Image
 
 @pytest.fixture(scope="session")
 def write_tar():
-    """A function that writes files, (name, data) each, as a tar archive and returns its path."""
+    """Return a function that writes files, given as (name, data), to a tar archive and returns its path."""
 
     def write(path, files, form=tarfile.GNU_FORMAT):
         with tarfile.open(path, "w", format=form) as tar:
@@ -24,7 +24,7 @@ def write_tar():
 
 @pytest.fixture(scope="session")
 def numbered():
-    """A function that makes an image file of one pixel, whose red and green say its number."""
+    """Return a function that makes an image file of one pixel; its red and green encode a number."""
 
     def png(number):
         file = io.BytesIO()

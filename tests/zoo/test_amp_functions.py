@@ -1,4 +1,4 @@
-"""The Functions made for autocast and their operator twins: dtypes, backward outside the block, saved scripts."""
+"""The Functions for autocast and their operator twins: dtypes, backward outside the block, saved scripts."""
 
 import io
 
@@ -22,13 +22,13 @@ def reload(function):
     return torch.jit.load(file)
 
 
-ROADS = {
+CALL_MODES = {
     "eager": lambda function: function,
     "scripted": torch.jit.script,
     "reloaded": reload,
     "compiled": lambda function: torch.compile(function, backend="aot_eager", fullgraph=True),
 }
-roads = pytest.mark.parametrize("road", ROADS.values(), ids=ROADS)
+call_modes = pytest.mark.parametrize("convert", CALL_MODES.values(), ids=CALL_MODES)
 
 
 def matrices(dtype=torch.float32):
@@ -58,11 +58,11 @@ def test_matmul_outside_autocast_keeps_its_precision_in_a_backward_inside(produc
     assert torch.equal(of_a, cotangent @ b.detach().t())
 
 
-@roads
-def test_the_autocast_kernel_asks_for_the_dtype_at_every_call(road):
-    product, (a, b) = road(matmul_amp_op), matrices()
+@call_modes
+def test_the_autocast_kernel_reads_the_dtype_in_every_call(convert):
+    product, (a, b) = convert(matmul_amp_op), matrices()
     for low in (torch.float16, torch.bfloat16, torch.float16):
-        torch.compiler.reset()  # up to 2.6, what torch compiled for one dtype it also ran for the other
+        torch.compiler.reset()  # up to 2.6, torch ran code compiled for one dtype also for the other
         with torch.autocast("cpu", dtype=low):
             out = product(a, b)
         assert out.dtype == low
@@ -74,11 +74,11 @@ def test_the_autocast_kernel_asks_for_the_dtype_at_every_call(road):
         assert product(*matrices(torch.float64)).dtype == torch.float64
 
 
-@roads
+@call_modes
 @pytest.mark.parametrize("low", LOWS)
-def test_exp_operator_lifts_a_low_input_on_every_road(road, low):
+def test_exp_operator_casts_a_low_input_to_float32_in_every_mode(convert, low):
     torch.compiler.reset()
-    function = road(zoo.create_model("exp_fp32_op"))
+    function = convert(zoo.create_model("exp_fp32_op"))
     x = torch.tensor([12.0, -3.0], dtype=low, requires_grad=True)
     with torch.autocast("cpu", dtype=low):
         out = function(x)
@@ -90,7 +90,7 @@ def test_exp_operator_lifts_a_low_input_on_every_road(road, low):
 
 
 @pytest.mark.parametrize("low", LOWS)
-def test_exp_fp32_lifts_a_low_input_under_autocast_only(low):
+def test_exp_fp32_casts_a_low_input_to_float32_only_under_autocast(low):
     function = zoo.create_model("exp_fp32")
     x = torch.tensor([12.0, -3.0], dtype=low, requires_grad=True)
     with torch.autocast("cpu", dtype=low):
@@ -102,7 +102,7 @@ def test_exp_fp32_lifts_a_low_input_under_autocast_only(low):
     assert function(x).dtype == low
 
 
-def test_exp_fp32_refuses_transforms_out_loud():
+def test_exp_fp32_raises_under_transforms():
     with pytest.raises(RuntimeError, match="must override the setup_context"):
         torch.vmap(zoo.create_model("exp_fp32"))(torch.ones(3))
 
@@ -132,7 +132,7 @@ def test_matmul_operator_under_vmap():
         assert torch.vmap(matmul_amp_op)(a.transpose(0, 1), b).dtype == torch.bfloat16
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # opcheck reads it
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # opcheck reads .grad
 def test_matmul_operator_keeps_its_registration_promises():
     operator = torch.ops.torch_conformance.matmul_amp.default
     strided = (torch.randn(4, 3).t().requires_grad_(), torch.randn(2, 4).t().requires_grad_())

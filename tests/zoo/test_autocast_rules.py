@@ -1,4 +1,4 @@
-"""What autocast does to an add and to a product."""
+"""The dtypes of an add and a matrix product under autocast."""
 
 import pytest
 import torch

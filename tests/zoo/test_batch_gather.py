@@ -1,4 +1,4 @@
-"""The four gathers: equal bit for bit, and equally strict about their index."""
+"""The four gathers agree bit for bit and check their index in the same way."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The sum that names its axis, and the two sums a careless one may mean."""
+"""The sum along a named axis, and the two meanings of a sum with implicit broadcasting."""
 
 import pytest
 import torch
@@ -8,13 +8,13 @@ from zoo.ops.broadcasting import sum_explicit
 COLUMN, VECTOR = torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0])
 
 
-def test_the_trap_gives_12_and_is_refused():
+def test_an_unintended_broadcast_gives_12_and_is_refused():
     assert (COLUMN + VECTOR).sum().item() == 12
     with pytest.raises(ValueError, match=r"a and b must have the same number of axes, got shapes \[2, 1\] and \[2\]"):
         sum_explicit(COLUMN, VECTOR, 0)
 
 
-def test_both_meanings_can_be_said_and_differ_in_shape():
+def test_both_meanings_can_be_written_and_differ_in_shape():
     assert sum_explicit(COLUMN, VECTOR.unsqueeze(1), 0).tolist() == [6]
     assert sum_explicit(COLUMN, VECTOR.unsqueeze(0), 0).tolist() == [5, 7]
     assert sum_explicit(COLUMN, VECTOR.unsqueeze(0), 1).tolist() == [5, 7]

@@ -19,7 +19,7 @@ def test_checker_alternates_and_starts_with_zero():
 
 
 def test_squares_have_their_edges_where_whole_numbers_put_them():
-    """In float32 column 3 of 37 is 2.9999998 squares from the left."""
+    """Test widths where float32 is wrong: column 3 of 37 would be 2.9999998 squares from the left."""
     assert checker(37, 1, 37).flatten().tolist() == [0, 1] * 18 + [0]
     assert checker(22, 22, 22)[0, 13, :2].tolist() == [1, 0]
 

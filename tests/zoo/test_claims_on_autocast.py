@@ -1,4 +1,4 @@
-"""False claims about automatic mixed precision, each beside what torch does: docs/where-the-sources-are-wrong.md."""
+"""False claims about automatic mixed precision, each with a test of the truth: docs/where-the-sources-are-wrong.md."""
 
 import pytest
 import torch
@@ -12,12 +12,12 @@ each_device = pytest.mark.parametrize("device", DEVICES)
 
 
 def ambient(device):
-    """The dtype autocast casts to here; None where it is off."""
+    """Return the current autocast dtype; None if autocast is off."""
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 def product(device, log, cast_inputs=None):
-    """Matrix product as a decorated Function that logs the state of autocast in which each of its halves ran."""
+    """Return a matrix product as a decorated Function that logs the autocast state in forward and backward."""
 
     class Product(torch.autograd.Function):
         @staticmethod
@@ -38,7 +38,7 @@ def product(device, log, cast_inputs=None):
 
 
 def gradient_error(device, cast_inputs):
-    """Relative error of the gradient of a, differentiated outside the autocast block, and the halves' log."""
+    """Return the relative error of the gradient of a, with backward outside the autocast block, and the log."""
     generator = torch.Generator().manual_seed(0)
     a, b, cotangent = (torch.randn(16, 16, generator=generator).to(LOW).to(device) for _ in range(3))
     a, log = a.float().requires_grad_(), []
@@ -188,7 +188,7 @@ def test_a_new_scaler_every_iteration_forgets_what_it_learned(device, anew, weig
     for _ in range(4):
         scaler = GradScaler(device) if anew else scaler
         optimizer.zero_grad()
-        scaler.scale(loss_of(weight)).backward()  # 65536, the initial scale, is inf in float16
+        scaler.scale(loss_of(weight)).backward()  # the initial scale, 65536, is inf in float16
         scaler.step(optimizer)
         scaler.update()
         seen.append(weight.item())

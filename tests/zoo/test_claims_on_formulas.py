@@ -32,7 +32,7 @@ def test_a_slice_is_clamped_and_narrow_is_not():
 
 
 def flattened_gather(tensor, index):
-    """The unchecked gather: every index offset into the flattened batch."""
+    """Gather without a check, with every index offset into the flattened batch."""
     offset = torch.arange(tensor.size(0)).unsqueeze(1) * tensor.size(1)
     return tensor.flatten(0, 1)[index + offset]
 
@@ -108,7 +108,7 @@ def test_noise_that_is_never_negative_moves_the_offset():
 
 
 def unit_norm(x, eps=1e-3):
-    """Each channel less its mean, over its standard deviation plus eps, left to autograd."""
+    """Normalise each channel by its mean and its standard deviation plus eps; autograd differentiates it."""
     dims = (0, 2, 3)
     return (x - x.mean(dims, keepdim=True)) / (x.var(dims, keepdim=True).sqrt() + eps)
 
@@ -133,14 +133,14 @@ def test_a_constant_channel_has_nan_gradients_where_the_root_is_bare():
 
 
 class Unshared(IterableDataset):
-    """Yields every item, whichever worker asks."""
+    """A data set that yields every item in every worker."""
 
     def __iter__(self):
         yield from (0, 1, 2)
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # where there is one processor
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # Python 3.12 on
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a machine with one processor
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # from Python 3.12 on
 def test_workers_that_share_nothing_repeat_every_item():
     items = list(DataLoader(Unshared(), batch_size=None, num_workers=2))
     assert sorted(items) == [0, 0, 1, 1, 2, 2]

@@ -1,4 +1,4 @@
-"""False claims about what the graph saves, each beside what torch does: docs/where-the-sources-are-wrong.md."""
+"""False claims about saved tensors, each with a test of the truth: docs/where-the-sources-are-wrong.md."""
 
 import weakref
 
@@ -60,7 +60,7 @@ def test_deleting_names_before_backward_frees_nothing_and_backward_does():
 
 
 class Unit(torch.autograd.Function):
-    """x / |x|, with the norm kept on ctx as the tutorial's fused layer keeps its statistics."""
+    """x / |x|, with the norm on ctx, like the statistics of the tutorial's fused layer."""
 
     @staticmethod
     def forward(ctx, x):
@@ -87,7 +87,7 @@ def test_without_once_differentiable_second_derivatives_are_wrong_in_silence():
 
 
 class CubeOnce(torch.autograd.Function):
-    """x³, not to be differentiated twice."""
+    """x³, which can be differentiated once."""
 
     @staticmethod
     def forward(ctx, x):

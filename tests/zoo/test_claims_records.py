@@ -1,4 +1,4 @@
-"""Every claim of the zoo can be measured: its baseline exists, and both are made larger in the same way."""
+"""Every claim of the zoo can be measured: its baseline exists, and both have the same scale."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def _claim(name, factor):
 
 
 def _ends(claim):
-    """What is compared: mode and precision of the model, then of its baseline."""
+    """Return mode and precision of the model, then mode and precision of its baseline."""
     return claim.mode, claim.precision, claim.baseline_mode, claim.baseline_precision
 
 
@@ -34,12 +34,12 @@ def test_the_claims_and_their_factors():
 @pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=IDS)
 def test_model_and_baseline_have_the_same_scale(name, claim):
     scale, baseline = zoo.get_spec(name).scale, zoo.get_spec(claim.baseline or name).scale
-    assert (scale.knob, scale.sizes) == (baseline.knob, baseline.sizes)
+    assert (scale.size_name, scale.sizes) == (baseline.size_name, baseline.sizes)
     assert all(size > 0 for size in claim.sizes)
 
 
 @pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=IDS)
-def test_a_claim_says_who_says_so_and_where(name, claim):
+def test_a_claim_names_its_source_and_machine(name, claim):
     assert claim.text == " ".join(claim.text.split())
     assert "not named" in claim.source or "NVIDIA" in claim.source, f"{name}: on which machine?"
 

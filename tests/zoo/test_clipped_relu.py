@@ -1,4 +1,4 @@
-"""The clamp whose gradient leaks beyond its bounds."""
+"""The clamp with a gradient that leaks beyond its bounds."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_gradient_passes_inside_and_leaks_outside(leak, wanted):
 
 
 def test_without_leak_it_is_the_clamps_own_derivative():
-    """At the bounds themselves torch 2.13 and 2.15 differ about the clamp's."""
+    """Compare away from the bounds: at the bounds, the derivative of clamp differs between torch 2.13 and 2.15."""
     points = [-3.0, 0.25, 0.5, 1.75, 3.0]
     assert torch.equal(gradient(ClippedReLU(2.0, 0.0), points), gradient(lambda x: torch.clamp(x, 0.0, 2.0), points))
 
@@ -49,7 +49,7 @@ def test_second_derivatives_pass_through_the_gradient():
     x = torch.tensor([-3.0, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
 
     def squared(t):
-        return Clip.apply(t * 1.0, 2.0, 1.0) ** 2  # with leak 1 the derivative is 2 y, exactly linear in y
+        return Clip.apply(t * 1.0, 2.0, 1.0) ** 2  # with leak 1 the derivative is 2 y, which is linear in y
 
     assert gradgradcheck(lambda g: torch.autograd.grad(ClippedReLU(2.0)(x), x, g, create_graph=True)[0], (x,))
     (first,) = torch.autograd.grad(squared(x), x, torch.ones(3).double(), create_graph=True)

@@ -10,7 +10,7 @@ LAYERS = [ConvNorm, FusedConvNorm]
 
 
 def patterns(count):
-    """Noisy copies of ten fixed patterns, and which one each is."""
+    """Return noisy copies of ten fixed patterns, and the number of each copy's pattern."""
     generator = torch.Generator().manual_seed(7)
     originals = torch.randn(10, 1, 8, 8, generator=generator)
     labels = torch.arange(count) % 10
@@ -49,7 +49,7 @@ def saved_bytes(layer):
 
 def test_both_train_with_the_same_loss_curve():
     two_steps, fused = (loss_curve(layer, torch.float64) for layer in LAYERS)
-    assert two_steps[0] > 2.2  # near log 10, as of a guess
+    assert two_steps[0] > 2.2  # near log 10, the loss of a guess
     assert two_steps[-1] < 1.4
     assert (two_steps.diff() < 0).all()
     torch.testing.assert_close(fused, two_steps, rtol=0, atol=1e-9)
@@ -62,7 +62,7 @@ def test_float32_stays_with_the_curve_of_float64(layer):
 
 
 def test_the_fused_layer_does_not_save_the_convolutions_results():
-    """What differs is 8·8·30·30 + 8·16·28·28 numbers of 4 bytes, the two results."""
+    """The difference is the two results: 8·8·30·30 + 8·16·28·28 numbers of 4 bytes."""
     assert saved_bytes(ConvNorm) == 1_368_544
     assert saved_bytes(FusedConvNorm) == 736_736
     assert 1_368_544 - 736_736 == 4 * (8 * 8 * 30 * 30 + 8 * 16 * 28 * 28)
@@ -93,7 +93,7 @@ def test_norm_uses_batch_statistics_in_evaluation_too(layer):
 def test_every_channel_comes_out_with_mean_zero_and_deviation_just_below_one(layer):
     y = layer(3, 16).double()(torch.randn(8, 3, 32, 32, dtype=torch.float64))
     assert y.mean((0, 2, 3)).abs().max() < 1e-12
-    deviation = y.std((0, 2, 3))  # s / (s + eps) for a channel of deviation s
+    deviation = y.std((0, 2, 3))  # s / (s + eps) for a channel with deviation s
     assert deviation.max() < 1
     assert deviation.min() > 0.99
 

@@ -1,4 +1,4 @@
-"""`conv2d`, `batch_norm2d`, `fused_conv_bn2d` and their operator twins: what the three have in common."""
+"""Common properties of `conv2d`, `batch_norm2d`, `fused_conv_bn2d` and their operator twins."""
 
 import io
 import re
@@ -16,7 +16,7 @@ TWINS = tuple(f"{name}_op" for name in FUNCTIONS)
 CONVOLUTIONS = ("conv2d", "conv2d_op", "fused_conv_bn2d", "fused_conv_bn2d_op")
 NORMS = ("batch_norm2d", "batch_norm2d_op", "fused_conv_bn2d", "fused_conv_bn2d_op")
 LOWS = (torch.float16, torch.bfloat16)
-quiet_vmap = pytest.mark.skipif(not hasattr(torch.library, "register_vmap"), reason="torch loops, and warns")
+quiet_vmap = pytest.mark.skipif(not hasattr(torch.library, "register_vmap"), reason="torch loops and warns")
 
 
 def inputs(name, dtype=torch.float64):
@@ -25,14 +25,14 @@ def inputs(name, dtype=torch.float64):
 
 
 def plain(name):
-    """The same in differentiable torch calls."""
+    """Return the same function in differentiable torch calls."""
 
     def norm(x):
         std, mean = torch.std_mean(x, dim=(0, 2, 3), keepdim=True)
         return (x - mean) / (std + 1e-3)
 
-    road = {"conv2d": functional.conv2d, "batch_norm2d": norm}
-    return road.get(name.removesuffix("_op"), lambda x, weight: norm(functional.conv2d(x, weight)))
+    layers = {"conv2d": functional.conv2d, "batch_norm2d": norm}
+    return layers.get(name.removesuffix("_op"), lambda x, weight: norm(functional.conv2d(x, weight)))
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *TWINS])
@@ -85,7 +85,7 @@ def test_a_second_derivative_is_refused_under_func_grad(name):
 
 
 def test_once_differentiable_would_let_both_pass():
-    """Why none of the three uses it."""
+    """Show why none of the three uses once_differentiable."""
 
     class Cubed(torch.autograd.Function):
         generate_vmap_rule = True
@@ -105,8 +105,8 @@ def test_once_differentiable_would_let_both_pass():
 
     x = torch.tensor(2.0, requires_grad=True)
     (slope,) = torch.autograd.grad(Cubed.apply(x), x, create_graph=True)
-    assert not slope.requires_grad  # and a penalty on it adds nothing to the gradient of a loss
-    assert torch.func.grad(torch.func.grad(Cubed.apply))(x.detach()) == 0  # in truth 12
+    assert not slope.requires_grad  # so a penalty on it adds nothing to the gradient of a loss
+    assert torch.func.grad(torch.func.grad(Cubed.apply))(x.detach()) == 0  # 12 is right
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -200,7 +200,7 @@ def test_misfits_are_named(name, misfit, scripted):
     args, error, message = MISFITS[misfit]
     function = torch.jit.script(zoo.create_model(name)) if scripted else zoo.create_model(name)
     owner = name.removesuffix("_op") if misfit == "dtype" else name
-    if scripted:  # it raises an Error of its own, from within an operator a RuntimeError; a dtype becomes a number
+    if scripted:  # TorchScript raises torch.jit.Error, or RuntimeError in an operator, and prints dtypes as numbers
         error, message = (torch.jit.Error, RuntimeError), message.partition(", got torch.")[0]
     with pytest.raises(error, match=f"{owner}: .*{re.escape(message)}"):
         function(*args)

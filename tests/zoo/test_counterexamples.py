@@ -1,7 +1,7 @@
 """Every counterexample is caught as declared, in exactly the cells where its fault exists.
 
-Of the compiled cells those run here that cost nothing, since the float64 reference settles them, and those in
-which compiling makes a difference; `conformance run` judges the others.
+Two kinds of compiled cells run here: those that the float64 reference decides without compiling, and those in which
+compiling changes the result. `conformance run` judges the others.
 """
 
 import pkgutil
@@ -15,9 +15,9 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.utils.data import DataLoader
 
 import zoo.counterexamples
-from conformance import isolation
-from conformance.execution import Execution
-from conformance.judge import judge
+from conformance.run import child
+from conformance.run.executor import Execution
+from conformance.verdict import judge
 from zoo.counterexamples import every_worker_reads_all as reading
 from zoo.counterexamples.fused_conv_bn import fused_conv_bn_twice
 from zoo.counterexamples.index_changed_in_place import index_changed_in_place
@@ -31,7 +31,7 @@ NO_COMPILER = MODES - {"compiled"}
 
 @dataclass(frozen=True)
 class Caught:
-    """What a counterexample gets where nothing is declared, and in which cells; in all others it is right."""
+    """The undeclared verdict of a counterexample, and the cells that get it; in all other cells it is right."""
 
     status: str
     text: str
@@ -71,11 +71,11 @@ CAUGHT = {
     "training_without_scaler": Caught("FAIL", "norm  output", precisions=frozenset({"amp_fp16"})),
     "wrong_output_dtype": Caught("FAIL", "dtype  output, case typical: float64, should be float32"),
 }
-COMPILED = {("matmul_without_custom_fwd", "amp_fp16"), ("through_bfloat16", "fp32")}  # right, unlike their eager cells
+COMPILED = {("matmul_without_custom_fwd", "amp_fp16"), ("through_bfloat16", "fp32")}  # right, but wrong in eager
 
 
 def cells(*, caught_only=False):
-    """The cells to run, as parameters of a test."""
+    """Return the cells to run, as parameters of a test."""
     chosen = []
     for name, known in CAUGHT.items():
         settled = known.status in ("INVALID", "UNSTABLE")
@@ -91,7 +91,7 @@ def plan():
     folder = pkgutil.iter_modules(zoo.counterexamples.__path__, "zoo.counterexamples.")
     axes = {"modes": [], "precisions": [], "devices": ["cpu"], "seed": 0, "deadline": 240.0}
     task = {"sources": [module.name for module in folder], **axes}
-    ending = isolation.run("conformance.plan:make", task, deadline=120.0, method="spawn")
+    ending = child.run("conformance.plan.matrix:make", task, deadline=120.0, method="spawn")
     assert ending.kind == "answered", ending
     return ending.answer
 

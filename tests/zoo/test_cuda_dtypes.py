@@ -1,8 +1,8 @@
-"""The contracts' dtypes under CUDA's autocast, on machines without a GPU.
+"""The declared dtypes under CUDA's autocast, on machines without a GPU.
 
-A fake tensor of device "cuda" holds no numbers, and dispatches as a real one does: through CUDA's own lists of
-what autocast lowers and what it widens, which are not the CPU's. On a torch built without CUDA some operations
-ask for its runtime and cannot be seen so; they are left out there, and only there.
+A fake tensor of device "cuda" holds no numbers, but dispatches like a real one. It uses CUDA's lists of the
+operations that autocast lowers and widens, which differ from the CPU's. In a torch built without CUDA some operations
+need the CUDA runtime, so this test cannot check them; only there it leaves them out.
 """
 
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 import zoo
-from conformance import inputs
+from conformance.oracle import inputs
 from zoo.functions import exp, sinh
 
 AUTOCAST = {"fp32": None, "amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
@@ -46,7 +46,7 @@ NO_RUNTIME = "not linked with support for cuda"
 
 @contextmanager
 def cuda_autocast(dtype):
-    """What torch.autocast("cuda") does where there is a GPU; without one it disables itself."""
+    """Do the same as torch.autocast("cuda") on a machine with a GPU; without a GPU it disables itself."""
     before = torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", dtype is not None)
     torch.set_autocast_dtype("cuda", dtype or before)
@@ -60,7 +60,7 @@ def cuda_autocast(dtype):
 
 @pytest.fixture(autouse=True)
 def _no_fused_kernels():
-    """TorchScript's fuser would compile for the GPU, and run what it compiled."""
+    """Switch off TorchScript's fuser, which would compile kernels for the GPU and run them."""
     fuser, on_gpu = torch._C._jit_texpr_fuser_enabled(), torch._C._jit_can_fuse_on_gpu()
     torch._C._jit_set_texpr_fuser_enabled(False)
     torch._C._jit_override_can_fuse_on_gpu(False)
@@ -83,22 +83,22 @@ def build(spec, mode):
 
 
 def found(spec, case, mode, precision):
-    """Dtype of every output, by name."""
+    """Return the dtype of every output, by name."""
     drawn = inputs.draw(case, 0, 0)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         args, kwargs = pytree.tree_map(fake, (drawn.args, dict(drawn.kwargs)))
         with torch.device("cuda"):
             model = build(spec, mode)
         for parameter in model.parameters() if isinstance(model, torch.nn.Module) else ():
-            parameter.requires_grad_(False)  # autograd would ask for CUDA's runtime
+            parameter.requires_grad_(False)  # autograd would need the CUDA runtime
         with cuda_autocast(AUTOCAST[precision]):
-            for _ in range(4 if mode == "scripted" else 1):  # TorchScript optimises during the first three
+            for _ in range(4 if mode == "scripted" else 1):  # TorchScript optimises during the first three calls
                 output = model(*args, **kwargs)
     return {name: leaf.dtype for name, leaf in inputs.named_leaves(output, "output").items() if leaf is not None}
 
 
 def is_unseen(spec, case, precision):
-    """Whether an operation asks for a runtime that this torch was built without; asked of eager, as scripts cut it."""
+    """Return whether eager needs a runtime that this torch was built without; scripts shorten that message."""
     if torch.backends.cuda.is_built():
         return False
     try:
@@ -109,7 +109,7 @@ def is_unseen(spec, case, precision):
 
 
 def wanted(spec, case, leaf, precision):
-    """The contract's dtype of an output, None where it has none."""
+    """Return the declared dtype of an output; None if the spec declares nothing."""
     word = spec.dtype_word(leaf, "cuda")
     if word == "follows":
         return AUTOCAST[precision] or torch.float32
@@ -121,12 +121,12 @@ def wanted(spec, case, leaf, precision):
 
 
 def differences(spec, mode, precision):
-    """What is neither the contract's nor declared, as text; None where this torch cannot tell."""
+    """Return the unexpected dtypes as texts; None if this torch cannot check any case."""
     declared = [e for e in spec.expectations if e.concerns(mode, precision, "cuda", torch.__version__)]
     if any(e.outcome == "refuses" for e in declared):
         return []
     renamed = {e.tensor: getattr(torch, e.dtype) for e in declared if e.outcome == "dtype"}
-    said, seen = [], 0
+    unexpected, seen = [], 0
     for case in spec.cases:
         try:
             dtypes = found(spec, case, mode, precision)
@@ -138,16 +138,16 @@ def differences(spec, mode, precision):
         for leaf, dtype in dtypes.items():
             want = renamed.get(leaf, wanted(spec, case, leaf, precision))
             if want is not None and dtype != want:
-                said.append(f"{precision}, case {case.name}: {leaf} is {dtype}, want {want}")
-    return said if seen else None
+                unexpected.append(f"{precision}, case {case.name}: {leaf} is {dtype}, want {want}")
+    return unexpected if seen else None
 
 
 def check(spec, mode):
-    """Fail where a dtype is wrong; skip where no precision could be seen."""
-    said = {precision: differences(spec, mode, precision) for precision in AUTOCAST}
-    assert [text for texts in said.values() for text in texts or ()] == []
-    if None in said.values():
-        pytest.skip(f"this torch is {NO_RUNTIME}: {', '.join(p for p, texts in said.items() if texts is None)}")
+    """Fail if a dtype is wrong; skip if a precision cannot be checked."""
+    unexpected = {precision: differences(spec, mode, precision) for precision in AUTOCAST}
+    assert [text for texts in unexpected.values() for text in texts or ()] == []
+    if None in unexpected.values():
+        pytest.skip(f"this torch is {NO_RUNTIME}: {', '.join(p for p, texts in unexpected.items() if texts is None)}")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -161,7 +161,7 @@ def test_scripted_dtypes_are_the_contracts_or_declared(name):
 
 
 def lowered(case):
-    """The case with float16 for float32."""
+    """Return the case with float16 instead of float32."""
 
     def draw(generator):
         call = case.draw(generator)
@@ -172,18 +172,18 @@ def lowered(case):
 
 
 @pytest.mark.parametrize("name", [n for n in zoo.list_models() if "input" in zoo.get_spec(n)._dtype_words()])
-def test_low_inputs_come_out_low_but_where_the_docstring_says_float32(name):
+def test_low_inputs_give_low_outputs_except_where_the_docstring_says_float32(name):
     spec = zoo.get_spec(name)
-    said = differences(replace(spec, cases=(lowered(spec.cases[0]),), expectations=()), "eager", "amp_fp16")
-    if said is None:
+    unexpected = differences(replace(spec, cases=(lowered(spec.cases[0]),), expectations=()), "eager", "amp_fp16")
+    if unexpected is None:
         pytest.skip(f"this torch is {NO_RUNTIME}")
     widened = [f": {leaf} is torch.float32, want torch.float16" for leaf in WIDENED.get(name, ())]
-    assert [text[text.index(": ") :] for text in said] == widened
+    assert [text[text.index(": ") :] for text in unexpected] == widened
 
 
 @pytest.mark.parametrize("operator", [exp._exp, sinh._sinh], ids=["exp_op", "sinh_op"])
 def test_an_operator_returns_what_its_fake_promises(operator):
-    """Compiled code trusts the fake; eager calls run the operator itself, with autocast still on."""
+    """Compiled code uses the fake; eager calls run the operator itself, with autocast still on."""
     with FakeTensorMode(), cuda_autocast(torch.bfloat16):
         x = torch.empty(4, dtype=torch.bfloat16, device="cuda")
         assert {x.dtype for x in pytree.tree_leaves(operator._init_fn(x))} == {torch.bfloat16}
@@ -195,7 +195,7 @@ def softmax_of_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("mode", ["eager", "scripted"])
 def test_a_contract_that_holds_only_on_the_cpu_is_seen(mode):
-    """The CPU's autocast leaves a softmax of halves be, CUDA's computes it in float32."""
+    """On the CPU, autocast does not change a softmax of halves; on CUDA it computes it in float32."""
     halves = zoo.Case(name="halves", inputs=lambda _: (torch.ones(2, 2).half(), torch.ones(2, 2)))
     spec = replace(
         zoo.get_spec("merge"),

@@ -1,4 +1,4 @@
-"""Every public function and class of the zoo shows how it is used; pytest runs the examples as doctests."""
+"""Every public function and class of the zoo has an example; pytest runs the examples as doctests."""
 
 import importlib
 import inspect
@@ -11,18 +11,18 @@ import zoo
 MODULES = [
     entry.name
     for entry in pkgutil.walk_packages(zoo.__path__, "zoo.")
-    if not entry.ispkg and ".probes." not in entry.name  # whose example is the probe itself
+    if not entry.ispkg and ".probes." not in entry.name  # a probe is its own example
 ]
 
 
 def is_shown(thing):
-    """Whether a public function, or a class or one of its parts, has an example."""
+    """Return whether a public function, or a class or one of its members, has an example."""
     parts = [thing, *(vars(thing).values() if inspect.isclass(thing) else ())]
     return any(">>>" in (getattr(part, "__doc__", None) or "") for part in parts)
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_what_is_public_has_an_example(name):
+def test_public_names_have_an_example(name):
     module = importlib.import_module(name)
     public = {
         key: value

@@ -15,7 +15,7 @@ both_norms = pytest.mark.parametrize("norm", [batch_norm2d, batch_norm2d_op], id
 
 
 def saved_bytes(function, *args):
-    """What one call keeps for backward, each storage once."""
+    """Return the bytes that one call saves for backward, each storage once."""
     storages = {}
 
     def pack(tensor):
@@ -38,7 +38,7 @@ def unfused(x, weight):
     return functional.batch_norm(functional.conv2d(x, weight), None, None, training=True)
 
 
-def test_eps_stands_outside_the_root_of_an_unbiased_variance():
+def test_eps_is_outside_the_root_of_an_unbiased_variance():
     x = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64).reshape(1, 1, 1, 3)
     assert batch_norm2d(x, 1.0).flatten().tolist() == [-0.5, 0.0, 0.5]
     assert functional.batch_norm(x, None, None, training=True, eps=1.0)[0, 0, 0, 2] == pytest.approx((3 / 5) ** 0.5)
@@ -54,7 +54,7 @@ def test_it_differs_from_torch_by_design():
 def test_a_constant_channel_has_its_true_derivative(norm):
     x = torch.randn(2, 3, 2, 2, dtype=torch.float64)
     x[:, 1] = 0
-    assert gradcheck(norm, (x.requires_grad_(),), eps=1e-10, atol=1e-4)  # steps far below the norm's own 1e-3
+    assert gradcheck(norm, (x.requires_grad_(),), eps=1e-10, atol=1e-4)  # a step far below the 1e-3 of the norm
     grad = torch.randn_like(x)
     (gradient,) = torch.autograd.grad(norm(x), x, grad)
     torch.testing.assert_close(gradient[:, 1], 1000 * (grad[:, 1] - grad[:, 1].mean()))
@@ -81,7 +81,7 @@ def test_a_dead_filter_gives_finite_gradients(fused):
 
 
 @both_fused
-def test_it_is_the_two_in_a_row(fused):
+def test_the_fused_layer_equals_convolution_then_norm(fused):
     args = images_and_filters(torch.float64)
     one, other = fused(*args), batch_norm2d(conv2d(*args))
     assert torch.equal(one, other)
@@ -110,7 +110,7 @@ def test_the_compiled_operator_keeps_the_saving():
     torch.compiler.reset()
     args = images_and_filters()
     compiled = torch.compile(fused_conv_bn2d_op, backend="aot_eager", fullgraph=True)
-    compiled(*args)  # torch 2.4 cannot be watched while it compiles
+    compiled(*args)  # torch 2.4 cannot compile under hooks
     assert saved_bytes(compiled, *args) == 100_032
 
 

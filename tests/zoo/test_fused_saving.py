@@ -1,7 +1,7 @@
-"""What `fused_conv_bn2d` saves for backward, how torch.compile undoes it, and three ways to have it back.
+"""The bytes that `fused_conv_bn2d` saves for backward, how torch.compile adds to them, and three remedies.
 
-Eager numbers are exact. Those of compiled code differ between torch versions by a few statistics per filter:
-there the bounds lie between the two levels.
+Eager numbers are exact. Those of compiled code differ between torch versions by a few statistics per filter, so the
+tests use bounds between the two levels.
 """
 
 import pytest
@@ -14,14 +14,14 @@ from zoo.functions.fused_conv_bn2d import fused_conv_bn2d, fused_conv_bn2d_op
 from zoo.memory import SavedBytes, recompute, saved_bytes
 
 pytestmark = [
-    # torch does so itself, to trace a Function
+    # torch itself instantiates a Function to trace it
     pytest.mark.filterwarnings("ignore:.* should not be instantiated:DeprecationWarning"),
-    # the checkpoint of torch 2.4 calls it
+    # the checkpoint of torch 2.4 uses torch.cpu.amp.autocast
     pytest.mark.filterwarnings("ignore:`torch.cpu.amp.autocast:FutureWarning"),
 ]
 
 IMAGES, WEIGHT = 8 * 3 * 32 * 32 * 4, 16 * 3 * 3 * 3 * 4  # bytes: 98 304 and 1 728
-WITH_OUTPUT, WITHOUT_OUTPUT = 500_000, 110_000  # one of 8 x 16 x 30 x 30 numbers, 460 800 bytes
+WITH_OUTPUT, WITHOUT_OUTPUT = 500_000, 110_000  # the output has 8 x 16 x 30 x 30 numbers, 460 800 bytes
 
 
 def arguments(dtype=torch.float32):
@@ -40,7 +40,7 @@ def compiled(fn, backend="aot_eager"):
 
 
 def test_the_unfused_pair_saves_the_convolution_too():
-    # the convolution's output, and mean and deviation of 16 filters
+    # the convolution's output, and mean and deviation for 16 filters
     expected = SavedBytes(saved=460_800 + 128, inputs=IMAGES + WEIGHT, parameters=0)
     assert saved_bytes(unfused, *arguments()) == expected
     assert expected.total == 560_960
@@ -57,7 +57,7 @@ def test_scripted_the_operator_keeps_the_saving():
     assert saved_bytes(torch.jit.script(fused_conv_bn2d_op), *arguments()).total == 100_032
 
 
-@pytest.mark.skipif(Version(torch.__version__) >= Version("2.15.dev0"), reason="no script takes Function.apply")
+@pytest.mark.skipif(Version(torch.__version__) >= Version("2.15.dev0"), reason="no Function.apply in TorchScript")
 def test_scripted_the_function_keeps_the_saving():
     assert saved_bytes(torch.jit.script(fused_conv_bn2d), *arguments()).total == 100_032
 
@@ -75,7 +75,7 @@ def test_compiled_the_operator_keeps_the_saving(backend):
 
 
 @pytest.mark.parametrize("option", [{"activation_memory_budget": 0.0}, {"cse": False}], ids=str)
-def test_compiled_the_function_has_it_back_by_an_option(option):
+def test_an_option_restores_the_saving_of_the_compiled_function(option):
     if not hasattr(torch._functorch.config, *option):
         pytest.skip(f"this torch has no {option}")
     with torch._functorch.config.patch(**option):
@@ -83,7 +83,7 @@ def test_compiled_the_function_has_it_back_by_an_option(option):
 
 
 @pytest.mark.parametrize("fn", [fused_conv_bn2d, unfused])
-def test_compiled_the_function_has_it_back_by_recomputation_and_so_has_the_pair(fn):
+def test_recomputation_restores_the_saving_for_the_compiled_function_and_the_pair(fn):
     inside = compiled(lambda x, weight: recompute(fn, x, weight))
     assert saved_bytes(inside, *arguments()).total < WITHOUT_OUTPUT
     compiled_fn = compiled(fn)

@@ -1,4 +1,4 @@
-"""A folder as a data set: its order, its index, and what it says when something is missing."""
+"""A folder as a data set: its order, its index and its errors."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from zoo.data import ImageDirectoryDataset
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.* use of fork\\(\\) may lead to deadlocks:DeprecationWarning"
-)  # from 3.12
+)  # from Python 3.12 on
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Made in another order than the sorted one; an image's red says which it is."""
+    """Return a folder of images, written in an order that is not sorted; red is the number of an image."""
     for red, name in enumerate(["b.png", "a10.png", "sub/z.png", "a2.png", "a/b.png", "B.png", "c.bmp"]):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("RGB", (4, 2), (red, 0, 9)).save(tmp_path / name)
@@ -54,13 +54,13 @@ def test_the_order_is_not_the_file_systems(folder, monkeypatch):
     assert backwards == names(ImageDirectoryDataset(folder), folder) == ["B.png", "a10.png", "a2.png", "b.png", "c.bmp"]
 
 
-def test_the_pattern_chooses_and_descends_if_it_says_so(folder):
+def test_the_pattern_selects_files_and_may_include_subfolders(folder):
     assert names(ImageDirectoryDataset(folder, "*.bmp"), folder) == ["c.bmp"]
     deep = ["B.png", "a/b.png", "a10.png", "a2.png", "b.png", "sub/z.png"]
     assert names(ImageDirectoryDataset(str(folder), "**/*.png"), folder) == deep
 
 
-def test_the_index_is_a_lists(folder):
+def test_the_index_works_as_in_a_list(folder):
     dataset = ImageDirectoryDataset(folder)
     assert len(dataset) == 5
     assert reds([dataset[0], dataset[4], dataset[-1], dataset[-5], dataset[torch.tensor(1)]]) == [5, 6, 6, 5, 1]
@@ -74,7 +74,7 @@ def test_the_index_is_a_lists(folder):
 
 
 @pytest.mark.parametrize("missing", ["nowhere", "b.png"])
-def test_a_folder_that_is_none_is_named(folder, missing):
+def test_a_path_that_is_not_a_folder_is_named(folder, missing):
     message = rf"path must be a folder, got {re.escape(str(folder / missing))} \(pattern '\*\.png'\)"
     with pytest.raises(FileNotFoundError, match=message):
         ImageDirectoryDataset(folder / missing, "*.png")
@@ -86,7 +86,7 @@ def test_an_empty_match_names_folder_and_pattern(folder):
     ):
         ImageDirectoryDataset(folder, "*.gif")
     with pytest.raises(FileNotFoundError, match="matches pattern 'su"):
-        ImageDirectoryDataset(folder, "su*")  # a folder only
+        ImageDirectoryDataset(folder, "su*")  # matches only a folder
 
 
 def test_an_unreadable_image_is_named_and_the_others_are_read(folder):
@@ -121,4 +121,4 @@ def test_a_workers_error_names_the_file(folder):
     images = iter(DataLoader(ImageDirectoryDataset(folder), batch_size=None, num_workers=1))
     with pytest.raises(ValueError, match=r"b\.png: not readable as an image"):
         list(images)
-    images._shutdown_workers()  # at once; the garbage collector would take 5 seconds
+    images._shutdown_workers()  # the garbage collector would take 5 seconds

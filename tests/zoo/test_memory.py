@@ -1,8 +1,8 @@
-"""What autograd saves, counted."""
+"""Counts of the bytes that autograd saves."""
 
 import pytest
 import torch
-from savers import BREAKS, DEVICES, HIDDEN, leaf, perceptron
+from saved_tensor_cases import BREAKS, DEVICES, HIDDEN, leaf, perceptron
 from torch import nn
 
 from zoo.memory import SavedBytes, held_bytes, saved_bytes
@@ -12,7 +12,7 @@ from zoo.memory import SavedBytes, held_bytes, saved_bytes
 
 @pytest.mark.parametrize("device", [*DEVICES, "meta"])
 def test_a_module_saves_its_hidden_layer_once_beside_input_and_weights(device):
-    # the first weight is not saved, where the input needs no gradient
+    # the first weight is not saved, because the input needs no gradient
     expected = SavedBytes(saved=4 * HIDDEN, inputs=4 * 8 * 32, parameters=4 * 16 * 64)
     model, x = perceptron(device), torch.ones(8, 32, device=device)
     assert [saved_bytes(model, x) for _ in range(3)] == [expected] * 3
@@ -24,7 +24,7 @@ def test_views_and_repeats_of_one_storage_count_once():
 
     def viewed(x):
         y = x.exp()  # saves y
-        return y.t().sin() + y[2:].cos().sum() + y.reshape(100).square().sum() * 2  # each a view of y
+        return y.t().sin() + y[2:].cos().sum() + y.reshape(100).square().sum() * 2  # each op saves a view of y
 
     assert saved_bytes(viewed, x) == SavedBytes(saved=400, inputs=0, parameters=0)
 
@@ -34,7 +34,7 @@ def test_a_storage_counts_as_a_whole():
     assert saved_bytes(torch.sin, x) == SavedBytes(saved=0, inputs=400, parameters=0)
 
 
-def test_what_the_result_does_not_hold_does_not_count():
+def test_tensors_that_the_result_does_not_hold_do_not_count():
     x = leaf(100)
 
     def with_a_lost_graph(x):
@@ -68,12 +68,12 @@ def test_inputs_inside_containers_are_inputs():
 
 
 class Saves(torch.autograd.Function):
-    """x squared, with what is saved chosen by name."""
+    """x squared; a name selects the tensor to save."""
 
     @staticmethod
-    def forward(ctx, x, what):
+    def forward(ctx, x, name):
         y = x * x
-        kept = {"input": x, "view of the input": x[1:], "output": y, "fresh": x + 1, "attribute": None}[what]
+        kept = {"input": x, "view of the input": x[1:], "output": y, "fresh": x + 1, "attribute": None}[name]
         ctx.save_for_backward(kept)
         ctx.unseen = x + 1
         return y
@@ -84,17 +84,17 @@ class Saves(torch.autograd.Function):
 
 
 @pytest.mark.parametrize(
-    ("what", "expected"),
+    ("name", "expected"),
     [
         ("input", (0, 40)),
         ("view of the input", (0, 40)),
         ("output", (40, 0)),
         ("fresh", (40, 0)),
-        ("attribute", (0, 0)),  # what stands on ctx is not seen
+        ("attribute", (0, 0)),  # attributes of ctx are not seen
     ],
 )
-def test_what_a_function_saves(what, expected):
-    saved = saved_bytes(Saves.apply, leaf(10), what)
+def test_tensors_that_a_function_saves_count(name, expected):
+    saved = saved_bytes(Saves.apply, leaf(10), name)
     assert (saved.saved, saved.inputs) == expected
 
 
@@ -115,7 +115,7 @@ def test_nothing_is_saved_without_gradients():
 
 
 def test_a_scripted_module_is_counted_alike_in_every_run():
-    # where a script does not know yet which leaf needs a gradient, it saves more than eager does
+    # a script that does not know yet which leaf needs a gradient saves more than eager
     model, x = torch.jit.script(perceptron()), leaf(8, 32)
     first, *others = [saved_bytes(model, x) for _ in range(4)]
     assert others == [first] * 3
@@ -147,12 +147,12 @@ def test_a_compiled_callable_is_counted_without_compiling_it_again(graph_break):
     assert graphs == 1 + graph_break
 
 
-def test_a_compiled_callable_that_torch_gave_up_is_counted_like_an_eager_one():
+def test_a_callable_that_torch_stopped_compiling_is_counted_like_an_eager_one():
     def plain(x):
         return (x * 1).exp().sin()
 
     compiled, x = torch.compile(plain, backend="eager"), leaf(64)
-    held_bytes(compiled, x)  # gives it up; from now on torch tries to compile what it calls, such as our hooks
+    held_bytes(compiled, x)  # torch stops compiling it, and from now on tries to compile the hooks that it calls
     assert saved_bytes(compiled, x) == saved_bytes(plain, x) == SavedBytes(saved=256, inputs=0, parameters=0)
 
 
@@ -170,7 +170,7 @@ def test_counting_leaves_the_graph_usable():
     torch.testing.assert_close(gradient, cotangent * x.exp().cos() * x.exp())
 
 
-def test_counting_refuses_what_it_cannot_count():
+def test_counting_raises_for_values_that_it_cannot_count():
     with pytest.raises(TypeError, match="saved_bytes: fn must be callable, got int"):
         saved_bytes(3)
     with pytest.raises(TypeError, match="held_bytes: fn must be callable, got int"):
@@ -183,14 +183,14 @@ def test_counting_refuses_what_it_cannot_count():
 
 
 @pytest.mark.parametrize("device", [*DEVICES, "meta"])
-def test_held_is_what_is_saved_beside_inputs_and_parameters(device):
+def test_held_equals_saved_without_inputs_and_parameters(device):
     model, x = perceptron(device), torch.ones(8, 32, device=device)
     held = held_bytes(model, x)
     assert held == {device: 4 * HIDDEN}
     assert held["xpu"] == 0
 
 
-def test_held_leaves_out_results_and_what_was_there_before():
+def test_held_excludes_results_and_earlier_tensors():
     x, state = leaf(10), torch.zeros(10)
 
     def fn(x):

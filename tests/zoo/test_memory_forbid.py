@@ -1,4 +1,4 @@
-"""Hooks on saved tensors forbidden: what that does, and what it does not do."""
+"""The effects of forbidding hooks on saved tensors."""
 
 import pytest
 import torch

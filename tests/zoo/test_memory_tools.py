@@ -1,10 +1,10 @@
-"""Saved tensors offloaded, recomputed, compressed."""
+"""The tools that offload, recompute and compress saved tensors."""
 
 import gc
 
 import pytest
 import torch
-from savers import BREAKS, DEVICES, HIDDEN, leaf, perceptron, within
+from saved_tensor_cases import BREAKS, DEVICES, HIDDEN, leaf, perceptron, within
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -18,7 +18,7 @@ from zoo.memory import (
 )
 from zoo.memory.replaced import Replaced
 
-# the checkpoint of torch 2.4 calls it
+# the checkpoint of torch 2.4 uses torch.cpu.amp.autocast
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.cpu.amp.autocast:FutureWarning")
 
 # offload_to_cpu, recompute and compress: gradients, bytes
@@ -41,7 +41,7 @@ def test_offload_moves_the_hidden_layer_and_leaves_the_weights():
     assert held_bytes(within(offload_to_cpu, model), x) == {"cuda": 0, "cpu": 4 * (HIDDEN)}
 
 
-def test_offload_makes_no_copy_of_what_is_on_the_cpu():
+def test_offload_does_not_copy_tensors_on_the_cpu():
     model, x = perceptron(), leaf(8, 32)
     assert held_bytes(within(offload_to_cpu, model), x) == held_bytes(model, x) == {"cpu": 4 * HIDDEN}
 
@@ -56,7 +56,7 @@ def test_recompute_draws_the_same_random_numbers():
     x = leaf(1000)
     y = recompute(lambda x: nn.functional.dropout(x.exp(), 0.5), x)
     (gradient,) = torch.autograd.grad(y, x, torch.ones(1000))
-    assert torch.equal(gradient, y.detach())  # exp is its own derivative, if the mask is the same
+    assert torch.equal(gradient, y.detach())  # equal if both calls draw the same mask: exp is its own derivative
     assert 300 < int((y == 0).sum()) < 700
 
 
@@ -68,7 +68,7 @@ def test_recompute_can_be_differentiated_twice():
 @pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 4), (torch.float64, 8)])
 def test_compress_holds_the_hidden_layer_once_in_two_bytes(dtype, width):
     model, x = perceptron(dtype=dtype), torch.ones(8, 32, dtype=dtype)
-    # ReLU and the second layer save it both; of the input, which lives anyway, there is a copy
+    # ReLU and the second layer both save the hidden layer; compress also copies the input
     assert held_bytes(model, x)["cpu"] == width * HIDDEN
     assert held_bytes(within(compress, model), x)["cpu"] == 2 * (HIDDEN + 8 * 32)
 
@@ -89,7 +89,7 @@ def test_gradients_under_compress_are_rounded_like_bfloat16():
     assert torch.equal(within(compress, model)(x), model(x))  # the forward pass is exact
 
 
-def test_compress_leaves_alone_what_is_not_wide_and_floating():
+def test_compress_keeps_tensors_that_are_not_wide_and_floating():
     index, mask = torch.tensor([2, 0]), torch.tensor([True, False, True])
 
     def fn(x):
@@ -127,11 +127,11 @@ def test_compress_can_be_differentiated_twice():
     assert not torch.equal(second, torch.zeros(50))
 
 
-# What plain hooks get wrong
+# faults of plain hooks
 
 
 @pytest.mark.parametrize("tool", [offload_to_cpu, compress])
-def test_what_is_saved_dies_with_the_result(tool):
+def test_saved_tensors_are_freed_with_the_result(tool):
     with tool():
         y = leaf(10).exp()  # saves its own output
     storage = StorageWeakRef(y.untyped_storage())
@@ -140,7 +140,7 @@ def test_what_is_saved_dies_with_the_result(tool):
 
 
 def test_a_plain_pair_of_hooks_keeps_its_output_for_ever():
-    """torch.autograd.graph.save_on_cpu, on the CPU; the reason why `offload_to_cpu` is not built on it."""
+    """Show why `offload_to_cpu` does not use torch.autograd.graph.save_on_cpu."""
     with torch.autograd.graph.save_on_cpu():
         y = leaf(10).exp()
     storage = StorageWeakRef(y.untyped_storage())
@@ -166,7 +166,7 @@ def test_a_replaced_tensor_may_be_changed_before_backward():
         y = x * 2
         z = y * y
         y.detach().zero_()
-        z = z + y * y  # saves the zeros: not the copy made before
+        z = z + y * y  # saves the zeros, not the earlier copy
     (gradient,) = torch.autograd.grad(z, x, torch.ones(10))
     torch.testing.assert_close(gradient, 8 * x.detach())
 
@@ -174,13 +174,13 @@ def test_a_replaced_tensor_may_be_changed_before_backward():
 def test_a_new_tensor_at_an_old_address_is_not_taken_for_the_old():
     x, results = leaf(1000), []
     with Replaced("clone", lambda tensor: tensor.clone()):
-        results += [torch.sin(x * i) for i in range(20)]  # each x * i is freed at once, its copy stays
+        results += [torch.sin(x * i) for i in range(20)]  # each x * i is freed at once, but its copy stays
     for i, result in enumerate(results):
         (gradient,) = torch.autograd.grad(result, x, torch.ones(1000))
         torch.testing.assert_close(gradient, i * torch.cos(x.detach() * i))
 
 
-def test_views_are_told_apart():
+def test_different_views_are_replaced_separately():
     x = leaf(6, 6)
 
     def fn(x):
@@ -221,7 +221,7 @@ def test_compress_around_compiled_code_with_a_graph_break(order):
     def plain(x):
         y = (x * 1).sin().exp()
         torch._dynamo.graph_break()
-        return y.sin().exp()  # sin of an exp would magnify what bfloat16 rounds
+        return y.sin().exp()  # sin of exp would magnify rounding errors
 
     x, cotangent = leaf(64), torch.randn(64)
     (wanted,) = torch.autograd.grad(plain(x), x, cotangent)
@@ -229,9 +229,9 @@ def test_compress_around_compiled_code_with_a_graph_break(order):
     held_bytes(compiled, x) if order == "tool around given up" else compiled(x)
     (found,) = torch.autograd.grad(within(compress, compiled)(x), x, cotangent)
     assert 2**-12 < ((found - wanted).norm() / wanted.norm()).item() < 0.05
-    assert not any("bfloat16" in code for code in traced)  # the hooks themselves
+    assert not any("bfloat16" in code for code in traced)  # torch.compile did not trace the hooks
 
 
-def test_recompute_refuses_what_it_cannot_call():
+def test_recompute_of_a_value_that_is_not_callable_raises():
     with pytest.raises(TypeError, match="recompute: fn must be callable, got Tensor"):
         recompute(torch.ones(3))

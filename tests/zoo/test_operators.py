@@ -1,4 +1,4 @@
-"""Every overloaded operator, against Python's own on numbers and literal values."""
+"""Every overloaded operator, compared with Python's operators and with literal values."""
 
 import operator
 
@@ -31,7 +31,7 @@ def test_division_by_zero_is_inf_or_nan():
     assert out.mod.isnan().all()
 
 
-def test_all_but_the_floor_division_have_gradients():
+def test_all_results_except_the_floor_division_have_gradients():
     x, y = (t.double().requires_grad_() for t in zoo.example_inputs("arithmetic"))
     out = arithmetic(x, y)
     assert [name for name, t in out._asdict().items() if not t.requires_grad] == ["floordiv"]

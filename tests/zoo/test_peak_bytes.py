@@ -1,10 +1,10 @@
-"""Peak and kept bytes of one call: exact on planted allocations, the same at every repeat, also compiled."""
+"""Peak and kept bytes of one call: exact for known allocations, repeatable, and right for compiled code."""
 
 import gc
 
 import pytest
 import torch
-from savers import HIDDEN, leaf, perceptron, within
+from saved_tensor_cases import HIDDEN, leaf, perceptron, within
 from torch import nn
 
 from zoo.memory import compress, held_bytes, kept_bytes, offload_to_cpu, peak_bytes, recompute, saved_bytes
@@ -18,7 +18,7 @@ def empty(size):
 
 
 def planted():
-    """Three, then five, then three, then four MiB."""
+    """Allocate three, then five, then three, then four MiB."""
     first = empty(3 * MEBIBYTE)
     second = empty(2 * MEBIBYTE)
     del second
@@ -39,7 +39,7 @@ def test_repeats_are_equal():
     assert {kept_bytes(model, x)["cpu"] for _ in range(5)} == {FLOAT * HIDDEN}
 
 
-def test_what_was_there_before_does_not_count():
+def test_earlier_tensors_do_not_count():
     x = torch.ones(1000)
     assert peak_bytes(lambda: x) == peak_bytes(lambda: x[:10]) == {}
     assert peak_bytes(x.neg_) == {}
@@ -69,7 +69,7 @@ def test_backward_counts_when_it_is_part_of_the_call():
 def test_kept_is_what_a_graph_holds_beside_its_result(count):
     model, x = perceptron(), leaf(8, 32)
     assert count(model, x)["cpu"] == FLOAT * HIDDEN
-    assert count(lambda x: x.exp(), x)["cpu"] == 0  # the result is saved, and is apart
+    assert count(lambda x: x.exp(), x)["cpu"] == 0  # the result is saved, but not counted
     assert count(lambda x: x.exp().sin()[:2], x)["cpu"] == FLOAT * 8 * 32
     with torch.no_grad():
         assert count(model, x)["cpu"] == 0
@@ -90,18 +90,18 @@ def test_kept_agrees_with_held_on_eager_calls(fn):
     assert kept_bytes(fn, x)["cpu"] == held_bytes(fn, x)["cpu"]
 
 
-def test_kept_sees_what_no_op_returns():
+def test_kept_sees_tensors_that_no_op_returns():
     model, x = perceptron(), leaf(8, 32)
-    state = torch.get_rng_state().nbytes  # recomputation keeps it, for dropout
+    state = torch.get_rng_state().nbytes  # recomputation stores the generator's state for dropout
     assert held_bytes(lambda x: recompute(model, x), x)["cpu"] == 0
     assert kept_bytes(lambda x: recompute(model, x), x)["cpu"] == state
 
 
-def test_rubbish_in_a_cycle_is_in_the_peak_and_is_not_kept():
+def test_garbage_in_a_cycle_is_in_the_peak_and_is_not_kept():
     def cyclic():
-        rubbish = [empty(50)]
-        rubbish.append(rubbish)
-        del rubbish
+        garbage = [empty(50)]
+        garbage.append(garbage)
+        del garbage
         return empty(20)
 
     assert peak_bytes(cyclic) == {"cpu": 70}
@@ -123,22 +123,22 @@ def test_compiled_is_counted_as_compiled():
 
     x = leaf(1000)
     compiled = torch.compile(chain)
-    assert kept_bytes(chain, x)["cpu"] == 2 * 1000 * FLOAT  # both inner exp
-    assert kept_bytes(compiled, x)["cpu"] == 0  # all computed again from x and the result
+    assert kept_bytes(chain, x)["cpu"] == 2 * 1000 * FLOAT  # the two inner results of exp
+    assert kept_bytes(compiled, x)["cpu"] == 0  # backward computes all of them again from x and the result
     assert saved_bytes(compiled, x).saved == 1000 * FLOAT  # the result
     with torch.no_grad():
         assert peak_bytes(chain, x)["cpu"] == 2 * 1000 * FLOAT
         assert peak_bytes(compiled, x)["cpu"] == 1000 * FLOAT  # one loop, one result
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="the allocator of CUDA is asked")
-def test_on_cuda_the_allocator_tells():
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_bytes_come_from_the_allocator():
     x = torch.ones(1024, device="cuda")
     assert peak_bytes(lambda x: x.exp().sin(), x)["cuda"] == 2 * 1024 * FLOAT
     assert kept_bytes(lambda x: x.exp().sin(), x.requires_grad_())["cuda"] == 1024 * FLOAT
 
 
 @pytest.mark.parametrize("count", [peak_bytes, kept_bytes])
-def test_what_is_no_function_is_refused(count):
+def test_a_value_that_is_not_callable_raises(count):
     with pytest.raises(TypeError, match=rf"{count.__name__}: fn must be callable, got int"):
         count(3)

@@ -1,4 +1,4 @@
-"""Image files as tensors: what each mode becomes, what is refused, and Pillow as an extra."""
+"""Image files as tensors: conversion of modes, errors, and Pillow as an optional dependency."""
 
 import io
 import subprocess
@@ -23,7 +23,7 @@ def gradient():
     return image
 
 
-def test_channels_rows_and_columns_stand_in_that_order():
+def test_channels_rows_and_columns_come_in_that_order():
     image = Image.new("RGB", (3, 2))
     image.putpixel((2, 1), (10, 20, 30))
     pixels = decode_rgb(encoded(image), "x")
@@ -51,7 +51,8 @@ def test_a_palette_is_looked_up_and_its_transparency_dropped():
     image = Image.new("P", (2, 1), 1)
     image.putpalette([9, 8, 7, 1, 2, 3])
     image.putpixel((0, 0), 0)
-    pixels = decode_rgb(encoded(image, transparency=b"\x00\x80"), "x")  # Pillow alone warns here: an error in this run
+    # a plain convert of Pillow would warn, which is an error in this test run
+    pixels = decode_rgb(encoded(image, transparency=b"\x00\x80"), "x")
     assert pixels[:, 0].tolist() == [[9, 1], [8, 2], [7, 3]]
 
 
@@ -83,7 +84,7 @@ def test_without_pillow_the_error_names_the_extra(monkeypatch):
         decode_rgb(b"", "x")
 
 
-def test_importing_the_data_sets_leaves_pillow_alone():
+def test_importing_the_data_sets_does_not_import_pillow():
     code = "import sys, zoo.data; print('PIL' in sys.modules, zoo.data.__all__)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False ['ImageDirectoryDataset', 'TarImage', 'TarImageDataset']"

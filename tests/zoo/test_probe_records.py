@@ -1,4 +1,4 @@
-"""The records of known torch faults: what they refuse, how they are found, and what each file must say."""
+"""The records of known torch faults: their checks, the search for them, and the form of each file."""
 
 import ast
 import re
@@ -32,7 +32,7 @@ def test_a_record_keeps_what_it_is_given():
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("name", "Example", "probe name 'Example'"),
         ("name", "two words", "probe name 'two words'"),
@@ -50,13 +50,13 @@ def test_a_record_keeps_what_it_is_given():
         ("seen", {"cpu": ">=2.4"}, "seen: want a Seen for each device"),
     ],
 )
-def test_a_field_that_says_nothing_is_refused(field, value, said):
-    with pytest.raises(SpecError, match=said.replace("(", r"\(")):
+def test_an_invalid_field_is_refused(field, value, message):
+    with pytest.raises(SpecError, match=message.replace("(", r"\(")):
         Probe(**{**GOOD, field: value})
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("torch", "", "torch: want a range of versions, or 'never', got ''"),
         ("torch", None, "torch: want a range of versions, or 'never', got None"),
@@ -69,8 +69,8 @@ def test_a_field_that_says_nothing_is_refused(field, value, said):
         ("checked", ("2.8.0", "2.8.0"), "want rising versions"),
     ],
 )
-def test_versions_that_say_nothing_are_refused(field, value, said):
-    with pytest.raises(SpecError, match=said):
+def test_invalid_versions_are_refused(field, value, message):
+    with pytest.raises(SpecError, match=message):
         Seen(**{"torch": ">=2.6", "checked": ("2.6.0",), field: value})
 
 
@@ -82,7 +82,7 @@ def test_a_probe_is_about_all_devices_or_those_it_names(devices, device, concern
     assert Probe(**{**GOOD, "devices": devices}).concerns(device) is concerns
 
 
-def test_a_source_stands_in_for_an_issue():
+def test_a_source_replaces_an_issue():
     assert Probe(**{**GOOD, "issue": "", "source": "seen on two machines"}).source == "seen on two machines"
 
 
@@ -116,7 +116,7 @@ PROBE = Probe(name={name!r}, summary="s", source="s", symptom="s", seen=SEEN, ob
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A folder of probes; returns a function that writes one file and gives the package's name."""
+    """Make a package of probes; return a function that writes one file and returns the package's name."""
     folder = tmp_path / f"probes_{tmp_path.name}"
     folder.mkdir()
     (folder / "__init__.py").touch()
@@ -140,7 +140,7 @@ def test_files_are_found_in_the_order_of_their_names(package):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "defines no PROBE"),
         ("PROBE = 7", "defines no PROBE"),
@@ -149,8 +149,8 @@ def test_files_are_found_in_the_order_of_their_names(package):
         (PROBE_FILE.format(name="Mine"), "does not import: SpecError"),
     ],
 )
-def test_a_file_without_its_probe_is_refused(package, text, said):
-    with pytest.raises(SpecError, match=said):
+def test_a_file_without_its_probe_is_refused(package, text, message):
+    with pytest.raises(SpecError, match=message):
         find(package("mine", text))
 
 
@@ -184,7 +184,7 @@ MAKERS = {"ones", "zeros", "full", "tensor", "eye", "rand", "randn", "arange", "
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_whatever_is_made_is_made_on_the_device(path):
+def test_every_tensor_is_made_on_the_device(path):
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in MAKERS]
     assert made
@@ -206,7 +206,7 @@ def test_a_range_ends_only_at_versions_that_were_run(probe):
 
 
 def fresh(code):
-    """What a fresh interpreter prints."""
+    """Return the words that a new interpreter prints."""
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
     return done.stdout.split()
 

@@ -1,4 +1,4 @@
-"""Division by a number that has vanished, and its logarithm: naive, and with a floor."""
+"""Division by a number that has underflowed, and its logarithm: naive, and with a floor."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Each spec's independent formula, against the model in float64; and that promised twins share parameters."""
+"""Each model agrees with its independent formula in float64, and twins share parameters."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The three row sums: one result in float64, one contract, and what a loop's rounding costs."""
+"""The three row sums: one result in float64, one contract, and the rounding errors of a loop."""
 
 import pytest
 import torch

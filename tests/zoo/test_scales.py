@@ -1,4 +1,4 @@
-"""Every scale of the zoo builds and draws, and what computes the same is measured on the same inputs."""
+"""Every scale of the zoo builds and draws, and models that compute the same have the same scale and inputs."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 import zoo
 
 SCALED = [name for name in zoo.list_models() if zoo.get_spec(name).scale]
-TINY = 32  # sizes up to which a test may run the model
+TINY = 32  # the largest size at which a test runs the model
 SAME = (
     {"merge", "merge_tiled"},
     {"batch_gather_loop", "batch_gather_scripted", "batch_gather_vectorised", "batch_gather_native"},
@@ -19,7 +19,7 @@ SAME = (
     {"ratio_naive", "ratio_safe", "log_clamped"},
     *({name, f"{name}_op"} for name in ("square", "cube", "exp", "sinh", "matmul_amp", "fused_conv_bn2d")),
 )
-KNOBS = {
+SIZE_NAMES = {
     "merge": "width",
     "mlp": "width",
     "checkerboard": "side",
@@ -52,9 +52,9 @@ def _prepared(spec):
     return model
 
 
-def test_knobs():
-    assert {name: zoo.get_spec(name).scale.knob for name in KNOBS} == KNOBS
-    assert set(SCALED) == set(KNOBS).union(*SAME)
+def test_size_names():
+    assert {name: zoo.get_spec(name).scale.size_name for name in SIZE_NAMES} == SIZE_NAMES
+    assert set(SCALED) == set(SIZE_NAMES).union(*SAME)
 
 
 @pytest.mark.parametrize("name", SCALED)
@@ -70,7 +70,7 @@ def test_at_a_size_there_is_one_case_named_after_it(name):
     for size in spec.scale.sizes:
         sized = spec.at(size)
         assert sized.name == f"{name}@{size}"
-        assert [case.name for case in sized.cases] == [f"{spec.scale.knob}-{size}"]
+        assert [case.name for case in sized.cases] == [f"{spec.scale.size_name}-{size}"]
 
 
 @pytest.mark.parametrize("name", SCALED)
@@ -115,11 +115,11 @@ def test_a_script_made_by_hand_computes_what_the_model_does(name):
 
 
 @pytest.mark.parametrize("group", SAME, ids=min)
-def test_what_is_compared_has_one_scale(group):
+def test_compared_models_have_one_scale(group):
     scales = [zoo.get_spec(name).scale for name in sorted(group)]
-    assert len({(scale.knob, scale.sizes) for scale in scales}) == 1
+    assert len({(scale.size_name, scale.sizes) for scale in scales}) == 1
     size = scales[0].sizes[0]
-    if "log_clamped" in group:  # which takes the divisor alone
+    if "log_clamped" in group:  # it takes only the divisor
         group = group - {"log_clamped"}
     first, *others = (_drawn(name, size) for name in sorted(group))
     for drawn in others:

@@ -1,4 +1,4 @@
-"""Every spec of the zoo says what its page needs, and its claims hold together."""
+"""Every spec of the zoo has the texts that its page needs, and is consistent."""
 
 import pytest
 
@@ -8,7 +8,7 @@ NAMES = [*zoo.list_models(), *zoo.list_models(module="counterexamples")]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_spec_says_what_it_is(name):
+def test_a_spec_has_all_its_texts(name):
     spec = zoo.get_spec(name)
     for text in (spec.summary, spec.formula, spec.shapes, spec.source):
         assert text
@@ -17,7 +17,7 @@ def test_a_spec_says_what_it_is(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_case_draws_what_the_model_takes(name):
+def test_every_case_draws_inputs_of_fixed_shapes(name):
     spec = zoo.get_spec(name)
     for case in spec.cases:
         one, two = zoo.example_inputs(name, case.name, seed=1), zoo.example_inputs(name, case.name, seed=1)

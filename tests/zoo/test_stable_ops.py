@@ -1,4 +1,4 @@
-"""Softmax and cross entropy, and where their naive forms break."""
+"""Softmax and cross entropy, and the limits of their naive forms."""
 
 import math
 
@@ -59,7 +59,7 @@ def test_softmax_shift_leaves_no_trace_in_the_gradient():
 
 
 @pytest.mark.parametrize("function", [softmax, softmax_naive])
-def test_softmax_names_what_is_wrong(function):
+def test_softmax_names_a_wrong_argument(function):
     with pytest.raises(TypeError, match=rf"^{function.__name__}: x must have a floating dtype, got torch\.int64"):
         function(torch.arange(3))
     with pytest.raises(IndexError, match=r"\[-1, 0\], but got 1"):
@@ -129,7 +129,7 @@ def test_scripted_and_compiled_refuse_such_labels_too():
 
 
 @pytest.mark.parametrize("function", ENTROPIES)
-def test_cross_entropy_names_what_is_wrong(function):
+def test_cross_entropy_names_a_wrong_argument(function):
     with pytest.raises(ValueError, match=r"logits must have shape \(batch, classes\), got \[3\]"):
         function(torch.zeros(3), torch.zeros(3))
     with pytest.raises(ValueError, match=r"logits must have shape \(batch, classes\), got \[3, 0\]"):

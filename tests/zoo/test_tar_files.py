@@ -1,4 +1,4 @@
-"""Walking an archive: every cut is told, every damaged header, and nothing is lost without a word."""
+"""Reading an archive: every truncation and every damaged header is an error, and no file is lost silently."""
 
 import gzip
 import os
@@ -20,7 +20,7 @@ def walk(path):
 
 
 def walk_until_error(path):
-    """What came before the error, and the error's text, empty if there was none."""
+    """Return the files before the error, and the text of the error, which is empty if there is none."""
     seen = []
     try:
         for name, read in tar_files(path):
@@ -42,14 +42,14 @@ def overwrite(path, at, byte):
 
 
 def end_of_data(path):
-    """Where the two blocks of zeros start."""
+    """Return the position of the two blocks of zeros."""
     with tarfile.open(path) as tar:
         tar.getmembers()
         return tar.offset
 
 
 def places(path, seen):
-    """How an error may begin once these members were given: it names the last of them or the next."""
+    """Return the possible starts of an error after these members: it names the last of them or the next."""
     after = (
         f"is cut or damaged after member {seen[-1]!r}: "
         if seen
@@ -72,7 +72,7 @@ def test_an_archive_may_be_empty(tmp_path, write_tar):
     assert walk(write_tar(tmp_path / "x.tar", [])) == []
 
 
-def test_folders_are_passed_over(tmp_path):
+def test_folders_are_skipped(tmp_path):
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "er" / "a").write_bytes(b"1")
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
@@ -95,7 +95,7 @@ def test_a_cut_at_any_byte_is_an_error_unless_the_archive_is_complete(archive):
             assert error.startswith(places(cut, [name for name, _ in seen])), (length, error)
 
 
-def test_pythons_own_tarfile_loses_members_without_a_word(tmp_path, write_tar):
+def test_pythons_tarfile_loses_members_without_an_error(tmp_path, write_tar):
     path = write_tar(tmp_path / "x.tar", [("a", b"1"), ("b", b"2")])
     os.truncate(path, 1024 + 100)  # inside the second header
     with tarfile.open(path) as tar:
@@ -112,9 +112,9 @@ def test_a_cut_in_the_data_names_the_member_before_giving_it(tmp_path, write_tar
     assert walk_until_error(path) == ([("a", b"1")], f"tar_files: {path} is cut or damaged in member 'b'")
 
 
-def test_a_missing_end_is_told(tmp_path, write_tar):
+def test_a_missing_end_is_an_error(tmp_path, write_tar):
     path = write_tar(tmp_path / "x.tar", [("a", b"1")])
-    for blocks in (2, 3):  # no block of zeros, and one
+    for blocks in (2, 3):  # without a block of zeros, and with one
         os.truncate(path, 512 * blocks)
         assert walk_until_error(path)[1].endswith("after member 'a': no end-of-archive blocks")
         path.write_bytes(path.read_bytes() + bytes(1024))
@@ -126,14 +126,14 @@ def test_a_changed_byte_of_a_header_loses_nothing_silently(tmp_path, write_tar):
     path = write_tar(tmp_path / "x.tar", files)
     raw = path.read_bytes()
     errors = 0
-    for header in (0, 1024, 2048, 3072):  # the last is the first block of the end
+    for header in (0, 1024, 2048, 3072):  # the last one is the first block of the end
         for at in range(header, header + 512):
             overwrite(path, at, raw[at] ^ 0x15)
             seen, error = walk_until_error(path)
             overwrite(path, at, raw[at])
             errors += bool(error)
             assert error or seen == files
-    assert errors > 4 * 500  # all but the bytes that only end the checksum
+    assert errors > 4 * 500  # all bytes except those after the digits of the checksum
 
 
 def test_zeros_in_the_middle_are_no_end(tmp_path, write_tar):
@@ -153,7 +153,7 @@ NO_TAR = {"nothing": b"", "text": b"no tar" * 500, "gzip": gzip.compress(bytes(5
 
 
 @pytest.mark.parametrize("data", NO_TAR.values(), ids=NO_TAR)
-def test_what_is_no_uncompressed_archive_says_so(tmp_path, data):
+def test_a_file_that_is_not_an_uncompressed_archive_is_an_error(tmp_path, data):
     (tmp_path / "x.tar").write_bytes(data)
     with pytest.raises(ValueError, match=r"x\.tar does not start as an uncompressed tar archive does: "):
         walk(tmp_path / "x.tar")
@@ -179,7 +179,7 @@ def test_a_negative_size_does_not_lead_back_to_the_same_header(tmp_path, write_t
         list(islice(tar_files(path), 10))
 
 
-def test_what_was_passed_is_forgotten(tmp_path, write_tar):
+def test_earlier_files_are_not_kept(tmp_path, write_tar):
     path = write_tar(tmp_path / "x.tar", [(f"{number}.png", b"") for number in range(3000)])
     tracemalloc.start()
     try:
@@ -187,11 +187,11 @@ def test_what_was_passed_is_forgotten(tmp_path, write_tar):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 500_000  # bytes; 3000 headers kept are some 3 MB
+    assert peak < 500_000  # bytes; 3000 headers would take about 3 MB
 
 
 def test_nothing_is_read_ahead(tmp_path, write_tar):
-    path = write_tar(tmp_path / "x.tar", [("a", bytes(1 << 20)), ("b", b"2")])  # farther than a file's buffer
+    path = write_tar(tmp_path / "x.tar", [("a", bytes(1 << 20)), ("b", b"2")])  # larger than a file's buffer
     files = tar_files(path)
     assert next(files)[0] == "a"
     with path.open("r+b") as file:

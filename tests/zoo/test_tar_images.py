@@ -1,4 +1,4 @@
-"""Tar archives as a data set: each image exactly once, in order, whatever the workers, ranks and shards."""
+"""Tar archives as a data set: each image once and in order, for any number of workers, ranks and shards."""
 
 import itertools
 import os
@@ -16,14 +16,14 @@ from zoo.data import TarImage, TarImageDataset, tar_images
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.* use of fork\\(\\) may lead to deadlocks:DeprecationWarning"),  # from 3.12
+    pytest.mark.filterwarnings("ignore:.* use of fork\\(\\) may lead to deadlocks:DeprecationWarning"),  # from 3.12 on
 ]
 SIZES = {"none": (0,), "one": (1,), "unequal": (5, 0, 1, 9), "many": (2,) * 6, "empty-last": (4, 3, 0)}
 
 
 @pytest.fixture
 def shards(tmp_path, write_tar, numbered):
-    """A function that makes shards of these sizes; the images are numbered through all of them."""
+    """Return a function that makes shards of given sizes; the images are numbered across all shards."""
 
     def make(sizes):
         numbers, paths = itertools.count(), []
@@ -36,7 +36,7 @@ def shards(tmp_path, write_tar, numbered):
 
 
 def number(item):
-    """The number that the pixel says; the member's name must say the same."""
+    """Return the number that the pixel encodes; it must agree with the member's name."""
     red, green, blue = item.image.flatten().tolist()
     assert (item.image.shape, blue, item.member) == ((3, 1, 1), 7, f"{256 * red + green}.png")
     return 256 * red + green
@@ -47,9 +47,9 @@ def numbers(items):
 
 
 def error_of(loader):
-    """The text of the ValueError that ends a loader, whose workers are stopped at once.
+    """Return the text of the ValueError that ends a loader, and stop its workers.
 
-    Left to the garbage collector, each would take 5 seconds: its queue is closed before it is told to stop.
+    The garbage collector would need 5 seconds for each: it closes a worker's queue before it stops the worker.
     """
     items = iter(loader)
     with pytest.raises(ValueError, match=r"\.tar") as caught:
@@ -79,7 +79,7 @@ def test_any_workers_and_ranks_share_each_image_exactly_once(shards, monkeypatch
         counts, found = [], []
         for rank in range(ranks):
             dataset = TarImageDataset(paths, rank=rank, ranks=ranks)
-            info.num_workers = workers + rank  # ranks need not agree on it
+            info.num_workers = workers + rank  # the number of workers may differ between ranks
             mine = []
             for worker in range(info.num_workers):
                 info.id = worker
@@ -133,7 +133,7 @@ from zoo.data import TarImageDataset
 
 if __name__ == "__main__":
     rank, meeting, *paths = sys.argv[1:]
-    dataset = TarImageDataset(paths)  # before the group is known
+    dataset = TarImageDataset(paths)  # before the group exists
     torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=2)
     for workers, start in ((0, None), (2, "fork"), (1, "spawn")):
         loader = DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=start)
@@ -160,7 +160,7 @@ def test_ranks_are_those_of_torch_distributed(shards, tmp_path):
     assert printed == [["0.png 2.png 4.png"] * 3, ["1.png 3.png"] * 3]
 
 
-def test_a_data_set_that_travels_before_the_group_exists_asks_again(shards, monkeypatch):
+def test_a_data_set_pickled_before_the_group_exists_gets_its_rank_later(shards, monkeypatch):
     travelled = pickle.loads(pickle.dumps(TarImageDataset(shards((4,)))))
     assert numbers(travelled) == [0, 1, 2, 3]
     for name, value in (("is_initialized", True), ("get_rank", 1), ("get_world_size", 3)):
@@ -183,7 +183,7 @@ def test_a_cut_shard_reaches_the_user(shards, workers, keep, place):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_is_no_image_is_named_with_its_shard(tmp_path, write_tar, numbered, workers):
+def test_a_file_that_is_not_an_image_is_named_with_its_shard(tmp_path, write_tar, numbered, workers):
     path = write_tar(tmp_path / "x.tar", [("0.png", numbered(0)), ("labels.txt", b"cat"), ("1.png", numbered(1))])
     error = error_of(
         DataLoader(TarImageDataset([path]), batch_size=None, num_workers=workers, timeout=60 * bool(workers))
@@ -201,7 +201,7 @@ print(next(items).member)
 os.kill(items._workers[1].pid, signal.SIGKILL)
 try:
     print(len(list(items)))
-except (RuntimeError, EOFError, OSError) as problem:  # from the loader's signal handler, or the dead worker's pipe
+except (RuntimeError, EOFError, OSError) as problem:  # from the loader's signal handler or the worker's pipe
     print(type(problem).__name__, problem, flush=True)
     os._exit(1)
 """
@@ -211,8 +211,8 @@ def test_a_killed_worker_is_an_error_and_no_hang(shards):
     command = [sys.executable, "-c", KILL, *map(str, shards((60,)))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1, done.stderr
-    told = r"0.png\n(RuntimeError DataLoader worker \(pid.*(killed by signal|exited unexpectedly)|EOFError|Connection)"
-    assert re.match(told, done.stdout), done.stdout + done.stderr
+    line = r"0.png\n(RuntimeError DataLoader worker \(pid.*(killed by signal|exited unexpectedly)|EOFError|Connection)"
+    assert re.match(line, done.stdout), done.stdout + done.stderr
 
 
 STREAM = """
@@ -223,7 +223,7 @@ from zoo.data import TarImageDataset
 path, kept = sys.argv[1], sys.argv[2] == "kept"
 
 def peak():
-    with open("/proc/self/status") as status:  # of this program alone; ru_maxrss starts from its parent's
+    with open("/proc/self/status") as status:  # not ru_maxrss, which starts from the parent's value
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
 bitmap = io.BytesIO()

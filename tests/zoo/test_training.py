@@ -1,4 +1,4 @@
-"""The training step: what autocast covers, when a step is skipped, what the scaler saves; and the three fits."""
+"""The training step: its autocast region, skipped steps, the scaler and clipping; and the three fits."""
 
 import copy
 
@@ -103,7 +103,7 @@ def test_a_step_with_gradients_that_are_not_finite_is_skipped_and_reported(preci
         assert scaler.get_scale() == 2.0**9
 
 
-class Questions(TorchDispatchMode):
+class DeviceReads(TorchDispatchMode):
     """Counts how often the host waits for a number of a tensor."""
 
     def __init__(self):
@@ -115,17 +115,17 @@ class Questions(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("precision", "questions"), [("fp32", 1), ("amp_bf16", 1), ("amp_fp16", 2)])
+@pytest.mark.parametrize(("precision", "reads"), [("fp32", 1), ("amp_bf16", 1), ("amp_fp16", 2)])
 @pytest.mark.parametrize("layers", [1, 4])
-def test_a_step_asks_once_whether_its_gradients_are_finite(precision, questions, layers):
-    """However many parameters there are; under float16 the scaler asks once more."""
+def test_a_step_asks_once_whether_its_gradients_are_finite(precision, reads, layers):
+    """The count does not depend on the number of parameters; in float16 the scaler reads once more."""
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x = batch()[0]
-    with Questions() as asked:
+    with DeviceReads() as counted:
         done = train_step(model, squared_error, (x, x), optimizer, precision, scaler_for(precision))
     assert not done.skipped
-    assert asked.count == questions
+    assert counted.count == reads
 
 
 @pytest.mark.parametrize("number", [0, 3])

@@ -1,4 +1,4 @@
-"""The page of false claims and the tests that show the truth: neither may outlive the other."""
+"""The page of false claims and the tests of the truth name each other completely."""
 
 import re
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Models that are wrong on purpose, each with the verdict that it must get."""
+"""Models that are wrong on purpose; each spec declares the red verdict that the matrix must give."""

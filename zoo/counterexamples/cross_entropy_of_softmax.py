@@ -1,8 +1,9 @@
-"""loss_b = -sum_c labels_bc log softmax(logits_b)_c, the logarithm taken of a softmax: inf once that underflows.
+"""loss_b = -sum_c labels_bc log softmax(logits_b)_c as the logarithm of a softmax: inf if the softmax underflows.
 
-Source: "Effective PyTorch", on numerical stability. softmax itself is stable here, yet a logit 104 below the
-maximum gets probability 0 in float32; float64, where that takes 746, still has the right numbers.
-`zoo.ops.cross_entropy` never forms the probability: log softmax(z) = z - max z - log sum exp(z - max z).
+Source: "Effective PyTorch", on numerical stability. The softmax is stable here, but in float32 a logit that is 104
+below the maximum gets probability 0. In float64 the distance is 746, so the float64 oracle still has the right
+numbers. `zoo.ops.cross_entropy` never computes the probability:
+log softmax(z) = z - max z - log sum exp(z - max z).
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from zoo.spec import Spec
 
 
 def cross_entropy_of_softmax(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy of each row, for logits that lie close together only.
+    """Compute the cross entropy of each row; right only if the logits of a row are close together.
 
     Args:
         logits: (batch, classes), floating.
-        labels: (batch, classes), a distribution over classes per row, dtype of `logits`.
+        labels: (batch, classes), dtype of `logits`; each row is a distribution over the classes.
 
     Returns:
-        (batch,), dtype of `logits`; inf where a class with a label has probability 0 in that dtype.
+        (batch,), dtype of `logits`; inf if a class with a positive label has probability 0 in that dtype.
 
-    >>> cross_entropy_of_softmax(torch.tensor([[1000.0, 0.0]]), torch.tensor([[0.5, 0.5]]))  # rightly 500
+    >>> cross_entropy_of_softmax(torch.tensor([[1000.0, 0.0]]), torch.tensor([[0.5, 0.5]]))  # 500 is right
     tensor([inf])
     """
     return -(labels * torch.softmax(logits, 1).log()).sum(1)
 
 
 def _reference(_model: object, logits: Tensor, labels: Tensor) -> Tensor:
-    """sum_c labels_c log sum_j exp(logits_j - logits_c): only differences of logits."""
+    """Compute sum_c labels_c log sum_j exp(logits_j - logits_c), which uses only differences of logits."""
     return (labels * torch.logsumexp(logits.unsqueeze(1) - logits.unsqueeze(2), 2)).sum(1)
 
 

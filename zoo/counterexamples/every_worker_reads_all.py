@@ -1,9 +1,9 @@
 """An iterable dataset that does not ask which worker it is in: two workers yield every item twice.
 
-A `DataLoader` gives each worker a copy of the dataset. A map-style dataset is divided by its sampler; an iterable
-one must divide itself, by `torch.utils.data.get_worker_info()`. Source: "Effective PyTorch", whose dataset of tar
-archives has this fault unless there are as many archives as workers, and two more that stand below: a method
-without `self`, and `__item__` for `__getitem__`. `zoo.data` has it right.
+A `DataLoader` gives each worker a copy of the dataset. The sampler divides a map-style dataset among the workers. An
+iterable dataset must divide itself, with `torch.utils.data.get_worker_info()`. Source: "Effective PyTorch". Its
+dataset of tar archives has this fault unless there are as many archives as workers. It has two more faults, which
+this file also shows: a method without `self`, and `__item__` instead of `__getitem__`. `zoo.data` is right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WORKERS = 2
 
 
 class EveryWorkerReadsAll(IterableDataset[Tensor]):
-    """Yields its items, in each worker all of them.
+    """A dataset that yields all of its items in every worker.
 
     Args:
         items: (n, ...), one item per row.
@@ -35,11 +35,12 @@ class EveryWorkerReadsAll(IterableDataset[Tensor]):
         self.items = items
 
     def __iter__(self) -> Iterator[Tensor]:
+        """Iterate over all items, whatever the worker is."""
         return iter(self.items.unbind())
 
 
 class WithoutSelf(Dataset[Tensor]):
-    """Cannot be made: its constructor names no `self`, so `paths` is the dataset.
+    """A dataset that cannot be created: its constructor has no `self`, so `paths` is the dataset.
 
     >>> WithoutSelf(["a.tar"])
     Traceback (most recent call last):
@@ -51,7 +52,7 @@ class WithoutSelf(Dataset[Tensor]):
 
 
 class ItemForGetitem(Dataset[Tensor]):
-    """Cannot be indexed: Python looks for `__getitem__`, and finds the base class's.
+    """A dataset that cannot be indexed: Python looks for `__getitem__` and finds that of the base class.
 
     >>> ItemForGetitem()[0]
     Traceback (most recent call last):
@@ -59,11 +60,12 @@ class ItemForGetitem(Dataset[Tensor]):
     """
 
     def __item__(self, index: int) -> Tensor:
+        """Return the item; Python never calls a method of this name."""
         return torch.tensor(index)
 
 
 def every_worker_reads_all(items: Tensor) -> Tensor:
-    """All that two workers yield, the first one's items before the second's.
+    """Return everything that two workers yield: first the items of one worker, then those of the other.
 
     Args:
         items: (n, ...), one item per row.
@@ -80,7 +82,7 @@ def every_worker_reads_all(items: Tensor) -> Tensor:
 
 SPEC = Spec(
     name="every_worker_reads_all",
-    summary="iterable dataset that two workers read twice",
+    summary="iterable dataset that every worker yields completely",
     source="Effective PyTorch, dataset of tar archives",
     formula="the union of all workers' items, each item once",
     shapes="(n,) → (n,)",
@@ -93,7 +95,7 @@ SPEC = Spec(
         Expect(
             outcome="INVALID",
             match=r"^output: the spec's reference gives shape \(6,\), the float64 oracle shape \(12,\)$",
-            reason="each of two workers yields all six items, where they should share them",
+            reason="each of the two workers yields all six items, but they should share them",
             link="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset",
         ),
     ),

@@ -1,9 +1,10 @@
 """Convolution and normalisation fused in one Function, without `once_differentiable`: second derivatives are wrong.
 
 y = conv(x, w), out = (y - m) / s with m = mean y and s = sqrt(var y) + eps per channel. Backward recomputes y
-and reuses m and s from ctx, where autograd takes them for constants. First derivatives are right. Second ones
-miss every path through m and s, and nothing says so. Source: "Fusing convolution and batch norm using a custom
-function", whose remedy is the decorator `torch.autograd.function.once_differentiable`: then they are refused.
+and reuses m and s from ctx; autograd treats them as constants. First derivatives are right. Second derivatives miss
+every path through m and s, without an error. Source: "Fusing convolution and batch norm using a custom function",
+whose remedy is the decorator `torch.autograd.function.once_differentiable`: it raises an error for a second
+derivative.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from zoo.expect import Expect
 from zoo.spec import Spec
 
 EPS = 1e-3
-PLANE = (0, 2, 3)  # every axis but the channels
+PLANE = (0, 2, 3)  # all axes except the channels
 
 
 class FusedConvBN(torch.autograd.Function):
-    """Saves x and w only; backward computes the convolution again."""
+    """Convolution and norm that save only x and w; backward computes the convolution again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the normalised convolution; keep its mean and deviation on ctx."""
         y = F.conv2d(x, weight)
         ctx.save_for_backward(x, weight)
         ctx.mean, ctx.root = y.mean(PLANE, keepdim=True), y.var(PLANE, keepdim=True).sqrt()
@@ -35,6 +37,7 @@ class FusedConvBN(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of x and weight; their own derivatives are wrong."""
         x, weight = ctx.saved_tensors
         centred = F.conv2d(x, weight) - ctx.mean
         scale, freedom = ctx.root + EPS, grad.numel() / grad.size(1) - 1
@@ -45,19 +48,19 @@ class FusedConvBN(torch.autograd.Function):
 
 
 def fused_conv_bn_twice(x: Tensor, weight: Tensor) -> Tensor:
-    """Convolution and normalisation that let themselves be differentiated twice, and should not.
+    """Convolve and normalise; second derivatives are wrong, but raise no error.
 
     Args:
         x: (batch, channels, height, width), floating.
         weight: (filters, channels, rows, columns), dtype of `x`.
 
     Returns:
-        (batch, filters, height - rows + 1, width - columns + 1), mean 0 and deviation 1 per filter.
+        (batch, filters, height - rows + 1, width - columns + 1), with mean 0 and deviation 1 per filter.
 
     >>> x = torch.arange(32.0).square().reshape(2, 1, 4, 4).requires_grad_()
     >>> out = fused_conv_bn_twice(x, torch.ones(1, 1, 3, 3))
     >>> (slope,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
-    >>> slope.requires_grad  # once_differentiable would raise when this is differentiated
+    >>> slope.requires_grad  # with once_differentiable, differentiating this raises
     True
     """
     result: Tensor = FusedConvBN.apply(x, weight)  # type: ignore[no-untyped-call]
@@ -65,7 +68,7 @@ def fused_conv_bn_twice(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _reference(_model: object, x: Tensor, weight: Tensor) -> Tensor:
-    """Patches times filters, then the statistics of `torch.std_mean`."""
+    """Multiply patches with filters, and use the statistics of `torch.std_mean`."""
     rows, columns = weight.shape[2:]
     patches = x.unfold(2, rows, 1).unfold(3, columns, 1)
     y = torch.einsum("bchwij,fcij->bfhw", patches, weight)
@@ -93,7 +96,7 @@ SPEC = Spec(
         Expect(
             outcome="INVALID",
             match="^gradgradcheck in float64: Jacobian mismatch",
-            reason="mean and deviation on ctx are constants to autograd: second derivatives miss them in silence",
+            reason="autograd treats mean and deviation on ctx as constants, so second derivatives silently miss them",
             link="https://docs.pytorch.org/tutorials/intermediate/custom_function_conv_bn_tutorial.html",
         ),
     ),

@@ -1,7 +1,7 @@
-"""out[i] = tensor[i, index[i]] from the flattened batch, the offset short by one row per sample.
+"""out[i] = tensor[i, index[i]] from the flattened batch, with an offset that is one row too short per sample.
 
-Source: "Effective PyTorch", on vectorising. Row j of sample i stands at i n + j; here i (n - 1) + j is read, which
-is a row of the sample before. Every index stays in range, so nothing raises. `zoo.ops.batch_gather` is right.
+Source: "Effective PyTorch", on vectorising. Row j of sample i is at i n + j, but this function reads i (n - 1) + j,
+which can be a row of an earlier sample. Every index is in range, so nothing raises. `zoo.ops.batch_gather` is right.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zoo.spec import Spec
 
 
 def gather_off_by_one(tensor: Tensor, index: Tensor) -> Tensor:
-    """Rows picked per sample, those of all samples but the first from the wrong place.
+    """Pick rows per sample; for all samples except the first, the rows come from the wrong place.
 
     Args:
         tensor: (batch, n, width), any dtype.
@@ -25,7 +25,7 @@ def gather_off_by_one(tensor: Tensor, index: Tensor) -> Tensor:
         (batch, picks, width), dtype of `tensor`.
 
     >>> tensor = torch.tensor([[[1], [2]], [[3], [4]]])
-    >>> gather_off_by_one(tensor, torch.tensor([[1], [1]])).flatten()  # rightly 2 and 4
+    >>> gather_off_by_one(tensor, torch.tensor([[1], [1]])).flatten()  # 2 and 4 are right
     tensor([2, 3])
     """
     batch, rows = tensor.size(0), tensor.size(1)
@@ -41,7 +41,7 @@ def _reference(_model: object, tensor: Tensor, index: Tensor) -> Tensor:
 
 SPEC = Spec(
     name="gather_off_by_one",
-    summary="gather with a short offset: rows of another sample",
+    summary="gather with too short an offset: it reads rows of another sample",
     source="Effective PyTorch, optimizing runtime",
     formula="out[i] = tensor[i, index[i]]",
     shapes="(batch, n, width), (batch, picks) → (batch, picks, width)",

@@ -1,7 +1,7 @@
-"""y = x m / k with a random mask m that keeps a share k: dropout that draws from the global generator.
+"""y = x m / k with a random mask m that keeps a fraction k: dropout that draws from the global generator.
 
-The same input gives another output every time, and another one again in a scripted or compiled copy, whose draws
-come in another order. The remedy is an argument: a mask, or a `torch.Generator` to draw it from.
+The same input gives another output in every call. A scripted or compiled copy gives yet another output, because it
+draws in another order. The remedy is an argument: a mask, or a `torch.Generator` that draws it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ KEEP = 0.5
 
 
 def global_rng(x: Tensor) -> Tensor:
-    """Dropout by hand.
+    """Apply handwritten dropout.
 
     Args:
         x: any shape, floating.
 
     Returns:
-        shape and dtype of `x`: each element 0 or doubled, by a toss of the global generator.
+        A tensor with the shape and dtype of `x`; the global generator decides whether an element is 0 or doubled.
 
     >>> x = torch.ones(64)
     >>> torch.equal(global_rng(x), global_rng(x))

@@ -1,7 +1,7 @@
-"""y = x w with a scale w shared by all samples, whose gradient leaves out the last one.
+"""y = x w with a scale w that all samples share; the gradient of w leaves out the last sample.
 
-The gradient of a shared parameter is a sum over samples; a slice that ends one short, or a last batch dropped in
-backward, loses a term. Values and the gradient of x are right. Only finite differences, in any precision, tell.
+The gradient of a shared parameter is a sum over samples. A slice that ends one sample early, or a last batch that
+backward drops, loses a term. The values and the gradient of x are right. Only finite differences show the fault.
 """
 
 from typing import Any
@@ -15,21 +15,23 @@ from zoo.spec import Spec
 
 
 class ScaleForgettingLast(torch.autograd.Function):
-    """x w whose backward sums dw over all samples but the last."""
+    """x w, with a backward that sums dw over all samples except the last."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """Return x times weight."""
         ctx.save_for_backward(x, weight)
         return x * weight
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of x and weight; the second leaves out the last sample."""
         x, weight = ctx.saved_tensors
         return grad * weight, (grad * x)[:-1].sum(0)
 
 
 def gradient_sample_dropped(x: Tensor, weight: Tensor) -> Tensor:
-    """Samples scaled by a weight that does not learn from the last of them.
+    """Scale samples by a weight whose gradient leaves out the last sample.
 
     Args:
         x: (batch, width), floating.
@@ -40,7 +42,7 @@ def gradient_sample_dropped(x: Tensor, weight: Tensor) -> Tensor:
 
     >>> weight = torch.ones(1, requires_grad=True)
     >>> out = gradient_sample_dropped(torch.tensor([[1.0], [2.0], [4.0]]), weight)
-    >>> torch.autograd.grad(out, weight, torch.ones(3, 1))  # rightly 7
+    >>> torch.autograd.grad(out, weight, torch.ones(3, 1))  # 7 is right
     (tensor([3.]),)
     """
     result: Tensor = ScaleForgettingLast.apply(x, weight)  # type: ignore[no-untyped-call]
@@ -50,7 +52,7 @@ def gradient_sample_dropped(x: Tensor, weight: Tensor) -> Tensor:
 SPEC = Spec(
     name="gradient_sample_dropped",
     summary="a shared weight whose gradient misses the last sample",
-    source="a slice one short in a hand-written backward",
+    source="a slice that ends one sample early in a handwritten backward",
     formula="y_bi = x_bi w_i; dw_i = sum over all b but the last of x_bi dy_bi",
     shapes="(batch, width), (width,) → (batch, width)",
     build=lambda: gradient_sample_dropped,
@@ -61,7 +63,7 @@ SPEC = Spec(
         Expect(
             outcome="INVALID",
             match="^gradcheck in float64: Jacobian mismatch for output 0 with respect to input 1",
-            reason="the gradient of the shared weight sums over all samples but the last",
+            reason="the gradient of the shared weight sums over all samples except the last",
         ),
     ),
 )

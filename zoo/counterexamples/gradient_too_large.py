@@ -1,7 +1,7 @@
-"""y = x² with a gradient 1.05 times too large: training still converges, a little faster or not at all.
+"""y = x² with a gradient that is 1.05 times too large: training may still converge.
 
-Values are right, and signs and sizes of gradients are plausible, so only finite differences tell. A wrong
-backward is as wrong in float64, so the matrix says it of the spec and not of a cell.
+The values are right, and the signs and sizes of the gradients are plausible, so only finite differences show the
+fault. A wrong backward is also wrong in float64, so the matrix reports the spec as invalid, not a single cell.
 """
 
 from typing import Any
@@ -15,22 +15,24 @@ from zoo.spec import Spec
 
 
 class SquareTooSteep(torch.autograd.Function):
-    """x² whose backward has 2.1 x for 2 x."""
+    """x², with a backward that uses 2.1 x instead of 2 x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Return x²."""
         ctx.save_for_backward(x)
         return x * x
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Return 2.1 x grad, which is wrong."""
         (x,) = ctx.saved_tensors
         slope: Tensor = 2.1 * x
         return grad * slope
 
 
 def gradient_too_large(x: Tensor) -> Tensor:
-    """x² with the gradient 2.1 x.
+    """Return x²; its gradient is 2.1 x.
 
     Args:
         x: any shape, floating.
@@ -39,7 +41,7 @@ def gradient_too_large(x: Tensor) -> Tensor:
         x², shape and dtype of `x`.
 
     >>> x = torch.tensor(10.0, requires_grad=True)
-    >>> torch.autograd.grad(gradient_too_large(x), x)  # rightly 20
+    >>> torch.autograd.grad(gradient_too_large(x), x)  # 20 is right
     (tensor(21.),)
     """
     result: Tensor = SquareTooSteep.apply(x)  # type: ignore[no-untyped-call]
@@ -49,7 +51,7 @@ def gradient_too_large(x: Tensor) -> Tensor:
 SPEC = Spec(
     name="gradient_too_large",
     summary="x² with a gradient 5 % too large",
-    source="a constant mistyped in a hand-written backward",
+    source="a mistyped constant in a handwritten backward",
     formula="y = x²; dx = 2.1 x dy",
     shapes="(...) → (...)",
     build=lambda: gradient_too_large,
@@ -60,7 +62,7 @@ SPEC = Spec(
         Expect(
             outcome="INVALID",
             match="^gradcheck in float64: Jacobian mismatch for output 0 with respect to input 0",
-            reason="backward returns 2.1 x dy, the derivative of x² is 2 x",
+            reason="backward returns 2.1 x dy, but the derivative of x² is 2 x",
         ),
     ),
 )

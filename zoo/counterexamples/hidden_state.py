@@ -1,8 +1,7 @@
-"""y = x - m with a running mean m that lives in a plain attribute: every call answers differently.
+"""y = x - m with a running mean m in a plain attribute: every call gives another result.
 
-A tensor assigned to `self.mean` is neither parameter nor buffer: it is not saved in the state dict, not moved by
-`.to()`, not put back by whoever restores the state, and not seen by anything that asks for buffers. The remedy is
-`register_buffer`.
+A tensor assigned to `self.mean` is neither a parameter nor a buffer. The state dict does not contain it, `.to()` does
+not move it, restoring the state does not reset it, and `buffers()` does not list it. The remedy is `register_buffer`.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ MOMENTUM = 0.1
 
 
 class HiddenState(nn.Module):
-    """Subtracts a running mean that the state dict knows nothing of.
+    """A module that subtracts a running mean, which is not in its state dict.
 
     Args:
-        width: of a sample.
+        width: number of features of a sample.
 
     >>> model = HiddenState(1)
     >>> x = torch.ones(2, 1)
@@ -36,7 +35,7 @@ class HiddenState(nn.Module):
         self.mean = torch.zeros(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` (batch, width) less the mean of all batches so far; same shape and dtype."""
+        """Subtract the running mean of all batches so far from `x` (batch, width); same shape and dtype."""
         self.mean = (1 - MOMENTUM) * self.mean + MOMENTUM * x.detach().mean(0)
         return x - self.mean
 
@@ -44,7 +43,7 @@ class HiddenState(nn.Module):
 SPEC = Spec(
     name="hidden_state",
     summary="a running mean in a plain attribute: calls differ",
-    source="a buffer that nobody registered",
+    source="a buffer that is not registered",
     formula="m = 0.9 m + 0.1 mean x; y = x - m",
     shapes="(batch, width) → (batch, width)",
     build=HiddenState,
@@ -54,7 +53,7 @@ SPEC = Spec(
         Expect(
             outcome="UNSTABLE",
             match="^output: two identical float64 runs differ",
-            reason="the running mean is no buffer: nothing puts it back between two identical calls",
+            reason="the running mean is not a buffer, so nothing resets it between two identical calls",
         ),
     ),
 )

@@ -1,8 +1,8 @@
-"""out[i] = tensor[i, index[i]], the offsets of the flattened batch added to the caller's own index.
+"""out[i] = tensor[i, index[i]], with the offsets of the flattened batch added to the caller's index in place.
 
-`index += offset` saves one allocation and leaves the caller with other numbers than he had. The first call is
-right; the second, with the same tensors, looks past the end, or on a larger batch reads another sample's rows.
-The remedy is `index + offset`; a change that is meant is declared in `Spec.mutates`.
+`index += offset` saves one allocation, but it changes the caller's tensor. The first call is right. A second call
+with the same tensors reads past the end, or rows of another sample if the batch is large enough. The remedy is
+`index + offset`. A change on purpose must be declared in `Spec.mutates`.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from zoo.spec import Spec
 
 
 def index_changed_in_place(tensor: Tensor, index: Tensor) -> Tensor:
-    """Rows picked per sample, once.
+    """Pick rows per sample; right only in the first call with an index.
 
     Args:
         tensor: (batch, n, width), any dtype.
-        index: (batch, picks), int64, values in [0, n); afterwards in [0, batch n).
+        index: (batch, picks), int64, values in [0, n); after the call, values in [0, batch n).
 
     Returns:
         (batch, picks, width), dtype of `tensor`.
 
     Raises:
-        IndexError: `index` is out of range, which it may be because of an earlier call.
+        IndexError: `index` is out of range, for example after an earlier call.
 
     >>> tensor, index = torch.tensor([[[1], [2]], [[3], [4]]]), torch.tensor([[1], [1]])
     >>> index_changed_in_place(tensor, index).flatten()
     tensor([2, 4])
-    >>> index.flatten()  # rightly still 1 and 1
+    >>> index.flatten()  # 1 and 1 is right
     tensor([1, 3])
     """
     batch, rows = tensor.size(0), tensor.size(1)
@@ -47,7 +47,7 @@ def _reference(_model: object, tensor: Tensor, index: Tensor) -> Tensor:
 
 SPEC = Spec(
     name="index_changed_in_place",
-    summary="gather that leaves its offsets in the caller's index",
+    summary="gather that adds its offsets to the caller's index",
     source="an in-place addition to save memory",
     formula="out[i] = tensor[i, index[i]]; index[i] = index[i] + i n",
     shapes="(batch, n, width), (batch, picks) → (batch, picks, width)",
@@ -66,7 +66,7 @@ SPEC = Spec(
             outcome="FAIL",
             tensor="index",
             gate="structure",
-            reason="the caller's index holds the offsets after the call, so the next call reads other rows",
+            reason="the caller's index contains the offsets after the call, so the next call reads other rows",
         ),
     ),
 )

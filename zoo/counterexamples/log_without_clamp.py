@@ -1,8 +1,8 @@
-"""log(w p), the log-likelihood of mixtures, without a clamp: -inf once a product underflows in float16.
+"""log(w p), the log-likelihood of mixtures, without a clamp: -inf if the product underflows in float16.
 
-Source: articles on automatic mixed precision. Under autocast the product w p is a float16 number, and float16
-has none between 0 and 6e-8; a cast to float32 comes too late. float32 and bfloat16 reach down to 1e-38, so there
-it is right. The remedy is a product in float32, or a clamp at the smallest number that may occur.
+Source: articles on automatic mixed precision. Under autocast the product w p is float16, which has no number between
+0 and 6e-8. The cast to float32 comes too late. float32 and bfloat16 reach down to 1e-38, so they give the right
+result. The remedy is a product in float32, or a clamp at the smallest number that may occur.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zoo.spec import Spec
 
 
 def log_without_clamp(weights: Tensor, densities: Tensor) -> Tensor:
-    """Log-likelihood of every sample under every mixture.
+    """Compute the log-likelihood of every sample under every mixture.
 
     Args:
         weights: (mixtures, components), positive, floating.
@@ -36,7 +36,7 @@ def log_without_clamp(weights: Tensor, densities: Tensor) -> Tensor:
 
 
 def _reference(_model: object, weights: Tensor, densities: Tensor) -> Tensor:
-    """Sum in the logarithm: log sum_k exp(log w_k + log p_k)."""
+    """Compute log sum_k exp(log w_k + log p_k)."""
     return torch.logsumexp(weights.log().unsqueeze(2) + densities.log(), 1)
 
 
@@ -64,7 +64,7 @@ SPEC = Spec(
             precisions=("amp_fp16",),
             gate="class",
             case="rare",
-            reason="sums of products below 2^-25 round to 0 in float16, whose logarithm is -inf",
+            reason="sums of products below 2^-25 round to 0 in float16, and log 0 is -inf",
         ),
     ),
 )

@@ -1,9 +1,9 @@
 """y = a b as a Function without `custom_fwd` and `custom_bwd`: under autocast its backward raises.
 
-Forward runs under autocast and returns a low-precision product; backward runs after the block has ended, gets a
-low-precision gradient and multiplies it with the float32 matrices that forward saved. Without autocast there is
-nothing wrong. Source: articles on automatic mixed precision, custom_bwd. `zoo.functions.matmul_amp` is right:
-its backward runs under the autocast that forward had.
+Forward runs under autocast and returns a low-precision product. Backward runs after the autocast block, gets a
+low-precision gradient and multiplies it with the float32 matrices that forward saved. Without autocast the Function
+is right. Source: articles on automatic mixed precision, custom_bwd. `zoo.functions.matmul_amp` is right: its
+backward runs under the autocast state of forward.
 """
 
 from typing import Any
@@ -17,15 +17,17 @@ from zoo.spec import Spec
 
 
 class Matmul(torch.autograd.Function):
-    """A matrix product that forgets which autocast it ran under."""
+    """A matrix product that does not restore forward's autocast state in backward."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        """Return the matrix product of a and b."""
         ctx.save_for_backward(a, b)
         return a @ b
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of a and b; raise if `grad` has another dtype than they have."""
         a, b = ctx.saved_tensors
         return grad @ b.t(), a.t() @ grad
 
@@ -37,14 +39,14 @@ def _apply(a: Tensor, b: Tensor) -> Tensor:
 
 
 def matmul_without_custom_fwd(a: Tensor, b: Tensor) -> Tensor:
-    """Matrix product that cannot be differentiated after an autocast block has ended.
+    """Compute a matrix product that cannot be differentiated after the end of the autocast block.
 
     Args:
         a: (n, k), floating.
         b: (k, m), dtype of `a`.
 
     Returns:
-        (n, m), in the autocast dtype, or that of `a` without autocast.
+        (n, m), in the autocast dtype; without autocast, in the dtype of `a`.
 
     >>> a = torch.ones(2, 3, requires_grad=True)
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -59,7 +61,7 @@ def matmul_without_custom_fwd(a: Tensor, b: Tensor) -> Tensor:
 
 SPEC = Spec(
     name="matmul_without_custom_fwd",
-    summary="matrix product whose backward forgets autocast and raises",
+    summary="matrix product whose backward raises under autocast",
     source="articles on automatic mixed precision, custom_bwd",
     formula="y = a b; da = dy bᵀ, db = aᵀ dy",
     shapes="(n, k), (k, m) → (n, m)",
@@ -74,7 +76,7 @@ SPEC = Spec(
             precisions=("amp_fp16", "amp_bf16"),
             error="RuntimeError",
             match="to have the same dtype",
-            reason="without custom_fwd and custom_bwd, backward multiplies a low-precision gradient with float32",
+            reason="without custom_fwd and custom_bwd, backward multiplies a low-precision gradient by float32 data",
             link="https://docs.pytorch.org/docs/stable/notes/amp_examples.html",
         ),
     ),

@@ -1,11 +1,12 @@
 """Three wrong ways to write sinh(x) = (p - n) / 2 with p = exp(x), n = exp(-x): the second derivative is lost.
 
 Source: "Double backward with custom functions". All three have the right value and the right first derivative,
-(p + n) / 2. What fails is differentiating that again: forward runs unrecorded, so autograd knows how p and n
-depend on x only if they are outputs that may be differentiated, and if backward adds up what comes back
-through them. `zoo.functions.sinh` does.
+(p + n) / 2, but the wrong second derivative. Autograd does not record forward. It learns how p and n depend on x
+only if they are differentiable outputs and backward adds the gradients that come back through them, as in
+`zoo.functions.sinh`.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,41 +18,46 @@ from zoo.spec import Spec
 
 
 class SinhKeptOnCtx(torch.autograd.Function):
-    """The intermediates are attributes of ctx: constants, as far as a second derivative can see."""
+    """sinh(x) with its intermediates as attributes of ctx, which a second derivative treats as constants."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Return sinh(x); keep exp(x) and exp(-x) on ctx."""
         ctx.rising, ctx.falling = torch.exp(x), torch.exp(-x)
         result: Tensor = (ctx.rising - ctx.falling) / 2
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Return the gradient of x; it does not depend on x for autograd."""
         slope: Tensor = (ctx.rising + ctx.falling) / 2
         return grad * slope
 
 
 class SinhGradientsIgnored(torch.autograd.Function):
-    """The intermediates are outputs, but backward drops the gradients that come back through them."""
+    """sinh(x) with its intermediates as outputs, but a backward that drops their gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return sinh(x), exp(x) and exp(-x)."""
         rising, falling = torch.exp(x), torch.exp(-x)
         ctx.save_for_backward(rising, falling)
         return (rising - falling) / 2, rising, falling
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_rising: Tensor, grad_falling: Tensor) -> Tensor:  # noqa: ARG004
+        """Return the gradient of x without the terms of the last two outputs."""
         rising, falling = ctx.saved_tensors
         result: Tensor = grad * (rising + falling) / 2
         return result
 
 
 class SinhNonDifferentiable(torch.autograd.Function):
-    """The intermediates are outputs marked non-differentiable, which cuts them off from x."""
+    """sinh(x) with its intermediates as outputs marked non-differentiable, which separates them from x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return sinh(x), exp(x) and exp(-x), the last two marked non-differentiable."""
         rising, falling = torch.exp(x), torch.exp(-x)
         ctx.save_for_backward(rising, falling)
         ctx.mark_non_differentiable(rising, falling)
@@ -59,13 +65,14 @@ class SinhNonDifferentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> Tensor:
+        """Return the gradient of x; it does not depend on x for autograd."""
         rising, falling = ctx.saved_tensors
         result: Tensor = grad * (rising + falling) / 2
         return result
 
 
 def sinh_kept_on_ctx(x: Tensor) -> Tensor:
-    """sinh(x) whose gradient no longer depends on x, so a second derivative raises or comes out None.
+    """Return the hyperbolic sine of x; its gradient has no graph, so a second derivative raises or is None.
 
     Args:
         x: any shape, floating.
@@ -83,7 +90,7 @@ def sinh_kept_on_ctx(x: Tensor) -> Tensor:
 
 
 def sinh_gradients_ignored(x: Tensor) -> Tensor:
-    """sinh(x) whose second derivative is 0 where sinh(x) is due.
+    """Return the hyperbolic sine of x; its second derivative is 0 instead of sinh(x).
 
     Args:
         x: any shape, floating.
@@ -101,7 +108,7 @@ def sinh_gradients_ignored(x: Tensor) -> Tensor:
 
 
 def sinh_non_differentiable(x: Tensor) -> Tensor:
-    """sinh(x) whose gradient no longer depends on x, so a second derivative raises or comes out None.
+    """Return the hyperbolic sine of x; its gradient has no graph, so a second derivative raises or is None.
 
     Args:
         x: any shape, floating.
@@ -118,17 +125,6 @@ def sinh_non_differentiable(x: Tensor) -> Tensor:
     return result
 
 
-_SHARED: dict[str, Any] = {
-    "source": "Double backward with custom functions, saving intermediate results",
-    "formula": "y = (exp(x) - exp(-x)) / 2",
-    "shapes": "(...) → (...)",
-    "cases": (Case(name="typical", inputs=lambda g: (torch.randn(2, 3, generator=g),)),),
-    "dtypes": "input",
-    "twice_differentiable": True,
-    "reference": lambda _, x: torch.sinh(x),
-}
-
-
 def _lost(reason: str) -> tuple[Expect]:
     return (
         Expect(
@@ -143,23 +139,29 @@ def _lost(reason: str) -> tuple[Expect]:
 KEPT = Spec(
     name="sinh_kept_on_ctx",
     summary="sinh(x), intermediates kept on ctx: no second derivative",
+    source="Double backward with custom functions, saving intermediate results",
+    formula="y = (exp(x) - exp(-x)) / 2",
+    shapes="(...) → (...)",
     build=lambda: sinh_kept_on_ctx,
-    expectations=_lost("exp(x) and exp(-x) on ctx are constants to autograd: the second derivative is lost"),
-    **_SHARED,
+    cases=(Case(name="typical", inputs=lambda g: (torch.randn(2, 3, generator=g),)),),
+    dtypes="input",
+    twice_differentiable=True,
+    reference=lambda _, x: torch.sinh(x),
+    expectations=_lost("autograd treats exp(x) and exp(-x) on ctx as constants, so the second derivative is lost"),
 )
-IGNORED = Spec(
+IGNORED = replace(
+    KEPT,
     name="sinh_gradients_ignored",
     summary="sinh(x), gradients of the returned intermediates ignored: second derivative 0",
     build=lambda: sinh_gradients_ignored,
-    expectations=_lost("backward ignores the gradients of exp(x) and exp(-x): the second derivative is 0"),
-    **_SHARED,
+    expectations=_lost("backward ignores the gradients of exp(x) and exp(-x), so the second derivative is 0"),
 )
-MARKED = Spec(
+MARKED = replace(
+    KEPT,
     name="sinh_non_differentiable",
     summary="sinh(x), returned intermediates marked non-differentiable: no second derivative",
     build=lambda: sinh_non_differentiable,
     expectations=_lost(
-        "marked non-differentiable, exp(x) and exp(-x) are cut off from x: the second derivative is lost"
+        "exp(x) and exp(-x) are marked non-differentiable, which separates them from x: the second derivative is lost"
     ),
-    **_SHARED,
 )

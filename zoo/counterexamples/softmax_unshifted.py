@@ -1,7 +1,8 @@
-"""softmax(x)_i = exp(x_i) / sum_j exp(x_j) as it stands in a textbook: NaN as soon as one exponential overflows.
+"""softmax(x)_i = exp(x_i) / sum_j exp(x_j), the textbook form: NaN as soon as one exponential overflows.
 
-Source: "Effective PyTorch", on numerical stability. exp overflows beyond 88.7 in float32, and inf / inf is NaN;
-float64, where it takes 709, still has the right numbers. `zoo.ops.softmax` subtracts the maximum first.
+Source: "Effective PyTorch", on numerical stability. In float32 exp overflows above 88.7, and inf / inf is NaN. In
+float64 the limit is 709, so the float64 oracle still has the right numbers. `zoo.ops.softmax` subtracts the maximum
+first.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from zoo.spec import Spec
 
 
 def softmax_unshifted(x: Tensor) -> Tensor:
-    """Softmax of each row, for small logits only.
+    """Compute the softmax of each row; right only for small logits.
 
     Args:
         x: logits, (batch, classes), floating.
 
     Returns:
-        (batch, classes), dtype of `x`; NaN where a logit passes the dtype's range.
+        (batch, classes), dtype of `x`; NaN where exp overflows in that dtype.
 
     >>> softmax_unshifted(torch.tensor([[100.0, 0.0]]))
     tensor([[nan, 0.]])
@@ -31,7 +32,7 @@ def softmax_unshifted(x: Tensor) -> Tensor:
 
 
 def _reference(_model: object, x: Tensor) -> Tensor:
-    """1 / sum_j exp(x_j - x_i): only differences of logits."""
+    """Compute 1 / sum_j exp(x_j - x_i), which uses only differences of logits."""
     return (x.unsqueeze(1) - x.unsqueeze(2)).exp().sum(2).reciprocal()
 
 

@@ -1,8 +1,8 @@
-"""sum(a + b) of a column and a row, meant for two columns: 12 where 6 is due.
+"""sum(a + b) of a column and a row instead of two columns: 12 instead of 6.
 
-Source: "Effective PyTorch", on broadcasting. (n, 1) + (n,) is no error but an (n, n) matrix of all pairs, and
-the sum hides its shape. `zoo.ops.broadcasting` refuses two ranks; comparing with any formula that spells out
-the axes shows the difference.
+Source: "Effective PyTorch", on broadcasting. (n, 1) + (n,) is not an error but an (n, n) matrix of all pairs, and
+the sum hides its shape. `zoo.ops.broadcasting` raises an error for different ranks. A comparison with any formula
+that names the axes shows the fault.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from zoo.spec import Spec
 
 
 def sum_over_broadcast(a: Tensor, b: Tensor) -> Tensor:
-    """Sum of all pairs, where the sum of both was meant.
+    """Sum over all pairs of elements, instead of over all elements.
 
     Args:
         a: (n, 1), floating.
         b: (n,), dtype of `a`.
 
     Returns:
-        (), n times the sum of everything.
+        A scalar, n times the sum of all elements.
 
     >>> sum_over_broadcast(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0]))
     tensor(12.)

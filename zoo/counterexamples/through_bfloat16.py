@@ -1,8 +1,8 @@
-"""y = x w, elementwise, handed out as float32 after a trip through bfloat16: the dtype is right, the bits are gone.
+"""y = x w, elementwise, cast to bfloat16 and back to float32: the dtype is right, but the precision is lost.
 
-A cast to bfloat16 and back leaves 8 of float32's 24 significant bits; the other 16 are zeros. Autocast is no
-excuse: an elementwise product of float32 tensors stays float32 under it. torch.compile leaves the two casts out
-when it fuses them (pytorch#179561), so there the fault does not exist.
+The two casts keep 8 of float32's 24 significant bits; the other 16 are zeros. Autocast is not the reason: under
+autocast, an elementwise product of float32 tensors stays float32. torch.compile removes the two casts when it fuses
+them (pytorch#179561), so compiled code does not have the fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zoo.spec import Spec
 
 
 def through_bfloat16(x: Tensor, weight: Tensor) -> Tensor:
-    """Features times their weights, to three digits.
+    """Multiply features by their weights; the result is right to about three digits.
 
     Args:
         x: (batch, width), float32.
@@ -38,7 +38,7 @@ def _reference(_model: object, x: Tensor, weight: Tensor) -> Tensor:
 SPEC = Spec(
     name="through_bfloat16",
     summary="float32 output that went through bfloat16",
-    source="a cast left behind when a kernel was ported",
+    source="a cast that was forgotten when a kernel was ported",
     formula="y_bi = x_bi w_i",
     shapes="(batch, width), (width,) → (batch, width)",
     build=lambda: through_bfloat16,
@@ -52,7 +52,7 @@ SPEC = Spec(
             modes=("eager", "scripted"),
             gate="norm",
             tensor="output",
-            reason="bfloat16 keeps 8 of float32's 24 bits: errors of 2^-9 where 2^-24 is due",
+            reason="bfloat16 keeps 8 of float32's 24 bits: the errors are 2^-9 instead of 2^-24",
         ),
     ),
 )

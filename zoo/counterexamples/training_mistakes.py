@@ -1,7 +1,7 @@
-"""Two training steps that float16 does not forgive: gradients left unscaled, and clipped while still scaled.
+"""Two training steps that are wrong in float16: one does not scale the loss, one clips gradients that are scaled.
 
-Source: the articles on automatic mixed precision. Both are right in float32 and in bfloat16, whose range is
-float32's; both run without a complaint.
+Source: the articles on automatic mixed precision. Both are right in float32 and in bfloat16, which has the range of
+float32. Neither raises an error or a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _tiny_loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 def _without_scaler(call: Callable[..., Tensor], model: nn.Module, precision: str, x: Tensor, y: Tensor) -> Tensor:
-    """A small loss whose gradients lie below float16's range; the rate makes up for it."""
+    """Train on a small loss whose gradients are below float16's range; the learning rate is large to match."""
     optimizer = SGD(model.parameters(), lr=0.2 * 2.0**20)
     unscaled = GradScaler(x.device.type, enabled=False)
     done = [train_step(call, _tiny_loss, (x, y), optimizer, precision, unscaled) for _ in range(12)]
@@ -37,7 +37,7 @@ def _without_scaler(call: Callable[..., Tensor], model: nn.Module, precision: st
 def _clipped_while_scaled(
     call: Callable[..., Tensor], model: nn.Module, precision: str, x: Tensor, y: Tensor
 ) -> Tensor:
-    """The norm is that of gradients 1024 times too large, so every step is 1024 times too short."""
+    """Clip gradients that are still 1024 times too large, so every step is up to 1024 times too short."""
     optimizer = SGD(model.parameters(), lr=0.2)
     if AUTOCAST[precision] != torch.float16:
         return loss_curve(call, squared_error, (x, y), optimizer, precision, steps=12, clip=1.0)
@@ -78,12 +78,12 @@ SPECS = (
         "training_without_scaler",
         "float16 training without a loss scaler, on a small loss",
         _without_scaler,
-        "gradients below float16's smallest number vanish, so the network stays as it was",
+        "gradients below float16's smallest number vanish, so the network does not change",
     ),
     _spec(
         "training_clips_scaled_gradients",
         "float16 training that clips before it unscales",
         _clipped_while_scaled,
-        "scaled gradients always pass the clip's norm, so every step comes out too short",
+        "the norm of scaled gradients always exceeds the clip, so every step is too short",
     ),
 )

@@ -1,7 +1,8 @@
-"""y_i = x_i sin²(π i / n), a window that was computed in float64: float32 in, float64 out.
+"""y_i = x_i sin²(π i / n), with a window that is computed in float64: float32 in, float64 out.
 
-NumPy computes in float64, and so does whoever copies its recipe; a tensor of float64 promotes every float32 that
-meets it, and everything after it runs at double cost. Values are better than asked, so only the dtype tells.
+NumPy computes in float64, and a copy of its recipe does the same. A float64 tensor promotes the float32 tensors that
+it is combined with, so everything after it costs twice as much. The values are more precise than required, so only
+the dtype shows the fault.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from zoo.spec import Spec
 
 
 def wrong_output_dtype(x: Tensor) -> Tensor:
-    """Rows under a Hann window.
+    """Multiply each row by a Hann window.
 
     Args:
         x: (batch, n), floating.
 
     Returns:
-        (batch, n), float64 whatever `x` is.
+        (batch, n), float64 for every dtype of `x`.
 
     >>> wrong_output_dtype(torch.ones(1, 4)).dtype
     torch.float64
@@ -33,14 +34,14 @@ def wrong_output_dtype(x: Tensor) -> Tensor:
 
 
 def _reference(_model: object, x: Tensor) -> Tensor:
-    """The same window as torch has it: (1 - cos(2 π i / n)) / 2."""
+    """Use torch's form of the same window, (1 - cos(2 π i / n)) / 2."""
     return x * torch.hann_window(x.size(1), dtype=x.dtype)
 
 
 SPEC = Spec(
     name="wrong_output_dtype",
     summary="a float64 window promotes the output to float64",
-    source="a window computed as NumPy does, in float64",
+    source="a window computed in float64, as NumPy does",
     formula="y_i = x_i sin²(π i / n)",
     shapes="(batch, n) → (batch, n)",
     build=lambda: wrong_output_dtype,

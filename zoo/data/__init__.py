@@ -1,4 +1,4 @@
-"""Data sets of images: a folder, and tar archives streamed. They need Pillow, the extra `images`."""
+"""Data sets of images, from a folder and from tar archives. They need Pillow, the extra `images`."""
 
 from zoo.data.image_directory import ImageDirectoryDataset
 from zoo.data.tar_images import TarImage, TarImageDataset

@@ -1,7 +1,7 @@
-"""A folder of images as a map-style data set: item i is the i-th file in an order that never changes.
+"""A folder of images as a map-style data set: item i is the i-th file in a fixed order.
 
-Source: "Effective PyTorch", on data sets; a map-style data set is `__len__` and `__getitem__`, and leaves
-shuffling, batching and worker processes to `torch.utils.data.DataLoader`.
+Source: "Effective PyTorch", on data sets. A map-style data set has `__len__` and `__getitem__`;
+`torch.utils.data.DataLoader` does the shuffling and batching and runs the worker processes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from zoo.data.pixels import decode_rgb
 class ImageDirectoryDataset(Dataset[Tensor]):
     """The images of a folder, one per file that the pattern matches.
 
-    The files are listed once, when the data set is made, and sorted by their path relative to the folder,
-    written with `/`, by code point: "B.png", "a.png", "a/b.png", "a10.png", "a2.png". Every match counts: a file
-    that is no image is an error when it is read, not left out.
+    The files are listed once, when the data set is created. They are sorted by code point of their path relative
+    to the folder, written with `/`: "B.png", "a.png", "a/b.png", "a10.png", "a2.png". Every matching file is an
+    item; reading one that is not an image raises an error.
 
     Args:
         path: the folder.
-        pattern: what `pathlib.Path.glob` takes: "*" every file of the folder, "*.png" those of one kind,
-            "**/*.png" those in folders below as well.
+        pattern: a pattern for `pathlib.Path.glob`: "*" matches every file of the folder, "*.png" only PNG files,
+            "**/*.png" also PNG files in subfolders.
 
     Attributes:
-        paths: the file of each item.
+        paths: the path of each item's file.
 
     Raises:
-        FileNotFoundError: `path` is no folder, or holds no file that matches `pattern`.
+        FileNotFoundError: `path` is not a folder, or no file in it matches `pattern`.
 
     >>> import pathlib, tempfile
     >>> from PIL import Image
@@ -54,22 +54,22 @@ class ImageDirectoryDataset(Dataset[Tensor]):
             raise FileNotFoundError(f"ImageDirectoryDataset: no file in folder {folder} matches pattern {pattern!r}")
 
     def __len__(self) -> int:
-        """How many files matched."""
+        """Return the number of images."""
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Tensor:
         """Read one image.
 
         Args:
-            index: in [-len, len); a negative one counts from the end, as in a list.
+            index: integer in [-len, len); a negative index counts from the end, as in a list.
 
         Returns:
-            (3, height, width), uint8, RGB; see `zoo.data.pixels.decode_rgb` for what becomes of other modes.
+            (3, height, width), uint8, RGB; `zoo.data.pixels.decode_rgb` describes the conversion of other modes.
 
         Raises:
             IndexError: `index` is out of range.
-            TypeError: `index` is no integer.
-            ValueError: the file is no image that 8-bit RGB can hold; the message names it.
+            TypeError: `index` is not an integer.
+            ValueError: the file is not an image, or 8-bit RGB cannot hold it; the message names the file.
             OSError: the file cannot be opened any more.
             ImportError: Pillow is not installed.
         """

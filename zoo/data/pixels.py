@@ -1,4 +1,4 @@
-"""An image file's bytes as a tensor of 8-bit RGB, by Pillow, which is imported at the first image."""
+"""Decode an image file to a tensor of 8-bit RGB with Pillow, which is imported at the first image."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor
 def decode_rgb(data: bytes, origin: str) -> Tensor:
     """Decode one image.
 
-    Pixels come as they are stored: no EXIF rotation, the first frame of several, grey repeated in the three
-    channels, a palette looked up, transparency dropped.
+    The function does not apply an EXIF rotation and decodes only the first frame. It repeats grey in all three
+    channels, replaces palette indices by their colours and drops transparency.
 
     Args:
-        data: the image file, in any format that Pillow reads.
-        origin: what an error calls it: the file's path, or shard and member.
+        data: the content of the image file, in any format that Pillow reads.
+        origin: the name of the image in error messages: the file's path, or shard and member.
 
     Returns:
         (3, height, width), uint8, contiguous.
 
     Raises:
-        ValueError: the bytes are no image, a damaged one, or one whose values 8 bits cannot hold (16-bit grey,
+        ValueError: the bytes are not an image or are damaged, or the values do not fit 8 bits (16-bit grey,
             32-bit integers, floats).
         ImportError: Pillow is not installed.
 
@@ -33,13 +33,13 @@ def decode_rgb(data: bytes, origin: str) -> Tensor:
     [[[255, 255]], [[128, 128]], [[0, 0]]]
     """
     try:
-        from PIL import Image  # noqa: PLC0415 - an extra: the zoo imports without it
+        from PIL import Image  # noqa: PLC0415 - optional: the zoo imports without it
     except ImportError as missing:
         raise ImportError("zoo.data reads images with Pillow: pip install torch-conformance[images]") from missing
     try:
         with Image.open(io.BytesIO(data)) as image:
             if image.mode.startswith(("I", "F")):
-                raise ValueError(f"mode {image.mode} does not fit 8 bits")  # noqa: TRY301 - told like the rest
+                raise ValueError(f"mode {image.mode} does not fit 8 bits")  # noqa: TRY301 - the handler below adds the origin
             opaque = image.convert("RGBA") if "transparency" in image.info else image
             rgb = opaque.convert("RGB")
     except Exception as problem:  # damaged files raise OSError, SyntaxError, ValueError, struct.error and more

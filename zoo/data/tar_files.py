@@ -1,8 +1,8 @@
-"""The files of a tar archive one after another, with every cut and every damaged header told.
+"""Read the files of a tar archive in order, and raise an error for a truncated archive or a damaged header.
 
-An archive is a chain of 512-byte blocks: for each member a header with a checksum, then its data; two blocks
-of zeros end it. Python's `tarfile` takes a header that is cut or damaged for the end, and what follows is lost
-without a word. Here an archive has ended only where its two blocks stand and nothing but zeros follows.
+An archive is a sequence of 512-byte blocks: for each member a header with a checksum, then its data. Two blocks of
+zeros end the archive. Python's `tarfile` mistakes a truncated or damaged header for the end and silently loses the
+rest. Here an archive ends only at the two blocks, and only zeros may follow them.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ CHUNK = 1 << 16
 
 
 def tar_files(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Walk an uncompressed archive in its order, header by header, never ahead of the one asked for.
+    """Iterate over the files of an uncompressed archive in order, without reading ahead.
 
-    Folders are passed over. Data is read only on request, and what was passed is forgotten, so memory holds
-    one file at most. A name that occurs twice is two files.
+    The iterator skips folders. It reads data only on request and keeps no earlier file, so at most one file is in
+    memory. A name that occurs twice gives two files.
 
     Args:
-        archive: path of the archive, on a file system that can seek.
+        archive: path of the archive, on a file system that supports seeking.
 
     Yields:
-        Name and a function that reads the data, for each file; call it before asking for the next.
+        The name of each file and a function that reads its data. Call it before the next iteration.
 
     Raises:
-        ValueError: the archive is compressed or none at all, is cut, has a damaged header, goes on after its
-            end, or holds what is neither file nor folder, such as a link. The message names the member in
-            question or the one before it. Data and long names have no checksum in a tar archive: damage
-            within them is for their reader to find.
+        ValueError: the file is compressed or not an archive, is truncated, has a damaged header, continues after
+            its end, or contains a member that is neither file nor folder, such as a link. The message names that
+            member or the one before it. A tar archive has no checksum for data and long names, so damage in them
+            is not detected here.
 
     >>> import io, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -50,15 +50,15 @@ def tar_files(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     with archive.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(0)
-        with _told(f"tar_files: {archive} does not start as an uncompressed tar archive does"):
+        with _as_value_error(f"tar_files: {archive} does not start as an uncompressed tar archive does"):
             tar = tarfile.TarFile(fileobj=stream)
         end, place = 0, "before any member"
         while True:
-            with _told(f"tar_files: {archive} is cut or damaged {place}"):
+            with _as_value_error(f"tar_files: {archive} is cut or damaged {place}"):
                 member = tar.next()
             if member is None:
                 break
-            tar.members.clear()  # type: ignore[attr-defined] # TarFile would keep them all
+            tar.members.clear()  # type: ignore[attr-defined] # TarFile would keep all members
             if not end < tar.offset <= size:
                 raise ValueError(f"tar_files: {archive} is cut or damaged in member {member.name!r}")
             if member.isfile():
@@ -70,8 +70,8 @@ def tar_files(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 
 @contextmanager
-def _told(fault: str) -> Iterator[None]:
-    """What goes wrong inside is a ValueError that says where."""
+def _as_value_error(fault: str) -> Iterator[None]:
+    """Turn the errors of tarfile and of reading into a ValueError that starts with `fault`."""
     try:
         yield
     except (tarfile.TarError, ValueError, EOFError, OSError) as problem:
@@ -79,7 +79,7 @@ def _told(fault: str) -> Iterator[None]:
 
 
 def _read(tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path) -> bytes:
-    with _told(f"tar_files: {archive} is cut or damaged in member {member.name!r}"):
+    with _as_value_error(f"tar_files: {archive} is cut or damaged in member {member.name!r}"):
         data = tar.extractfile(member)
         return data.read() if data else b""
 

@@ -1,10 +1,10 @@
-"""Tar archives of images as an iterable data set: each image exactly once, however the work is shared out.
+"""Tar archives of images as an iterable data set that yields each image once over all ranks and workers.
 
 Number the images of all shards from 0, in the order of the shards and of each archive. Rank r of R takes the
-numbers with i mod R = r, and of those its worker w of W takes every W-th, from the w-th on. Nothing else decides:
-neither timing, nor how many images a shard holds, nor how many shards there are. Every worker walks the
-headers of every shard and skips the data of the others' images, so the cost of sharing is one header read per
-image and worker; in return the counts of two workers or two ranks differ by one at most.
+numbers i with i mod R = r. Of these, its worker w of W takes every W-th, starting at position w. The division does
+not depend on timing, on the number of shards or on the number of images in a shard. Every worker reads the headers
+of every shard and skips the data of the other workers' images. The cost is one header per image and worker. In
+return, the counts of two workers or two ranks differ by at most one.
 
 Source: "Effective PyTorch", on data sets, where each worker needs a shard of its own.
 """
@@ -26,12 +26,12 @@ from zoo.data.tar_files import tar_files
 
 
 class TarImage(NamedTuple):
-    """One image and where it came from; a tuple, so that `DataLoader` collates it as it is.
+    """One image and its origin. It is a tuple, so `DataLoader` can collate it.
 
     Attributes:
         image: (3, height, width), uint8, RGB.
         shard: path of the archive.
-        member: name in the archive.
+        member: name of the image in the archive.
 
     >>> import torch
     >>> TarImage(torch.zeros(3, 2, 4, dtype=torch.uint8), "days.tar", "monday.png").image.shape
@@ -46,21 +46,22 @@ class TarImage(NamedTuple):
 class TarImageDataset(IterableDataset[TarImage]):
     """The images of uncompressed tar archives, streamed shard by shard.
 
-    One image is in memory at a time, and nothing is read before it is asked for. In a `DataLoader` with
-    `batch_size=None` the images come in archive order for any number of workers; with batches, which the
-    default collation makes of images of one size, each batch holds the images of one worker in archive order.
-    Every file in an archive must be an image; folders are passed over.
+    One image is in memory at a time, and the data set reads nothing ahead. A `DataLoader` with `batch_size=None`
+    yields the images in archive order for any number of workers. With batches, each batch holds images of one
+    worker in archive order; the default collation needs images of one size. Every file in an archive must be an
+    image; folders are skipped.
 
     Args:
-        paths: the shards, in order. A shard may hold no image at all.
-        rank: which share of the images this process takes, in [0, ranks).
-        ranks: among how many processes the images are shared. Leave both out to take them from
-            `torch.distributed` when iteration starts, or to take every image where it is not initialised.
+        paths: the shards, in order. A shard may be empty.
+        rank: the number of this process, in [0, ranks).
+        ranks: the number of processes that share the images. Without `rank` and `ranks`, the data set gets both
+            from `torch.distributed` when iteration starts, or yields every image if that is not initialised.
 
     Raises:
         TypeError: `paths` is one path instead of several.
-        ValueError: no shard, one named twice, or only one of `rank` and `ranks`, or `rank` out of range.
-        FileNotFoundError: a shard does not exist. All shards are looked for before the first is read.
+        ValueError: `paths` is empty or names a shard twice, only one of `rank` and `ranks` is given, or `rank` is
+            out of range.
+        FileNotFoundError: a shard does not exist. All shards are checked before the first is read.
 
     >>> import io, tarfile, tempfile
     >>> from PIL import Image
@@ -93,11 +94,11 @@ class TarImageDataset(IterableDataset[TarImage]):
         self._share = _checked_share(rank, ranks)
 
     def __iter__(self) -> Iterator[TarImage]:
-        """Read this process's share, from the first shard on.
+        """Yield the images of this process and worker, starting at the first shard.
 
         Raises:
-            ValueError: a shard is compressed, cut or damaged, or a member is no image that 8-bit RGB can hold; the
-                message names shard and member. In a worker the `DataLoader` raises it.
+            ValueError: a shard is compressed, truncated or damaged, a member is not an image, or 8-bit RGB cannot
+                hold it. The message names shard and member. For an error in a worker, the `DataLoader` raises it.
             ImportError: Pillow is not installed.
         """
         rank, ranks = self._settled() or (0, 1)
@@ -109,7 +110,7 @@ class TarImageDataset(IterableDataset[TarImage]):
             yield TarImage(image, str(shard), name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Settle the share before the trip to a worker that is spawned: no process group is known there."""
+        """Store rank and ranks in the pickled state, because a spawned worker does not have the process group."""
         return {**self.__dict__, "_share": self._settled()}
 
     def _settled(self) -> tuple[int, int] | None:

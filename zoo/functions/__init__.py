@@ -1,1 +1,1 @@
-"""One custom `autograd.Function` per file, with its custom-op twin."""
+"""Custom `autograd.Function`s, one per file, each with a twin that is a custom operator."""

@@ -1,19 +1,20 @@
 """out = (x - mean) / (√var + ε), mean and unbiased variance over batch and space, as a Function.
 
-Source: "Fusing convolution and batch norm using a custom function". ε stands outside the root and the variance
-divides by n - 1, where `F.batch_norm` has ε inside and divides by n: at ε = 1e-3 they differ by up to 1e-2 on
-unit data, by design. With c = x - mean, s = √var and d = s + ε the gradient is
-(g - mean(g)) / d - (c / s) Σ(g c) / (d² (n - 1)). In a constant channel c and s are 0 and so is the second
-term: the limit, and the true derivative there. Differentiable once; asked for more, it refuses.
+Source: "Fusing convolution and batch norm using a custom function". Here ε is outside the root and the variance
+divides by n - 1; `F.batch_norm` has ε inside the root and divides by n. At ε = 1e-3 the two differ by up to 1e-2
+on unit data, by design. With c = x - mean, s = √var and d = s + ε the gradient is
+(g - mean(g)) / d - (c / s) Σ(g c) / (d² (n - 1)). In a constant channel c and s are 0, and the second term is set
+to 0: this is its limit and the true derivative. The norm can be differentiated once; a second derivative raises.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from zoo.case import Case
-from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
+from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.spec import Spec
 
 SPACE = (0, 2, 3)
@@ -40,7 +41,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 def _norm(x: Tensor, eps: float) -> Tensor:
     centred, std = _statistics(x)
     normed = centred / (std + eps)
-    return normed if normed.dtype == x.dtype else normed.to(x.dtype)  # an idle cast costs the gradient (pytorch#180642)
+    return normed if normed.dtype == x.dtype else normed.to(x.dtype)  # pytorch#180642: an idle cast loses the gradient
 
 
 def _gradient(grad: Tensor, x: Tensor, eps: float) -> Tensor:
@@ -52,12 +53,13 @@ def _gradient(grad: Tensor, x: Tensor, eps: float) -> Tensor:
 
 
 class BatchNorm2dBackward(torch.autograd.Function):
-    """The gradient of x; has none itself, and says so when asked."""
+    """The gradient of x; its own backward raises an error."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(grad: Tensor, x: Tensor, eps: float) -> Tensor:
+        """Return the gradient of x for the gradient `grad` of the output."""
         return _gradient(grad, x, eps)
 
     @staticmethod
@@ -66,25 +68,29 @@ class BatchNorm2dBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> None:  # noqa: ARG004
+        """Raise RuntimeError: there is no second derivative."""
         raise RuntimeError("batch_norm2d: can be differentiated once only, got a second derivative")
 
 
 class BatchNorm2d(torch.autograd.Function):
-    """The norm with `BatchNorm2dBackward` as its gradient; saves x."""
+    """The norm, with `BatchNorm2dBackward` as its gradient; it saves x."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, eps: float) -> Tensor:
+        """Return the normalised x."""
         return _norm(x, eps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:  # noqa: ARG004
+        """Save x and eps."""
         x, ctx.eps = inputs
         ctx.save_for_backward(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of x."""
         gradient: Tensor = BatchNorm2dBackward.apply(grad, ctx.saved_tensors[0], ctx.eps)  # type: ignore[no-untyped-call]
         return gradient, None
 
@@ -94,16 +100,17 @@ def batch_norm2d(x: Tensor, eps: float = 1e-3) -> Tensor:
 
     Args:
         x: (batch, channels, height, width), floating, at least two values per channel.
-        eps: added to the standard deviation; positive.
+        eps: positive number that is added to the standard deviation.
 
     Returns:
-        The shape and dtype of `x`, computed in float32 at least. `vmap` and `torch.func.grad` take it.
+        A tensor with the shape and dtype of `x`, computed in float32 at least. The function supports `vmap` and
+        `torch.func.grad`.
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
-        ValueError: the rank of `x` is not 4, a channel holds fewer than two values (one has no unbiased
+        ValueError: the rank of `x` is not 4, a channel holds fewer than two values (so it has no unbiased
             variance), or `eps` is not positive.
-        RuntimeError: a second derivative is asked for.
+        RuntimeError: in backward, if a second derivative is requested.
 
     >>> batch_norm2d(torch.tensor([-1.0, 0.0, 1.0]).reshape(1, 1, 1, 3), eps=1.0)
     tensor([[[[-0.5000,  0.0000,  0.5000]]]])
@@ -125,7 +132,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
 
 
 _operator.register_autograd(_backward, setup_context=BatchNorm2d.setup_context)
-if hasattr(torch.library, "register_vmap"):  # older torch loops, and warns
+if hasattr(torch.library, "register_vmap"):  # older torch has a loop built in and warns about it
 
     @_operator.register_vmap
     def _(info: Any, in_dims: tuple[int, None], x: Tensor, eps: float) -> tuple[Tensor, int]:  # noqa: ARG001
@@ -136,8 +143,8 @@ if hasattr(torch.library, "register_vmap"):  # older torch loops, and warns
 def batch_norm2d_op(x: Tensor, eps: float = 1e-3) -> Tensor:
     """`batch_norm2d` as an operator of torch.library, which torch.jit can also save; contract of `batch_norm2d`.
 
-    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834). A script
-    that was saved and loaded asks for `eps`: torch.jit does not save defaults.
+    It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834). After
+    saving and loading, a script needs `eps` as an argument: torch.jit does not save defaults.
 
     >>> batch_norm2d_op(torch.tensor([-1.0, 0.0, 1.0]).reshape(1, 1, 1, 3), eps=1.0)
     tensor([[[[-0.5000,  0.0000,  0.5000]]]])
@@ -148,7 +155,7 @@ def batch_norm2d_op(x: Tensor, eps: float = 1e-3) -> Tensor:
 
 
 def _reference(_model: object, x: Tensor) -> Tensor:
-    """Channel by channel, from the length of the vector of centred values."""
+    """Compute each standard deviation from the length of the channel's vector of centred values."""
     rows = x.movedim(1, 0).flatten(1)
     centred = rows - rows.sum(1, keepdim=True) / rows.size(1)
     std = centred.norm(dim=1, keepdim=True) / (rows.size(1) - 1) ** 0.5
@@ -169,28 +176,26 @@ CASES = (
     Case(name="constant-channel", inputs=_constant_channel),
     Case(name="non-contiguous", inputs=lambda g: (torch.randn(4, 6, 12, 3, generator=g).transpose(1, 3)[:, :, ::2],)),
 )
-_SHARED: dict[str, Any] = {
-    "source": "Fusing convolution and batch norm, a backward formula for batch norm",
-    "formula": "out = (x - mean) / (√var + ε), over batch and space, var unbiased",
-    "shapes": "(batch, channels, h, w) → (batch, channels, h, w)",
-    "cases": CASES,
-    "dtypes": "input",
-    "one_graph": True,
-    "float32_accurate": ("output", "gradient of x"),
-    "reference": _reference,
-}
 
 SPEC = Spec(
     name="batch_norm2d",
     summary="batch norm with ε outside the root, differentiable once",
+    source="Fusing convolution and batch norm, a backward formula for batch norm",
+    formula="out = (x - mean) / (√var + ε), over batch and space, var unbiased",
+    shapes="(batch, channels, h, w) → (batch, channels, h, w)",
     build=lambda: batch_norm2d,
+    cases=CASES,
+    dtypes="input",
+    one_graph=True,
+    float32_accurate=("output", "gradient of x"),
+    reference=_reference,
     expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
-    **_SHARED,
 )
-OP = Spec(
+OP = replace(
+    SPEC,
     name="batch_norm2d_op",
     summary="batch_norm2d as a custom operator",
     build=lambda: batch_norm2d_op,
     twin="batch_norm2d",
-    **_SHARED,
+    expectations=(),
 )

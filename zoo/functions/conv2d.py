@@ -1,12 +1,14 @@
-"""out = x ⋆ weight, a Function whose gradients are convolutions too: gᵀ back through the weight, and xᵀ ⋆ gᵀ.
+"""out = x ⋆ weight, a Function whose gradients are convolutions too.
 
-Source: "Fusing convolution and batch norm using a custom function". Every output pixel adds its gradient, times
-the weight, to the pixels it saw: a transposed convolution. The weight's gradient correlates input and gradient,
-which is the same convolution with batch and channels exchanged. The pair can be differentiated once: its
-backward is a Function that refuses. `once_differentiable` does so too, but lets a gradient under
-`create_graph=True` pass as a constant where the cotangent is one, and makes zeros of a nested `torch.func.grad`.
+Source: "Fusing convolution and batch norm using a custom function". The gradient of x is a transposed convolution:
+every output pixel adds its gradient, times the weight, to the pixels it was computed from. The gradient of the
+weight correlates input and gradient, which is the same convolution with batch and channels exchanged. The Function
+can be differentiated once: its backward is a Function whose own backward raises an error. `once_differentiable`
+raises one too, but not always. If the cotangent requires no gradient, the gradient under `create_graph=True` is a
+constant; and a nested `torch.func.grad` returns zeros.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch.nn import functional
 
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
-from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
+from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.spec import Spec
 
 
@@ -47,23 +49,24 @@ def _convolution(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _gradients(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Of x and weight, in the precision forward ran in, whatever autocast says by now."""
+    """Return the gradients of x and weight in forward's precision, whatever the autocast state of backward is."""
     with torch.autocast(grad.device.type, enabled=False):
         x, weight = x.to(grad.dtype), weight.to(grad.dtype)
         of_x = functional.conv_transpose2d(grad, weight)
-        if x.size(0) == 0:  # the batch plays the channels below, and a convolution needs one
+        if x.size(0) == 0:  # below, the batch becomes the channels, and a convolution needs at least one
             return of_x, torch.zeros_like(weight)
         of_weight = functional.conv2d(x.transpose(0, 1), grad.transpose(0, 1)).transpose(0, 1)
         return of_x, of_weight.contiguous()
 
 
 class Conv2dBackward(torch.autograd.Function):
-    """The gradients of x and weight; has none itself, and says so when asked."""
+    """The gradients of x and weight; its own backward raises an error."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of x and weight for the gradient `grad` of the output."""
         return _gradients(grad, x, weight)
 
     @staticmethod
@@ -72,24 +75,28 @@ class Conv2dBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> None:  # noqa: ARG004
+        """Raise RuntimeError: there is no second derivative."""
         raise RuntimeError("conv2d: can be differentiated once only, got a second derivative")
 
 
 class Conv2d(torch.autograd.Function):
-    """Convolution with `Conv2dBackward` as its gradient."""
+    """Convolution, with `Conv2dBackward` as its gradient."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor) -> Tensor:
+        """Return the convolution of x with weight."""
         return _convolution(x, weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        """Save x and weight."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of x and weight."""
         x, weight = ctx.saved_tensors
         gradients: tuple[Tensor, Tensor] = Conv2dBackward.apply(grad, x, weight)  # type: ignore[no-untyped-call]
         return gradients
@@ -100,16 +107,17 @@ def conv2d(x: Tensor, weight: Tensor) -> Tensor:
 
     Args:
         x: (batch, channels, height, width), floating.
-        weight: (filters, channels, rows, columns), on the device of `x` and, without autocast, of its dtype.
+        weight: (filters, channels, rows, columns), floating, on the device of `x`. Without autocast it must have
+            the dtype of `x`.
 
     Returns:
-        (batch, filters, height - rows + 1, width - columns + 1), in the autocast dtype, or theirs without
-        autocast. `vmap` and `torch.func.grad` take it.
+        (batch, filters, height - rows + 1, width - columns + 1), in the autocast dtype; without autocast, in the
+        dtype of `x`. The function supports `vmap` and `torch.func.grad`.
 
     Raises:
-        TypeError: a dtype is not floating, or the two differ without autocast.
-        ValueError: a rank, the channels, the kernel's size or the device does not fit.
-        RuntimeError: a second derivative is asked for.
+        TypeError: a dtype is not floating, or the two dtypes differ without autocast.
+        ValueError: a rank, the number of channels, the size of the kernel or the device does not fit.
+        RuntimeError: in backward, if a second derivative is requested.
 
     >>> conv2d(torch.ones(1, 2, 3, 3), torch.ones(1, 2, 2, 2))
     tensor([[[[8., 8.],
@@ -139,7 +147,7 @@ run_in_autocast("conv2d")
 def conv2d_op(x: Tensor, weight: Tensor) -> Tensor:
     """`conv2d` as an operator of torch.library, which torch.jit can also save; contract of `conv2d`.
 
-    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+    It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834).
 
     >>> conv2d_op(torch.ones(1, 2, 3, 3), torch.ones(1, 2, 2, 2)).shape
     torch.Size([1, 1, 2, 2])
@@ -150,7 +158,7 @@ def conv2d_op(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _reference(_model: object, x: Tensor, weight: Tensor) -> Tensor:
-    """Sum over every window."""
+    """Multiply every window with every filter and sum."""
     windows = x.unfold(2, weight.size(2), 1).unfold(3, weight.size(3), 1)
     return torch.einsum("bchwij,fcij->bfhw", windows, weight)
 
@@ -173,21 +181,25 @@ CASES = (
     Case(name="empty", inputs=partial(_draw, (0, 3, 8, 8), (5, 3, 3, 3))),
     Case(name="non-contiguous", inputs=_strided),
 )
-_SHARED: dict[str, Any] = {
-    "source": "Fusing convolution and batch norm, a backward formula for convolution",
-    "formula": "out[b, f, i, j] = Σ x[b, c, i + k, j + l] weight[f, c, k, l] over c, k, l",
-    "shapes": "(batch, channels, h, w), (filters, channels, k, l) → (batch, filters, h - k + 1, w - l + 1)",
-    "cases": CASES,
-    "dtypes": "follows",
-    "one_graph": True,
-    "reference": _reference,
-}
 
 SPEC = Spec(
     name="conv2d",
-    summary="convolution with its backward by hand, differentiable once",
+    summary="convolution with a handwritten backward, differentiable once",
+    source="Fusing convolution and batch norm, a backward formula for convolution",
+    formula="out[b, f, i, j] = Σ x[b, c, i + k, j + l] weight[f, c, k, l] over c, k, l",
+    shapes="(batch, channels, h, w), (filters, channels, k, l) → (batch, filters, h - k + 1, w - l + 1)",
     build=lambda: conv2d,
+    cases=CASES,
+    dtypes="follows",
+    one_graph=True,
+    reference=_reference,
     expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
-    **_SHARED,
 )
-OP = Spec(name="conv2d_op", summary="conv2d as a custom operator", build=lambda: conv2d_op, twin="conv2d", **_SHARED)
+OP = replace(
+    SPEC,
+    name="conv2d_op",
+    summary="conv2d as a custom operator",
+    build=lambda: conv2d_op,
+    twin="conv2d",
+    expectations=(),
+)

@@ -1,7 +1,8 @@
 """y = x³, whose backward is a Function of its own: CubeBackward(g, x) = 3 x² g.
 
-Source: "Double backward with custom functions". A backward whose derivative autograd cannot find, or finds
-at a cost, gets its own: the gradients of 3 x² g are 3 x² for g and 6 x g for x, in the arguments' order.
+Source: "Double backward with custom functions". A backward gets a Function of its own if autograd cannot
+differentiate it, or only at a cost. The gradients of 3 x² g are 3 x² for g and 6 x g for x, in the order of the
+arguments.
 """
 
 from dataclasses import replace
@@ -12,51 +13,57 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, map_elementwise
-from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, SECOND_LOST
 from zoo.scale import elementwise
+from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, SECOND_LOST
 from zoo.spec import Spec
 
 
 class CubeBackward(torch.autograd.Function):
-    """3 x² grad with its gradient by hand: one for `grad`, one for `x`, in that order."""
+    """3 x² grad, with handwritten gradients of `grad` and `x`."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(grad: Tensor, x: Tensor) -> Tensor:
+        """Return 3 x² grad."""
         return 3 * x * x * grad
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        """Save grad and x."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of grad and x, in that order."""
         grad, x = ctx.saved_tensors
         return 3 * x * x * outer, 6 * x * grad * outer
 
 
 class Cube(torch.autograd.Function):
-    """x³ with `CubeBackward` as its gradient."""
+    """x³, with `CubeBackward` as its gradient."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
+        """Return x³."""
         return x * x * x
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
+        """Save x."""
         ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Return 3 x² grad."""
         result: Tensor = CubeBackward.apply(grad, ctx.saved_tensors[0])  # type: ignore[no-untyped-call]
         return result
 
 
 def cube(x: Tensor) -> Tensor:
-    """x³, elementwise; any shape, same dtype.
+    """Return the cube of each element; x is floating, of any shape, and the result has its dtype.
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
@@ -106,7 +113,7 @@ map_by_sample(_cube_backward)
 def cube_op(x: Tensor) -> Tensor:
     """`cube` as an operator of torch.library, which torch.jit can also save; same contract.
 
-    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+    It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834).
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
@@ -150,19 +157,11 @@ SPEC = Spec(
     expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, replace(SECOND_LOST, torch=">=2.6,<2.13")),
 )
 
-OP = Spec(
+OP = replace(
+    SPEC,
     name="cube_op",
     summary="x³ as a custom operator",
-    source="Double backward with custom functions, backward with a Function of its own",
-    formula="y = x³",
-    shapes="(...) → (...)",
     build=lambda: cube_op,
-    cases=CASES,
-    dtypes="input",
-    twice_differentiable=True,
-    one_graph=True,
-    float32_accurate=("output", "gradient of x", "second gradient of x"),
-    reference=_reference,
     expectations=(SECOND_LOST,),
     scale=elementwise(cube_op),
     twin="cube",

@@ -1,11 +1,13 @@
-"""y = exp(x) in float32 whatever autocast says: `custom_fwd` with `cast_inputs=torch.float32`.
+"""y = exp(x) in float32 under any autocast dtype: `custom_fwd` with `cast_inputs=torch.float32`.
 
-Source: an article on automatic mixed precision. Under autocast the input is cast up and forward runs with
-autocast off; the output stays float32, for autocast casts nothing back. Without autocast the decorator does
-nothing, and the output has the dtype of the input. The decorators name one device type: one class each.
-The cast needs a forward with a `ctx`, which `vmap` and `torch.func` refuse; the operator casts in its own kernel.
+Source: an article on automatic mixed precision. Under autocast the decorator casts the input up and runs forward
+with autocast off. The output stays float32, because autocast casts nothing back. Without autocast the decorator
+does nothing, and the output has the dtype of the input. A decorator is for one device type, so there is one class
+per device type. The cast needs a forward with a `ctx`, which `vmap` and `torch.func` do not support; the operator
+casts in its own kernel.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,18 +49,18 @@ def _apply(x: Tensor) -> Tensor:
 
 
 def exp_fp32(x: Tensor) -> Tensor:
-    """exp(x), elementwise, in float32 under autocast.
+    """Return exp(x), elementwise, computed in float32 under autocast.
 
     Args:
         x: any shape, floating.
 
     Returns:
-        The shape of `x`, float32 under autocast (float64 stays), else the dtype of `x`. The gradient of `x`
-        has the dtype of `x`.
+        A tensor with the shape of `x`: float32 under autocast (float64 stays float64), else the dtype of `x`. The
+        gradient of `x` has the dtype of `x`.
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
-        RuntimeError: it stands under `vmap` or a transform of `torch.func`.
+        RuntimeError: it is called under `vmap` or a transform of `torch.func`.
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
     ...     exp_fp32(torch.tensor([0.0, 1.0], dtype=torch.bfloat16))
@@ -97,7 +99,7 @@ run_in_autocast("exp_fp32", torch.float32)
 def exp_fp32_op(x: Tensor) -> Tensor:
     """`exp_fp32` as an operator of torch.library, which torch.jit can also save; contract of `exp_fp32`.
 
-    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+    It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834).
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
     ...     exp_fp32_op(torch.tensor([0.0, 1.0], dtype=torch.bfloat16))
@@ -115,7 +117,7 @@ def _reference(_model: object, x: Tensor) -> Tensor:
 
 
 def _wide(generator: torch.Generator) -> tuple[Tensor]:
-    """From 6e-6 to beyond float16's largest number."""
+    """Draw inputs whose exponentials reach from 6e-6 to beyond float16's largest number."""
     return (torch.linspace(-12, 12, 24).reshape(4, 6) + torch.rand(4, 6, generator=generator),)
 
 
@@ -126,18 +128,6 @@ CASES = (
     Case(name="empty", inputs=lambda _: (torch.empty(0, 6),)),
     Case(name="non-contiguous", inputs=lambda g: (torch.randn(6, 8, generator=g).t()[::2],)),
 )
-_SHARED: dict[str, Any] = {
-    "source": "articles on automatic mixed precision, cast_inputs",
-    "formula": "y = exp(x)",
-    "shapes": "(...) → (...)",
-    "cases": CASES,
-    "dtypes": "float32",
-    "twice_differentiable": True,
-    "one_graph": True,
-    "float32_accurate": ("output", "gradient of x", "second gradient of x"),
-    "reference": _reference,
-}
-
 _WITHOUT_NUMPY = tuple(
     Expect(
         outcome="ERROR",
@@ -157,14 +147,23 @@ _WITHOUT_NUMPY = tuple(
 SPEC = Spec(
     name="exp_fp32",
     summary="exp in float32 under autocast, by custom_fwd(cast_inputs=float32)",
+    source="articles on automatic mixed precision, cast_inputs",
+    formula="y = exp(x)",
+    shapes="(...) → (...)",
     build=lambda: exp_fp32,
+    cases=CASES,
+    dtypes="float32",
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=("output", "gradient of x", "second gradient of x"),
+    reference=_reference,
     expectations=() if hasattr(torch.amp.autocast_mode, "HAS_NUMPY") else _WITHOUT_NUMPY,
-    **_SHARED,
 )
-OP = Spec(
+OP = replace(
+    SPEC,
     name="exp_fp32_op",
     summary="exp_fp32 as a custom operator with an autocast kernel",
     build=lambda: exp_fp32_op,
     twin="exp_fp32",
-    **_SHARED,
+    expectations=(),
 )

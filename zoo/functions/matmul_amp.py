@@ -1,9 +1,9 @@
 """y = a b under autocast, a Function that runs in the ambient precision: `custom_fwd` without `cast_inputs`.
 
 Source: two articles on automatic mixed precision, one of them on `custom_bwd`. `custom_fwd` records the state
-of autocast on `ctx`, and `custom_bwd` restores it for backward, wherever that runs. Recording is all that the
-former does here, so it stands on `setup_context`, and forward has no `ctx`, as `vmap` and `torch.func.grad` want
-it. The leaves are saved as they came, and autograd returns their gradients in their own dtype.
+of autocast on `ctx`, and `custom_bwd` restores it for backward, wherever that runs. Here `custom_fwd` only records,
+so it can decorate `setup_context`, and forward needs no `ctx`; `vmap` and `torch.func.grad` require this form. The
+inputs are saved without a cast, and autograd returns their gradients in their own dtype.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
-from zoo.known import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.scale import Scale
+from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
@@ -73,15 +73,15 @@ def matmul_amp(a: Tensor, b: Tensor) -> Tensor:
 
     Args:
         a: (n, k), floating.
-        b: (k, m), floating, on the device of `a`; without autocast, of the dtype of `a`.
+        b: (k, m), floating, on the device of `a`. Without autocast it must have the dtype of `a`.
 
     Returns:
-        (n, m), in the autocast dtype, or theirs without autocast (and for float64, which autocast leaves be).
-        `vmap` and `torch.func.grad` take it.
+        (n, m), in the autocast dtype. Without autocast, and for float64, which autocast does not cast, the result
+        has the dtype of `a`. The function supports `vmap` and `torch.func.grad`.
 
     Raises:
-        ValueError: they are not two matrices whose inner sizes agree, or their devices differ.
-        TypeError: a dtype is not floating, or the two differ and autocast is off.
+        ValueError: `a` and `b` are not two matrices with equal inner sizes, or their devices differ.
+        TypeError: a dtype is not floating, or the two dtypes differ and autocast is off.
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
     ...     matmul_amp(torch.ones(1, 3), torch.ones(3, 2))
@@ -97,7 +97,7 @@ _operator.register_fake(_product)
 
 
 def _operator_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    with torch.autocast(grad.device.type, enabled=False):  # all three have the dtype the product was taken in
+    with torch.autocast(grad.device.type, enabled=False):  # all three already have the dtype of the product
         return _backward(ctx, grad)
 
 
@@ -109,7 +109,7 @@ run_in_autocast("matmul_amp")
 def matmul_amp_op(a: Tensor, b: Tensor) -> Tensor:
     """`matmul_amp` as an operator of torch.library, which torch.jit can also save; contract of `matmul_amp`.
 
-    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+    It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834).
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
     ...     matmul_amp_op(torch.ones(1, 3), torch.ones(3, 2))
@@ -128,7 +128,7 @@ def _matrices(n: int, k: int, m: int, generator: torch.Generator) -> tuple[Tenso
     return torch.randn(n, k, generator=generator), torch.randn(k, m, generator=generator)
 
 
-ROWS = 64  # of a, at any width
+ROWS = 64  # the rows of a, at every width
 
 CASES = (
     Case(name="typical", inputs=partial(_matrices, 6, 8, 5)),
@@ -136,33 +136,34 @@ CASES = (
     Case(name="empty", inputs=partial(_matrices, 0, 8, 5)),
     Case(name="non-contiguous", inputs=lambda g: tuple(x.t() for x in reversed(_matrices(5, 8, 6, g)))),
 )
-_SHARED: dict[str, Any] = {
-    "source": "articles on automatic mixed precision, custom_bwd",
-    "formula": "y = a b",
-    "shapes": "(n, k), (k, m) → (n, m)",
-    "cases": CASES,
-    "dtypes": "follows",
-    "twice_differentiable": True,
-    "one_graph": True,
-    "reference": _reference,
-}
 
 
 def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
     return Scale(
-        knob="width", sizes=(16, 64, 256, 1024), build=lambda _: model, inputs=lambda n, g: _matrices(ROWS, n, n, g)
+        size_name="width",
+        sizes=(16, 64, 256, 1024),
+        build=lambda _: model,
+        inputs=lambda n, g: _matrices(ROWS, n, n, g),
     )
 
 
 SPEC = Spec(
     name="matmul_amp",
     summary="matrix product in the ambient precision, by custom_fwd and custom_bwd",
+    source="articles on automatic mixed precision, custom_bwd",
+    formula="y = a b",
+    shapes="(n, k), (k, m) → (n, m)",
     build=lambda: matmul_amp,
+    cases=CASES,
+    dtypes="follows",
+    twice_differentiable=True,
+    one_graph=True,
+    reference=_reference,
     expectations=(SECOND_LOST,),
     scale=_scale(matmul_amp),
-    **_SHARED,
 )
-OP = Spec(
+OP = replace(
+    SPEC,
     name="matmul_amp_op",
     summary="matmul_amp as a custom operator with an autocast kernel",
     build=lambda: matmul_amp_op,
@@ -170,7 +171,6 @@ OP = Spec(
     scale=_scale(matmul_amp_op),
     expectations=(
         SECOND_LOST_EARLY,
-        replace(SECOND_LOST, precisions=("fp32", "tf32")),  # what it saves of cast inputs requires grad
+        replace(SECOND_LOST, precisions=("fp32", "tf32")),  # under autocast the saved casts require grad
     ),
-    **_SHARED,
 )

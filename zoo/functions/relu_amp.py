@@ -1,11 +1,12 @@
-"""y = max(x, 0), a Function for use under autocast that saves where x is positive: one byte per element.
+"""y = max(x, 0), a Function for use under autocast that saves a mask of one byte per element.
 
-Source: an article on automatic mixed precision. Its ReLU saves x and clones the gradient to zero part of it; a mask
-is all that backward needs, and the product is a new tensor anyway. `custom_fwd` without `cast_inputs` only records
-the state of autocast on `ctx`, so it may stand on `setup_context` and leave forward without a `ctx`, as `vmap` and
-`torch.func.grad` want it. `custom_bwd` restores that state wherever backward runs.
+Source: an article on automatic mixed precision. Its ReLU saves x, clones the gradient and sets part of the clone to
+zero. Backward only needs a mask, and its product with the gradient is a new tensor anyway. `custom_fwd` without
+`cast_inputs` only records the state of autocast on `ctx`, so it can decorate `setup_context`, and forward needs no
+`ctx`; `vmap` and `torch.func.grad` require this form. `custom_bwd` restores that state wherever backward runs.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -51,13 +52,13 @@ def _apply(x: Tensor) -> Tensor:
 
 
 def relu_amp(x: Tensor) -> Tensor:
-    """max(x, 0), elementwise, under autocast or not; its slope at 0 is 0.
+    """Return max(x, 0), elementwise, with or without autocast; the derivative at 0 is 0.
 
     Args:
         x: any shape, floating.
 
     Returns:
-        The shape and dtype of `x`. `vmap` and `torch.func.grad` take it.
+        A tensor with the shape and dtype of `x`. The function supports `vmap` and `torch.func.grad`.
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
@@ -80,7 +81,7 @@ map_elementwise(_operator)
 def relu_amp_op(x: Tensor) -> Tensor:
     """`relu_amp` as an operator of torch.library, which torch.jit can also save; contract of `relu_amp`.
 
-    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+    It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834).
 
     >>> relu_amp_op(torch.tensor([-1.0, 0.0, 2.0]))
     tensor([0., 0., 2.])
@@ -110,28 +111,25 @@ CASES = (
     Case(name="empty", inputs=lambda _: (torch.empty(0, 6),)),
     Case(name="non-contiguous", inputs=lambda g: (_away_from_zero(6, 8, generator=g).t()[::2],)),
 )
-_SHARED: dict[str, Any] = {
-    "source": "articles on automatic mixed precision, a ReLU of one's own",
-    "formula": "y = max(x, 0)",
-    "shapes": "(...) → (...)",
-    "cases": CASES,
-    "dtypes": "input",
-    "twice_differentiable": True,
-    "one_graph": True,
-    "float32_accurate": ("output", "gradient of x", "second gradient of x"),
-    "reference": _reference,
-}
 
 SPEC = Spec(
     name="relu_amp",
     summary="ReLU by custom_fwd and custom_bwd, saving a mask",
+    source="articles on automatic mixed precision, a custom ReLU",
+    formula="y = max(x, 0)",
+    shapes="(...) → (...)",
     build=lambda: relu_amp,
-    **_SHARED,
+    cases=CASES,
+    dtypes="input",
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=("output", "gradient of x", "second gradient of x"),
+    reference=_reference,
 )
-OP = Spec(
+OP = replace(
+    SPEC,
     name="relu_amp_op",
     summary="relu_amp as a custom operator",
     build=lambda: relu_amp_op,
     twin="relu_amp",
-    **_SHARED,
 )

@@ -1,10 +1,11 @@
 """y = (exp(x) - exp(-x)) / 2, a Function whose backward reuses the two intermediates.
 
-Source: "Double backward with custom functions". Backward needs p = exp(x) and n = exp(-x); saving them is not
-enough, for they are neither input nor output, and the second derivative would miss what depends on x through
-them. So they are returned as well, and backward adds their gradient terms: g (p + n) / 2 + gp p - gn n.
+Source: "Double backward with custom functions". Backward needs p = exp(x) and n = exp(-x). Saving them is not
+enough: they are neither inputs nor outputs, so the second derivative would miss their dependence on x. So forward
+returns them as well, and backward adds their gradient terms: g (p + n) / 2 + gp p - gn n.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,23 +13,24 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
-from zoo.known import FUNCTION_APPLY_REFUSED, SECOND_LOST, SECOND_LOST_EARLY
 from zoo.scale import elementwise
+from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
 
 
 def _exp(x: Tensor) -> Tensor:
     y = torch.exp(x)
-    return y if y.dtype == x.dtype else y.to(x.dtype)  # CUDA's autocast widens it; no idle cast (pytorch#180642)
+    return y if y.dtype == x.dtype else y.to(x.dtype)  # autocast on CUDA widens y; see also pytorch#180642
 
 
 class Sinh(torch.autograd.Function):
-    """(sinh(x), exp(x), exp(-x)) with the gradient of all three by hand."""
+    """(sinh(x), exp(x), exp(-x)), with a handwritten gradient of all three."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return sinh(x), exp(x) and exp(-x) in the dtype of x."""
         rising, falling = _exp(x), _exp(-x)
         return (rising - falling) / 2, rising, falling
 
@@ -38,17 +40,19 @@ class Sinh(torch.autograd.Function):
         inputs: tuple[Tensor],  # noqa: ARG004
         output: tuple[Tensor, Tensor, Tensor],
     ) -> None:
+        """Save exp(x) and exp(-x)."""
         ctx.save_for_backward(output[1], output[2])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_rising: Tensor, grad_falling: Tensor) -> Tensor:
+        """Return the gradient of x: the sum of the terms of all three outputs."""
         rising: Tensor = ctx.saved_tensors[0]
         falling: Tensor = ctx.saved_tensors[1]
         return grad * (rising + falling) / 2 + grad_rising * rising - grad_falling * falling
 
 
 def sinh(x: Tensor) -> Tensor:
-    """Hyperbolic sine, elementwise; any shape, same dtype.
+    """Return the hyperbolic sine of each element; x is floating, of any shape, and the result has its dtype.
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
@@ -80,7 +84,7 @@ map_elementwise(_sinh)
 def sinh_op(x: Tensor) -> Tensor:
     """`sinh` as an operator of torch.library, which torch.jit can also save; same contract.
 
-    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+    It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834).
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
@@ -112,7 +116,7 @@ CASES = (
 
 SPEC = Spec(
     name="sinh",
-    summary="sinh(x), intermediates returned",
+    summary="sinh(x) that returns its intermediates",
     source="Double backward with custom functions, saving intermediate results",
     formula="y = (exp(x) - exp(-x)) / 2",
     shapes="(...) → (...)",
@@ -127,19 +131,11 @@ SPEC = Spec(
     expectations=(FUNCTION_APPLY_REFUSED, SECOND_LOST),
 )
 
-OP = Spec(
+OP = replace(
+    SPEC,
     name="sinh_op",
     summary="sinh(x) as a custom operator",
-    source="Double backward with custom functions, saving intermediate results",
-    formula="y = (exp(x) - exp(-x)) / 2",
-    shapes="(...) → (...)",
     build=lambda: sinh_op,
-    cases=CASES,
-    dtypes="input",
-    twice_differentiable=True,
-    one_graph=True,
-    float32_accurate=("output", "gradient of x", "second gradient of x"),
-    reference=_reference,
     scale=elementwise(sinh_op),
     twin="sinh",
     expectations=(SECOND_LOST_EARLY,),

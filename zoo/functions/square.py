@@ -1,9 +1,10 @@
 """y = x², a Function that saves its input: the gradient is 2 x g, whose own gradients are 2 g and 2 x.
 
-Source: "Double backward with custom functions". What backward computes from tensors kept by
-`save_for_backward` is itself recorded, so a second derivative exists without further code.
+Source: "Double backward with custom functions". Autograd records what backward computes from tensors saved with
+`save_for_backward`, so the second derivative needs no further code.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,32 +12,35 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
-from zoo.known import FUNCTION_APPLY_REFUSED, SECOND_LOST
 from zoo.scale import elementwise
+from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, SECOND_LOST
 from zoo.spec import Spec
 
 
 class Square(torch.autograd.Function):
-    """x² with its gradient by hand."""
+    """x², with a handwritten gradient."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
+        """Return x²."""
         return x * x
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
+        """Save x."""
         ctx.save_for_backward(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Return 2 x grad."""
         x: Tensor = ctx.saved_tensors[0]
         return 2 * x * grad
 
 
 def square(x: Tensor) -> Tensor:
-    """x², elementwise; any shape, same dtype.
+    """Return the square of each element; x is floating, of any shape, and the result has its dtype.
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
@@ -67,7 +71,7 @@ map_elementwise(_square)
 def square_op(x: Tensor) -> Tensor:
     """`square` as an operator of torch.library, which torch.jit can also save; same contract.
 
-    `vmap` takes it; `torch.func.grad` raises, as it does for all custom operators (pytorch#170834).
+    It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834).
 
     Raises:
         TypeError: `x` does not hold floating-point numbers.
@@ -111,19 +115,11 @@ SPEC = Spec(
     expectations=(FUNCTION_APPLY_REFUSED, SECOND_LOST),
 )
 
-OP = Spec(
+OP = replace(
+    SPEC,
     name="square_op",
     summary="x² as a custom operator",
-    source="Double backward with custom functions, saving the inputs",
-    formula="y = x²",
-    shapes="(...) → (...)",
     build=lambda: square_op,
-    cases=CASES,
-    dtypes="input",
-    twice_differentiable=True,
-    one_graph=True,
-    float32_accurate=("output", "gradient of x", "second gradient of x"),
-    reference=_reference,
     expectations=(SECOND_LOST,),
     scale=elementwise(square_op),
     twin="square",

@@ -1,6 +1,6 @@
-"""What autograd keeps for backward: counted, moved away, computed again, made smaller, or left alone.
+"""Tools for the tensors that autograd saves for backward: count, offload, recompute and compress them.
 
-The idea to forbid hooks comes from an article on `disable_saved_tensors_hooks`.
+The idea of forbidding hooks comes from an article on `disable_saved_tensors_hooks`.
 """
 
 from zoo.memory.compress import compress

@@ -1,7 +1,7 @@
-"""Saved tensors kept as bfloat16: half the memory of float32, and gradients rounded like bfloat16.
+"""Saved tensors in bfloat16: half the memory of float32, and gradients with the rounding errors of bfloat16.
 
-The forward pass is exact. Each saved number carries a relative error of at most 2^-8, about 2^-9 in the mean,
-into the gradient.
+The forward pass is exact. Each saved number has a relative error of at most 2^-8, about 2^-9 on average, when
+backward uses it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ BYTES = torch.bfloat16.itemsize
 
 
 def compress() -> Replaced:
-    """Context manager under which float32 and float64 tensors saved for backward are held as bfloat16.
+    """Return a context manager that stores float32 and float64 tensors saved for backward as bfloat16.
 
-    As they are stay integers, booleans, complex numbers, dtypes of two bytes or fewer, and parameters: leaves
-    that require a gradient live anyway, so a copy would cost memory and precision. What the caller keeps
-    alive otherwise, such as the batch given to a network, is copied: there nothing is saved.
+    It does not convert integers, booleans, complex numbers, dtypes of two bytes or fewer, and parameters. Leaves
+    that require a gradient exist anyway, so a copy would cost memory and precision. Other tensors that the caller
+    keeps, such as the batch given to a network, are copied; for these it saves no memory.
 
     Returns:
-        The context manager, for the forward pass. Backward runs as ever, also outside of it. It goes around
-        compiled code, not into it.
+        The context manager, for the forward pass. Backward may run inside or outside of it. Enter it around
+        compiled code, not inside.
 
     Raises:
-        RuntimeError: in backward, when a tensor held as it is has been changed in place since.
+        RuntimeError: in backward, if a tensor that is stored without a copy was changed in place after forward.
 
     >>> x = torch.full((2,), 0.1, requires_grad=True)
     >>> with compress():

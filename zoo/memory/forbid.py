@@ -1,8 +1,8 @@
-"""Hooks on saved tensors forbidden, with a message of one's own.
+"""Forbid hooks on saved tensors, with a custom error message.
 
-Source: an article on `disable_saved_tensors_hooks`, which claims that it saves memory and makes results
-unusable for gradients. It does neither: tensors are saved as ever, and backward runs. It makes an error of
-installing hooks, and so of everything built on them, such as non-reentrant checkpointing.
+Source: an article on `disable_saved_tensors_hooks`. It claims that the function saves memory and makes results
+unusable for gradients. Neither is true: tensors are saved as usual, and backward runs. The function makes it an
+error to install hooks, and so to use anything built on them, such as non-reentrant checkpointing.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import torch
 
 
 def forbid_saved_tensor_hooks(message: str) -> AbstractContextManager[None]:
-    """Context manager in which installing hooks on saved tensors raises RuntimeError with `message`.
+    """Return a context manager in which installing hooks on saved tensors raises RuntimeError with `message`.
 
-    For code that would be wrong under somebody's hooks. It saves no memory and changes no gradient.
+    Use it for code that gives wrong results under such hooks. It saves no memory and changes no gradient.
 
     Args:
-        message: the error's text; say who forbids and why.
+        message: the text of the error; name the code that forbids hooks and the reason.
 
     Returns:
-        The context manager. Entering it raises RuntimeError where hooks are active already.
+        The context manager. Entering it raises RuntimeError if hooks are already active.
 
     Raises:
         TypeError: `message` is not a str.

@@ -1,8 +1,8 @@
-"""The bytes one call leaves allocated behind its result, whoever allocated them.
+"""Count the bytes that one call allocates and that are still allocated after it, apart from its result.
 
-`saved_bytes` asks autograd, and cannot look behind hooks that the call installs itself: only the innermost
-hooks are shown a saved tensor. This one asks the allocations: which storages were made during the call and
-are alive after it, on which device.
+`saved_bytes` asks autograd. It does not see tensors under hooks that the call installs itself, because only the
+innermost hooks get a saved tensor. `held_bytes` looks at storages instead: it counts those that were created during
+the call and are alive after it, by device.
 """
 
 from __future__ import annotations
@@ -18,40 +18,41 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class _Births(TorchDispatchMode):
-    """Notes device and size of every storage that an op returns and that no op was given before."""
+class _NewStorages(TorchDispatchMode):
+    """Records device and size of every storage that an op returns and that was not an input of an op before."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.born: dict[StorageWeakRef, tuple[str, int]] = {}
+        self.sizes: dict[StorageWeakRef, tuple[str, int]] = {}
 
-    def note(self, tree: Any, *, born: bool) -> None:
+    def record(self, tree: Any, *, new: bool) -> None:
         for leaf in tree_leaves(tree):
             if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
                 storage = leaf.untyped_storage()
-                size = storage.nbytes() if born else 0
-                self.born.setdefault(StorageWeakRef(storage), (storage.device.type, size))
+                size = storage.nbytes() if new else 0
+                self.sizes.setdefault(StorageWeakRef(storage), (storage.device.type, size))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.note((args, kwargs), born=False)
+        self.record((args, kwargs), new=False)
         output = func(*args, **(kwargs or {}))
-        self.note(output, born=True)
+        self.record(output, new=True)
         return output
 
 
 def held_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
-    """Count the bytes that `fn(*args)` allocates and that live on while its result does, result apart.
+    """Count the bytes that `fn(*args)` allocates and that stay allocated with its result, without the result itself.
 
-    For an eager call these are what backward needs, beside inputs and parameters: `saved_bytes(...).saved`
-    less the result, where that is saved. Hooks inside `fn` are counted by what they really keep.
+    For an eager call these are the tensors that backward needs, apart from inputs and parameters: this is
+    `saved_bytes(...).saved`, less the result if it is saved. Under hooks inside `fn`, it counts the bytes that the
+    hooks keep.
 
     Args:
-        fn: a module or function, called once. Nothing compiled: torch.compile steps aside while ops are
-            watched, and a function that is first called so stays uncompiled.
-        args: its arguments.
+        fn: a module or function; it is called once. It must not be compiled: torch.compile is inactive while ops
+            are watched, and a function whose first call is watched stays uncompiled.
+        args: the arguments of `fn`.
 
     Returns:
-        Bytes by device type, such as `Counter({"cpu": 48})`; a device that holds nothing gives 0.
+        Bytes by device type, such as `Counter({"cpu": 48})`; a device without such bytes gives 0.
 
     Raises:
         TypeError: `fn` is not callable.
@@ -66,12 +67,12 @@ def held_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
     """
     if not callable(fn):
         raise TypeError(f"held_bytes: fn must be callable, got {type(fn).__name__}")
-    with _Births() as births:
+    with _NewStorages() as storages:
         result = fn(*args)
     for leaf in tree_leaves(result):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
-            births.born.pop(StorageWeakRef(leaf.untyped_storage()), None)
+            storages.sizes.pop(StorageWeakRef(leaf.untyped_storage()), None)
     held: Counter[str] = Counter()
-    for storage, (device, size) in births.born.items():
+    for storage, (device, size) in storages.sizes.items():
         held[device] += 0 if storage.expired() else size
     return held

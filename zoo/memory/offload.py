@@ -1,8 +1,8 @@
-"""Saved tensors moved to the CPU until backward: device memory for the time of two transfers.
+"""Saved tensors on the CPU until backward: less device memory, for the time of two transfers.
 
-torch has `torch.autograd.graph.save_on_cpu` for this. It moves parameters too, which stay on the device all
-the same, moves a tensor again for each op that saves it, and of a tensor that is on the CPU already makes no
-copy: an output saved so is never freed unless backward runs.
+torch has `torch.autograd.graph.save_on_cpu` for this purpose. It has three faults. It also copies parameters, which
+stay on the device anyway. It copies a tensor again for each op that saves it. It does not copy a tensor that is
+already on the CPU, so a saved output is never freed unless backward runs.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from zoo.memory.replaced import Replaced
 
 
 def offload_to_cpu() -> Replaced:
-    """Context manager under which tensors saved for backward wait on the CPU; nothing is rounded.
+    """Return a context manager that keeps tensors saved for backward on the CPU; nothing is rounded.
 
-    Parameters stay where they are. For a model on the CPU nothing moves, and no memory is saved.
+    Parameters stay on their device. For a model on the CPU nothing moves, and no memory is saved.
 
     Returns:
-        The context manager, for the forward pass. Backward runs as ever, also outside of it. It goes around
-        compiled code, not into it.
+        The context manager, for the forward pass. Backward may run inside or outside of it. Enter it around
+        compiled code, not inside.
 
     Raises:
-        RuntimeError: in backward, when a tensor that did not move has been changed in place since.
+        RuntimeError: in backward, if a tensor that was not copied was changed in place after forward.
 
     >>> import torch
     >>> x = torch.full((3,), 2.0, requires_grad=True)

@@ -1,7 +1,7 @@
-"""The bytes of one call as its allocations tell them: the most there were at one time, and those that stay.
+"""Count the bytes of one call from its allocations: the peak, and the bytes that stay allocated after the call.
 
-The profiler notes every allocation and every release in order; their running sum has a highest point and an end.
-Compiled code allocates like all other, so this sees it, where a dispatch mode makes torch.compile step aside.
+The profiler records every allocation and every release in order. The peak is the maximum of their running sum. This
+also works for compiled code, which allocates in the same way; a dispatch mode would deactivate torch.compile.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch.utils._pytree import tree_leaves
 
 
 def peak_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
-    """Count the most bytes that `fn(*args)` has allocated at one time, above what was there when it began.
+    """Count the peak of the bytes that `fn(*args)` allocates, above the bytes allocated before the call.
 
-    `fn` is called twice: first without being watched, so that a compiled callable is compiled, then for the
-    count. Each allocation counts with the bytes asked for, without padding; on CUDA the allocator's statistics
-    are read, and those of its peak reset. Not seen is what libraries allocate behind torch, and on the CPU that
-    memory from before the call is freed. Objects in reference cycles live until the end of the call, since a
-    garbage collection might come at any time.
+    `fn` is called twice: first to compile a compiled callable, then for the count. Each allocation counts with the
+    requested bytes, without padding. On CUDA the function reads the allocator's statistics and resets those of the
+    peak. It does not see memory that libraries allocate without torch, and on the CPU it does not see that `fn`
+    frees memory from before the call. Garbage collection, which could run at any time, is off during the call, so
+    objects in reference cycles live until its end.
 
     Args:
         fn: a module or function, plain, scripted or compiled.
-        args: its arguments.
+        args: the arguments of `fn`.
 
     Returns:
         Bytes by device type, such as `Counter({"cpu": 48})`; a device without allocations gives 0. The peaks
@@ -53,18 +53,18 @@ def peak_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
 
 
 def kept_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
-    """Count the bytes that `fn(*args)` allocates and that live on while its result does, result apart.
+    """Count the bytes that `fn(*args)` allocates and that stay allocated with its result, without the result itself.
 
-    `held_bytes` for compiled callables too. For others the two agree, but for what no op returns and this one sees
-    all the same: a number that became a tensor, the state of a random generator. `fn` is called twice, as by
-    `peak_bytes`.
+    Unlike `held_bytes`, it also works for compiled callables. For others the two agree, except for tensors that no
+    op returns, which only `kept_bytes` sees: a number converted to a tensor, or the state of a random generator.
+    `fn` is called twice, as in `peak_bytes`.
 
     Args:
         fn: a module or function, plain, scripted or compiled.
-        args: its arguments.
+        args: the arguments of `fn`.
 
     Returns:
-        Bytes by device type; a device that holds nothing gives 0.
+        Bytes by device type; a device without such bytes gives 0.
 
     Raises:
         TypeError: `fn` is not callable.
@@ -91,17 +91,17 @@ def _warm(fn: Callable[..., Any], args: tuple[Any, ...], name: str) -> None:
     if not callable(fn):
         raise TypeError(f"{name}: fn must be callable, got {type(fn).__name__}")
     fn(*args)
-    gc.collect()  # what the call left behind must not be freed in the counted one
+    gc.collect()  # garbage of this call must not be freed during the counted call
 
 
 def _watched(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, list[Any]]:
-    """The result of a call, and its allocations and releases in the order of time."""
+    """Return the result of a call, and its allocations and releases in order of time."""
     collects = gc.isenabled()
     gc.disable()
     try:
         with profile(use_kineto=True, profile_memory=True) as watch:
             result = fn(*args)
-            gc.collect()  # what only a cycle keeps alive, the result does not
+            gc.collect()  # frees objects that only a reference cycle keeps alive
     finally:
         if collects:
             gc.enable()
@@ -118,7 +118,7 @@ def _allocations(events: list[Any]) -> Iterator[Any]:
 
 
 def _replayed(events: list[Any]) -> tuple[Counter[str], dict[tuple[str, int], int]]:
-    """The peak by device type, and the size of every allocation still alive by device type and address."""
+    """Return the peak by device type, and the size of every remaining allocation by device type and address."""
     alive: dict[tuple[str, int], int] = {}
     now: Counter[str] = Counter()
     peak: Counter[str] = Counter()
@@ -139,12 +139,12 @@ def _cuda_devices() -> list[int]:
 
 
 def _requested(device: int, which: str) -> int:
-    """Bytes asked for; those allocated depend on what lay in the cache, by up to 1 MiB an allocation."""
+    """Return the requested bytes; allocated bytes depend on the cache, by up to 1 MiB per allocation."""
     return int(torch.cuda.memory_stats(device)[f"requested_bytes.all.{which}"])
 
 
 def _alive_on_cuda() -> dict[int, int]:
-    """Bytes asked for by address; the profiler notes the blocks, which are larger."""
+    """Return the requested bytes by address; the profiler records the blocks, which are larger."""
     found = {}
     for segment in torch.cuda.memory_snapshot():
         address = segment["address"]

@@ -1,7 +1,7 @@
-"""Saved tensors not saved: the arguments are kept, and backward runs the forward pass again.
+"""Save only the arguments of a function, and run its forward pass again in backward.
 
-`torch.utils.checkpoint.checkpoint`, non-reentrant: unlike the older form it gives gradients to
-`torch.autograd.grad` and to tensors that `fn` takes from elsewhere, and can be differentiated twice.
+This is the non-reentrant form of `torch.utils.checkpoint.checkpoint`. Unlike the older, reentrant form, it supports
+`torch.autograd.grad`, gradients of tensors that `fn` does not get as arguments, and second derivatives.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute(fn: Callable[..., Any], *args: Any) -> Any:
-    """Call `fn(*args)`, keep no intermediate result of it, and call it again when backward needs them.
+    """Call `fn(*args)` without saving its intermediate results, and call it again when backward needs them.
 
-    The second call sees the same random numbers and the same autocast state. What `fn` changes by the way it
-    changes twice, such as the running statistics of a batch norm.
+    The second call gets the same random numbers and the same autocast state. Side effects of `fn` happen twice, such
+    as updates of the running statistics of a batch norm.
 
     Args:
-        fn: a module or function, the same at each call.
-        args: its arguments; the tensors among them are saved.
+        fn: a module or function that does the same in each call.
+        args: the arguments of `fn`; tensors among them are saved.
 
     Returns:
-        What `fn` returns.
+        The result of `fn`.
 
     Raises:
         TypeError: `fn` is not callable.
-        RuntimeError: hooks on saved tensors are forbidden here, by `forbid_saved_tensor_hooks`.
+        RuntimeError: `forbid_saved_tensor_hooks` forbids hooks on saved tensors here.
 
     >>> import torch
     >>> x = torch.full((3,), 2.0, requires_grad=True)

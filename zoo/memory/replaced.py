@@ -1,9 +1,9 @@
-"""Saved tensors replaced by what stands in for them: the pack and unpack hooks of `offload_to_cpu` and `compress`.
+"""Replace saved tensors by other tensors: the pack and unpack hooks of `offload_to_cpu` and `compress`.
 
-Four things that a pair of plain hooks gets wrong. Two ops that save one tensor (ReLU its output, the next
-layer its input) would keep two copies of it. A copy of a parameter would be added to the parameter, which
-lives anyway. An output kept with its graph would keep itself alive for ever. And autograd, which stops a
-backward whose saved tensors were changed in place, does not look behind hooks.
+A pair of plain hooks has four faults, which this module avoids. If two ops save one tensor (ReLU its output, the next
+layer its input), the hooks keep two copies of it. They copy parameters, which exist anyway. An output that is kept
+with its graph keeps itself alive for ever. Autograd raises an error if a saved tensor was changed in place, but it
+does not check tensors behind hooks.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class _Packed:
 
 
 class Replaced(saved_tensors_hooks):
-    """Context manager: the graph holds `replace(tensor)` for a saved tensor, cast and moved back in backward.
+    """A context manager that saves `replace(tensor)` instead of a tensor; backward casts and moves it back.
 
     Leaves that require a gradient (parameters), views of them, and tensors without a storage (sparse ones)
-    are held as they are. A tensor that several ops save is replaced once.
+    are not replaced. A tensor that several ops save is replaced once.
 
     Args:
-        name: for error messages.
-        replace: gives the stand-in, of any floating dtype on any device, or its argument.
+        name: the name of the context manager in error messages.
+        replace: returns the replacement, of any floating dtype on any device, or its argument.
 
     Raises:
-        RuntimeError: in backward, when a tensor held as it is has been changed in place since.
+        RuntimeError: in backward, if a tensor that was not replaced was changed in place after forward.
 
     >>> x = torch.full((3,), 0.1, requires_grad=True)
     >>> with Replaced("rounded", lambda tensor: tensor.bfloat16()):
@@ -51,7 +51,7 @@ class Replaced(saved_tensors_hooks):
         self._name = name
         self._replace = replace
         self._packed: WeakValueDictionary[Any, _Packed] = WeakValueDictionary()
-        # Code that torch.compile leaves eager calls these; they must not be traced themselves.
+        # After a graph break, eager code calls these hooks; torch.compile must not trace them.
         super().__init__(torch.compiler.disable(self._pack), torch.compiler.disable(self._unpack))
 
     def _pack(self, tensor: Tensor) -> _Packed:
@@ -83,6 +83,6 @@ def _stays(tensor: Tensor) -> bool:
 
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal for tensors that show the same numbers; a weak reference keeps a storage's address from reuse."""
+    """Return a key that is equal for equal views of one storage; a weak reference prevents reuse of its address."""
     place = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
     return StorageWeakRef(tensor.untyped_storage()), tensor._version, *place  # noqa: SLF001

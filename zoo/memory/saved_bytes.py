@@ -1,7 +1,7 @@
-"""The bytes one call saves for backward: each storage once, inputs and parameters apart.
+"""Count the bytes that one call saves for backward: each storage once, with inputs and parameters separate.
 
-A naive sum over the tensors that `torch.autograd.graph.saved_tensors_hooks` shows counts a storage again for
-every view and every op that saves it, and counts the weights, which live anyway.
+A plain sum over the tensors that `torch.autograd.graph.saved_tensors_hooks` gets has two faults. It counts a storage
+again for every view and for every op that saves it. It also counts the weights, which exist anyway.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass(frozen=True)
 class SavedBytes:
-    """Bytes of the storages that the graph of one result holds.
+    """The bytes of the storages that the graph of one result holds.
 
     Attributes:
-        saved: what lives for backward alone, and results that backward needs.
-        inputs: storages of the call's arguments.
-        parameters: storages of parameters and buffers, and of every other leaf that gets a gradient.
+        saved: bytes that exist only for backward, and bytes of results that backward needs.
+        inputs: bytes of the call's arguments.
+        parameters: bytes of parameters and buffers, and of every other leaf that gets a gradient.
 
     >>> SavedBytes(saved=8, inputs=4, parameters=16).total
     28
@@ -35,36 +35,35 @@ class SavedBytes:
 
     @property
     def total(self) -> int:
-        """All three together."""
+        """The sum of `saved`, `inputs` and `parameters`."""
         return self.saved + self.inputs + self.parameters
 
 
 class _Entry:
-    """Stands in the graph for one saved tensor, and dies with its place there."""
+    """Represents one saved tensor in the graph, and is freed with the node that holds it."""
 
     __slots__ = ("__weakref__", "tensor")
 
     def __init__(self, tensor: Tensor) -> None:
         if tensor.layout != torch.strided:
             raise TypeError(f"saved_bytes: every saved tensor must have a storage, got layout {tensor.layout}")
-        self.tensor = tensor.detach()  # an output that held its own graph would never be freed
+        self.tensor = tensor.detach()  # an output that holds its own graph would never be freed
 
 
 def saved_bytes(fn: Callable[..., Any], *args: Any) -> SavedBytes:
     """Count the bytes that `fn(*args)` saves for backward, on all devices together.
 
-    `fn` is called twice, random draws and running statistics included: first without being watched, so that a
-    compiled callable is compiled, then for the count. A storage counts as a whole, however small a part of
-    it is used, since as a whole it is kept alive; one that is freed before the call returns does not count.
+    `fn` is called twice, with all side effects: first to compile a compiled callable, then for the count. A storage
+    counts as a whole even if a saved tensor is a small part of it, because all of it stays alive. A storage that is
+    freed before the call returns does not count.
 
     Args:
         fn: a module or function, plain, scripted or compiled.
-        args: its arguments; tensors may stand inside lists, tuples and dicts.
+        args: the arguments of `fn`; tensors may be inside lists, tuples and dicts.
 
     Returns:
-        The bytes held. All are zero where no gradient is recorded. Not seen are tensors that a Function keeps
-        as attributes of `ctx`, and whatever is saved under hooks that `fn` itself installs (for these there
-        is `held_bytes`).
+        The bytes; all are zero if no gradient is recorded. They do not include tensors that a Function keeps as
+        attributes of `ctx`, or tensors saved under hooks that `fn` installs itself (use `held_bytes` for these).
 
     Raises:
         TypeError: `fn` is not callable, or a saved tensor is sparse.
@@ -79,9 +78,23 @@ def saved_bytes(fn: Callable[..., Any], *args: Any) -> SavedBytes:
     if not callable(fn):
         raise TypeError(f"saved_bytes: fn must be callable, got {type(fn).__name__}")
     fn(*args)
+    result, entries = _watched(fn, args)
+    held = _storages(entry.tensor for entry in entries)
+    inputs = held.keys() & _storages(_tensors(args)).keys()
+    owned = [*fn.parameters(), *fn.buffers()] if isinstance(fn, nn.Module) else []
+    parameters = (held.keys() & _storages([*owned, *_leaves(result)]).keys()) - inputs
+    return SavedBytes(
+        saved=sum(held[key] for key in held.keys() - inputs - parameters),
+        inputs=sum(held[key] for key in inputs),
+        parameters=sum(held[key] for key in parameters),
+    )
+
+
+def _watched(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, WeakSet[_Entry]]:
+    """Return the result of a call, and an entry for each tensor that its graph holds."""
     entries: WeakSet[_Entry] = WeakSet()
 
-    # Not to be traced itself where `fn` is compiled in parts: a traced `pack` makes no entry.
+    # After a graph break torch.compile would trace the hooks, and a traced `pack` adds no entry.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def pack(tensor: Tensor) -> _Entry:
         entry = _Entry(tensor)
@@ -94,15 +107,7 @@ def saved_bytes(fn: Callable[..., Any], *args: Any) -> SavedBytes:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         result = fn(*args)
-    held = _storages(entry.tensor for entry in entries)
-    inputs = held.keys() & _storages(_tensors(args)).keys()
-    owned = [*fn.parameters(), *fn.buffers()] if isinstance(fn, nn.Module) else []
-    parameters = (held.keys() & _storages([*owned, *_leaves(result)]).keys()) - inputs
-    return SavedBytes(
-        saved=sum(held[key] for key in held.keys() - inputs - parameters),
-        inputs=sum(held[key] for key in inputs),
-        parameters=sum(held[key] for key in parameters),
-    )
+    return result, entries
 
 
 def _tensors(tree: Any) -> list[Tensor]:
@@ -110,13 +115,13 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _storages(tensors: Any) -> dict[int, int]:
-    """Bytes by storage. The address of the storage itself: that of its data is 0 for every meta tensor."""
+    """Return bytes by address of the storage object; the address of the data is 0 for every meta tensor."""
     storages = [tensor.untyped_storage() for tensor in tensors if tensor.layout == torch.strided]
     return {storage._cdata: storage.nbytes() for storage in storages}  # noqa: SLF001
 
 
 def _leaves(result: Any) -> list[Tensor]:
-    """The leaves whose gradients the graph of `result` computes, through closures and compiled code too."""
+    """Return the leaves whose gradients the graph of `result` computes, also through closures and compiled code."""
     pending = [tensor.grad_fn for tensor in _tensors(result) if tensor.grad_fn is not None]
     seen = set(pending)
     while pending:

@@ -1,1 +1,1 @@
-"""One `nn.Module` family per file, each with its specs."""
+"""Families of `nn.Module`s, one per file, each with its specs."""

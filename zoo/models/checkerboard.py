@@ -1,9 +1,9 @@
 """A network that learns a chess board from pixel coordinates; every pixel is one sample.
 
-1x1 convolutions from 2 coordinates to `channels` features and one logit, with batch normalisation and a
-ReLU before every convolution but the first. Source: "Effective PyTorch", on TorchScript. `Checkerboard` is
-the plain module for eager and compiled runs; `scripted_checkerboard` builds the `torch.jit.ScriptModule`
-with the same state dict.
+1x1 convolutions map 2 coordinates to `channels` features and then to one logit. Every convolution except the first
+comes after a batch normalisation and a ReLU. Source: "Effective PyTorch", on TorchScript. `Checkerboard` is the
+plain module for eager and compiled runs; `scripted_checkerboard` builds the `torch.jit.ScriptModule` with the same
+state dict.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zoo.case import Case
 from zoo.scale import Scale
 from zoo.spec import Spec
 
-JITTER = 1 / 64  # breaks the ties a regular grid would put on the kinks of the ReLUs
+JITTER = 1 / 64  # a regular grid has ties at the kinks of the ReLUs; random offsets break them
 
 
 def _layers(channels: int) -> nn.Sequential:
@@ -39,10 +39,10 @@ class Checkerboard(nn.Module):
     """Maps coordinates (batch, 2, h, w), any floating dtype, to logits (batch, 1, h, w).
 
     Args:
-        channels: features per pixel.
+        channels: number of features per pixel.
 
     Raises:
-        ValueError: on call, if the input has another shape, or in training a single pixel to normalise over.
+        ValueError: on call, if the input has another shape, or if it is a single pixel in training.
         TypeError: on call, if the input does not hold floating-point numbers.
 
     >>> Checkerboard(channels=8)(grid(6, 4).unsqueeze(0)).shape
@@ -54,16 +54,16 @@ class Checkerboard(nn.Module):
         self.layers = _layers(channels)
 
     def forward(self, coordinates: Tensor) -> Tensor:
-        """Logits of "this pixel is white"."""
+        """Return the logit of "this pixel is white" for every pixel."""
         _check(coordinates)
         logits: Tensor = self.layers(coordinates)
         return logits
 
 
 def scripted_checkerboard(channels: int = 256) -> torch.jit.ScriptModule:
-    """`Checkerboard` as a ScriptModule whose forward is a script method; same state dict.
+    """Build `Checkerboard` as a ScriptModule whose forward is a script method; the state dict is the same.
 
-    The class is made here, not at import, because torch.jit warns when one is made.
+    The class is defined inside the function, not at import, because torch.jit warns when a class is defined.
 
     >>> scripted_checkerboard(channels=8)(grid(6, 4).unsqueeze(0)).shape
     torch.Size([1, 1, 4, 6])
@@ -85,10 +85,10 @@ def scripted_checkerboard(channels: int = 256) -> torch.jit.ScriptModule:
 
 
 def grid(width: int, height: int) -> Tensor:
-    """Pixel coordinates (2, height, width) in [0, 1), float32: x = column / width, then y = row / height.
+    """Return pixel coordinates (2, height, width) in [0, 1), float32: x = column / width, then y = row / height.
 
     Raises:
-        ValueError: a side is not positive.
+        ValueError: `width` or `height` is not positive.
 
     >>> grid(2, 1).tolist()
     [[[0.0, 0.5]], [[0.0, 0.0]]]
@@ -100,17 +100,17 @@ def grid(width: int, height: int) -> Tensor:
 
 
 def checker(width: int, height: int, freq: int) -> Tensor:
-    """Chess board (1, height, width) of 0 and 1, float32, with `freq` squares along each side; 0 first.
+    """Return a chess board (1, height, width) of 0 and 1, float32, with `freq` squares along each side; 0 first.
 
     Raises:
-        ValueError: a side or `freq` is not positive.
+        ValueError: `width`, `height` or `freq` is not positive.
 
     >>> checker(4, 2, 2).tolist()
     [[[0.0, 0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]]]
     """
     if width < 1 or height < 1 or freq < 1:
         raise ValueError(f"checker: width, height and freq must be positive, got {width}, {height} and {freq}")
-    columns = torch.arange(width) * freq // width  # in integers: float32 misplaces some edges of squares
+    columns = torch.arange(width) * freq // width  # with integers: float32 misplaces some edges of squares
     rows = torch.arange(height) * freq // height
     return ((rows.unsqueeze(1) + columns) % 2).float().unsqueeze(0)
 
@@ -136,7 +136,7 @@ def _normed(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
 
 
 def _reference(model: Checkerboard, coordinates: Tensor) -> Tensor:
-    """Pixels as rows of a matrix; convolutions as matrix products."""
+    """Use pixels as the rows of a matrix, and matrix products instead of convolutions."""
     x = coordinates.movedim(1, -1).reshape(-1, 2)
     for layer in model.layers:
         if isinstance(layer, nn.Conv2d):
@@ -151,7 +151,7 @@ def _reference(model: Checkerboard, coordinates: Tensor) -> Tensor:
 
 
 def _freeze(model: nn.Module) -> None:
-    """Give the norms running statistics that are not the initial 0 and 1, and switch to eval mode."""
+    """Move the running statistics away from the initial 0 and 1, and switch to eval mode."""
     for _ in range(40):
         model(grid(8, 8).unsqueeze(0))
     model.eval()
@@ -163,7 +163,7 @@ CASES = (
     Case(name="channels-last", inputs=_channels_last),
 )
 SCALE = Scale(
-    knob="side",
+    size_name="side",
     sizes=(8, 16, 32),
     build=lambda _: Checkerboard(),
     inputs=lambda n, g: _boards(1, n, g),
@@ -184,17 +184,11 @@ TRAIN = Spec(
     scale=replace(SCALE, scripted=lambda _: scripted_checkerboard()),
 )
 
-EVAL = Spec(
+EVAL = replace(
+    TRAIN,
     name="checkerboard_eval",
     summary="1x1 convolutions and batch norm, on running statistics",
-    source="Effective PyTorch, TorchScript",
-    formula="z = (c4 ∘ n3 ∘ c3 ∘ n2 ∘ c2 ∘ n1 ∘ c1)(x, y), c a 1x1 convolution, n = relu ∘ batch norm",
-    shapes="(batch, 2, h, w) → (batch, 1, h, w)",
-    build=partial(Checkerboard, channels=32),
     initialise=_freeze,
-    cases=CASES,
-    dtypes="follows",
-    one_graph=True,
-    reference=_reference,
+    scripted=None,
     scale=SCALE,
 )

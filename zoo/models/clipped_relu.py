@@ -1,9 +1,9 @@
-"""A layer whose gradient is not its derivative: y = clamp(x, 0, limit), with a leak in backward alone.
+"""A layer whose gradient is not its derivative: y = clamp(x, 0, limit), with a leak only in backward.
 
 Source: an article on automatic mixed precision, "custom gradient module". A unit beyond either bound has the
-derivative zero and no gradient descent brings it back. Here its gradient is multiplied by `leak` instead: the
-derivative of leak·x + (1 − leak)·clamp(x, 0, limit), while forward stays the clamp. No `custom_fwd` is needed:
-nothing in the Function is on an autocast list, so both directions keep the dtype of the input.
+derivative zero, so gradient descent cannot bring it back. Here its gradient is multiplied by `leak` instead. This is
+the derivative of leak·x + (1 − leak)·clamp(x, 0, limit), but forward is still the clamp. The Function needs no
+`custom_fwd`: none of its operations is on an autocast list, so both directions keep the dtype of the input.
 """
 
 from functools import partial
@@ -18,22 +18,25 @@ from zoo.spec import Spec
 
 
 class Clip(torch.autograd.Function):
-    """clamp(x, 0, limit) with gradient 1 within the bounds and `leak` outside; saves one byte per element."""
+    """clamp(x, 0, limit), with gradient 1 within the bounds and `leak` outside; it saves one byte per element."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, limit: float, leak: float) -> Tensor:  # noqa: ARG004
+        """Return clamp(x, 0, limit)."""
         return torch.clamp(x, 0.0, limit)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:  # noqa: ARG004
+        """Save leak, and the mask of the elements within the bounds."""
         x, limit, leak = inputs
         ctx.save_for_backward((x >= 0) & (x <= limit))
         ctx.leak = leak
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        """Return grad within the bounds, and leak times grad outside."""
         inside: Tensor = ctx.saved_tensors[0]
         return torch.where(inside, grad, ctx.leak * grad), None, None
 
@@ -49,11 +52,11 @@ class ClippedReLU(nn.Module):
 
     Args:
         limit: upper bound, positive.
-        leak: what part of the gradient passes outside the bounds, in [0, 1]. 0 is the clamp's own derivative,
-            1 is straight through.
+        leak: the part of the gradient that passes outside the bounds, in [0, 1]. 0 gives the derivative of the
+            clamp, 1 gives a straight-through estimator.
 
     Raises:
-        ValueError: `limit` or `leak` lies outside its range.
+        ValueError: `limit` or `leak` is outside its range.
 
     >>> x = torch.tensor([-1.0, 0.5, 9.0], requires_grad=True)
     >>> y = ClippedReLU(limit=6.0)(x)
@@ -73,7 +76,7 @@ class ClippedReLU(nn.Module):
         self.leak = float(leak)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Clamp x of any shape and floating dtype; the result has both.
+        """Clamp x of any shape and floating dtype; the result has the same shape and dtype.
 
         Raises:
             TypeError: `x` does not hold floating-point numbers.
@@ -85,7 +88,7 @@ class ClippedReLU(nn.Module):
 
 
 def clipped_layer(inputs: int = 16, outputs: int = 8, limit: float = 6.0, leak: float = 0.1) -> nn.Sequential:
-    """Build a linear layer and `ClippedReLU`, which map (*, inputs), floating, to (*, outputs).
+    """Build a linear layer and `ClippedReLU`; together they map (*, inputs), floating, to (*, outputs).
 
     Args:
         inputs: trailing size of the input.
@@ -94,8 +97,8 @@ def clipped_layer(inputs: int = 16, outputs: int = 8, limit: float = 6.0, leak: 
         leak: as for `ClippedReLU`.
 
     Raises:
-        ValueError: `limit` or `leak` lies outside its range.
-        RuntimeError: on call, if the trailing size is not `inputs` (torch names both).
+        ValueError: `limit` or `leak` is outside its range.
+        RuntimeError: on call, if the trailing size of the input is not `inputs` (torch names both).
 
     >>> clipped_layer(inputs=3, outputs=2)(torch.ones(5, 3)).shape
     torch.Size([5, 2])
@@ -110,14 +113,14 @@ def _linear(model: nn.Sequential, x: Tensor) -> Tensor:
 
 
 def _reference(model: nn.Sequential, x: Tensor) -> Tensor:
-    """The median of 0, the linear layer's result and the limit."""
+    """Compute the median of 0, the linear layer's result and the limit."""
     y, clip = _linear(model, x), model[1]
     assert isinstance(clip, ClippedReLU)
     return torch.stack((y, torch.zeros_like(y), torch.full_like(y, clip.limit))).sort(0).values[1]
 
 
 def _leaky(model: nn.Sequential, x: Tensor) -> Tensor:
-    """What has the declared gradient as its derivative."""
+    """Compute the function whose ordinary derivative is the declared gradient."""
     y, clip = _linear(model, x), model[1]
     assert isinstance(clip, ClippedReLU)
     return clip.leak * y + (1 - clip.leak) * y.clamp(0, clip.limit)
@@ -150,7 +153,7 @@ SPEC = Spec(
     reference=_reference,
     surrogate_gradient=_leaky,
     scale=Scale(
-        knob="width",
+        size_name="width",
         sizes=(16, 64, 256, 1024),
         build=lambda n: clipped_layer(n, n, limit=0.5),
         inputs=lambda n, g: (torch.randn(64, n, generator=g),),

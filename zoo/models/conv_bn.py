@@ -1,15 +1,15 @@
 """A small image classifier on convolutions with batch norm, in two steps or fused into one Function.
 
-Source: "Fusing convolution and batch norm using a custom function". Both layers compute the same; the fused
-one saves only the convolution's input and weight for backward, where the two steps also save the
-convolution's result. The norm is that of `batch_norm2d`: batch statistics always, eps outside the root.
+Source: "Fusing convolution and batch norm using a custom function". Both layers compute the same. For backward, the
+fused layer saves only the input and the weight of the convolution; the two steps also save the result of the
+convolution. The norm is that of `batch_norm2d`: it always uses batch statistics, and eps is outside the root.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,19 +19,19 @@ from zoo.claim import Claim
 from zoo.functions.batch_norm2d import batch_norm2d
 from zoo.functions.conv2d import conv2d
 from zoo.functions.fused_conv_bn2d import fused_conv_bn2d
-from zoo.known import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.scale import Scale
+from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.spec import Spec
 
 
 class ConvNorm(nn.Module):
-    """Convolution without bias, then batch norm, as two Functions.
+    """A convolution without bias and a batch norm, as two Functions.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the result.
         kernel_size: side of the square kernel.
-        eps: added to the standard deviation.
+        eps: positive number that is added to the standard deviation.
 
     >>> ConvNorm(3, 16)(torch.randn(8, 3, 32, 32)).shape
     torch.Size([8, 16, 30, 30])
@@ -49,7 +49,7 @@ class ConvNorm(nn.Module):
 
 
 class FusedConvNorm(ConvNorm):
-    """`ConvNorm` as one Function: same parameters, same result, less memory held for backward.
+    """`ConvNorm` as one Function: same parameters and same result, but it saves less memory for backward.
 
     >>> FusedConvNorm(3, 16)(torch.randn(8, 3, 32, 32)).shape
     torch.Size([8, 16, 30, 30])
@@ -61,11 +61,11 @@ class FusedConvNorm(ConvNorm):
 
 
 class ImageClassifier(nn.Module):
-    """Two normed 3x3 convolutions with ReLUs, the mean over the image, a linear layer.
+    """Two normalised 3x3 convolutions with ReLUs, the mean over the image and a linear layer.
 
     Args:
-        layer: the normed convolution, `ConvNorm` or `FusedConvNorm`; a state dict fits both.
-        channels: of the images.
+        layer: the normalised convolution, `ConvNorm` or `FusedConvNorm`; a state dict fits both.
+        channels: number of channels of the images.
         classes: number of logits.
 
     >>> ImageClassifier(FusedConvNorm)(torch.randn(4, 1, 8, 8)).shape
@@ -83,10 +83,10 @@ class ImageClassifier(nn.Module):
         """Map (batch, channels, h, w), floating, to logits (batch, classes).
 
         Raises:
-            ValueError: `images` has another rank or number of channels, is smaller than 5x5, or leaves a norm
+            ValueError: `images` has another rank or number of channels, is smaller than 5x5, or gives a norm
                 fewer than two numbers per channel.
-            TypeError: `images` does not hold floating-point numbers, or without autocast differs in dtype from
-                the parameters.
+            TypeError: `images` does not hold floating-point numbers, or its dtype differs from that of the
+                parameters without autocast.
         """
         if images.dim() != 4 or images.size(1) != self.channels or min(images.size(2), images.size(3)) < 5:  # noqa: PLR2004
             raise ValueError(
@@ -101,7 +101,7 @@ class ImageClassifier(nn.Module):
 
 
 def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Every patch times every filter, then the norm from sums of squares."""
+    """Multiply every patch with every filter, and compute the norm from sums of squares."""
     side = weight.size(2)
     patches = x.unfold(2, side, 1).unfold(3, side, 1)
     y = torch.einsum("bchwij,ocij->ohwb", patches, weight)
@@ -123,28 +123,9 @@ def _images(batch: int, side: int, generator: torch.Generator) -> tuple[Tensor]:
     return (torch.randn(batch, 1, side, side, generator=generator),)
 
 
-_SHARED: dict[str, Any] = {
-    "source": "Fusing convolution and batch norm using a custom function",
-    "formula": "logits = W mean(relu(bn(k₂ ∗ relu(bn(k₁ ∗ x))))) + b, bn(y) = (y − mean y) / (std y + eps)",
-    "shapes": "(batch, channels, h, w) → (batch, classes)",
-    "cases": (
-        Case(name="typical", inputs=partial(_images, 8, 10)),
-        Case(name="one-image", inputs=partial(_images, 1, 12)),
-        Case(
-            name="non-contiguous",
-            inputs=lambda g: (torch.randn(10, 8, 1, 12, generator=g).permute(1, 2, 0, 3)[..., 1:-1],),
-        ),
-    ),
-    "dtypes": "follows",
-    "one_graph": True,
-    "reference": _reference,
-    "expectations": (FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
-}
-
-
 def _scale(layer: type[ConvNorm]) -> Scale:
     return Scale(
-        knob="batch",
+        size_name="batch",
         sizes=(2, 8, 32),
         build=lambda _: ImageClassifier(layer),
         inputs=lambda n, g: _images(n, 28, g),
@@ -154,12 +135,27 @@ def _scale(layer: type[ConvNorm]) -> Scale:
 CONV_BN = Spec(
     name="conv_bn",
     summary="an image classifier on convolution and batch norm in two steps",
+    source="Fusing convolution and batch norm using a custom function",
+    formula="logits = W mean(relu(bn(k₂ ∗ relu(bn(k₁ ∗ x))))) + b, bn(y) = (y − mean y) / (std y + eps)",
+    shapes="(batch, channels, h, w) → (batch, classes)",
     build=partial(ImageClassifier, layer=ConvNorm),
+    cases=(
+        Case(name="typical", inputs=partial(_images, 8, 10)),
+        Case(name="one-image", inputs=partial(_images, 1, 12)),
+        Case(
+            name="non-contiguous",
+            inputs=lambda g: (torch.randn(10, 8, 1, 12, generator=g).permute(1, 2, 0, 3)[..., 1:-1],),
+        ),
+    ),
+    dtypes="follows",
+    one_graph=True,
+    reference=_reference,
+    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
     scale=_scale(ConvNorm),
-    **_SHARED,
 )
 
-FUSED_CONV_BN = Spec(
+FUSED_CONV_BN = replace(
+    CONV_BN,
     name="fused_conv_bn",
     summary="an image classifier on convolution and batch norm fused into one Function",
     build=partial(ImageClassifier, layer=FusedConvNorm),
@@ -174,5 +170,4 @@ FUSED_CONV_BN = Spec(
             baseline="conv_bn",
         ),
     ),
-    **_SHARED,
 )

@@ -1,22 +1,21 @@
-"""A straight line through scalars, y = a·x + b: once on two bare Parameters, once on `nn.Linear(1, 1)`.
+"""A straight line, y = a·x + b: once on two scalar Parameters, once on `nn.Linear(1, 1)`.
 
 Source: "Effective PyTorch", where it is the first model that is fitted. `Affine` and `Line` give the same
-numbers for the same slope and offset; under autocast `Line` is low, for a linear layer is on autocast's
-list, and `Affine` keeps the dtype of its input, for a product and a sum are not.
+numbers for the same slope and offset. Under autocast `Line` returns the autocast dtype, because a linear layer is on
+the low-precision list. `Affine` keeps the dtype of its input, because products and sums are on no list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zoo.case import Case
-from zoo.known import SECOND_LOST_EARLY
 from zoo.scale import Scale
+from zoo.shared_expectations import SECOND_LOST_EARLY
 from zoo.spec import Spec
 
 
@@ -30,7 +29,7 @@ def _check(name: str, x: Tensor, device: torch.device) -> None:
 
 
 class Affine(nn.Module):
-    """y = a·x + b with two scalar Parameters, drawn from a normal distribution.
+    """y = a·x + b with two scalar Parameters, which are drawn from a normal distribution.
 
     >>> line = Affine()
     >>> line.load_state_dict({"a": torch.tensor(5.0), "b": torch.tensor(3.0)})
@@ -56,7 +55,7 @@ class Affine(nn.Module):
 
 
 class Line(nn.Module):
-    """y = a·x + b on `nn.Linear(1, 1)`, every number of x a row of one feature.
+    """y = a·x + b on `nn.Linear(1, 1)`; every number of x is a row with one feature.
 
     >>> line = Line()
     >>> line.load_state_dict({"linear.weight": torch.tensor([[5.0]]), "linear.bias": torch.tensor([3.0])})
@@ -75,7 +74,7 @@ class Line(nn.Module):
         Raises:
             ValueError: `x` is not a vector, or not on the device of the parameters.
             TypeError: `x` does not hold floating-point numbers.
-            RuntimeError: without autocast, `x` and the parameters differ in dtype (torch names both).
+            RuntimeError: `x` and the parameters differ in dtype without autocast (torch names both).
         """
         _check("Line", x, self.linear.weight.device)
         y: Tensor = self.linear(x.unsqueeze(1)).squeeze(1)
@@ -97,19 +96,11 @@ CASES = (
     Case(name="extreme", inputs=lambda g: (torch.randn(12, generator=g) * torch.logspace(-8, 8, 12, base=2),)),
     Case(name="non-contiguous", inputs=lambda g: (torch.randn(12, 3, generator=g)[:, 1],)),
 )
-_SHARED: dict[str, Any] = {
-    "source": "Effective PyTorch, PyTorch basics",
-    "cases": CASES,
-    "formula": "y = a·x + b",
-    "shapes": "(n,) → (n,)",
-    "one_graph": True,
-    "twice_differentiable": True,
-}
 
 
 def _scale(build: Callable[[], nn.Module]) -> Scale:
     return Scale(
-        knob="numbers",
+        size_name="numbers",
         sizes=(2**10, 2**14, 2**17),
         build=lambda _: build(),
         inputs=lambda n, g: (torch.randn(n, generator=g),),
@@ -119,8 +110,14 @@ def _scale(build: Callable[[], nn.Module]) -> Scale:
 AFFINE = Spec(
     name="affine",
     summary="a straight line on two scalar Parameters",
+    source="Effective PyTorch, PyTorch basics",
+    formula="y = a·x + b",
+    shapes="(n,) → (n,)",
     build=Affine,
+    cases=CASES,
     dtypes="input",
+    twice_differentiable=True,
+    one_graph=True,
     float32_accurate=(
         "output",
         "gradient of x",
@@ -131,19 +128,19 @@ AFFINE = Spec(
     ),
     reference=_affine_reference,
     scale=_scale(Affine),
-    **_SHARED,
 )
 
-LINE = Spec(
+LINE = replace(
+    AFFINE,
     name="line",
     summary="a straight line on nn.Linear(1, 1)",
     build=Line,
     dtypes="follows",
+    float32_accurate=(),
     reference=_line_reference,
     scale=_scale(Line),
     expectations=(
         replace(SECOND_LOST_EARLY, precisions=("amp_fp16", "amp_bf16")),
         replace(SECOND_LOST_EARLY, precisions=("fp32", "tf32"), torch="<2.5"),
     ),
-    **_SHARED,
 )

@@ -1,12 +1,13 @@
 """Two inputs merged by linear maps and a broadcast add: y = activation(x1 W1ᵀ + b1 + x2 W2ᵀ + b2).
 
-Source: "Effective PyTorch", on broadcasting. `Merge` maps each input at its own, small shape and lets the
-add broadcast. `MergeTiled` computes the same from a copy of the inputs repeated to the common shape.
+Source: "Effective PyTorch", on broadcasting. `Merge` maps each input in its own, small shape and the add
+broadcasts. `MergeTiled` first repeats the inputs to the common shape and computes the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -34,7 +35,7 @@ class Merge(nn.Module):
         in1: trailing size of `x1`.
         in2: trailing size of `x2`.
         out: trailing size of the result.
-        activation: module applied to the sum; None for none. (A module, so that TorchScript takes it.)
+        activation: module that is applied to the sum, or None. (TorchScript needs a module, not a function.)
 
     >>> Merge(5, 6, 10)(torch.ones(5, 3, 5), torch.ones(5, 1, 6)).shape
     torch.Size([5, 3, 10])
@@ -52,10 +53,10 @@ class Merge(nn.Module):
         """Merge (*s1, in1) and (*s2, in2), any floating dtype, into (*broadcast(s1, s2), out).
 
         Raises:
-            ValueError: an argument's trailing size is not what its linear map takes.
+            ValueError: the trailing size of an argument does not fit its linear map.
             TypeError: an argument does not hold floating-point numbers.
-            RuntimeError: the leading shapes do not broadcast, or without autocast the dtypes differ from the
-                parameters' (torch names both).
+            RuntimeError: the leading shapes do not broadcast, or a dtype differs from that of the parameters
+                without autocast (torch names both).
         """
         _check("Merge", x1, self.in1, x2, self.in2)
         merged: Tensor = self.activation(self.linear1(x1) + self.linear2(x2))
@@ -63,10 +64,10 @@ class Merge(nn.Module):
 
 
 class MergeTiled(Merge):
-    """`Merge` by repetition: expand both inputs, concatenate them, apply one linear map.
+    """`Merge` by repetition: expand both inputs, concatenate them and apply one linear map.
 
-    Same arguments, same parameters, so a state dict fits both. The concatenation materialises every repeated
-    row: more memory and more arithmetic for the same result.
+    Arguments and parameters are those of `Merge`, so a state dict fits both. The concatenation copies every
+    repeated row, which takes more memory and more arithmetic for the same result.
 
     >>> model, twin = Merge(5, 6, 10), MergeTiled(5, 6, 10)
     >>> twin.load_state_dict(model.state_dict())
@@ -76,7 +77,7 @@ class MergeTiled(Merge):
     """
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """Merge (*s1, in1) and (*s2, in2) into (*broadcast(s1, s2), out); errors as of `Merge`."""
+        """Merge (*s1, in1) and (*s2, in2) into (*broadcast(s1, s2), out); errors as in `Merge`."""
         _check("MergeTiled", x1, self.in1, x2, self.in2)
         lead = torch.broadcast_tensors(x1[..., 0], x2[..., 0])[0]
         tiled1 = x1.expand(list(lead.shape) + [self.in1])  # noqa: RUF005 - TorchScript has no [*a, b]
@@ -117,7 +118,7 @@ CASES = (
 
 def _scale(build: Callable[[int, int, int], Merge]) -> Scale:
     return Scale(
-        knob="width",
+        size_name="width",
         sizes=(16, 64, 256, 1024),
         build=lambda n: build(n, n, n),
         inputs=lambda n, g: _pair((8, 8, n), (8, 1, n), g),
@@ -150,17 +151,13 @@ MERGE = Spec(
     scale=_scale(Merge),
 )
 
-MERGE_TILED = Spec(
+MERGE_TILED = replace(
+    MERGE,
     name="merge_tiled",
     summary="merge by repeating, concatenating and one linear map",
-    source="Effective PyTorch, broadcasting the good and the ugly",
     formula="y = (x1, x2) (W1, W2)ᵀ + b1 + b2",
-    shapes="(..., in1), (..., in2) → (broadcast ..., out)",
     build=partial(MergeTiled, in1=5, in2=6, out=10),
-    cases=CASES,
-    dtypes="follows",
-    one_graph=True,
-    reference=_reference,
     twin="merge",
+    expectations=(),
     scale=_scale(MergeTiled),
 )

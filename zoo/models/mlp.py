@@ -1,6 +1,6 @@
-"""The plain baseline: y = W2 relu(W1 x + b1) + b2 with sizes 64, 32, 10.
+"""A plain baseline: y = W2 relu(W1 x + b1) + b2 with sizes 64, 32, 10.
 
-Source: "Effective PyTorch", where it is the first model built from ready-made layers.
+Source: "Effective PyTorch", where it is the first model that uses ready-made layers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zoo.claim import Claim
 from zoo.scale import Scale
 from zoo.spec import Spec
 
-GPU_SIZES = (256, 1024, 4096)  # below, launching kernels is all that is timed
+GPU_SIZES = (256, 1024, 4096)  # at smaller sizes the time is that of launching kernels
 
 
 def mlp(inputs: int = 64, hidden: int = 32, outputs: int = 10) -> nn.Sequential:
@@ -23,12 +23,12 @@ def mlp(inputs: int = 64, hidden: int = 32, outputs: int = 10) -> nn.Sequential:
 
     Args:
         inputs: trailing size of the input.
-        hidden: number of rectified units.
+        hidden: number of hidden units.
         outputs: trailing size of the result.
 
     Raises:
-        RuntimeError: on call, if the trailing size is not `inputs`, or without autocast the dtype is not that of
-            the parameters (torch names both).
+        RuntimeError: on call, if the trailing size of the input is not `inputs`, or if its dtype differs from that of
+            the parameters without autocast (torch names both).
 
     >>> mlp()(torch.ones(2, 3, 64)).shape
     torch.Size([2, 3, 10])
@@ -69,14 +69,14 @@ SPEC = Spec(
     one_graph=True,
     reference=_reference,
     scale=Scale(
-        knob="width",
+        size_name="width",
         sizes=(16, 64, 256, 1024),
         build=lambda n: mlp(n, n, n),
         inputs=lambda n, g: (torch.randn(64, n, generator=g),),
     ),
     claims=(
         Claim(
-            text="automatic mixed precision about halves the time of training",
+            text="automatic mixed precision roughly halves the training time",
             source="articles on automatic mixed precision; the GPU is not named",
             factor=2.0,
             quantity="step",
@@ -85,7 +85,7 @@ SPEC = Spec(
             sizes=GPU_SIZES,
         ),
         Claim(
-            text="training compiled is 1.51 times faster under automatic mixed precision, over 163 models",
+            text="compiled training is 1.51 times faster under automatic mixed precision, over 163 models",
             source="PyTorch 2.0 announcement, on an NVIDIA A100",
             factor=1.51,
             quantity="step",
@@ -96,7 +96,7 @@ SPEC = Spec(
             sizes=GPU_SIZES,
         ),
         Claim(
-            text="training compiled is 1.21 times faster in float32, over 163 models",
+            text="compiled training is 1.21 times faster in float32, over 163 models",
             source="PyTorch 2.0 announcement, on an NVIDIA A100",
             factor=1.21,
             quantity="step",

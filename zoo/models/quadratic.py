@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from zoo.case import Case
-from zoo.known import SECOND_LOST_EARLY
 from zoo.scale import Scale
+from zoo.shared_expectations import SECOND_LOST_EARLY
 from zoo.spec import Spec
 
 
 class Quadratic(nn.Module):
-    """y = w₀x² + w₁x + w₂, the weights drawn from a normal distribution.
+    """y = w₀x² + w₁x + w₂; the weights are drawn from a normal distribution.
 
     >>> parabola = Quadratic()
     >>> parabola.load_state_dict({"w": torch.tensor([5.0, 0.0, 3.0])})
@@ -33,12 +33,12 @@ class Quadratic(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map x of shape (n,), floating, to (n,) in its dtype, or in the autocast dtype.
 
-        Under float16 autocast the features are low: x beyond ±255 squares to infinity.
+        Under float16 autocast the features are float16: beyond ±255, x² is infinite.
 
         Raises:
             ValueError: `x` is not a vector, or not on the device of the weights.
             TypeError: `x` does not hold floating-point numbers.
-            RuntimeError: without autocast, `x` and the weights differ in dtype (torch names both).
+            RuntimeError: `x` and the weights differ in dtype without autocast (torch names both).
         """
         if x.dim() != 1:
             raise ValueError(f"Quadratic: x must have shape (n,), got {list(x.shape)}")
@@ -51,7 +51,7 @@ class Quadratic(nn.Module):
 
 
 def _reference(model: Quadratic, x: Tensor) -> Tensor:
-    """Horner's rule."""
+    """Use Horner's rule."""
     return (model.w[0] * x + model.w[1]) * x + model.w[2]
 
 
@@ -74,7 +74,7 @@ SPEC = Spec(
     one_graph=True,
     reference=_reference,
     scale=Scale(
-        knob="numbers",
+        size_name="numbers",
         sizes=(2**10, 2**14, 2**17),
         build=lambda _: Quadratic(),
         inputs=lambda n, g: (torch.randn(n, generator=g),),

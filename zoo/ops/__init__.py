@@ -1,1 +1,1 @@
-"""One op family per file: the loop, the scripted and the vectorised form stand side by side."""
+"""Families of ops, one per file: the loop beside the scripted and the vectorised form."""

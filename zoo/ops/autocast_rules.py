@@ -1,7 +1,8 @@
-"""What autocast does to one add and one matrix product: x + y keeps its dtype, x @ y becomes low.
+"""An add and a matrix product under autocast: x + y keeps its dtype, x @ y gets the autocast dtype.
 
-Source: "Effective PyTorch", on automatic mixed precision. Autocast lists operations, not tensors: the product
-is on the list of low precision; the add is on none and follows its operands, by promotion where they differ.
+Source: "Effective PyTorch", on automatic mixed precision. Autocast has lists of operations, not of tensors. The
+matrix product is on the low-precision list. The add is on no list: it keeps the dtype of its operands, or promotes
+them if they differ.
 """
 
 from __future__ import annotations
@@ -14,24 +15,25 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.expect import Expect
-from zoo.known import SECOND_LOST, SECOND_LOST_EARLY
+from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
 
 
 def add_and_matmul(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum and matrix product of two square matrices.
+    """Compute the sum and the matrix product of two square matrices.
 
     Args:
         x: (n, n), floating.
         y: (n, n), floating. Without autocast it must have the dtype of `x`.
 
     Returns:
-        `x + y` in the promoted dtype of both, and `x @ y` in the autocast dtype, or theirs without autocast.
+        `x + y` in the promoted dtype of both, and `x @ y` in the autocast dtype; without autocast both have the
+        dtype of `x`.
 
     Raises:
-        ValueError: they are not square matrices of one size.
+        ValueError: `x` and `y` are not square matrices of one size.
         TypeError: one of them does not hold floating-point numbers.
-        RuntimeError: their dtypes differ and autocast is off; autocast is what casts a product's operands.
+        RuntimeError: their dtypes differ and autocast, which would cast the operands of the product, is off.
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
     ...     total, product = add_and_matmul(torch.eye(2), torch.eye(2))
@@ -83,31 +85,25 @@ SPEC = Spec(
     reference=_reference,
     expectations=(
         SECOND_LOST_EARLY,
-        replace(SECOND_LOST, precisions=("fp32", "tf32")),  # under autocast, what it saves requires grad
+        replace(SECOND_LOST, precisions=("fp32", "tf32")),  # under autocast the saved casts require grad
     ),
 )
 
-# With one half operand the product needs autocast: without it torch refuses to multiply mixed dtypes. So fp32
-# is a declared refusal, and the amp precisions carry the check.
-HALF = Spec(
+# Without autocast torch does not multiply mixed dtypes, so fp32 is a declared refusal.
+HALF = replace(
+    SPEC,
     name="add_and_matmul_half",
     summary="an add and a product of a float16 and a float32 matrix",
-    source="Effective PyTorch, automatic mixed precision",
-    formula="x + y, x @ y",
-    shapes="(n, n), (n, n) → (n, n), (n, n)",
-    build=lambda: add_and_matmul,
     cases=(Case(name="typical", inputs=partial(_half_first, 8)),),
     dtypes={"output[0]": "float32", "output[1]": "follows"},
-    one_graph=True,
-    float32_accurate=("output[0]",),
-    reference=_reference,
+    twice_differentiable=False,
     expectations=(
         Expect(
             outcome="refuses",
             precisions=("fp32", "tf32"),
             error="RuntimeError",
             match="to have the same dtype",
-            reason="without autocast a matrix product of mixed dtypes is refused",
+            reason="without autocast torch raises an error for a matrix product of mixed dtypes",
             link="https://docs.pytorch.org/docs/stable/amp.html",
         ),
         Expect(
@@ -116,7 +112,7 @@ HALF = Spec(
             precisions=("amp_bf16",),
             error="RuntimeError",
             match="c10::Half != c10::BFloat16",
-            reason="TorchScript's autocast pass casts float32 operands only: its backward mixes both",
+            reason="TorchScript's autocast pass casts float32 operands only, so backward mixes float16 and bfloat16",
             link="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/JIT-AUTOCAST.md",
         ),
     ),

@@ -1,13 +1,14 @@
 """Rows picked per sample: out[i] = tensor[i, index[i]], in four variants that agree bit for bit.
 
 tensor (B, N, *rest) and index (B, *picks) give (B, *picks, *rest). Source: "Effective PyTorch", on
-vectorising. Its flattened gather reads another sample's row when an index is out of range; here every
-variant refuses such an index, on CUDA without waiting for the device.
+vectorising. Its flattened gather reads a row of another sample if an index is out of range. Here every
+variant raises an error for such an index, on CUDA without waiting for the device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -37,7 +38,7 @@ def _check(tensor: Tensor, index: Tensor) -> None:
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         asynchronous = asynchronous or torch.compiler.is_compiling()
     if asynchronous:
-        torch._assert_async(inside, message)  # noqa: SLF001 - the only check without a synchronisation
+        torch._assert_async(inside, message)  # noqa: SLF001 - no other check avoids a synchronisation
     elif not bool(inside):
         raise IndexError(message)
 
@@ -50,13 +51,13 @@ def batch_gather_loop(tensor: Tensor, index: Tensor) -> Tensor:
         index: (B, *picks), int64, values in [0, N).
 
     Returns:
-        (B, *picks, *rest), dtype of `tensor`. Gradients of rows picked twice accumulate.
+        (B, *picks, *rest), dtype of `tensor`. The gradients of a row that is picked twice are added.
 
     Raises:
-        ValueError: a shape does not fit, or the two are on different devices.
+        ValueError: a shape does not fit, or the two tensors are on different devices.
         TypeError: `index` is not int64.
-        IndexError: `index` holds a value outside [0, N), negative ones included. On CUDA, and compiled,
-            it is a failed device assertion (RuntimeError) with the same message.
+        IndexError: `index` holds a negative value or a value of N or more. On CUDA, and in compiled code, the
+            error is a failed device assertion (RuntimeError) with the same message.
 
     >>> batch_gather_loop(torch.tensor([[10, 11, 12], [20, 21, 22]]), torch.tensor([[2, 0], [1, 1]]))
     tensor([[12, 10],
@@ -72,12 +73,12 @@ def _loop(tensor: Tensor, index: Tensor) -> Tensor:
         return tensor.reshape(shape)
     rows = []
     for i in range(tensor.size(0)):
-        rows.append(tensor[i][index[i].flatten()])  # noqa: PERF401 - TorchScript types the list by its append
+        rows.append(tensor[i][index[i].flatten()])  # noqa: PERF401 - TorchScript infers the list's type from append
     return torch.stack(rows).reshape(shape)
 
 
 def batch_gather_scripted(tensor: Tensor, index: Tensor) -> Tensor:
-    """Gather one sample at a time in TorchScript, compiled at the first call; contract of the loop.
+    """Gather one sample at a time in TorchScript, compiled at the first call; same contract as the loop.
 
     >>> batch_gather_scripted(torch.tensor([[10, 11, 12], [20, 21, 22]]), torch.tensor([[2, 0], [1, 1]]))
     tensor([[12, 10],
@@ -94,7 +95,7 @@ def _scripted_loop() -> Any:
 
 
 def batch_gather_vectorised(tensor: Tensor, index: Tensor) -> Tensor:
-    """Gather from the flattened batch, each sample's indices offset by i·N; contract of the loop.
+    """Gather from the flattened batch, with the indices of sample i offset by i·N; same contract as the loop.
 
     >>> batch_gather_vectorised(torch.tensor([[10, 11, 12], [20, 21, 22]]), torch.tensor([[2, 0], [1, 1]]))
     tensor([[12, 10],
@@ -108,7 +109,7 @@ def batch_gather_vectorised(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def batch_gather_native(tensor: Tensor, index: Tensor) -> Tensor:
-    """Gather with one call of `torch.gather` on an expanded index; contract of the loop.
+    """Gather with one call of `torch.gather` on an expanded index; same contract as the loop.
 
     >>> batch_gather_native(torch.tensor([[10, 11, 12], [20, 21, 22]]), torch.tensor([[2, 0], [1, 1]]))
     tensor([[12, 10],
@@ -153,21 +154,11 @@ CASES = (
     Case(name="empty", inputs=partial(_draw, (0, 6, 3), (5,))),
     Case(name="non-contiguous", inputs=_strided),
 )
-_SHARED: dict[str, Any] = {
-    "source": "Effective PyTorch, optimizing runtime with TorchScript",
-    "formula": "out[b, …] = tensor[b, index[b, …]]",
-    "shapes": "(B, N, *rest), (B, *picks) → (B, *picks, *rest)",
-    "cases": CASES,
-    "dtypes": "input",
-    "one_graph": True,
-    "float32_accurate": ("output", "gradient of tensor"),
-    "reference": _reference,
-}
 
 
 def _scale(model: Callable[[Tensor, Tensor], Tensor], scripted: Callable[[int], Any] | None = None) -> Scale:
     return Scale(
-        knob="batch",
+        size_name="batch",
         sizes=(8, 32, 128),
         build=lambda _: model,
         inputs=lambda n, g: _draw((n, 8, 4), (4,), g),
@@ -178,14 +169,21 @@ def _scale(model: Callable[[Tensor, Tensor], Tensor], scripted: Callable[[int], 
 LOOP = Spec(
     name="batch_gather_loop",
     summary="gather, sample by sample",
+    source="Effective PyTorch, optimizing runtime with TorchScript",
+    formula="out[b, …] = tensor[b, index[b, …]]",
+    shapes="(B, N, *rest), (B, *picks) → (B, *picks, *rest)",
     build=lambda: batch_gather_loop,
+    cases=CASES,
+    dtypes="input",
+    one_graph=True,
+    float32_accurate=("output", "gradient of tensor"),
+    reference=_reference,
     scale=_scale(batch_gather_loop),
-    **_SHARED,
 )
-SCRIPTED = Spec(
+SCRIPTED = replace(
+    LOOP,
     name="batch_gather_scripted",
     summary="gather, the loop under torch.jit.script",
-    build=lambda: batch_gather_loop,
     scripted=lambda: torch.jit.script(batch_gather_loop),
     twin="batch_gather_loop",
     scale=_scale(batch_gather_loop, scripted=lambda _: torch.jit.script(batch_gather_loop)),
@@ -199,9 +197,9 @@ SCRIPTED = Spec(
             mode="scripted",
         ),
     ),
-    **_SHARED,
 )
-VECTORISED = Spec(
+VECTORISED = replace(
+    LOOP,
     name="batch_gather_vectorised",
     summary="gather from the flattened batch",
     build=lambda: batch_gather_vectorised,
@@ -217,13 +215,12 @@ VECTORISED = Spec(
             sizes=(64, 256, 1024),
         ),
     ),
-    **_SHARED,
 )
-NATIVE = Spec(
+NATIVE = replace(
+    LOOP,
     name="batch_gather_native",
     summary="gather in one torch call",
     build=lambda: batch_gather_native,
     twin="batch_gather_loop",
     scale=_scale(batch_gather_native),
-    **_SHARED,
 )

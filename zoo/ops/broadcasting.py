@@ -1,8 +1,8 @@
 """Sum of a + b along a named axis, between tensors of equal rank: out = sum_dim (a + b).
 
-Source: "Effective PyTorch", on broadcasting. Added to (2, 1), a vector (2,) silently becomes a row, and the
-sum of all is 12 where 6 was meant. Here no axis appears unasked, only an axis of size one extends, and one
-axis alone is summed, so that the result's shape shows which axes there were.
+Source: "Effective PyTorch", on broadcasting. There a vector (2,) is added to a tensor (2, 1): broadcasting silently
+makes it a row, and the sum of all elements is 12 instead of 6. Here broadcasting adds no axis and only extends axes
+of size one. Only one axis is summed, so the shape of the result shows which axes there were.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from zoo.spec import Spec
 
 
 def sum_explicit(a: Tensor, b: Tensor, dim: int) -> Tensor:
-    """Sum of `a + b` along one axis, with no axis added behind the caller's back.
+    """Sum `a + b` along one axis, without adding an axis to either tensor.
 
     Args:
         a: (d_1, …, d_k), floating, k ≥ 1.
-        b: the same rank; sizes equal those of `a`, or one of the two is 1.
+        b: floating, with the rank of `a`; each size equals that of `a`, or one of the two is 1.
         dim: the axis to sum over, from -k to k - 1.
 
     Returns:
-        The common shape without axis `dim`, in the promoted dtype, under CUDA's autocast in float32 at least.
+        A tensor of the common shape without axis `dim`, in the promoted dtype; with autocast on CUDA, in float32
+        at least.
 
     Raises:
         ValueError: the ranks differ, or two sizes differ and neither is 1.
         TypeError: one of them does not hold floating-point numbers.
-        IndexError: `dim` is no axis of theirs.
+        IndexError: `dim` is out of range.
 
     >>> a, b = torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0])
     >>> sum_explicit(a, b, 0)
@@ -57,7 +58,7 @@ def sum_explicit(a: Tensor, b: Tensor, dim: int) -> Tensor:
 
 
 def _reference(_model: object, a: Tensor, b: Tensor, dim: int) -> Tensor:
-    """Each tensor summed by itself, times how often broadcasting repeats it."""
+    """Sum each tensor separately, times the number of its repetitions by broadcasting."""
     count = max(a.size(dim), b.size(dim)) if a.size(dim) and b.size(dim) else 0
     return a.sum(dim) * (count / max(a.size(dim), 1)) + b.sum(dim) * (count / max(b.size(dim), 1))
 
@@ -74,10 +75,10 @@ def _strided(generator: torch.Generator) -> tuple[Tensor, Tensor, int]:
 
 SPEC = Spec(
     name="sum_explicit",
-    summary="sum of a + b along a named axis, no axis added in silence",
+    summary="sum of a + b along a named axis, without adding an axis silently",
     source="Effective PyTorch, broadcasting the good and the ugly",
     formula="out = Σ_dim (a + b)",
-    shapes="(…, n, …), (…, n, …) → (…, …), the axis dim gone",
+    shapes="(…, n, …), (…, n, …) → (…, …), without the axis dim",
     build=lambda: sum_explicit,
     cases=(
         Case(name="typical", inputs=partial(_pair, (6, 4), (6, 4), 0)),
@@ -93,7 +94,7 @@ SPEC = Spec(
     float32_accurate=("output", "gradient of a", "gradient of b"),
     reference=_reference,
     scale=Scale(
-        knob="rows",
+        size_name="rows",
         sizes=(16, 256, 4096),
         build=lambda _: sum_explicit,
         inputs=lambda n, g: _pair((n, 64), (n, 64), 0, g),

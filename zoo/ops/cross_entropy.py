@@ -1,23 +1,23 @@
 """Cross entropy between label distributions and logits: loss_b = -sum_c labels_bc log softmax(logits_b)_c.
 
-Source: "Effective PyTorch", on numerical stability. The naive form takes the logarithm of probabilities that
-may have underflowed. Here it is taken of nothing that can: log softmax(z) = z - max z - log sum exp(z - max z),
-with the maximum of each row, not of the whole tensor.
+Source: "Effective PyTorch", on numerical stability. The naive form takes the logarithm of probabilities, which may
+have underflowed. Here the argument of the logarithm cannot underflow:
+log softmax(z) = z - max z - log sum exp(z - max z), with the maximum of each row, not of the whole tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from zoo.case import Case
-from zoo.known import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.scale import Scale
+from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
 
 
@@ -47,27 +47,27 @@ def _check_sums(sums: Tensor) -> None:
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         asynchronous = asynchronous or torch.compiler.is_compiling()
     if asynchronous:
-        torch._assert_async(normalised.all(), message)  # noqa: SLF001 - the only check without a synchronisation
+        torch._assert_async(normalised.all(), message)  # noqa: SLF001 - no other check avoids a synchronisation
     elif not bool(normalised.all()):
         raise ValueError(f"{message}, got a sum of {float(sums[~normalised][0])}")
 
 
 def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy of each row, stable for logits of any finite size.
+    """Compute the cross entropy of each row, stable for logits of any finite size.
 
     Args:
         logits: (batch, classes), any floating dtype.
-        labels: (batch, classes), floating; each row sums to one within 5/128. That is five epsilons of bfloat16,
-            for any number of classes, as each label is rounded in proportion to itself; and for every dtype,
-            as labels computed in bfloat16 and widened keep its roundings.
+        labels: (batch, classes), floating; each row sums to one within 5/128, which is five epsilons of bfloat16.
+            The bound holds for any number of classes, because the rounding of a label is proportional to it. It
+            holds for every dtype, because labels that were computed in bfloat16 keep its roundings when widened.
 
     Returns:
-        (batch,), in the promoted dtype of both, under CUDA's autocast in float32 at least.
+        (batch,), in the promoted dtype of both; with autocast on CUDA, in float32 at least.
 
     Raises:
         ValueError: the arguments are not two matrices of one shape and device with at least one class, or a row
-            of labels does not sum to one. That, on CUDA, and compiled, is a failed device assertion
-            (RuntimeError) with the same message.
+            of labels does not sum to one. The second error is a failed device assertion (RuntimeError) with the
+            same message on CUDA and in compiled code.
         TypeError: one of them does not hold floating-point numbers.
 
     >>> softmax_cross_entropy(torch.tensor([[1000.0, 0.0]]), torch.tensor([[0.5, 0.5]]))
@@ -80,9 +80,9 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def softmax_cross_entropy_naive(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy by the logarithm of a softmax: infinite where a probability underflows.
+    """Compute the cross entropy as the logarithm of a softmax: infinite if a probability underflows.
 
-    Contract of `softmax_cross_entropy`, for logits that differ by less than 87 in float32.
+    Same contract as `softmax_cross_entropy`, for logits that differ by less than 87 in float32.
 
     >>> softmax_cross_entropy_naive(torch.tensor([[1000.0, 0.0]]), torch.tensor([[0.5, 0.5]]))
     tensor([inf])
@@ -92,7 +92,9 @@ def softmax_cross_entropy_naive(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def softmax_cross_entropy_native(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy with one call of `torch.nn.functional.cross_entropy`; contract of `softmax_cross_entropy`.
+    """Compute the cross entropy with one call of `torch.nn.functional.cross_entropy`.
+
+    Same contract as `softmax_cross_entropy`.
 
     >>> softmax_cross_entropy_native(torch.tensor([[1000.0, 0.0]]), torch.tensor([[0.5, 0.5]]))
     tensor([500.])
@@ -102,13 +104,13 @@ def softmax_cross_entropy_native(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _reference(_model: object, logits: Tensor, labels: Tensor) -> Tensor:
-    """sum_c labels_c log sum_j exp(logits_j - logits_c): only differences of logits, and no maximum."""
+    """Compute sum_c labels_c log sum_j exp(logits_j - logits_c), which uses only differences of logits."""
     differences = logits.unsqueeze(1) - logits.unsqueeze(2)
     return (labels * torch.logsumexp(differences, 2)).sum(1)
 
 
 def _rows(batch: int, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Labels are multiples of 1/64, which every dtype holds, so that they sum to one in all of them."""
+    """Draw labels that are multiples of 1/64: every dtype represents them, so they sum to one in all dtypes."""
     logits = torch.randn(batch, classes, generator=generator)
     cuts = torch.randint(65, (batch, classes - 1), generator=generator).sort(1).values
     edges = F.pad(F.pad(cuts, (1, 0)), (0, 1), value=64)
@@ -116,7 +118,7 @@ def _rows(batch: int, classes: int, generator: torch.Generator) -> tuple[Tensor,
 
 
 def _extreme(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Logits of (1000, 0, ...) under uniform labels, beside rows of ordinary size."""
+    """Draw one row of logits (1000, 0, ...) with uniform labels, one with a logit of -1000, and ordinary rows."""
     logits, labels = _rows(6, 4, generator)
     logits[0], labels[0] = torch.tensor([1000.0, 0, 0, 0]), torch.full((4,), 0.25)
     logits[1, 2] = -1000
@@ -139,55 +141,51 @@ _SAFE = (
     Case(name="empty", inputs=partial(_rows, 0, 5)),
     Case(name="non-contiguous", inputs=_strided),
 )
-_CASES = (*_SAFE, Case(name="extreme", inputs=_extreme))
-_SHARED: dict[str, Any] = {
-    "source": "Effective PyTorch, numerical stability",
-    "formula": "loss[b] = -Σ_c labels[b, c] log softmax(logits[b])[c]",
-    "shapes": "(batch, classes), (batch, classes) → (batch,)",
-    "dtypes": "input",
-    "twice_differentiable": True,
-    "one_graph": True,
-    "float32_accurate": (
+
+
+def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
+    return Scale(
+        size_name="classes", sizes=(16, 64, 256, 1024), build=lambda _: model, inputs=lambda n, g: _rows(32, n, g)
+    )
+
+
+SPEC = Spec(
+    name="softmax_cross_entropy",
+    summary="cross entropy on label distributions, shifted per row",
+    source="Effective PyTorch, numerical stability",
+    formula="loss[b] = -Σ_c labels[b, c] log softmax(logits[b])[c]",
+    shapes="(batch, classes), (batch, classes) → (batch,)",
+    build=lambda: softmax_cross_entropy,
+    cases=(*_SAFE, Case(name="extreme", inputs=_extreme)),
+    dtypes="input",
+    twice_differentiable=True,
+    one_graph=True,
+    float32_accurate=(
         "output",
         "gradient of logits",
         "gradient of labels",
         "second gradient of logits",
         "second gradient of labels",
     ),
-    "reference": _reference,
-}
-
-
-def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
-    return Scale(knob="classes", sizes=(16, 64, 256, 1024), build=lambda _: model, inputs=lambda n, g: _rows(32, n, g))
-
-
-SPEC = Spec(
-    name="softmax_cross_entropy",
-    summary="cross entropy on label distributions, shifted per row",
-    build=lambda: softmax_cross_entropy,
-    scale=_scale(softmax_cross_entropy),
-    cases=_CASES,
+    reference=_reference,
     expectations=(SECOND_LOST,),
-    **_SHARED,
+    scale=_scale(softmax_cross_entropy),
 )
-NATIVE = Spec(
+NATIVE = replace(
+    SPEC,
     name="softmax_cross_entropy_native",
     summary="cross entropy on label distributions in one torch call",
     build=lambda: softmax_cross_entropy_native,
     scale=_scale(softmax_cross_entropy_native),
-    cases=_CASES,
     twin="softmax_cross_entropy",
-    expectations=(SECOND_LOST,),
-    **_SHARED,
 )
-# No case with logits that differ widely: that is what the shifted one is for.
-NAIVE = Spec(
+# There is no case with widely different logits: there the naive form is wrong.
+NAIVE = replace(
+    SPEC,
     name="softmax_cross_entropy_naive",
     summary="cross entropy by the logarithm of a softmax",
     build=lambda: softmax_cross_entropy_naive,
     scale=_scale(softmax_cross_entropy_naive),
     cases=_SAFE,
     expectations=(SECOND_LOST_EARLY,),
-    **_SHARED,
 )

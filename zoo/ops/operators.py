@@ -1,14 +1,15 @@
 """Every overloaded operator of tensors: arithmetic on floating matrices, logic on integers or booleans.
 
-Source: "Effective PyTorch", on overloaded operators. &, |, ^ and ~ work bit by bit: 6 ^ 3 is 5, where a
-logical exclusive or would say False; on booleans the two are one. // rounds down and the remainder takes the
-sign of the divisor, as in Python.
+Source: "Effective PyTorch", on overloaded operators. &, |, ^ and ~ work bit by bit: 6 ^ 3 is 5, but a logical
+exclusive or gives False. On booleans the two are the same. As in Python, // rounds down and the remainder has the
+sign of the divisor.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from zoo.spec import Spec
 
 
 class Arithmetic(NamedTuple):
-    """What `arithmetic` returns, by the name of the operation.
+    """The results of `arithmetic`, by the name of the operation.
 
     >>> Arithmetic._fields[:4]
     ('neg', 'abs', 'add', 'sub')
@@ -37,7 +38,7 @@ class Arithmetic(NamedTuple):
 
 
 class Logic(NamedTuple):
-    """What `logic` returns, by the name of the operation.
+    """The results of `logic`, by the name of the operation.
 
     >>> Logic._fields[-4:]
     ('bitwise_not', 'bitwise_and', 'bitwise_or', 'bitwise_xor')
@@ -56,19 +57,19 @@ class Logic(NamedTuple):
 
 
 def arithmetic(x: Tensor, y: Tensor) -> Arithmetic:
-    """Negative and size of `y`, and x + y, x - y, x * y, x / y, x // y, x % y, x ** y, x @ y.
+    """Compute -y, |y|, x + y, x - y, x * y, x / y, x // y, x % y, x ** y and x @ y.
 
     Args:
-        x: (n, n), floating. Its power is NaN where it is negative and `y` no integer.
-        y: (n, n), dtype of `x`. The quotients are inf or NaN, as the remainder is, where it is zero.
+        x: (n, n), floating. The power is NaN where `x` is negative and `y` is not an integer.
+        y: (n, n), dtype of `x`. Where `y` is zero, the quotients and the remainder are inf or NaN.
 
     Returns:
-        Ten tensors (n, n) in that dtype, the product of matrices under autocast in autocast's and the power under
-        CUDA's autocast in float32 at least. All but the floor division can be differentiated.
+        Ten tensors (n, n) in the dtype of `x`. Under autocast the matrix product has the autocast dtype, and on
+        CUDA the power is float32 at least. All results except the floor division can be differentiated.
 
     Raises:
-        ValueError: they are not square matrices of one size.
-        TypeError: the dtypes differ or do not hold floating-point numbers.
+        ValueError: `x` and `y` are not square matrices of one size.
+        TypeError: the dtypes differ or are not floating.
 
     >>> out = arithmetic(torch.tensor([[7.0]]), torch.tensor([[-2.0]]))
     >>> out.floordiv.item(), out.mod.item()
@@ -78,12 +79,12 @@ def arithmetic(x: Tensor, y: Tensor) -> Arithmetic:
         raise ValueError(f"arithmetic: want two (n, n) matrices, got {list(x.shape)} and {list(y.shape)}")
     if not x.is_floating_point() or x.dtype != y.dtype:
         raise TypeError(f"arithmetic: want one floating dtype, got {x.dtype} and {y.dtype}")
-    whole = x.detach() // y.detach()  # torch gives it no derivative, not even zero: backward would raise
+    whole = x.detach() // y.detach()  # torch has no derivative for it: backward would raise
     return Arithmetic(-y, abs(y), x + y, x - y, x * y, x / y, whole, x % y, x**y, x @ y)
 
 
 def logic(i: Tensor, j: Tensor) -> Logic:
-    """Comparisons <, <=, >, >=, ==, != of `i` with `j`, and ~i, i & j, i | j, i ^ j.
+    """Compute i < j, i <= j, i > j, i >= j, i == j, i != j, ~i, i & j, i | j and i ^ j.
 
     Args:
         i: any shape, an integer dtype or bool.
@@ -94,7 +95,7 @@ def logic(i: Tensor, j: Tensor) -> Logic:
 
     Raises:
         ValueError: the shapes differ.
-        TypeError: the dtypes differ or hold floating-point numbers.
+        TypeError: the dtypes differ, or they are floating or complex.
 
     >>> logic(torch.tensor([6]), torch.tensor([3])).bitwise_xor
     tensor([5])
@@ -123,7 +124,7 @@ def _arithmetic_reference(_model: object, x: Tensor, y: Tensor) -> Arithmetic:
 
 
 def _logic_reference(_model: object, i: Tensor, j: Tensor) -> Logic:
-    """Order by differences of halves, bits by the identities that tie them to sums."""
+    """Compare by minima, and compute the bitwise operations from single bits and sums."""
     if i.dtype == torch.bool:
         less, more = torch.logical_and(~i, j), torch.logical_and(i, ~j)
         both, either, other = torch.logical_and(i, j), torch.logical_or(i, j), torch.logical_xor(i, j)
@@ -134,7 +135,7 @@ def _logic_reference(_model: object, i: Tensor, j: Tensor) -> Logic:
 
 
 def _matrices(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Positive x, y of either sign; x / y stays away from the integers, where floor division jumps."""
+    """Draw positive x and y of either sign; x / y keeps away from the integers, where floor division jumps."""
     signs = torch.randint(2, (n, n), generator=generator) * 2 - 1
     y = signs * torch.tensor([0.5, 0.75, 1.0, 1.5])[torch.randint(4, (n, n), generator=generator)]
     whole = torch.randint(3, (n, n), generator=generator)
@@ -151,7 +152,7 @@ def _integers(shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tenso
 
 
 def _edges(_: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Every pair of the numbers at the edges of int64, and around zero."""
+    """Return every pair of the numbers at the edges of int64 and around zero."""
     edges = torch.tensor([-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1])
     return edges.repeat_interleave(7), edges.repeat(7)
 
@@ -167,15 +168,6 @@ def _all_pairs(_: torch.Generator) -> tuple[Tensor, Tensor]:
 _SOURCE = "Effective PyTorch, take advantage of overloaded operators"
 _COMPARISONS = {f"output.{name}": "bool" for name in ("lt", "le", "gt", "ge", "eq", "ne")}
 _BITWISE = [f"output.{name}" for name in Logic._fields[6:]]
-_LOGIC: dict[str, Any] = {
-    "source": _SOURCE,
-    "formula": "i < j, i ≤ j, i > j, i ≥ j, i = j, i ≠ j, ¬i, i ∧ j, i ∨ j, i ⊕ j, the last four bit by bit",
-    "shapes": "(…), (…) → ten times (…)",
-    "build": lambda: logic,
-    "differentiable": False,
-    "one_graph": True,
-    "reference": _logic_reference,
-}
 
 ARITHMETIC = Spec(
     name="arithmetic",
@@ -198,6 +190,10 @@ ARITHMETIC = Spec(
 INTEGERS = Spec(
     name="logic_of_integers",
     summary="every comparison and bitwise operator, on int64",
+    source=_SOURCE,
+    formula="i < j, i ≤ j, i > j, i ≥ j, i = j, i ≠ j, ¬i, i ∧ j, i ∨ j, i ⊕ j, the last four bit by bit",
+    shapes="(…), (…) → ten times (…)",
+    build=lambda: logic,
     cases=(
         Case(name="typical", inputs=partial(_integers, (5, 4))),
         Case(name="edges", inputs=_edges),
@@ -206,9 +202,12 @@ INTEGERS = Spec(
         Case(name="non-contiguous", inputs=lambda g: tuple(t.t() for t in _integers((5, 4), g))),
     ),
     dtypes=_COMPARISONS | dict.fromkeys(_BITWISE, "int64"),
-    **_LOGIC,
+    differentiable=False,
+    one_graph=True,
+    reference=_logic_reference,
 )
-BOOLEANS = Spec(
+BOOLEANS = replace(
+    INTEGERS,
     name="logic_of_booleans",
     summary="every comparison and bitwise operator, on bool",
     cases=(
@@ -218,5 +217,4 @@ BOOLEANS = Spec(
         Case(name="non-contiguous", inputs=lambda g: tuple(t.t() for t in _booleans((5, 4), g))),
     ),
     dtypes=_COMPARISONS | dict.fromkeys(_BITWISE, "bool"),
-    **_LOGIC,
 )

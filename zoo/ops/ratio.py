@@ -1,13 +1,14 @@
-"""Division by a number that may have vanished: x·y / y, and log y, with y kept above a floor.
+"""Division by a number that may have underflowed to zero: x·y / y, and log y, with a lower bound (floor) on y.
 
-Source: "Effective PyTorch", on numerical stability, and articles on automatic mixed precision. Below the
-smallest number of its dtype y is zero, so x·y / y is 0 / 0 = NaN and log y is -inf. A floor cures both, if it
-exists in that dtype: 1e-8 is itself zero in float16.
+Source: "Effective PyTorch", on numerical stability, and articles on automatic mixed precision. If y is below the
+smallest number of its dtype, it becomes zero: x·y / y is 0 / 0 = NaN, and log y is -inf. A floor prevents both if
+the dtype can represent it: 1e-8 is zero in float16.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,24 +16,24 @@ import torch
 from torch import Tensor
 
 from zoo.case import Case
-from zoo.known import SECOND_LOST
 from zoo.scale import Scale
+from zoo.shared_expectations import SECOND_LOST
 from zoo.spec import Spec
 
 
 def ratio_naive(x: Tensor, y: Tensor) -> Tensor:
-    """x·y / y as written: x, or NaN where `y` or the product has underflowed to zero.
+    """Compute x·y / y as written: x, or NaN where `y` or the product has underflowed to zero.
 
     Args:
         x: any shape, floating.
         y: shape and dtype of `x`.
 
     Returns:
-        Shape and dtype of `x`.
+        A tensor with the shape and dtype of `x`.
 
     Raises:
         ValueError: the shapes differ.
-        TypeError: the dtypes differ or do not hold floating-point numbers.
+        TypeError: the dtypes differ or are not floating.
 
     >>> ratio_naive(torch.tensor([3.0, 3.0]), torch.tensor([0.5, 1e-46]))
     tensor([3., nan])
@@ -42,40 +43,40 @@ def ratio_naive(x: Tensor, y: Tensor) -> Tensor:
 
 
 def ratio_safe(x: Tensor, y: Tensor, floor: float) -> Tensor:
-    """x·y / y that fades to zero, x·|y| / floor, where |y| is below the floor: finite, gradients too.
+    """Compute x·y / y, but x·|y| / floor where |y| is below the floor; values and gradients are finite.
 
     Args:
         x: any shape, floating.
         y: shape and dtype of `x`.
-        floor: smallest divisor, a normal number of that dtype. Gradients of `y` are at most |x| / floor.
+        floor: the smallest divisor, a normal number of that dtype. Gradients of `y` are at most |x| / floor.
 
     Returns:
-        Shape and dtype of `x`.
+        A tensor with the shape and dtype of `x`.
 
     Raises:
-        ValueError: the shapes differ, or the dtype of `y` cannot hold the floor.
-        TypeError: the dtypes differ or do not hold floating-point numbers.
+        ValueError: the shapes differ, or the floor is not a normal number of the dtype of `y`.
+        TypeError: the dtypes differ or are not floating.
 
     >>> ratio_safe(torch.tensor([3.0, 3.0]), torch.tensor([0.5, 1e-46]), floor=1e-6)
     tensor([3., 0.])
     """
     _check("ratio_safe", x, y)
     _check_floor("ratio_safe", y, floor)
-    return x * (y.abs() / floor).clamp(max=1.0)  # at or above the floor y cancels, so nothing divides by it
+    return x * (y.abs() / floor).clamp(max=1.0)  # y cancels at or above the floor, so there is no division by y
 
 
 def log_clamped(y: Tensor, floor: float) -> Tensor:
-    """Logarithm of `y`, and of the floor where `y` is below it and the gradient zero.
+    """Compute log max(y, floor); where `y` is below the floor, the gradient is zero.
 
     Args:
         y: any shape, floating.
-        floor: smallest argument of the logarithm, a normal number of the dtype of `y`.
+        floor: the smallest argument of the logarithm, a normal number of the dtype of `y`.
 
     Returns:
-        Shape and dtype of `y`, under CUDA's autocast float32 at least.
+        A tensor with the shape and dtype of `y`; with autocast on CUDA, in float32 at least.
 
     Raises:
-        ValueError: the dtype of `y` cannot hold the floor.
+        ValueError: the floor is not a normal number of the dtype of `y`.
         TypeError: `y` does not hold floating-point numbers.
 
     >>> log_clamped(torch.tensor([1.0, 0.0]), floor=1e-6)
@@ -95,7 +96,7 @@ def _check(name: str, x: Tensor, y: Tensor) -> None:
 
 
 def _check_floor(name: str, y: Tensor, floor: float) -> None:
-    smallest = 2.0**-126  # of float32 and bfloat16; TorchScript has no torch.finfo
+    smallest = 2.0**-126  # for float32 and bfloat16; TorchScript has no torch.finfo
     if y.dtype == torch.float16:
         smallest = 2.0**-14
     elif y.dtype == torch.float64:
@@ -104,7 +105,7 @@ def _check_floor(name: str, y: Tensor, floor: float) -> None:
         raise ValueError(f"{name}: floor must be at least {smallest}, the smallest normal number of y, got {floor}")
 
 
-FLOOR = 2.0**-10  # of the cases
+FLOOR = 2.0**-10  # for the cases
 
 
 def _naive_reference(_model: object, x: Tensor, y: Tensor) -> Tensor:
@@ -116,13 +117,13 @@ def _safe_reference(_model: object, x: Tensor, y: Tensor, floor: float) -> Tenso
 
 
 def _log_reference(_model: object, y: Tensor, floor: float) -> Tensor:
-    """By log m = 2 atanh((m - 1) / (m + 1))."""
+    """Use log m = 2 atanh((m - 1) / (m + 1))."""
     floored = torch.where(y > floor, y, floor)
     return 2 * torch.atanh((floored - 1) / (floored + 1))
 
 
 def _pair(shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Divisors of either sign, of sizes between 1/4 and 4."""
+    """Draw dividends, and divisors of either sign with absolute values between 1/4 and 4."""
     signs = torch.randint(2, shape, generator=generator) * 2 - 1
     sizes = torch.exp2(4 * torch.rand(shape, generator=generator) - 2)
     return torch.randn(shape, generator=generator), signs * sizes
@@ -134,7 +135,7 @@ def _strided(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def _vanished(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Zeros, and divisors at a quarter of the floor, between ordinary ones."""
+    """Draw ordinary divisors, and among them zeros and divisors at a quarter of the floor."""
     x, y = _pair((6, 4), generator)
     y[::2, 0], y[:, 1] = 0, FLOOR / 4
     return x, y
@@ -159,50 +160,44 @@ def _size_and_floor(pair: Callable[[torch.Generator], tuple[Tensor, Tensor]]) ->
     return lambda generator: (pair(generator)[1].abs(), FLOOR)
 
 
-_SHARED: dict[str, Any] = {
-    "source": "Effective PyTorch, numerical stability; articles on automatic mixed precision",
-    "dtypes": "input",
-    "one_graph": True,
-}
-
-
 def _scale(model: Callable[..., Tensor], inputs: Callable[[int, torch.Generator], tuple[Any, ...]]) -> Scale:
     return Scale(
-        knob="numbers",
+        size_name="numbers",
         sizes=(2**10, 2**14, 2**17, 2**20),
         build=lambda _: model,
         inputs=inputs,
     )
 
 
-# No case in which the divisor has vanished: that is what the safe one is for.
+# There is no case with a divisor that has vanished: there the naive form is wrong.
 NAIVE = Spec(
     name="ratio_naive",
     summary="x·y / y as written, NaN where y has vanished",
+    source="Effective PyTorch, numerical stability; articles on automatic mixed precision",
     formula="x·y / y",
     shapes="(…), (…) → (…)",
     build=lambda: ratio_naive,
-    scale=_scale(ratio_naive, lambda n, g: _pair((n,), g)),
     cases=tuple(Case(name=name, inputs=pair) for name, pair in _PAIRS.items() if name != "vanished"),
+    dtypes="input",
+    one_graph=True,
     float32_accurate=("output", "gradient of x", "gradient of y"),
     reference=_naive_reference,
-    **_SHARED,
+    scale=_scale(ratio_naive, lambda n, g: _pair((n,), g)),
 )
-SAFE = Spec(
+SAFE = replace(
+    NAIVE,
     name="ratio_safe",
-    summary="x·y / y with a floor under the divisor",
+    summary="x·y / y with a lower bound on the divisor",
     formula="x·|y| / max(|y|, floor)",
-    shapes="(…), (…) → (…)",
     build=lambda: ratio_safe,
-    scale=_scale(ratio_safe, lambda n, g: (*_pair((n,), g), FLOOR)),
     cases=tuple(Case(name=name, inputs=_with_floor(pair)) for name, pair in _PAIRS.items()),
-    float32_accurate=("output", "gradient of x", "gradient of y"),
     reference=_safe_reference,
-    **_SHARED,
+    scale=_scale(ratio_safe, lambda n, g: (*_pair((n,), g), FLOOR)),
 )
-LOG = Spec(
+LOG = replace(
+    NAIVE,
     name="log_clamped",
-    summary="logarithm with a floor under its argument",
+    summary="logarithm with a lower bound on its argument",
     formula="log max(y, floor)",
     shapes="(…) → (…)",
     build=lambda: log_clamped,
@@ -212,5 +207,4 @@ LOG = Spec(
     float32_accurate=("output", "gradient of y", "second gradient of y"),
     reference=_log_reference,
     expectations=(SECOND_LOST,),
-    **_SHARED,
 )

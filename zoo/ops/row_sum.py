@@ -1,15 +1,15 @@
-"""Sum over the rows of a matrix, out_j = sum_i x_ij: sliced row by row, unbound row by row, and in one call.
+"""Sum over the rows of a matrix, out_j = sum_i x_ij: by slicing, by unbinding, and in one call.
 
-Source: "Effective PyTorch", on optimizing runtime. Every slice is an operation of its own, forward and
-backward; unbinding makes all rows at once, and one call makes none. Loops also round after every row, to the
-dtype of the matrix, where one call rounds once: in float16 a loop over ones never gets beyond 2048.
+Source: "Effective PyTorch", on optimizing runtime. Every slice is a separate operation, in forward and in backward.
+Unbinding creates all rows in one operation; one call creates none. A loop also rounds to the dtype of the matrix
+after every row, and one call rounds only once: in float16 a loop over ones never gets beyond 2048.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ def row_sum(x: Tensor) -> Tensor:
         x: (rows, n), floating.
 
     Returns:
-        (n,), dtype of `x`, under CUDA's autocast float32 at least; zeros where there is no row.
+        (n,), dtype of `x`; with autocast on CUDA, float32 at least. Without rows the result is zeros.
 
     Raises:
         ValueError: `x` is not a matrix.
@@ -48,20 +48,20 @@ def row_sum(x: Tensor) -> Tensor:
 
 
 def row_sum_sliced(x: Tensor) -> Tensor:
-    """Sum over rows that are sliced off one by one; contract of `row_sum`.
+    """Sum over rows that are sliced one by one; same contract as `row_sum`.
 
     >>> row_sum_sliced(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([4., 6.])
     """
     _check(x)
-    total = x[:0].sum(0)  # zeros that belong to the graph even without a row
+    total = x[:0].sum(0)  # zeros that are part of the graph even without rows
     for i in range(x.size(0)):
         total = total + x[i]
     return total
 
 
 def row_sum_unbind(x: Tensor) -> Tensor:
-    """Sum over rows that are unbound in one call; contract of `row_sum`.
+    """Sum over rows that are unbound in one call; same contract as `row_sum`.
 
     >>> row_sum_unbind(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([4., 6.])
@@ -87,39 +87,36 @@ def _strided(generator: torch.Generator) -> tuple[Tensor]:
 
 
 def _cancelling(generator: torch.Generator) -> tuple[Tensor]:
-    """Rows that cancel in pairs but for the last."""
+    """Draw rows that cancel in pairs, except the last."""
     rows = torch.randn(4, 5, generator=generator)
     return (torch.cat([256 * rows, -256 * rows, torch.randn(1, 5, generator=generator)]),)
 
 
-_SHARED: dict[str, Any] = {
-    "source": "Effective PyTorch, optimizing runtime with TorchScript",
-    "formula": "out[j] = Σ_i x[i, j]",
-    "shapes": "(rows, n) → (n,)",
-    "cases": (
+SOURCE = "Effective PyTorch, overloaded operators; 500 rows of 10, the machine is not named"
+
+
+def _scale(model: Callable[[Tensor], Tensor]) -> Scale:
+    return Scale(size_name="rows", sizes=(16, 64, 256), build=lambda _: model, inputs=lambda n, g: _draw(n, 10, g))
+
+
+SUM = Spec(
+    name="row_sum",
+    summary="sum over rows in one call",
+    source="Effective PyTorch, optimizing runtime with TorchScript",
+    formula="out[j] = Σ_i x[i, j]",
+    shapes="(rows, n) → (n,)",
+    build=lambda: row_sum,
+    cases=(
         Case(name="typical", inputs=partial(_draw, 8, 5)),
         Case(name="one-row", inputs=partial(_draw, 1, 5)),
         Case(name="empty", inputs=partial(_draw, 0, 5)),
         Case(name="cancelling", inputs=_cancelling),
         Case(name="non-contiguous", inputs=_strided),
     ),
-    "dtypes": "input",
-    "one_graph": True,
-    "float32_accurate": ("output", "gradient of x"),
-    "reference": _reference,
-}
-
-SOURCE = "Effective PyTorch, overloaded operators; 500 rows of 10, the machine is not named"
-
-
-def _scale(model: Callable[[Tensor], Tensor]) -> Scale:
-    return Scale(knob="rows", sizes=(16, 64, 256), build=lambda _: model, inputs=lambda n, g: _draw(n, 10, g))
-
-
-SUM = Spec(
-    name="row_sum",
-    summary="sum over rows in one call",
-    build=lambda: row_sum,
+    dtypes="input",
+    one_graph=True,
+    float32_accurate=("output", "gradient of x"),
+    reference=_reference,
     scale=_scale(row_sum),
     claims=(
         Claim(
@@ -131,17 +128,18 @@ SUM = Spec(
             sizes=(500,),
         ),
     ),
-    **_SHARED,
 )
-SLICED = Spec(
+SLICED = replace(
+    SUM,
     name="row_sum_sliced",
     summary="sum over rows, sliced one by one",
     build=lambda: row_sum_sliced,
     twin="row_sum",
     scale=_scale(row_sum_sliced),
-    **_SHARED,
+    claims=(),
 )
-UNBIND = Spec(
+UNBIND = replace(
+    SUM,
     name="row_sum_unbind",
     summary="sum over rows, unbound in one call",
     build=lambda: row_sum_unbind,
@@ -157,5 +155,4 @@ UNBIND = Spec(
             sizes=(500,),
         ),
     ),
-    **_SHARED,
 )

@@ -1,1 +1,1 @@
-"""Probes of known faults of torch, one to a file; `conformance probes` runs them. Nothing else imports these."""
+"""Probes of known faults of torch, one per file. `conformance probes` runs them; nothing else imports them."""

@@ -1,10 +1,10 @@
-"""A region with autocast switched off computes its gradients in low precision all the same, once compiled.
+"""Compiled code computes the gradients of a region in low precision even if autocast is off in that region.
 
-`torch.compile` traces the backward pass under the autocast state of the call, not of the region. The output
-is float32 and so is the gradient's dtype; its values carry bfloat16's error. Eager is right.
+`torch.compile` traces the backward pass under the autocast state of the call, not of the region. The output and the
+gradient have dtype float32, but the values of the gradient have bfloat16's errors. Eager is right.
 
-Instead: set `torch._functorch.config.backward_pass_autocast = "off"` where this torch has it, or call the
-compiled function outside autocast.
+Instead: set `torch._functorch.config.backward_pass_autocast = "off"` if this torch has it, or call the compiled
+function outside autocast.
 """
 
 import torch
@@ -13,10 +13,12 @@ from torch import Tensor
 from zoo.probe import Probe, Seen
 
 SYMPTOM = "the gradient is rounded to bfloat16"
-FINE = 1 + 2**-9  # float32 holds it, and so does TF32; bfloat16 makes it 1
+FINE = 1 + 2**-9  # float32 and TF32 represent it; bfloat16 rounds it to 1
 
 
 def observe(device: str) -> str:
+    """Differentiate a compiled product in a region without autocast; return SYMPTOM if the gradient is rounded."""
+
     def product(x: Tensor, weight: Tensor) -> Tensor:
         with torch.autocast(device, enabled=False):
             return x @ weight

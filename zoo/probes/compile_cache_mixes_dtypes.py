@@ -1,10 +1,10 @@
-"""The compile cache hands a graph made under bfloat16 autocast to a float16 run.
+"""The compile cache returns a graph that was compiled under bfloat16 autocast to a float16 run.
 
-The key of the AOTAutograd cache held autocast as on or off, without its dtype. The cache outlives the
-process: whoever compiled first, perhaps yesterday, decides the precision. The result has the wrong dtype.
-The cache is on by default in 2.8; in 2.5 and 2.6 it must be asked for.
+The key of the AOTAutograd cache contained whether autocast is on, but not its dtype. The cache is on disk, so an
+earlier process can decide the precision. The result has the wrong dtype. The cache is on by default in 2.8; in 2.5
+and 2.6 it must be enabled.
 
-Instead: where this torch shows it, set TORCHINDUCTOR_AUTOGRAD_CACHE=0.
+Instead: set TORCHINDUCTOR_AUTOGRAD_CACHE=0 if this torch shows the fault.
 """
 
 import torch
@@ -16,7 +16,8 @@ SYMPTOM = "under float16 autocast the product is bfloat16"
 
 
 def observe(device: str) -> str:
-    from torch._dynamo import reset  # noqa: PLC0415 -- reading this file must not load the compiler
+    """Compile a product under bfloat16, then under float16 autocast; return SYMPTOM if the second is bfloat16."""
+    from torch._dynamo import reset  # noqa: PLC0415 -- importing this file must not load the compiler
     from torch._functorch import config as tracing  # noqa: PLC0415
     from torch._inductor import config as inductor  # noqa: PLC0415
 
@@ -29,7 +30,7 @@ def observe(device: str) -> str:
     x = torch.ones(4, 4, device=device)
     with tracing.patch(enable_autograd_cache=True), inductor.patch(fx_graph_cache=True):
         for dtype in (torch.bfloat16, torch.float16):
-            reset()  # as a second process would: only the cache on disk is left
+            reset()  # leaves only the cache on disk, as in a new process
             with torch.autocast(device, dtype=dtype):
                 out = torch.compile(product)(x, x)
     return SYMPTOM if out.dtype == torch.bfloat16 else ""
@@ -37,7 +38,7 @@ def observe(device: str) -> str:
 
 PROBE = Probe(
     name="compile_cache_mixes_dtypes",
-    summary="a function compiled under two autocast dtypes, through the cache on disk",
+    summary="a function compiled under two autocast dtypes, with the cache on disk",
     issue="https://github.com/pytorch/pytorch/pull/181564",
     symptom=SYMPTOM,
     seen={"cpu": Seen(torch=">=2.5,<2.13", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},

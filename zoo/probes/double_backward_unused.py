@@ -1,10 +1,10 @@
-"""A second derivative through a compiled function is None where unused inputs are allowed.
+"""A second derivative through a compiled function is None if unused inputs are allowed.
 
-The first gradient has a graph that only claims to lead somewhere. Walking it raises, "does not currently
-support double backward", and so does `backward()`. Asked for the one input, `torch.autograd.grad` sees no way
-there: it raises too, or with `allow_unused=True` returns None, which callers take for zero.
+The first gradient has a graph, but the graph does not lead to the input. `backward()` raises "does not currently
+support double backward". `torch.autograd.grad` for the input finds no path to it: it raises too, or with
+`allow_unused=True` returns None, which callers treat as zero.
 
-Instead: run what is differentiated twice eagerly, and leave `allow_unused` alone.
+Instead: run code that is differentiated twice in eager mode, and do not use `allow_unused`.
 """
 
 import torch
@@ -15,6 +15,7 @@ SYMPTOM = "the second derivative is None, as if it were zero"
 
 
 def observe(device: str) -> str:
+    """Differentiate a compiled tanh twice with allow_unused=True; return SYMPTOM if the result is None."""
     x = torch.tensor([0.5, -1.0], device=device, requires_grad=True)
     cotangent = torch.tensor([1.0, 2.0], device=device)
     out = torch.compile(torch.tanh, backend="aot_eager")(x)
@@ -22,7 +23,7 @@ def observe(device: str) -> str:
     try:
         (second,) = torch.autograd.grad(first, x, cotangent, allow_unused=True)
     except RuntimeError:
-        return ""  # refused out loud, as it should be
+        return ""  # an error is the right behaviour
     return SYMPTOM if second is None else ""
 
 

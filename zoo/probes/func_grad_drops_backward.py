@@ -1,8 +1,8 @@
 """`torch.compile(torch.func.grad(f))` differentiates the forward of a custom Function and drops its backward.
 
-Nothing is said. It matters where the backward is not the derivative on purpose: a straight-through
-estimator, a clipped or stabilised gradient. Eager is right, and so is `backward()` on a compiled f; torch 2.4
-compiles nothing here.
+There is no error or warning. The result is wrong if the backward is not the derivative on purpose, such as in a
+straight-through estimator or a clipped gradient. Eager is right, and `backward()` on a compiled f is right too.
+torch 2.4 compiles nothing here.
 
 Instead: compile f and call `torch.autograd.grad` on its result.
 """
@@ -18,22 +18,26 @@ SYMPTOM = "the custom backward is not called"
 
 
 class Tripled(torch.autograd.Function):
-    """Sine, with 3 for a derivative, which no differentiation of the forward gives."""
+    """The sine, with 3 as its derivative; the derivative of forward is never 3."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
+        """Return the sine of x."""
         return torch.sin(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
+        """Save nothing."""
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ARG004
+        """Return 3 grad."""
         return 3 * grad
 
 
 def observe(device: str) -> str:
+    """Compile torch.func.grad of the Function; return SYMPTOM if the result is not that of the custom backward."""
+
     def total(x: Tensor) -> Tensor:
         result: Tensor = Tripled.apply(x).sum()  # type: ignore[no-untyped-call]
         return result

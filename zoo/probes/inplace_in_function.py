@@ -1,9 +1,9 @@
-"""An in-place operation inside the forward of a custom Function spoils its compiled gradient.
+"""A compiled custom Function has a wrong gradient if its forward contains an in-place operation.
 
-The tracer hands the tensor out twice, before and after the change, and the gradient goes to the former.
-The forward result is right, the gradient is wrong, and nothing is said.
+The tracer returns the tensor twice, before and after the change, and the gradient goes to the first. The result of
+forward is right. There is no error or warning.
 
-Instead: write `y = y + 1` in forward, or stay away from the versions that show it.
+Instead: write `y = y + 1` in forward, or avoid the versions that show the fault.
 """
 
 from typing import Any
@@ -17,20 +17,23 @@ SYMPTOM = "the gradient is zero"
 
 
 class AddOne(torch.autograd.Function):
-    """x + 1, in place on a copy, with 2 for a derivative, which no differentiation of the forward gives."""
+    """x + 1, in place on a copy, with 2 as its derivative; the derivative of forward is 1."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004
+        """Return x + 1."""
         y = x.clone()
         y += 1
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ARG004
+        """Return 2 grad."""
         return 2 * grad
 
 
 def observe(device: str) -> str:
+    """Differentiate the compiled Function; return SYMPTOM if the gradient is zero."""
     x = torch.zeros(3, device=device, requires_grad=True)
     cotangent = torch.tensor([1.0, 2.0, 3.0], device=device)
     out = torch.compile(AddOne.apply, backend="aot_eager")(x)

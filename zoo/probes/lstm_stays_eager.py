@@ -1,7 +1,7 @@
-"""`torch.compile(nn.LSTM(...))` compiles nothing and runs eagerly, without a word.
+"""`torch.compile(nn.LSTM(...))` compiles nothing and runs eagerly, without an error or warning.
 
-Dynamo gives up at nn.RNN, nn.GRU and nn.LSTM. Where one is the whole model there is no code around it to
-compile either, so every call is a plain eager call.
+Dynamo does not trace nn.RNN, nn.GRU and nn.LSTM. If such a module is the whole model, there is no other code to
+compile, so every call is an eager call.
 
 Instead: `fullgraph=True` makes it an error; `torch._dynamo.config.allow_rnn = True` compiles it.
 """
@@ -18,6 +18,7 @@ SYMPTOM = "no graph is compiled"
 
 
 def observe(device: str) -> str:
+    """Call a compiled nn.LSTM; return SYMPTOM if the backend gets no graph."""
     graphs = []
 
     def backend(graph: torch.fx.GraphModule, _example: list[Tensor]) -> Callable[..., Any]:

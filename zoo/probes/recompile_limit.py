@@ -1,7 +1,7 @@
-"""Past the recompile limit a compiled function runs eagerly, and only a line in the log says so.
+"""Beyond the recompile limit a compiled function runs eagerly, and only a line in the log reports it.
 
-Every new shape, dtype, grad mode or autocast state may compile anew; after eight the function is given up.
-Results stay right. Speed, and every test of the compiled mode, is lost without an error.
+Every new shape, dtype, grad mode or autocast state may cause a recompilation. After eight of them torch.compile
+stops compiling the function. The results are right, but the speed is lost, and tests of the compiled mode test eager.
 
 Instead: `fullgraph=True` makes the limit an error, and so does
 `torch._dynamo.config.fail_on_recompile_limit_hit` from 2.8; `torch._dynamo.reset()` starts the count again.
@@ -15,11 +15,12 @@ from torch import Tensor
 
 from zoo.probe import Probe, Seen
 
-SYMPTOM = "eager runs in place of the compiled function"
+SYMPTOM = "eager runs instead of the compiled function"
 CALLS = 20
 
 
 def observe(device: str) -> str:
+    """Call a compiled function with many shapes; return SYMPTOM if the compiled graphs do not run in every call."""
     ran = []
 
     def backend(graph: torch.fx.GraphModule, _example: list[Tensor]) -> Callable[..., Any]:

@@ -1,11 +1,11 @@
-"""What a custom Function recomputes to save memory is kept after all, once compiled.
+"""Compiled code saves tensors that a custom Function recomputes in backward to save memory.
 
-A fused convolution and batch norm saves the input and convolves again in backward. AOTAutograd sees both
-convolutions in one graph, takes them for one, and saves its output: the memory the fusion was written for.
-Results are right.
+A fused convolution and batch norm saves its input and convolves again in backward. AOTAutograd sees both
+convolutions in one graph, merges them and saves the output. The memory gain of the fusion is lost. The results are
+right.
 
-Instead: `torch._functorch.config.cse = False`, an `activation_memory_budget` below 1, or
-`torch.utils.checkpoint` around the plain layers, which the compiler respects.
+Instead: set `torch._functorch.config.cse = False` or an `activation_memory_budget` below 1, or put
+`torch.utils.checkpoint` around the plain layers; the compiler keeps its recomputation.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,11 @@ EPS, OVER = 1e-3, (0, 2, 3)
 
 
 class ConvNorm(torch.autograd.Function):
-    """Convolution and batch norm, saving the input, the weight and one mean and deviation per channel."""
+    """Convolution and batch norm that save the input, the weight, and one mean and deviation per channel."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the normalised convolution."""
         y = torch.conv2d(x, weight)
         mean, deviation = y.mean(OVER, keepdim=True), (y.var(OVER, keepdim=True) + EPS).sqrt()
         ctx.save_for_backward(x, weight, mean, deviation)
@@ -33,6 +34,7 @@ class ConvNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of x and weight; compute the convolution again."""
         x, weight, mean, deviation = ctx.saved_tensors
         normed = (torch.conv2d(x, weight) - mean) / deviation
         count = normed.numel() // normed.size(1)
@@ -42,6 +44,7 @@ class ConvNorm(torch.autograd.Function):
 
 
 def saved_bytes(layer: Callable[..., Tensor], *inputs: Tensor) -> int:
+    """Return the bytes of all storages that one call saves for backward."""
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -55,18 +58,19 @@ def saved_bytes(layer: Callable[..., Tensor], *inputs: Tensor) -> int:
 
 
 def observe(device: str) -> str:
+    """Compare the bytes saved by compiled and eager; return SYMPTOM if compiled also saves the convolution."""
     x = torch.ones(8, 3, 32, 32, device=device, requires_grad=True)
     weight = torch.ones(16, 3, 3, 3, device=device, requires_grad=True)
     compiled = torch.compile(ConvNorm.apply, backend="aot_eager")
-    output = compiled(x, weight)  # compiled before the hooks are on, which torch 2.4 would trace
+    output = compiled(x, weight)  # compile before installing the hooks, which torch 2.4 would trace
     more = saved_bytes(compiled, x, weight) - saved_bytes(ConvNorm.apply, x, weight)
     return SYMPTOM if more > output.untyped_storage().nbytes() / 2 else ""
 
 
 PROBE = Probe(
     name="recomputation_undone",
-    summary="memory saved by recomputing in the backward of a custom Function, compiled",
-    source="no report found; pytorch#117901 has the same of a cast",
+    summary="recomputation in the backward of a compiled custom Function",
+    source="no report found; pytorch#117901 reports the same for a cast",
     symptom=SYMPTOM,
     seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,

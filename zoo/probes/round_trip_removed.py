@@ -1,9 +1,9 @@
-"""A round trip through bfloat16 written on purpose disappears when Inductor fuses it.
+"""Inductor removes a cast to bfloat16 and back when it fuses the two casts.
 
-`x.to(torch.bfloat16).float()` rounds x; eager does so, the fused kernel keeps the float32 value. Simulated
-quantisation, and every comparison with a low-precision run, then measure something else.
+`x.to(torch.bfloat16).float()` rounds x. Eager does so, but the fused kernel keeps the float32 value. Simulated
+quantisation and comparisons with a low-precision run then give wrong results.
 
-Instead: set `torch._inductor.config.emulate_precision_casts = True`, which acts on the CPU from 2.13, or
+Instead: set `torch._inductor.config.emulate_precision_casts = True`, which works on the CPU from 2.13 on, or
 round in a `torch.library.custom_op`.
 """
 
@@ -13,10 +13,12 @@ from torch import Tensor
 from zoo.probe import Probe, Seen
 
 SYMPTOM = "the values are not rounded"
-FINE = 1 + 2**-12  # float32 holds it; bfloat16 makes it 1
+FINE = 1 + 2**-12  # float32 represents it; bfloat16 rounds it to 1
 
 
 def observe(device: str) -> str:
+    """Compile a function that casts to bfloat16 and back; return SYMPTOM if its values are not rounded."""
+
     def rounded_twice(x: Tensor) -> Tensor:
         return x.to(torch.bfloat16).float() * 2
 
@@ -28,7 +30,7 @@ PROBE = Probe(
     name="round_trip_removed",
     summary="an explicit cast to bfloat16 and back, compiled",
     issue="https://github.com/pytorch/pytorch/pull/179572",
-    source="https://github.com/pytorch/pytorch/pull/181583, on the CPU's side of it",
+    source="https://github.com/pytorch/pytorch/pull/181583, for the CPU",
     symptom=SYMPTOM,
     seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,

@@ -1,9 +1,9 @@
-"""A custom Function that is called with the same tensor twice yields, once compiled, one of the two gradients.
+"""A compiled custom Function that gets the same tensor for two arguments returns only one of the two gradients.
 
-The gradient of f(x, x) is the sum of both places'; the tracer merges the two arguments and keeps one of them.
-A square written as `Product.apply(x, x)` gets half its gradient, and nothing is said.
+The gradient of f(x, x) is the sum of the gradients of both arguments. The tracer merges the two arguments and keeps
+one gradient. A square written as `Product.apply(x, x)` gets half of its gradient, without an error.
 
-Instead: pass `x.clone()` in the second place, or stay away from the versions that show it.
+Instead: pass `x.clone()` as the second argument, or avoid the versions that show the fault.
 """
 
 from typing import Any
@@ -13,22 +13,26 @@ from torch import Tensor
 
 from zoo.probe import Probe, Seen
 
-SYMPTOM = "the gradient of one place is lost"
+SYMPTOM = "the gradient of one argument is lost"
 
 
 class Product(torch.autograd.Function):
-    """a * b, with gradients 2 and 3, so that the sum tells which of them arrived."""
+    """a * b, with gradients 2 and 3, so the result shows which of them arrived."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:  # noqa: ARG004
+        """Return a * b."""
         return a * b
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG004
+        """Return 2 grad and 3 grad."""
         return 2 * grad, 3 * grad
 
 
 def observe(device: str) -> str:
+    """Differentiate the compiled Function of one tensor; return SYMPTOM if the sum of the gradients is wrong."""
+
     def square(x: Tensor) -> Tensor:
         result: Tensor = Product.apply(x, x)  # type: ignore[no-untyped-call]
         return result

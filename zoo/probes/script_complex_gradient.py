@@ -1,10 +1,10 @@
 """Gradients of complex numbers are wrong in a scripted function from its second call on.
 
-TorchScript differentiates by formulas of its own, which leave out the complex conjugate. The first call is
-profiled and differentiated by autograd, and is right; the error of the later ones is of the gradient's size.
-Under autocast even a single product is enough. Nothing is said.
+TorchScript has its own derivative formulas, which omit the complex conjugate. The first call only profiles and uses
+autograd, so it is right. The error of later calls is as large as the gradient. Under autocast even a single
+product has the fault. There is no error or warning.
 
-Instead: keep complex arithmetic out of scripted functions that are trained.
+Instead: do not use complex arithmetic in scripted functions that are trained.
 """
 
 import torch
@@ -16,10 +16,12 @@ SYMPTOM = "the gradient changes from the first call to the third, and is wrong"
 
 
 def wave(x: Tensor) -> Tensor:
+    """Return the real part of exp(x²)."""
     return torch.exp(x * x).real
 
 
 def observe(device: str) -> str:
+    """Differentiate a scripted function three times; return SYMPTOM if the last gradient is wrong."""
     scripted, cotangent = torch.jit.script(wave), torch.tensor([1.0, 2.0], device=device)
     x = torch.tensor([0.5 + 0.5j, 0.25 - 1.0j], device=device, requires_grad=True)
     for _ in range(3):

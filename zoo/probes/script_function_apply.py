@@ -1,10 +1,10 @@
-"""`torch.jit.script` refuses functions that call a custom autograd.Function.
+"""`torch.jit.script` raises an error for functions that call a custom autograd.Function.
 
-Up to 2.13 `apply` became a call back into Python, with the right gradient. In 2.15 scripting reads the class
-and stumbles over the annotation of `input_grad_buffers`, which torch.autograd.Function gained since.
+Up to 2.13 a script called `apply` in Python, with the right gradient. In 2.15 scripting reads the class and fails on
+the annotation of `input_grad_buffers`, which torch.autograd.Function did not have before.
 
-Instead: put the call into a function marked `torch.jit.ignore`, or make it a `torch.library.custom_op`, the
-only form that a script can also save.
+Instead: put the call into a function marked `torch.jit.ignore`, or use a `torch.library.custom_op`, the only form
+that a script can also save.
 """
 
 from typing import Any
@@ -14,27 +14,31 @@ from torch import Tensor
 
 from zoo.probe import Probe, Seen
 
-SYMPTOM = "scripting stumbles over torch.autograd.Function"
+SYMPTOM = "torch.jit.script fails on torch.autograd.Function"
 
 
 class Square(torch.autograd.Function):
-    """x², with 7 for a derivative, which no differentiation of the forward gives."""
+    """x², with 7 as its derivative; the derivative of forward at 1 is 2."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004
+        """Return x²."""
         return x * x
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ARG004
+        """Return 7 grad."""
         return 7 * grad
 
 
 def square(x: Tensor) -> Tensor:
+    """Return x², by the Function."""
     result: Tensor = Square.apply(x)  # type: ignore[no-untyped-call]
     return result
 
 
 def observe(device: str) -> str:
+    """Script a function that calls the Function; return SYMPTOM if scripting fails on the Function's class."""
     try:
         scripted = torch.jit.script(square)
     except RuntimeError as problem:

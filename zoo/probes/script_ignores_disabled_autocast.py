@@ -1,7 +1,7 @@
 """`autocast(enabled=False)` inside a scripted function does not stop the caller's autocast.
 
-The two keep separate states: the block switches off the scripted casts, the dispatcher goes on with its own.
-What was meant to run in float32 runs in bfloat16, and nothing is said.
+TorchScript and the dispatcher have separate autocast states. The block stops the casts of TorchScript, but not those
+of the dispatcher. Code for float32 runs in bfloat16, without an error.
 
 Instead: switch autocast off around the call, outside the script.
 """
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from zoo.probe import Probe, Seen
 
-SYMPTOM = "a product where autocast is off is bfloat16"
+SYMPTOM = "a product in a block without autocast is bfloat16"
 
 
 class Product(nn.Module):
-    """A product with autocast off; a module, since a script wants the device as a constant."""
+    """A product with autocast off; it is a module because a script needs the device as a constant."""
 
     device: Final[str]
 
@@ -26,12 +26,13 @@ class Product(nn.Module):
         self.device = device
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """The product of two matrices."""
+        """Return the product of two matrices."""
         with torch.autocast(self.device, enabled=False):
             return torch.mm(x, y)
 
 
 def observe(device: str) -> str:
+    """Call the scripted module under bfloat16 autocast; return SYMPTOM if the product is bfloat16."""
     scripted, x = torch.jit.script(Product(device)), torch.ones(4, 4, device=device)
     with torch.autocast(device, dtype=torch.bfloat16):
         dtype = scripted(x, x).dtype

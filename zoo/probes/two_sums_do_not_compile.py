@@ -1,8 +1,8 @@
 """Two sums of one low-precision tensor over the same axis do not compile on the CPU.
 
-Inductor merges them into one kernel and declares the cast accumulator twice; the C++ compiler refuses:
-"conflicting declaration 'auto at_BFloat16_tmp_acc0_vec'". The backward of a broadcast add under autocast
-contains such a pair: a gradient keeps the axis that the bias's gradient drops.
+Inductor merges them into one kernel and declares the cast accumulator twice. The C++ compiler reports
+"conflicting declaration 'auto at_BFloat16_tmp_acc0_vec'". The backward of a broadcast add under autocast contains
+such a pair: one gradient keeps the axis that the gradient of the bias drops.
 
 Only on the CPU: for CUDA, Inductor writes Triton kernels.
 
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from zoo.probe import Probe, Seen
 
-SYMPTOM = "the C++ compiler refuses the kernel"
+SYMPTOM = "the C++ compiler rejects the kernel"
 
 
 def observe(device: str) -> str:
+    """Compile two sums of one bfloat16 tensor; return SYMPTOM if the C++ compiler rejects the kernel."""
+
     def sums(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.sum(0), x.sum(0, keepdim=True)
 
@@ -35,7 +37,7 @@ def observe(device: str) -> str:
 PROBE = Probe(
     name="two_sums_do_not_compile",
     summary="two sums of one bfloat16 or float16 tensor, compiled for the CPU",
-    source="no report found; pytorch#159245 has the message, from a float32 model",
+    source="no report found; pytorch#159245 has the same message for a float32 model",
     symptom=SYMPTOM,
     devices=("cpu",),
     seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},

@@ -1,1 +1,1 @@
-"""Training steps and fits that run in every precision, and their loss curves as contracts."""
+"""Training steps and fits that run in every precision; their specs check the loss curves."""

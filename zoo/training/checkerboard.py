@@ -1,4 +1,4 @@
-"""The network that learns a chess board, trained: `python -m zoo.training.checkerboard --png board.png`.
+"""Train the network that learns a chess board: `python -m zoo.training.checkerboard --png board.png`.
 
 Adam with learning rate 1e-3 on the binary cross entropy of every pixel. Source: "Effective PyTorch", on TorchScript.
 """
@@ -24,7 +24,7 @@ MODES = ("eager", "scripted", "compiled")
 
 
 def board(size: int, squares: int = SQUARES) -> tuple[Tensor, Tensor]:
-    """Coordinates (1, 2, size, size) and the chess board (1, 1, size, size) of 0 and 1 to learn, float32.
+    """Return coordinates (1, 2, size, size) and the target board (1, 1, size, size) of 0 and 1, both float32.
 
     >>> [tuple(x.shape) for x in board(16)]
     [(1, 2, 16, 16), (1, 1, 16, 16)]
@@ -40,17 +40,17 @@ def fit_checkerboard(
     precision: str = "fp32",
     progress: Callable[[int, Step], None] | None = None,
 ) -> Fit:
-    """Teach a network the chess board of 8 by 8 squares, on the device of its parameters.
+    """Train a network on the chess board of 8 by 8 squares, on the device of its parameters.
 
     Args:
-        model: a `Checkerboard`, plain, scripted or compiled; trained in place.
-        size: pixels along each side.
-        steps: of Adam, 1e-3.
+        model: a `Checkerboard`, plain, scripted or compiled; it is trained in place.
+        size: number of pixels along each side.
+        steps: number of steps of Adam, with learning rate 1e-3.
         precision: "fp32", "amp_fp16" or "amp_bf16".
         progress: as in `fit`.
 
     Raises:
-        ValueError: `size` is not a positive multiple of the 8 squares, or as in `train_step`.
+        ValueError: `size` is not a positive multiple of 8, or `train_step` raises it.
 
     >>> import torch
     >>> from zoo.models.checkerboard import Checkerboard
@@ -66,7 +66,7 @@ def fit_checkerboard(
 
 
 def pixel_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean binary cross entropy of all pixels, in the target's dtype whatever that of the logits.
+    """Compute the mean binary cross entropy of all pixels, in the dtype of the target.
 
     >>> pixel_loss(torch.zeros(2, dtype=torch.bfloat16), torch.tensor([0.0, 1.0]))
     tensor(0.6931)
@@ -75,10 +75,10 @@ def pixel_loss(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def save_picture(path: Path, model: nn.Module, size: int) -> None:
-    """Write a PNG of the model's board beside the target, each `size` pixels wide.
+    """Write a PNG with the model's board on the left and the target on the right, each `size` pixels wide.
 
     Raises:
-        ImportError: Pillow is missing; the message names the extra.
+        ImportError: Pillow is missing; the message names the extra to install.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +88,7 @@ def save_picture(path: Path, model: nn.Module, size: int) -> None:
     b'PNG'
     """
     try:
-        from PIL import Image  # noqa: PLC0415 -- an extra
+        from PIL import Image  # noqa: PLC0415 -- an optional dependency
     except ImportError as problem:
         raise ImportError("save_picture needs Pillow: pip install 'torch-conformance[images]'") from problem
     device = next(model.parameters()).device
@@ -100,14 +100,14 @@ def save_picture(path: Path, model: nn.Module, size: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train from the command line; prints progress, seconds, final loss and skipped steps.
+    """Train from the command line; print the progress, the final loss, the skipped steps and the seconds.
 
     >>> main(["--size", "8", "--steps", "1"])  # doctest: +ELLIPSIS
     loss 0..., 0 steps skipped, ... s
     """
     parser = argparse.ArgumentParser(prog="python -m zoo.training.checkerboard", description="Learn a chess board.")
     parser.add_argument("--size", type=int, default=512, help="pixels along each side (default: 512)")
-    parser.add_argument("--steps", type=int, default=500, help="of Adam (default: 500)")
+    parser.add_argument("--steps", type=int, default=500, help="steps of Adam (default: 500)")
     parser.add_argument("--mode", choices=MODES, default="eager")
     parser.add_argument("--precision", choices=AUTOCAST, default="fp32")
     parser.add_argument("--device", default="cpu")
@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _curve(call: Callable[..., Tensor], model: nn.Module, precision: str, x: Tensor, target: Tensor) -> Tensor:
-    """Loss before each of 8 steps, on a board small enough for a test, at a rate fast enough to learn in it."""
+    """Return the loss before each of 8 steps, at a rate that is high enough to learn a small board in them."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     return loss_curve(call, pixel_loss, (x, target), optimizer, precision, steps=8)
 

@@ -19,7 +19,7 @@ RATE = 0.5
 
 
 def noisy_line(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Points (x, y): x uniform in [0, 1), y = 5x + 3 plus normal noise of 0.1; both (count,), float32.
+    """Draw points (x, y): x uniform in [0, 1), y = 5x + 3 plus normal noise of 0.1; both (count,), float32.
 
     >>> x, y = noisy_line(1000, torch.Generator().manual_seed(0))
     >>> round((y - 5 * x).mean().item(), 1)
@@ -33,10 +33,10 @@ def fit_line(model: nn.Module, *, steps: int = 300, precision: str = "fp32", see
     """Fit `Affine` or `Line` to 256 noisy points; a comes out near 5 and b near 3.
 
     Args:
-        model: maps (n,) to (n,); trained in place.
-        steps: of gradient descent with rate 0.5.
+        model: maps (n,) to (n,); it is trained in place.
+        steps: number of steps of gradient descent, with learning rate 0.5.
         precision: "fp32", "amp_fp16" or "amp_bf16".
-        seed: of the points.
+        seed: seed of the points.
 
     Raises:
         ValueError: as in `train_step`.
@@ -59,7 +59,7 @@ def _curve(call: Callable[..., Tensor], model: nn.Module, precision: str, x: Ten
 
 
 def _recursion(model: Line, x: Tensor, y: Tensor) -> Tensor:
-    """The loss is a quadratic form in (a, b), so descent is a linear recursion on two numbers."""
+    """Compute the losses from a linear recursion in (a, b): the loss is a quadratic form of them."""
     points = torch.stack((x, torch.ones_like(x)), dim=1)
     moments, pull, rest = points.t() @ points / len(x), points.t() @ y / len(x), y @ y / len(x)
     theta = torch.cat((model.linear.weight.flatten(), model.linear.bias)).detach()

@@ -14,7 +14,7 @@ from zoo.training.step import Fit, fit, loss_curve, squared_error
 
 
 def parabola(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Points (x, y): x uniform in [−2, 2), y = 5x² + 3; both (count,), float32.
+    """Draw points (x, y): x uniform in [−2, 2), y = 5x² + 3; both (count,), float32.
 
     >>> x, y = parabola(8, torch.Generator().manual_seed(0))
     >>> torch.equal(y, 5 * x * x + 3)
@@ -28,10 +28,10 @@ def fit_quadratic(model: nn.Module, *, steps: int = 1000, precision: str = "fp32
     """Fit `Quadratic` to 256 points; its weights come out near (5, 0, 3).
 
     Args:
-        model: maps (n,) to (n,); trained in place.
-        steps: of Adam with rate 0.05.
+        model: maps (n,) to (n,); it is trained in place.
+        steps: number of steps of Adam, with learning rate 0.05.
         precision: "fp32", "amp_fp16" or "amp_bf16".
-        seed: of the points.
+        seed: seed of the points.
 
     Raises:
         ValueError: as in `train_step`.
@@ -54,7 +54,7 @@ def _curve(call: Callable[..., Tensor], model: nn.Module, precision: str, x: Ten
 
 
 def _by_hand(model: Quadratic, x: Tensor, y: Tensor) -> Tensor:
-    """Adam written out, on the gradient of the quadratic form."""
+    """Compute the losses with Adam written out, on the gradient of the quadratic form."""
     features = torch.stack((x * x, x, torch.ones_like(x)), dim=1)
     w = model.w.detach().clone()
     mean, square = torch.zeros_like(w), torch.zeros_like(w)

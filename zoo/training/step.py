@@ -1,8 +1,8 @@
-"""One training step under autocast as it should be, and the loop around it.
+"""A correct training step under autocast, and a training loop.
 
-Source: the articles on automatic mixed precision. Autocast covers forward and loss and nothing else; backward
-runs outside it, on a scaled loss; the gradients are unscaled before they are clipped; a step whose gradients
-are not finite is skipped; one scaler lives as long as the run.
+Source: the articles on automatic mixed precision. Autocast covers only forward and loss. Backward runs outside
+autocast, on a scaled loss. The gradients are unscaled before they are clipped. A step is skipped if its gradients are
+not finite. One scaler is used for the whole run.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ AUTOCAST = {"fp32": None, "amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Step:
-    """What one step did.
+    """The result of one training step.
 
     Attributes:
-        loss: before the step, a scalar without history, in the loss's own dtype.
-        skipped: a gradient was infinite or NaN, so the parameters stayed as they were.
+        loss: the loss before the step: a detached scalar in the dtype of the loss function.
+        skipped: whether the step was skipped because a gradient was infinite or NaN.
 
     >>> Step(torch.tensor(0.5), skipped=False).loss.item()
     0.5
@@ -41,7 +41,7 @@ class Step:
     skipped: bool
 
 
-def train_step(  # noqa: PLR0913 -- all that a step takes part in
+def train_step(  # noqa: PLR0913 -- a step needs all of them
     model: Callable[..., Tensor],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
     batch: tuple[Tensor, ...],
@@ -55,29 +55,22 @@ def train_step(  # noqa: PLR0913 -- all that a step takes part in
     Args:
         model: maps the inputs of the batch to an output; eager, scripted or compiled.
         loss_fn: called as loss_fn(output, target); returns a scalar.
-        batch: the inputs and, last, the target.
-        optimizer: of the model's parameters. Their device decides autocast's.
+        batch: the inputs, then the target as the last element.
+        optimizer: holds the model's parameters. Autocast runs on their device.
         precision: "fp32", "amp_fp16" or "amp_bf16".
-        scaler: needed for "amp_fp16", whose small gradients vanish without it; the same one in every step of a
-            run, saved and restored with `state_dict`. `GradScaler(enabled=False)` goes without on purpose.
-        clip: largest norm of all gradients together, taken after they are unscaled.
+        scaler: required for "amp_fp16", because small float16 gradients vanish without it. Pass the same scaler in
+            every step of a run. To train without scaling on purpose, pass `GradScaler(enabled=False)`.
+        clip: the largest allowed norm of all unscaled gradients together, or None.
 
     Raises:
-        ValueError: the precision is unknown, or float16 was asked for without a scaler, or `clip` is not positive.
+        ValueError: `precision` is unknown, "amp_fp16" has no scaler, or `clip` is not positive.
 
-    >>> import torch
     >>> model = torch.nn.Linear(2, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = (torch.ones(4, 2), torch.zeros(4, 1))
-    >>> train_step(model, torch.nn.functional.mse_loss, batch, optimizer, "amp_bf16").skipped
+    >>> optimizer = SGD(model.parameters(), lr=0.1)
+    >>> train_step(model, squared_error, (torch.ones(4, 2), torch.zeros(4, 1)), optimizer, "amp_bf16").skipped
     False
     """
-    if precision not in AUTOCAST:
-        raise ValueError(f"train_step: precision must be one of {', '.join(AUTOCAST)}, got {precision!r}")
-    if precision == "amp_fp16" and scaler is None:
-        raise ValueError("train_step: scaler must be a torch.amp.GradScaler for amp_fp16, got None")
-    if clip is not None and not clip > 0:
-        raise ValueError(f"train_step: clip must be a positive norm, got {clip}")
+    _check_step(precision, scaler, clip)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     scaler = scaler or GradScaler(parameters[0].device.type, enabled=False)
     *inputs, target = batch
@@ -85,19 +78,34 @@ def train_step(  # noqa: PLR0913 -- all that a step takes part in
     with _autocast(precision, parameters[0].device.type):
         loss = loss_fn(model(*inputs), target)
     scaler.scale(loss).backward()
+    finite = _update(parameters, optimizer, scaler, clip)
+    return Step(loss.detach(), skipped=not finite)
+
+
+def _check_step(precision: str, scaler: GradScaler | None, clip: float | None) -> None:
+    if precision not in AUTOCAST:
+        raise ValueError(f"train_step: precision must be one of {', '.join(AUTOCAST)}, got {precision!r}")
+    if precision == "amp_fp16" and scaler is None:
+        raise ValueError("train_step: scaler must be a torch.amp.GradScaler for amp_fp16, got None")
+    if clip is not None and not clip > 0:
+        raise ValueError(f"train_step: clip must be a positive norm, got {clip}")
+
+
+def _update(parameters: list[Tensor], optimizer: Optimizer, scaler: GradScaler, clip: float | None) -> bool:
+    """Unscale and clip the gradients and step, unless a gradient is not finite; return whether all were finite."""
     scaler.unscale_(optimizer)
     gradients = [p.grad for p in parameters if p.grad is not None]
     finite = _are_finite(gradients)
     if clip is not None and finite:
         torch.nn.utils.clip_grad_norm_(parameters, clip)
     if finite or scaler.is_enabled():
-        scaler.step(optimizer)  # which skips by itself where unscale_ found what is not finite
+        scaler.step(optimizer)  # an enabled scaler skips the step itself if unscale_ found infinities or NaNs
     scaler.update()
-    return Step(loss.detach(), skipped=not finite)
+    return finite
 
 
 def _are_finite(gradients: list[Tensor]) -> bool:
-    """Asked of the device once for all gradients, since it has to finish its work before it answers."""
+    """Check all gradients in one question to the device, because each question waits for its work to finish."""
     return not gradients or bool(torch.stack([g.isfinite().all() for g in gradients]).all())
 
 
@@ -108,12 +116,12 @@ def _autocast(precision: str, device_type: str) -> contextlib.AbstractContextMan
 
 @dataclass(frozen=True)
 class Fit:
-    """What a run of training steps did.
+    """The result of a run of training steps.
 
     Attributes:
-        losses: (steps,) before each step, in the loss's dtype, on its device.
-        skipped: number of steps skipped for gradients that were not finite.
-        seconds: wall-clock time of all steps, the first and slowest included.
+        losses: (steps,), the loss before each step, in the dtype and on the device of the loss.
+        skipped: number of steps that were skipped because a gradient was not finite.
+        seconds: wall-clock time of all steps, including the first, which is the slowest.
 
     >>> Fit(torch.tensor([2.0, 1.0]), skipped=0, seconds=0.1).losses[-1].item()
     1.0
@@ -124,7 +132,7 @@ class Fit:
     seconds: float
 
 
-def fit(  # noqa: PLR0913 -- those of a step
+def fit(  # noqa: PLR0913 -- a step needs them
     model: Callable[..., Tensor],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
     batch: tuple[Tensor, ...],
@@ -135,24 +143,23 @@ def fit(  # noqa: PLR0913 -- those of a step
     scaler: GradScaler | None = None,
     progress: Callable[[int, Step], None] | None = None,
 ) -> Fit:
-    """Take steps on one batch.
+    """Take several steps on one batch.
 
     Args:
         model: maps the inputs of the batch to an output.
-        loss_fn: called as loss_fn(output, target).
-        batch: the inputs and, last, the target.
-        optimizer: of the model's parameters.
-        steps: how many, at least one.
+        loss_fn: called as loss_fn(output, target); returns a scalar.
+        batch: the inputs, then the target as the last element.
+        optimizer: holds the model's parameters.
+        steps: number of steps, at least one.
         precision: "fp32", "amp_fp16" or "amp_bf16".
-        scaler: made here where float16 needs one and none is given.
-        progress: called after every step with its number, from 1, and what it did.
+        scaler: as in `train_step`; None creates one for "amp_fp16".
+        progress: called after every step with its number, counted from 1, and its result.
 
     Raises:
-        ValueError: as `train_step`, or `steps` is not positive.
+        ValueError: `steps` is not positive, or `train_step` raises it.
 
-    >>> import torch
     >>> model = torch.nn.Linear(1, 1)
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> optimizer = SGD(model.parameters(), lr=0.1)
     >>> x = torch.linspace(-1, 1, 8).unsqueeze(1)
     >>> done = fit(model, torch.nn.functional.mse_loss, (x, 2 * x), optimizer, steps=50)
     >>> bool(done.losses[-1] < done.losses[0]), done.skipped
@@ -171,12 +178,12 @@ def fit(  # noqa: PLR0913 -- those of a step
         if progress is not None:
             progress(number, step)
     curve = torch.stack(losses)
-    curve.tolist()  # waits for the device, so that the seconds are those of the work
+    curve.tolist()  # waits for the device, so the seconds include all of its work
     return Fit(curve, skipped, time.perf_counter() - started)
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """Mean of (output − target)², in the target's dtype whatever that of the output.
+    """Compute the mean of (output − target)², in the dtype of the target.
 
     >>> squared_error(torch.ones(4, dtype=torch.bfloat16), torch.tensor([1.0, 1.0, 1.0, 3.0]))
     tensor(1.)
@@ -184,7 +191,7 @@ def squared_error(output: Tensor, target: Tensor) -> Tensor:
     return (output.to(target.dtype) - target).square().mean()
 
 
-def loss_curve(  # noqa: PLR0913 -- those of a step
+def loss_curve(  # noqa: PLR0913 -- a step needs them
     model: Callable[..., Tensor],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
     batch: tuple[Tensor, ...],
@@ -194,9 +201,9 @@ def loss_curve(  # noqa: PLR0913 -- those of a step
     steps: int,
     clip: float | None = None,
 ) -> Tensor:
-    """Loss before each of a few steps, (steps,), for a `Spec.fit`; arguments as those of `train_step`.
+    """Return the loss before each of a few steps, (steps,), for `Spec.fit`; arguments as in `train_step`.
 
-    The scaler starts at 2¹⁰: from its usual 2¹⁶ it would skip steps until it has found a scale that fits.
+    The scaler starts at 2¹⁰. From its default, 2¹⁶, it would skip steps until it has found a scale that fits.
 
     >>> model = torch.nn.Linear(1, 1)
     >>> optimizer = SGD(model.parameters(), lr=0.1)
@@ -215,7 +222,7 @@ def _clipped_steps(call: Callable[..., Tensor], model: torch.nn.Module, precisio
 
 
 def _plain_steps(model: torch.nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
-    """The same by hand: backward of both layers, clipping and momentum written out."""
+    """Compute the same losses with backward of both layers, clipping and momentum written out."""
     w1, b1, w2, b2 = (p.detach().clone() for p in model.parameters())
     speeds = [torch.zeros_like(p) for p in (w1, b1, w2, b2)]
     losses = []

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import torch
 from torch.overrides import TorchFunctionMode
 
-from conformance import cell, tf32
+from conformance.cell import observe, tf32
 
 NAME = "Stand-in GPU"
 MEMORY = {"requested_bytes.all.current": 0, "requested_bytes.all.peak": 0}
@@ -81,8 +81,8 @@ def fault(self, name, y, known, answer):
     return original_fault(SimpleNamespace(cell=SimpleNamespace(device="cpu")), name, y, known, answer)
 
 
-original_fault = cell.Run._fault
-cell.Run._fault = fault
+original_fault = observe.Run._fault
+observe.Run._fault = fault
 tf32._product_rounds = lambda _: torch.backends.cuda.matmul.allow_tf32
 tf32._convolution_rounds = lambda _: torch.backends.cudnn.allow_tf32
 torch.nn.Module.to = moved(torch.nn.Module.to)

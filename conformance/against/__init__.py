@@ -1,0 +1,1 @@
+"""`conformance bench --against REV`: what models cost now, beside another revision."""

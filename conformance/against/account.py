@@ -1,0 +1,42 @@
+"""What one revision costs: its cells judged, and the bytes and operations of those that pass. A worker runs this."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from conformance.errors import UsageError
+from conformance.figures import speed
+from conformance.figures.bench_jobs import footprint
+from conformance.records.revisions import PLAN_REVISION, Account, AccountTask, MeasuredCell, ShortVerdict
+from conformance.run import child, pool
+from conformance.run.executor import Executor
+from conformance.run.store import Contents
+
+PLAN_DEADLINE = 300.0
+
+
+def measure_revision(task: AccountTask) -> Account:
+    """Plan, judge and count.
+
+    Raises:
+        UsageError: what was asked for cannot be done.
+    """
+    ending = child.run(PLAN_REVISION, task.request, deadline=PLAN_DEADLINE, method="spawn")
+    if ending.result is None:
+        raise UsageError(ending.message if ending.kind == "refused" else f"the process that plans {ending.message}")
+    plan = ending.result.plan
+    if plan is None:
+        return Account(ending.result)
+    executor = Executor(plan, Path(task.folder))
+    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+        verdicts = {v.cell: v for v in threads.map(executor.verdict, plan.cells)}
+    cells = speed.measurable(Contents(plan, tuple(verdicts), verdicts))
+    footprints = dict(pool.carry_out({cell.id: partial(footprint, plan, cell) for cell in cells}))
+    return Account(
+        ending.result,
+        {name: ShortVerdict(verdict.status, verdict.text) for name, verdict in verdicts.items()},
+        {cell.id: MeasuredCell(footprints[cell.id], str(executor.reference(cell.model))) for cell in cells},
+    )

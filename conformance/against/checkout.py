@@ -1,0 +1,126 @@
+"""Checks sources out of another revision of their repository, into a folder of their own.
+
+The repository is only read. For models of the zoo the whole package `zoo` is taken. For a file its folder is taken, so
+that the modules it imports from there are of the same revision. `conformance` stays as it is, and for a file so does
+the zoo.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.errors import UsageError
+
+OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # these name another repository
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """The sources of one revision.
+
+    Attributes:
+        name: for tables.
+        sources: its models, as `conformance run` takes them.
+        path: folders that its workers import from before all others.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    path: tuple[Path, ...]
+
+
+def working_tree(sources: Sequence[str]) -> Checkout:
+    """The sources as they are on the disk.
+
+    Raises:
+        UsageError: a module instead of a file, or models of the zoo beside files.
+    """
+    files = [source for source in sources if source.endswith(".py")]
+    for source in sources:
+        if source not in files and ("." in source or ":" in source):
+            raise UsageError(f"--against: {source} is a module; name its file, or a model of the zoo")
+    if files and len(files) < len(sources):
+        raise UsageError(
+            f"--against: {files[0]} beside models of the zoo; compare files and the zoo one after the other"
+        )
+    return Checkout("now", tuple(str(Path(s).resolve()) if s in files else s for s in sources), _path())
+
+
+def at_revision(current: Checkout, revision: str, folder: Path) -> Checkout:
+    """The same sources at a revision.
+
+    Args:
+        current: as they are now.
+        revision: a commit, tag or branch, or anything else that git takes for one.
+        folder: to put them into.
+
+    Raises:
+        UsageError: no git repository, no such revision, or the revision does not have them.
+    """
+    if current.sources and current.sources[0].endswith(".py"):
+        taken = [_extract(Path(s), revision, folder / str(n)) for n, s in enumerate(current.sources)]
+        return Checkout(taken[0][0], tuple(str(place) for _, place in taken), current.path)
+    name, zoo = _extract(_folder_of("zoo"), revision, folder)
+    return Checkout(name, current.sources, (zoo.parent, *current.path))
+
+
+def _path() -> tuple[Path, ...]:
+    return tuple(dict.fromkeys(_folder_of(package).parent for package in ("zoo", "conformance")))
+
+
+def _folder_of(package: str) -> Path:
+    """The folder of a package, which is not imported."""
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).resolve().parent
+
+
+def _extract(path: Path, revision: str, folder: Path) -> tuple[str, Path]:
+    """Unpack a folder, or the folder of a file, as it was; returns the commit's short name and the path's new place."""
+    asked = f"--against {revision}"
+    if not path.exists():
+        raise UsageError(f"{asked}: no file {path}")
+    top = Path(_git(path.parent, "rev-parse", "--show-toplevel", otherwise=f"{asked}: {path} is in no git repository"))
+    unknown = f"{asked}: no such revision in {top}"
+    if revision.startswith("-"):
+        raise UsageError(unknown)
+    commit = _git(top, "rev-parse", "--verify", f"{revision}^{{commit}}", otherwise=unknown)
+    name = _git(top, "rev-parse", "--short", commit, otherwise=unknown)
+    inside = path.relative_to(top)
+    absent = f"{asked}: {inside} is not in {name} of {top}"
+    _git(top, "cat-file", "-e", f"{commit}:{inside.as_posix()}", otherwise=absent)
+    wanted = (inside if path.is_dir() else inside.parent).as_posix()
+    archive = _run(top, "archive", "--format=tar", commit, "--", wanted, otherwise=absent)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(folder, filter="data")
+    return name, folder / inside
+
+
+def _git(folder: Path, *arguments: str, otherwise: str) -> str:
+    return _run(folder, *arguments, otherwise=otherwise).decode().strip()
+
+
+def _run(folder: Path, *arguments: str, otherwise: str) -> bytes:
+    """What git prints.
+
+    Raises:
+        UsageError: it refuses; the message is `otherwise` and git's own last line.
+    """
+    environment = {key: value for key, value in os.environ.items() if key not in OF_A_HOOK}
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, check=False)  # noqa: S603
+    except FileNotFoundError:
+        raise UsageError(f"{otherwise} (there is no git)") from None
+    if done.returncode:
+        told = done.stderr.decode(errors="replace").strip().splitlines()
+        raise UsageError(f"{otherwise} ({told[-1]})" if told else otherwise)
+    return done.stdout

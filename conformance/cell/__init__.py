@@ -1,0 +1,1 @@
+"""One cell: its session, the callable of its mode, and what is observed."""

@@ -1,0 +1,88 @@
+"""Child process of a cell: it runs one cell and returns one observation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from conformance.axes import Prepared
+from conformance.cell import tf32
+from conformance.cell.session import CellSession, leave_room, open_task
+from conformance.errors import NotProvenError
+from conformance.oracle import evaluation
+from conformance.oracle.error_text import is_out_of_memory, one_line
+from conformance.oracle.evaluation import Evaluation, Question
+from conformance.oracle.reference_file import CaseReference
+from conformance.records.observation import Discrepancy, Observation
+from conformance.records.tasks import CellTask
+from conformance.run.child_side import ChildProcess
+
+
+def observe(task: CellTask, process: ChildProcess) -> Observation:
+    """Run one cell, beside other work on the machine."""
+    with process.shared():
+        try:
+            with process.phase("import"):
+                session = open_task(task, process)
+            seen = _observation(session)
+        except NotProvenError as problem:
+            seen = Observation("not proven", process.current, message=one_line(problem))
+        except Exception as problem:  # noqa: BLE001 -- the model and the mode may raise anything
+            ending = "out of memory" if is_out_of_memory(problem) else "raised"
+            seen = Observation(ending, process.current, type(problem).__name__, one_line(problem))
+    return replace(seen, seconds=process.seconds)
+
+
+def _observation(session: CellSession) -> Observation:
+    """What is seen in all cases of a cell."""
+    process = session.process
+    with process.phase("build"):
+        leave_room(session.cell.device)
+        eager = session.build()
+    with process.phase("prepare"):
+        made = session.prepare()
+    found: list[Discrepancy] = []
+    changed: dict[str, None] = {}
+    for case in session.spec.cases:
+        known = session.known(case)
+        question = session.question(case, eager)
+        with process.phase("call"):
+            measured, again = _two_calls(session, made, question, known)
+            baseline = None if session.is_eager else session.baseline(eager, question)
+        changed |= dict.fromkeys(measured.changed)
+        with process.phase("judge"):
+            found += session.compared(case, known, question, measured, again, baseline)
+    facts = session.facts | made.proof() | tf32.prove(session.precision, session.cell.device)
+    return Observation("finished", changed=tuple(changed), discrepancies=tuple(found), facts=facts)
+
+
+def _two_calls(
+    session: CellSession, made: Prepared, question: Question, known: CaseReference
+) -> tuple[Evaluation, Evaluation]:
+    """The measured call and an identical second one."""
+    owner = made.parameters_of
+    state = evaluation.state_of(owner)
+    calls = []
+    for _ in range(session.mode.warm_calls + 2):
+        evaluation.reset(owner, state)
+        calls.append(evaluation.evaluate(made.call, owner, question))
+    measured, again = calls[-2:]
+    if question.second:
+        evaluation.reset(owner, state)
+        session.process.enter("second order")
+        _add_second_order(session, measured, made, question, known)
+        session.process.enter("call")
+    evaluation.reset(owner, state)
+    return measured, again
+
+
+def _add_second_order(
+    session: CellSession, measured: Evaluation, made: Prepared, question: Question, known: CaseReference
+) -> None:
+    """Second derivatives must match. Outside eager, the mode may raise an error instead."""
+    wanted = [name for name, reference in known.tensors.items() if reference is not None]
+    try:
+        measured.tensors |= evaluation.differentiate_twice(made.call, made.parameters_of, question, wanted)
+    except RuntimeError as problem:
+        if session.is_eager or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
+            raise
+        measured.refused = session.facts["second order refused"] = one_line(problem)

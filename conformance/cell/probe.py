@@ -1,0 +1,32 @@
+"""Child process: runs one probe of a known torch fault."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import torch
+
+from conformance.oracle.error_text import one_line
+from conformance.records.probes import ProbeSighting, ProbeTask
+from conformance.run import environment
+from conformance.run.child_side import ChildProcess
+from zoo.probe import Unavailable
+
+
+def observe(task: ProbeTask, process: ChildProcess) -> ProbeSighting:
+    """Run a probe, with a compile cache of its own."""
+    environment.use_cache(task.cache)
+    warnings.simplefilter("ignore")  # deprecations are no faults
+    torch.set_num_threads(1)
+    probe = importlib.import_module(task.module).PROBE
+    process.enter("observe")
+    try:
+        seen = probe.observe(task.device)
+    except Unavailable as reason:
+        return ProbeSighting("unavailable", str(reason))
+    except Exception as problem:  # noqa: BLE001 -- a probe may raise anything
+        return ProbeSighting("raised", f"{type(problem).__name__}: {one_line(problem)}")
+    if not isinstance(seen, str):
+        return ProbeSighting("raised", f"TypeError: observe returned {seen!r}")
+    return ProbeSighting("saw", seen)

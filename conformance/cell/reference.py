@@ -1,0 +1,38 @@
+"""Child process: makes the reference of a model, before any of its cells runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from conformance.axes import PRECISIONS
+from conformance.errors import NoOracleError, RandomError, SelfCheckError
+from conformance.oracle import reference_file
+from conformance.oracle.error_text import is_out_of_memory, one_line
+from conformance.plan.find import spec_at
+from conformance.records.tasks import ReferenceResult, ReferenceTask
+from conformance.run.child_side import ChildProcess
+from zoo.case import SpecError
+
+
+def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:
+    """Write the reference of a model to a file."""
+    process.enter("reference")
+    with process.shared():
+        torch.set_num_threads(1)
+        try:
+            spec = spec_at(task.location, task.model)
+            twin = spec_at(task.location, spec.twin) if spec.twin else None
+            precisions = [PRECISIONS[name] for name in task.precisions]
+            reference_file.make(Path(task.path), spec, twin, task.seed, precisions)
+        except (SelfCheckError, SpecError) as problem:
+            return ReferenceResult("invalid", str(problem))
+        except RandomError as problem:
+            return ReferenceResult("random", str(problem))
+        except NoOracleError as problem:
+            return ReferenceResult("no oracle", str(problem))
+        except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
+            ending = "out of memory" if is_out_of_memory(problem) else "invalid"
+            return ReferenceResult(ending, f"{type(problem).__name__}: {one_line(problem)}")
+    return ReferenceResult("ok")

@@ -1,0 +1,211 @@
+"""The session of one cell: its spec, its model, the question that every case asks, and the comparison of results.
+
+Every child process that works on a cell opens it here.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+from packaging.version import Version
+from torch._functorch import config as functorch_config
+
+from conformance.axes import MODES, PRECISIONS, Mode, Precision, Prepared
+from conformance.cell import modes, tf32
+from conformance.gates.compare import compare, name_of
+from conformance.gates.criteria import criteria_for
+from conformance.oracle import evaluation, float64, inputs, reference_file
+from conformance.oracle.error_text import is_out_of_memory, one_line
+from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
+from conformance.oracle.reference_file import ANY_DRAW, CaseReference
+from conformance.plan.find import load_sources, spec_at
+from conformance.records.cell import Cell
+from conformance.records.observation import Discrepancy, Measure
+from conformance.records.plan import Expectation
+from conformance.records.tasks import CellTask
+from conformance.run.child_side import ChildProcess
+from zoo.case import Call, Case
+from zoo.spec import Spec
+
+FOR_TENSORS = 0.9  # of a GPU's memory; every process keeps kernels and handles there too
+
+
+def open_task(task: CellTask, process: ChildProcess) -> CellSession:
+    """Import the sources, find the spec, and open the cell.
+
+    Raises:
+        UsageError: a source or the spec's file does not import.
+    """
+    set_policy(PRECISIONS[task.cell.precision])
+    load_sources(task.sources)
+    spec = spec_at(task.location, task.cell.model)
+    known = reference_file.load(Path(task.reference)) if task.reference else {}
+    return CellSession(spec, task.cell, task.seed, process, known, task.expect)
+
+
+def set_policy(precision: Precision = PRECISIONS["fp32"]) -> None:
+    """Set every global switch that a verdict may depend on, rather than inherit it."""
+    warnings.simplefilter("ignore")  # models and compilers warn; the verdict is the report
+    torch.set_num_threads(1)
+    tf32.switch(precision)
+    sound = Version(torch.__version__).release >= (2, 13)  # pytorch#181564: its key forgot the autocast dtype
+    for switch in ("enable_autograd_cache", "autograd_cache_allow_custom_autograd_functions"):
+        if hasattr(functorch_config, switch):
+            setattr(functorch_config, switch, sound)
+
+
+def leave_room(device: str) -> None:
+    """Keep to this process's share of the GPU, so that a cell that wants all of it starves no other."""
+    if device == "cuda":
+        at_once = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        torch.cuda.set_per_process_memory_fraction(FOR_TENSORS / at_once)
+
+
+@dataclass
+class CellSession:
+    """One open cell.
+
+    Attributes:
+        spec, cell, seed: what runs.
+        process: told the phases.
+        references: by case name; none if the work needs no oracle.
+        expect: the declared divergences that concern the cell.
+        facts: proof of the mode, and what else is worth keeping.
+        dtypes: of the parameters and buffers of the callable, from `prepare`.
+    """
+
+    spec: Spec
+    cell: Cell
+    seed: int
+    process: ChildProcess = field(default_factory=ChildProcess)
+    references: dict[str, CaseReference] = field(default_factory=dict)
+    expect: tuple[Expectation, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
+
+    @property
+    def mode(self) -> Mode:
+        """The cell's mode."""
+        return MODES[self.cell.mode]
+
+    @property
+    def precision(self) -> Precision:
+        """The cell's precision."""
+        return PRECISIONS[self.cell.precision]
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the cell is the baseline of the other modes."""
+        return self.cell.mode == "eager"
+
+    def known(self, case: Case) -> CaseReference:
+        """The reference of a case; without an oracle, its first draw and nothing else."""
+        return self.references[case.name] if self.references else ANY_DRAW
+
+    def build(self, build: Callable[..., Any] | None = None) -> Any:
+        """The model on the cell's device, seeded, on weights that every precision represents."""
+        model = float64.prepared_model(self.spec, self.seed, build)
+        return model.to(self.cell.device) if isinstance(model, torch.nn.Module) else model
+
+    def prepare(self) -> Prepared:
+        """The callable of the cell's mode."""
+        made = modes.prepare(self.mode, self.spec, self.build)
+        self.dtypes = {name: t.dtype for name, t in evaluation.state_of(made.parameters_of).items()}
+        return made
+
+    def question(self, case: Case, model: Any) -> Question:
+        """What the cell is asked of one case, on its device and at its precision."""
+
+        def onto_device(call: Call) -> Call:
+            return inputs.place(call, convert=lambda t: t.to(self.cell.device))
+
+        known = self.known(case)
+        question = float64.question_of(self.spec, case, self.seed, known.picks, onto_device, model)
+        scale = known.scale if self.precision.autocast == "float16" else 1.0
+        return replace(question, precision=self.precision, device=self.cell.device, scale=scale)
+
+    def baseline(self, eager: Any, question: Question) -> Evaluation | None:
+        """Eager at the same precision; None if eager itself raises an error."""
+        try:
+            state = evaluation.state_of(eager)
+            found = evaluation.evaluate(eager, eager, question)
+            if question.second:
+                evaluation.reset(eager, state)
+                found.tensors |= evaluation.differentiate_twice(eager, eager, question)
+            evaluation.reset(eager, state)
+        except RuntimeError as problem:
+            if is_out_of_memory(problem):
+                raise
+            self.facts["no eager beside it"] = one_line(problem)
+            return None
+        return found
+
+    def compared(  # noqa: PLR0913 -- all that is known of a case
+        self,
+        case: Case,
+        known: CaseReference,
+        question: Question,
+        found: Evaluation,
+        again: Evaluation,
+        baseline: Evaluation | None,
+    ) -> Iterator[Discrepancy]:
+        """Every tensor of a case against the oracle's.
+
+        Args:
+            case: which.
+            known: its reference.
+            question: what was asked.
+            found: what the cell's callable returned.
+            again: what an identical second call returned.
+            baseline: eager at the same precision; None in eager cells, or if eager raised an error.
+        """
+        names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
+        for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
+            y, reference = found.tensors.get(name), known.tensors.get(name)
+            if reference is None:
+                if y is not None or name not in known.tensors:
+                    extra = Measure("structure", float("inf"), 0.0, "a tensor, where the oracle has none")
+                    yield Discrepancy(case.name, name, "absent", "", "", (extra,))
+                continue
+            beside = baseline.tensors.get(name) if baseline else None
+            criteria = criteria_for(
+                case.name,
+                name,
+                reference,
+                self.precision,
+                dtype=self._dtype(name, question, beside),
+                baseline=beside,
+                accurate=name in self.spec.float32_accurate,
+                bitwise=self.spec.deterministic and self.cell.device == "cpu",
+            )
+            yield compare(y, criteria, again.tensors.get(name), self._fault(name, y, known, found))
+
+    def _fault(self, name: str, y: torch.Tensor | None, known: CaseReference, found: Evaluation) -> str:
+        if y is not None and y.device.type != self.cell.device:
+            return f"on device {y.device.type}, asked for {self.cell.device}"
+        has, wanted = found.requires_grad.get(name), known.requires_grad.get(name)
+        if y is not None and has != wanted:
+            return f"requires_grad is {has}, the oracle's is {wanted}"
+        return ""
+
+    def _dtype(self, name: str, question: Question, baseline: torch.Tensor | None) -> str:
+        """The dtype that the contract asks of a tensor; "" if it asks for none and eager is the candidate."""
+        if not name.startswith("output"):
+            leaf = name.removeprefix(SECOND).removeprefix(FIRST).removeprefix("buffer").removesuffix(" after").strip()
+            owner = question.names.get(leaf)
+            dtype = owner.dtype if isinstance(owner, torch.Tensor) else self.dtypes.get(leaf)
+            return name_of(dtype) if dtype is not None else ""
+        word = self.spec.dtype_word(name, self.cell.device)
+        if word == "follows":
+            return self.precision.autocast or "float32"
+        if word == "input":
+            floating = [t.dtype for t in question.names.values() if inputs.is_rounded(t)]
+            return name_of(reduce(torch.promote_types, floating)) if floating else ""
+        return word or (name_of(baseline.dtype) if baseline is not None else "")

@@ -1,0 +1,141 @@
+"""`conformance probes`: runs the probes of known torch faults, and reports which of them this torch has.
+
+A fault that is declared and shows is EXPECTED. One that shows undeclared, or no longer shows, is red, and so is
+whatever is seen on a device for which nothing is declared. The probes are in the zoo, and child processes read and run
+them: this process never imports torch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.axes import DEVICES, choose
+from conformance.errors import UsageError, suggestion
+from conformance.exit_codes import ExitCode
+from conformance.records.probes import READ_PROBES, RUN_PROBE, ProbeInfo, ProbeSighting, ProbesRequest, ProbeTask
+from conformance.records.verdicts import STATUSES
+from conformance.run import child, environment
+from conformance.run.child import Ending
+from conformance.show.text import table, visible
+
+PACKAGE = "zoo.probes"
+READING_DEADLINE = 300.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a probe.
+
+    Attributes:
+        probe: its name.
+        status: a key of `STATUSES`: EXPECTED, PASS, STALE, FAIL, INCONCLUSIVE, ERROR, CRASH, TIMEOUT, UNSUPPORTED
+            or SKIPPED.
+        seen: the symptom, an error, how the process died, why it was skipped; "" if torch is correct.
+        link: to the issue, or the source if there is none.
+    """
+
+    probe: str
+    status: str
+    seen: str
+    link: str
+
+    @property
+    def red(self) -> bool:
+        """Whether the declaration and this torch disagree."""
+        return STATUSES[self.status].red
+
+
+def main(names: tuple[str, ...], *, device: str, timeout: float) -> ExitCode:
+    """Run the probes of those names, or all, and print a table; `RED` if any verdict is red.
+
+    Args:
+        names: of probes; empty for all.
+        device: one of `DEVICES`.
+        timeout: seconds that a probe may take.
+
+    Raises:
+        UsageError: no probe has that name, the device is unknown or absent, or the probes cannot be read.
+    """
+    findings = run(names, device, timeout)
+    rows = [[f"{STATUSES[f.status].glyph} {f.probe}", f.status, visible(f.seen), visible(f.link)] for f in findings]
+    print(table(rows, ["probe", "verdict", "seen", "issue"]))  # noqa: T201 -- this is the interface
+    return ExitCode.RED if any(finding.red for finding in findings) else ExitCode.OK
+
+
+def run(names: tuple[str, ...], device: str, timeout: float) -> list[Finding]:
+    """Run the probes of those names, or all, one after the other, each in a process and compile cache of its own.
+
+    Raises:
+        UsageError: no probe has that name, the device is unknown or absent, or the probes cannot be read.
+    """
+    choose("device", DEVICES, (device,))
+    with tempfile.TemporaryDirectory(prefix="conformance-probes-", ignore_cleanup_errors=True) as folder:
+        environment.prepare_children(Path(folder), compiles=True)
+        known = {probe.name: probe for probe in read(device)}
+        for name in names:
+            if name not in known:
+                raise UsageError(f"no probe named {name!r}{suggestion(name, known)}")
+        return [_finding(known[name], device, timeout) for name in names or known]
+
+
+def read(device: str) -> tuple[ProbeInfo, ...]:
+    """All probes, with what is declared for a device.
+
+    Raises:
+        UsageError: the device is absent, or the probes cannot be read.
+    """
+    try:
+        ending = child.run(READ_PROBES, ProbesRequest(PACKAGE, device), deadline=READING_DEADLINE)
+    except EOFError:  # it imports torch and the zoo before anything else, and prints why it could not
+        raise UsageError("the fork server does not start; the reason is printed above") from None
+    if ending.result is None:
+        raise UsageError(ending.message if ending.kind == "refused" else f"reading the probes: {ending.message}")
+    return ending.result.probes
+
+
+def _finding(probe: ProbeInfo, device: str, timeout: float) -> Finding:
+    if not probe.concerns:
+        alone = f"not run: it is about {' and '.join(probe.devices)} alone"
+        return Finding(probe.name, "SKIPPED", alone, probe.link)
+    with tempfile.TemporaryDirectory(prefix="conformance-probe-", ignore_cleanup_errors=True) as cache:
+        task = ProbeTask(f"{PACKAGE}.{probe.name}", device, cache)
+        return judge_probe(probe, device, child.run(RUN_PROBE, task, deadline=timeout))
+
+
+def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) -> Finding:
+    """Compare what a probe saw with what is declared for this torch on a device.
+
+    Args:
+        probe: with its declaration for that device.
+        device: where it ran.
+        ending: of the process that ran it.
+    """
+    result = ending.result
+    kind, seen = (result.kind, result.text) if result is not None else (ending.kind, ending.message)
+    status = _status(probe, kind, seen)
+    if STATUSES[status].red:
+        declared = f"declared for this torch: {probe.symptom if probe.declared else 'nothing'}"
+        if probe.declared is None:
+            declared = f"nothing is declared for {device}"
+        seen = f"{seen or 'not seen'}; {declared}"
+    return Finding(probe.name, status, seen, probe.link)
+
+
+def _status(probe: ProbeInfo, kind: str, seen: str) -> str:
+    shows = seen == probe.symptom and kind in ("saw", "crashed")
+    if probe.declared is None and (shows or kind == "saw"):
+        return "INCONCLUSIVE"
+    if shows:
+        return "EXPECTED" if probe.declared else "FAIL"
+    if kind == "saw" and not seen:
+        return "STALE" if probe.declared else "PASS"
+    return {
+        "saw": "FAIL",
+        "raised": "ERROR",
+        "refused": "ERROR",
+        "unavailable": "UNSUPPORTED",
+        "crashed": "CRASH",
+        "timed out": "TIMEOUT",
+    }[kind]

@@ -1,0 +1,95 @@
+"""Every error that a step of a run may raise, in one place.
+
+| step | error |
+|---|---|
+| read the command line, find sources, plan, open a run folder | `UsageError` |
+| read a stored record | `RecordError` |
+| run the oracle | `NoOracleError`, `RandomError`, `SelfCheckError`; a broken spec: `zoo.SpecError` |
+| make or call the callable of a mode | `NotProvenError`; otherwise whatever the mode or the model raises |
+| measure | `NotMeasuredError`, `TimedCallError` |
+| command another revision's process | `WorkerError` |
+
+A `UsageError` ends the command with exit code 4 and one line. No other error leaves its step: each becomes a verdict
+of its cell, or the reason why there is no figure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """The command cannot do what was asked. The message names the argument, what was asked and what was found."""
+
+
+class RecordError(ValueError):
+    """Stored data does not have the fields or types of its record. The message names record and field."""
+
+
+class NoOracleError(RuntimeError):
+    """The model runs in float32 but not in float64."""
+
+
+class RandomError(RuntimeError):
+    """Two identical runs of the oracle differ."""
+
+
+class SelfCheckError(RuntimeError):
+    """The oracle disagrees with the spec's reference, its twin or finite differences."""
+
+
+class NotProvenError(RuntimeError):
+    """A callable ran, but not in the mode, precision or device of its cell."""
+
+
+class NotMeasuredError(RuntimeError):
+    """There is no figure.
+
+    Attributes:
+        short: the reason in a few words, for a table.
+        detail: the rest of the reason, for a note; "" if `short` says it all.
+    """
+
+    def __init__(self, short: str, detail: str = "") -> None:
+        super().__init__(f"{short}: {detail}" if detail else short)
+        self.short = short
+        self.detail = detail
+
+
+class TimedCallError(NotMeasuredError):
+    """A timed call raised an exception.
+
+    Attributes:
+        call: name of the call.
+        problem: the exception.
+    """
+
+    def __init__(self, call: str, problem: Exception) -> None:
+        super().__init__(type(problem).__name__, str(problem))
+        self.call = call
+        self.problem = problem
+
+
+class WorkerError(RuntimeError):
+    """A worker process raised an exception, died, or sent no result before its deadline."""
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that resemble a name, at most three.
+
+    >>> near_names("compield", ("eager", "compiled"))
+    ['compiled']
+    """
+    return difflib.get_close_matches(name, list(known), n=3)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: the near names, or all known ones.
+
+    >>> suggestion("compield", ("eager", "compiled")), suggestion("x", ("eager", "compiled"))
+    ('; did you mean compiled?', '; known: eager, compiled')
+    """
+    names = list(known)
+    near = near_names(name, names)
+    return f"; did you mean {', '.join(near)}?" if near else f"; known: {', '.join(names)}"

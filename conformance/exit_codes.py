@@ -1,0 +1,16 @@
+"""The exit codes of the command. They are pytest's, because pytest runs the cells."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the exit code of a command means."""
+
+    OK = 0  # everything is as expected
+    RED = 1  # a cell is red or has no verdict; for `bench --against`, something is worse than before
+    INTERRUPTED = 2  # by the person
+    INTERNAL_ERROR = 3  # a fault of pytest, or of this project
+    USAGE = 4  # the command cannot do what was asked
+    NOTHING_SELECTED = 5  # `-k` selects no cell

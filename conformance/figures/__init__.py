@@ -1,0 +1,1 @@
+"""Numbers that follow from measurements: ratios, speeds, crossovers, shares of the roofline."""

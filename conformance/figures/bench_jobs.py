@@ -1,0 +1,83 @@
+"""The measurements that `conformance bench` takes of a judged run: every figure, compile cost, bytes and ceilings.
+
+Each is one job, stored under its name: `speed FIGURE GROUP #INDEX`, `compile CELL`, `footprint CELL`,
+`ceilings DEVICE`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from conformance.figures import speed
+from conformance.records.cell import Cell
+from conformance.records.measurements import Ceilings, CompileCost, CompileRun, Footprint, Reason, Result
+from conformance.records.plan import Plan
+from conformance.records.tasks import CEILINGS, COMPILE, FOOTPRINT, CeilingsTask, CompileTask
+from conformance.run import pool
+from conformance.run.executor import Executor, cell_task
+from conformance.run.store import Contents
+
+WARM_RUNS = 3
+
+
+def ceilings_job(device: str) -> str:
+    """The name of the job that measures a device's ceilings."""
+    return f"ceilings {device}"
+
+
+def footprint_job(cell: Cell) -> str:
+    """The name of the job that counts what a cell costs."""
+    return f"footprint {cell.id}"
+
+
+def compile_job(cell: Cell) -> str:
+    """The name of the job that measures what a cell costs before its first result."""
+    return f"compile {cell.id}"
+
+
+def bench_jobs(contents: Contents, executor: Executor) -> dict[str, Callable[[], Result]]:
+    """All jobs of a bench by name."""
+    plan = contents.plan
+    cells = speed.measurable(contents)
+    found: dict[str, Callable[[], Result]] = {}
+    for device in dict.fromkeys(cell.device for cell in cells):
+        precisions = tuple(dict.fromkeys(c.precision for c in cells if c.device == device))
+        found[ceilings_job(device)] = partial(_ceilings, plan, device, precisions)
+    for group in speed.timing_groups(plan, contents.verdicts):
+        for figure in plan.figures[group.cells[0].cell.model] if group.cells else ():
+            found |= speed.timing_jobs(plan, group, executor, figure, keep_samples=True)
+    for cell in cells:
+        found[footprint_job(cell)] = partial(footprint, plan, cell)
+        if plan.figures[cell.model] != ("fit",):
+            found[compile_job(cell)] = partial(_compile_cost, plan, cell)
+    return found
+
+
+def footprint(plan: Plan, cell: Cell) -> Footprint | Reason:
+    """What a cell costs without a clock, or why it could not be counted."""
+    return pool.result(FOOTPRINT, cell_task(plan, cell), plan.deadline)
+
+
+def _ceilings(plan: Plan, device: str, precisions: tuple[str, ...]) -> Ceilings | Reason:
+    return pool.result(CEILINGS, CeilingsTask(device, precisions), plan.deadline)
+
+
+def _compile_cost(plan: Plan, cell: Cell) -> CompileCost:
+    """Once with an empty cache, then with what that left in it; once only if the mode does not compile."""
+    with tempfile.TemporaryDirectory(prefix="conformance-cold-") as cache:
+        task = CompileTask(cell_task(plan, cell), cache)
+        wanted = ["miss", *(["hit"] * WARM_RUNS if cell.mode in plan.compiling_modes else [])]
+        cold, *warm = (_compile_run(plan, task, state) for state in wanted)
+    return CompileCost(cold, tuple(warm))
+
+
+def _compile_run(plan: Plan, task: CompileTask, wanted: str) -> CompileRun:
+    run = pool.result(COMPILE, task, plan.deadline)
+    if isinstance(run, Reason):
+        return CompileRun(reason=run)
+    if run.cache not in ("", wanted):
+        return replace(run, reason=Reason(f"cache {run.cache}", f"it should have been a {wanted}"))
+    return run

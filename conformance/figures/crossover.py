@@ -1,0 +1,126 @@
+"""The sizes at which a variant pays: the verdicts at several sizes of a model, in one line of English.
+
+This is pure: verdicts in, words out. The line is about the tried sizes only, and names each without a clear verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from conformance.records.measurements import FASTER, NOISY, SAME, Ratio, Reason
+
+NOT_MEASURED = Reason("not measured")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size of a model and how much faster the variant is there.
+
+    Attributes:
+        size: of the model, positive.
+        ratio: None where it could not be measured.
+        reason: why it could not.
+
+    Raises:
+        ValueError: the size is not positive.
+
+    >>> Point(64, Ratio(2.0, 1.9, 2.1, pairs=20)).verdict
+    'faster'
+    >>> Point(4096, None, Reason("out of memory", "24 GiB")).verdict
+    'out of memory'
+    """
+
+    size: int
+    ratio: Ratio | None
+    reason: Reason = NOT_MEASURED
+
+    def __post_init__(self) -> None:
+        if self.size <= 0:
+            raise ValueError(f"Point: size must be positive, got {self.size}")
+
+    @property
+    def verdict(self) -> str:
+        """The ratio's; without one, the reason in short."""
+        return self.ratio.verdict if self.ratio else self.reason.short
+
+    @property
+    def clear(self) -> bool:
+        """Whether it says faster, slower or the same."""
+        return self.ratio is not None and self.ratio.verdict != NOISY
+
+
+def crossover(points: Iterable[Point], size_name: str) -> str:
+    """Where a variant pays, which is where it is faster; the same is no gain.
+
+    Args:
+        points: in any order, one for each size.
+        size_name: what the size is called, such as "width".
+
+    Raises:
+        ValueError: two points have one size.
+
+    >>> fast, slow = Ratio(2.0, 1.9, 2.1, pairs=20), Ratio(0.5, 0.4, 0.6, pairs=20)
+    >>> crossover([Point(16, slow), Point(64, None, Reason("out of time")), Point(256, fast)], "width")
+    'pays from width 256 on (64: out of time)'
+    """
+    tried = sorted(points, key=lambda p: p.size)
+    for before, point in pairwise(tried):
+        if before.size == point.size:
+            raise ValueError(f"crossover: points must differ in size, got two of {size_name} {point.size}")
+    if not tried:
+        return "nothing measured: no sizes tried"
+    if not any(p.clear for p in tried):
+        answer = "no clear answer" if any(p.ratio for p in tried) else "nothing measured"
+    else:
+        answer = _answer(tried, size_name)
+    return answer + _exceptions(tried)
+
+
+def _answer(tried: Sequence[Point], size_name: str) -> str:
+    """From the clear verdicts, of which there is one at least."""
+    clear = [p for p in tried if p.clear]
+    runs = [(verdict, list(run)) for verdict, run in groupby(clear, key=lambda p: p.verdict)]
+    gains = [run for verdict, run in runs if verdict == FASTER]
+    if len(tried) == 1:
+        return f"{'pays' if gains else 'does not pay'} at {size_name} {tried[0].size}, the only size tried"
+    if not gains:
+        return f"never pays up to {size_name} {clear[-1].size}"
+    if len(gains) > 1:
+        return "no clear answer: " + ", ".join(f"{_named(verdict)} at {_span(run)}" for verdict, run in runs)
+    return _one_range(gains[0], tried, size_name)
+
+
+def _one_range(gain: Sequence[Point], tried: Sequence[Point], size_name: str) -> str:
+    """The sizes that pay follow one another; how far they reach is said only as far as it was seen."""
+    first, last = gain[0].size, gain[-1].size
+    if len(gain) == len(tried):
+        return f"pays at every size tried ({_span(gain)})"
+    if (first, last) == (tried[0].size, tried[-1].size):
+        return f"pays from {size_name} {first} to {last}"
+    if last == tried[-1].size:
+        return f"pays from {size_name} {first} on"
+    if first == tried[0].size:
+        return f"pays up to {size_name} {last}"
+    if first == last:
+        return f"pays {'only ' if all(p.clear for p in tried) else ''}at {size_name} {first}"
+    return f"pays between {size_name} {first} and {last}"
+
+
+def _exceptions(tried: Sequence[Point]) -> str:
+    """The sizes with no clear verdict, by what stands in its place."""
+    sizes: dict[str, list[str]] = {}
+    for point in tried:
+        if not point.clear:
+            sizes.setdefault(point.verdict, []).append(str(point.size))
+    named = "; ".join(f"{', '.join(these)}: {why}" for why, these in sizes.items())
+    return f" ({named})" if named else ""
+
+
+def _span(run: Sequence[Point]) -> str:
+    return str(run[0].size) if len(run) == 1 else f"{run[0].size} to {run[-1].size}"
+
+
+def _named(verdict: str) -> str:
+    return "the same" if verdict == SAME else verdict

@@ -1,0 +1,56 @@
+"""What was sampled of several calls, one sample of each in every round, and the ratios that follow."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+
+from conformance.errors import NotMeasuredError
+from conformance.figures.ratio import FEWEST_PAIRS, ratio_of
+from conformance.records.measurements import Ratio, Sample
+
+NARROW = 0.01  # half-width of an interval that ends the sampling
+CLEAN_ENOUGH = 0.2  # of the pairs must be undisturbed
+
+
+@dataclass
+class Rounds:
+    """What was sampled: by the name of the call, one sample in every round."""
+
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+
+    def add(self, taken: dict[str, Sample]) -> None:
+        """Add one round: a sample by the name of each call."""
+        for name, sample in taken.items():
+            self.samples.setdefault(name, []).append(sample)
+
+    @property
+    def count(self) -> int:
+        """How many rounds there are."""
+        return min((len(s) for s in self.samples.values()), default=0)
+
+    def ratio(self, baseline: str, variant: str) -> Ratio:
+        """How many times faster than the baseline the variant is.
+
+        Raises:
+            NotMeasuredError: too few rounds, or too many of them disturbed.
+        """
+        pairs = list(zip(self.samples[baseline], self.samples[variant], strict=True))
+        clean = [(a, b) for a, b in pairs if a.clean and b.clean]
+        share = len(clean) / len(pairs)
+        if len(clean) < max(FEWEST_PAIRS, CLEAN_ENOUGH * len(pairs)):
+            seen = f"the processor was undisturbed in {len(clean)} of {len(pairs)} pairs"
+            raise NotMeasuredError("too noisy", seen)
+        return ratio_of([math.log(a.ns / b.ns) for a, b in clean], clean=share)
+
+    def seconds(self, name: str) -> float:
+        """Median time of one call."""
+        return statistics.median(s.ns for s in self.samples[name]) / 1e9
+
+    def is_narrow(self, baseline: str) -> bool:
+        """Whether every ratio to the baseline is known well enough."""
+        try:
+            return all(self.ratio(baseline, name).half_width < NARROW for name in self.samples if name != baseline)
+        except NotMeasuredError:
+            return False

@@ -1,0 +1,213 @@
+"""The speeds of a judged run: which cells to time side by side, each group in two processes, and the result.
+
+A speed is measured only of a cell that passes, beside eager fp32 with the same weights and inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from conformance.figures import ratio
+from conformance.records.cell import Cell
+from conformance.records.measurements import CellTiming, Ratio, Reason, Result, Timing
+from conformance.records.observation import Observation
+from conformance.records.plan import Plan, PlannedCell
+from conformance.records.tasks import TIMING, TimingTask
+from conformance.records.verdicts import STATUSES, Verdict
+from conformance.run import pool
+from conformance.run.executor import Executor, cell_task
+from conformance.run.store import Contents
+
+DEFAULT = "default"  # in place of a figure's name: the one that a model is timed by if nobody asks for another
+PROCESSES = 2  # each process has a bias of its own, from the addresses of its weights
+BUDGET, DEFAULT_BUDGET = 0.5, 0.12  # seconds that the calls of one cell may take in one process
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What is known of one cell's speed.
+
+    Attributes:
+        cell: its id.
+        figure: what was timed; a key of `FIGURES`.
+        seconds: median time of one call; None if there is no figure.
+        ratios: how many times faster than each baseline, by its cell's id.
+        warm_calls: calls until the time was steady, the most of any process.
+        reason: why there is no figure.
+    """
+
+    cell: str
+    figure: str = ""
+    seconds: float | None = None
+    ratios: Mapping[str, Ratio] = field(default_factory=dict)
+    warm_calls: int = 0
+    reason: Reason | None = None
+
+    @property
+    def lacks_verdict(self) -> bool:
+        """Whether there is no figure because of the cell's verdict, which its table shows already."""
+        return self.reason is not None and self.reason.short in STATUSES
+
+
+@dataclass(frozen=True)
+class TimingGroup:
+    """Cells that are timed together.
+
+    Attributes:
+        name: model, precision and device.
+        cells: the baseline first; none if there is nothing to time.
+        refused: the cells that cannot be timed, with the reason.
+    """
+
+    name: str
+    cells: tuple[PlannedCell, ...]
+    refused: tuple[Speed, ...] = ()
+
+    @property
+    def timed(self) -> list[str]:
+        """The cells whose speed it finds; a baseline of another precision has a group of its own."""
+        return [p.id for p in self.cells if p.cell.precision == self.cells[-1].cell.precision]
+
+    def jobs(self, figure: str) -> list[str]:
+        """The names under which its results are stored."""
+        return [f"speed {figure} {self.name} #{index}" for index in range(PROCESSES)] if self.cells else []
+
+
+def timing_groups(plan: Plan, verdicts: Mapping[str, Verdict]) -> list[TimingGroup]:
+    """One group for each model, precision and device: all cells that pass, beside eager fp32."""
+    cells = {p.id: p for p in plan.cells if p.id in verdicts and not p.skip}
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for name, planned in cells.items():
+        cell = planned.cell
+        groups.setdefault((cell.model, cell.precision, cell.device), []).append(name)
+    return [_group(Cell(m, "eager", "fp32", d), p, names, cells, verdicts) for (m, p, d), names in groups.items()]
+
+
+def _group(
+    base: Cell, precision: str, names: list[str], cells: Mapping[str, PlannedCell], verdicts: Mapping[str, Verdict]
+) -> TimingGroup:
+    missing = why_not(base.id, cells.get(base.id), verdicts)
+    members, refused = [] if missing else [cells[base.id]], []
+    for name in names:
+        reason = why_not(name, cells[name], verdicts)
+        if missing and not reason:
+            reason = Reason("no baseline", f"{base.id} is {missing.short}")
+        if reason:
+            refused.append(Speed(name, reason=reason))
+        elif name != base.id:
+            members.append(cells[name])
+    worth_it = members and (precision == "fp32" or len(members) > 1)
+    return TimingGroup(f"{base.model}[{precision}-{base.device}]", tuple(members if worth_it else ()), tuple(refused))
+
+
+def default_figure(figures: Sequence[str]) -> str:
+    """The figure that a model is timed by if nobody asks for another."""
+    return "gradient" if "gradient" in figures else figures[0]
+
+
+def measurable(contents: Contents) -> list[Cell]:
+    """The cells of which a figure may be taken."""
+    planned = [p for p in contents.plan.cells if not p.skip and p.id in contents.verdicts]
+    return [p.cell for p in planned if not why_not(p.id, p, contents.verdicts)]
+
+
+def why_not(name: str, planned: PlannedCell | None, verdicts: Mapping[str, Verdict]) -> Reason | None:
+    """Why a cell is not measured; None if it passes."""
+    if planned is None:
+        return Reason("not judged")
+    verdict = verdicts[name]
+    only_dtypes = all(e.outcome == "dtype" for e in planned.expect)
+    if verdict.status == "PASS" or (verdict.status == "EXPECTED" and only_dtypes):
+        return None
+    return Reason(verdict.status, "only a cell that passes has a speed")
+
+
+def timing_jobs(
+    plan: Plan, group: TimingGroup, executor: Executor, figure: str, *, keep_samples: bool = False
+) -> dict[str, Callable[[], Result]]:
+    """The jobs of one group, by name."""
+    return {
+        name: partial(time_once, plan, group.cells, executor, figure, process_index=i, keep_samples=keep_samples)
+        for i, name in enumerate(group.jobs(figure))
+    }
+
+
+def time_once(  # noqa: PLR0913 -- all that a process is told
+    plan: Plan,
+    cells: Sequence[PlannedCell],
+    executor: Executor,
+    figure: str,
+    *,
+    process_index: int,
+    keep_samples: bool = False,
+) -> Timing | Reason:
+    """Time cells side by side in one process.
+
+    Args:
+        plan: whose cells.
+        cells: which, the baseline first.
+        executor: makes the references.
+        figure: a key of `FIGURES`, or `DEFAULT`.
+        process_index: which of several processes this is.
+        keep_samples: return every sample.
+    """
+    tasks = []
+    for planned in cells:
+        reference = executor.reference(planned.cell.model)
+        if isinstance(reference, Observation):
+            return Reason("no reference", reference.message)
+        tasks.append(cell_task(plan, planned.cell, reference, planned.expect))
+    taken = default_figure(plan.figures[cells[0].cell.model]) if figure == DEFAULT else figure
+    budget = DEFAULT_BUDGET if figure == DEFAULT else BUDGET
+    return pool.result(TIMING, TimingTask(tuple(tasks), taken, process_index, budget, keep_samples), plan.deadline)
+
+
+def speeds(contents: Contents, figure: str = DEFAULT) -> dict[str, Speed]:
+    """The speed of each cell whose group is measured completely, by cell id."""
+    found: dict[str, Speed] = {}
+    for group in timing_groups(contents.plan, contents.verdicts):
+        results = _results(contents, group, figure)
+        if len(results) == len(group.jobs(figure)):
+            found |= {speed.cell: speed for speed in group.refused}
+            found |= {name: pooled(name, results) for name in group.timed} if results else {}
+    return found
+
+
+def _results(contents: Contents, group: TimingGroup, figure: str) -> list[Timing | Reason]:
+    done = [contents.result(Timing, name) for name in group.jobs(figure)]
+    return [result for result in done if result is not None]
+
+
+def pooled(name: str, results: Sequence[Timing | Reason]) -> Speed:
+    """One cell's speed from the results of all processes. If one could not measure it, there is no figure."""
+    figure = next((result.figure for result in results if isinstance(result, Timing)), "")
+    seen = [r.cells[name] if isinstance(r, Timing) else CellTiming(reason=r) for r in results]
+    reason = next((timing.reason for timing in seen if timing.reason), None)
+    if reason:
+        return Speed(name, figure, reason=reason)
+    return Speed(
+        name,
+        figure,
+        seconds=min(timing.seconds or 0.0 for timing in seen),
+        ratios={base: ratio.pooled([timing.ratios[base] for timing in seen]) for base in seen[0].ratios},
+        warm_calls=max(timing.warm_calls for timing in seen),
+    )
+
+
+def default_jobs(contents: Contents, executor: Executor) -> dict[str, Callable[[], Result]]:
+    """The jobs that the speeds of the matrix need, by name."""
+    found: dict[str, Callable[[], Result]] = {}
+    for group in timing_groups(contents.plan, contents.verdicts):
+        found |= timing_jobs(contents.plan, group, executor, DEFAULT)
+    return found
+
+
+def completed(contents: Contents, job: str) -> list[Speed]:
+    """The speeds of the group that a job belongs to, if the job was its last."""
+    for group in timing_groups(contents.plan, contents.verdicts):
+        if job in group.jobs(DEFAULT):
+            results = _results(contents, group, DEFAULT)
+            return [pooled(name, results) for name in group.timed] if len(results) == PROCESSES else []
+    return []

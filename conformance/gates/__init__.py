@@ -1,0 +1,1 @@
+"""One tensor against the oracle's: distances, budgets, gates and canaries."""

@@ -1,0 +1,144 @@
+"""Compares one tensor of a candidate with the oracle's: the measure of every gate, and which canaries they reject."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from conformance.axes import PRECISIONS
+from conformance.gates.budget import DROPPED_SHARE
+from conformance.gates.budget import measures as value_measures
+from conformance.gates.criteria import TensorCriteria
+from conformance.gates.distance import dropped_bits_share, flat_reals, same_bytes
+from conformance.gates.power import Power, power_of
+from conformance.records.observation import Discrepancy, Measure
+from conformance.verdict import failed_gate
+
+ABSENT = "None"
+
+
+def compare(y: torch.Tensor | None, criteria: TensorCriteria, again: torch.Tensor | None, fault: str) -> Discrepancy:
+    """Measure a candidate by every gate, try the canaries, and compare it with a second call.
+
+    Args:
+        y: the candidate's tensor; None if the model returned none.
+        criteria: what it is held to.
+        again: the same tensor of an identical second call.
+        fault: what is wrong with it apart from its values, "" for nothing.
+    """
+    if y is None or fault:
+        missing = Measure("structure", math.inf, 0.0, fault or "None, where the oracle has a tensor")
+        dtype = ABSENT if y is None else name_of(y.dtype)
+        return Discrepancy(criteria.case, criteria.tensor, "absent", dtype, criteria.dtype, (missing,))
+    measures = measures_of(y, criteria)
+    if again is not None and measures[0].met:
+        measures = (*measures, _stability(y, again, criteria))
+    power = power_of(y, criteria, lambda z, held: accepts(z, held, name_of(y.dtype))) if measures[0].met else Power()
+    closer = None
+    if criteria.baseline is not None and criteria.kind in ("rounded", "float32") and measures[0].met:
+        oracle = criteria.reference.oracle
+        closer = oracle.distance(y).absolute < oracle.distance(criteria.baseline).absolute
+    return Discrepancy(
+        criteria.case,
+        criteria.tensor,
+        criteria.kind,
+        name_of(y.dtype),
+        criteria.dtype,
+        measures,
+        **vars(power),
+        closer=closer,
+    )
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The name of a dtype without "torch."."""
+    return str(dtype).removeprefix("torch.")
+
+
+def measures_of(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]:
+    """The measure of every gate, the structure first; a wrong shape leaves no others."""
+    oracle = criteria.reference.oracle
+    if tuple(y.shape) != oracle.shape:
+        return (Measure("structure", math.inf, 0.0, f"shape {tuple(y.shape)}, the oracle's is {oracle.shape}"),)
+    structure = Measure("structure", 0.0, 0.0)
+    if criteria.kind == "empty":
+        return (structure,)
+    if criteria.kind == "exact":
+        return (structure, _exact(y, criteria))
+    values = value_measures(oracle.distance(y), oracle, criteria.budget)
+    return (structure, _classes(y, criteria), *values, *_precision(y, criteria))
+
+
+def accepts(y: torch.Tensor, criteria: TensorCriteria, dtype: str) -> bool:
+    """Whether every gate accepts a tensor that should have a dtype of that name."""
+    found, kind = name_of(y.dtype), criteria.kind
+    seen = Discrepancy(criteria.case, criteria.tensor, kind, found, dtype, measures_of(y, criteria))
+    return failed_gate(seen) is None
+
+
+def _exact(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
+    """Equal everywhere; for integers, wherever no perturbed run changes the oracle's value."""
+    oracle = criteria.reference.oracle
+    y = y.detach().cpu()
+    wanted = oracle.raw.to(y.dtype)
+    differs = (y != wanted) & ~(y.isnan() & wanted.isnan())
+    settled = criteria.reference.settled.get(criteria.cell_precision.name)
+    if settled is not None:
+        differs &= settled
+    count = int(differs.sum())
+    if not count:
+        return Measure("exact", 0.0, 0.0)
+    first = oracle.index(int(differs.flatten().to(torch.uint8).argmax()))
+    return Measure("exact", count, 0.0, f"{count} of {differs.numel()} elements differ, the first at {first}")
+
+
+def _classes(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
+    """Finite, +inf, −inf or NaN like the oracle; inf is fine if the oracle is at the dtype's edge."""
+    oracle = criteria.reference.oracle
+    reals, wanted = flat_reals(y), oracle.reals
+    if oracle.all_finite and bool(reals.isfinite().all()):
+        return Measure("class", 0.0, 0.0)
+    same = (reals.isfinite() & wanted.isfinite()) | (reals.isnan() & wanted.isnan()) | (reals == wanted)
+    if y.dtype.is_floating_point or y.dtype.is_complex:
+        edge = (1.0 - 8.0 * criteria.precision.unit) * torch.finfo(y.dtype).max
+        beyond = (wanted.abs() >= edge) & ~wanted.isnan()
+        same |= beyond & (reals.sign() == wanted.sign()) & ~reals.isnan()
+    count = int((~same).sum())
+    if not count:
+        return Measure("class", 0.0, 0.0)
+    at = int((~same).flatten().to(torch.uint8).argmax())
+    got, want = float(reals.flatten()[at]), float(wanted.flatten()[at])
+    return Measure("class", math.inf, 0.0, f"element {oracle.index(at)} is {got:.4g}, the oracle's {want:.4g}")
+
+
+def _precision(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]:
+    """Whether a float32 tensor has bits cleared as only a round trip through fewer bits clears them."""
+    if y.dtype not in (torch.float32, torch.complex64) or criteria.kind == "null":
+        return ()
+    tests = {p.autocast: p.dropped_bits for p in PRECISIONS.values() if p.dropped_bits}
+    least = 2  # elements: by chance 13 bits are zero in one of 8192
+    if criteria.kind != "float32" and criteria.cell_precision.autocast == "float16":
+        del tests["float16"]
+        least = 7  # one in 8 of float16's own roundings also has the three more bits zero that bfloat16 drops
+    elif criteria.kind != "float32" and criteria.cell_precision.autocast:
+        return ()
+    found = []
+    for name, bits in tests.items():
+        share = dropped_bits_share(y, criteria.reference.oracle, bits, least)
+        share = 0.0 if math.isnan(share) else share
+        detail = f"{share:.0%} of its elements went through {name}"
+        found.append(Measure("precision", share, math.nextafter(DROPPED_SHARE, 0), detail))
+    return (max(found, key=lambda m: m.value),)
+
+
+def _stability(y: torch.Tensor, again: torch.Tensor, criteria: TensorCriteria) -> Measure:
+    if y.shape != again.shape or y.dtype != again.dtype:
+        return Measure("stable", math.inf, 0.0, f"{name_of(again.dtype)} of shape {tuple(again.shape)}")
+    if same_bytes(y, again):
+        return Measure("stable", 0.0, 0.0)
+    one, other = flat_reals(y), flat_reals(again)
+    alike = (one == other) | (one.isnan() & other.isnan())
+    gap = float((one - other).where(~alike, 0.0).norm())
+    budget = 0.0 if criteria.bitwise else criteria.budget.norm
+    return Measure("stable", math.inf if math.isnan(gap) else gap, budget)

@@ -1,0 +1,86 @@
+"""What the canaries show of the gates: a gate that accepts a wrong tensor has no power."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from conformance.gates.canaries import SMALLEST, global_canaries, local_canaries
+from conformance.gates.criteria import TensorCriteria
+from conformance.gates.distance import OracleTensor, flat_reals
+
+Accepts = Callable[[torch.Tensor, TensorCriteria], bool]
+
+
+@dataclass(frozen=True)
+class Power:
+    """What the canaries showed of the gates.
+
+    Attributes:
+        accepted: canaries that the gates accept and should reject.
+        weak: local canaries that a gate accepts because of the numbers, not because it is weak; see `_is_weak`.
+        unresolved: this low precision cannot tell the tensor from a wrong one; float32's budgets can.
+    """
+
+    accepted: tuple[str, ...] = ()
+    weak: tuple[str, ...] = ()
+    unresolved: bool = False
+
+
+def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Accepts) -> Power:
+    """Try all canaries.
+
+    Args:
+        y: the candidate, whose dtype the canaries take.
+        criteria: what it is held to.
+        every_gate_accepts: whether all gates accept a canary under some criteria.
+    """
+    if criteria.kind == "empty":
+        return Power()
+
+    def passes(canary: torch.Tensor, held: TensorCriteria) -> bool:
+        return not _norm_rejects(canary, held) and every_gate_accepts(canary, held)
+
+    reference = criteria.reference
+    truth = _as_returned(reference.oracle, y)
+    whole = dict(global_canaries(truth, reference, fine=criteria.is_fine))
+    accepted = [name for name, z in whole.items() if passes(z, criteria)]
+    local = {n: z for n, z in local_canaries(truth, reference, criteria.budget) if passes(z, criteria)}
+    weak = [name for name, z in local.items() if _is_weak(name, z, criteria, passes)]
+    accepted += [name for name in local if name not in weak]
+    if accepted and criteria.kind == "rounded" and not criteria.is_fine:
+        finely = criteria.at_float32()
+        whole |= dict(global_canaries(truth, reference, fine=True))
+        if not any(passes(z, finely) for z in whole.values()):
+            return Power(weak=tuple(weak), unresolved=True)
+    return Power(tuple(accepted), tuple(weak))
+
+
+def _is_weak(name: str, canary: torch.Tensor, criteria: TensorCriteria, passes: Accepts) -> bool:
+    """Whether an accepted local canary tells of the numbers and not of the gates.
+
+    It damages a part below a low precision's noise that float32's budgets do see. Or, behind a kink, it damages the
+    smallest slice, which one flipped unit may make or unmake in any precision.
+    """
+    if criteria.kind == "exact":
+        return False
+    if criteria.reference.kinked and name.startswith(SMALLEST):
+        return True
+    return not criteria.is_fine and not passes(canary, criteria.at_float32())
+
+
+def _as_returned(oracle: OracleTensor, y: torch.Tensor) -> torch.Tensor:
+    """The oracle's tensor in the dtype of the candidate."""
+    if y.is_complex():
+        return torch.view_as_complex(oracle.reals.contiguous()).to(y.dtype)
+    return oracle.reals.to(y.dtype)
+
+
+def _norm_rejects(canary: torch.Tensor, criteria: TensorCriteria) -> bool:
+    """Whether the norm gate alone rejects a canary, without the cost of the others."""
+    oracle = criteria.reference.oracle
+    if criteria.kind == "exact" or not oracle.all_finite or tuple(canary.shape) != oracle.shape:
+        return False
+    return float((flat_reals(canary) - oracle.values).norm()) > criteria.budget.norm

@@ -1,0 +1,75 @@
+"""Child process: plans what a revision has of the sources that are compared."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch.utils import _pytree as pytree
+
+import zoo
+from conformance.errors import UsageError
+from conformance.gates.compare import name_of
+from conformance.measure import footprint, timed_cell  # noqa: F401 -- they import all that conformance needs of the zoo
+from conformance.oracle import inputs
+from conformance.plan import matrix
+from conformance.plan.find import spec_at
+from conformance.records.plan import SpecLocation
+from conformance.records.revisions import RevisionPlan
+from conformance.records.tasks import PlanRequest
+from conformance.run.child_side import ChildProcess
+from zoo import catalog
+
+
+def make(task: PlanRequest, process: ChildProcess) -> RevisionPlan:
+    """The plan for those of the sources that this revision has.
+
+    Raises:
+        UsageError: the revision's zoo is too old, or what was asked for cannot be done.
+    """
+    if lacking := _lacking():
+        raise UsageError(f"its zoo has no {lacking[0]}, which this conformance needs; it lacks {len(lacking)} files")
+    unknown = {source: text for source in task.sources if (text := _why_unknown(source))}
+    known = tuple(source for source in task.sources if source not in unknown)
+    if unknown and not known:
+        return RevisionPlan(None, unknown)
+    made = matrix.make(replace(task, sources=known), process)
+    first = {name: _first_case(name, location, task.seed) for name, location in made.models.items()}
+    return RevisionPlan(made, unknown, first)
+
+
+def _lacking() -> list[str]:
+    """What conformance needs of the zoo and found elsewhere: an editable install provides what a folder lacks."""
+    own = Path(zoo.__path__[0])
+    return sorted(
+        name
+        for name, module in sys.modules.items()
+        if name.startswith("zoo.") and not Path(module.__file__ or "").is_relative_to(own)
+    )
+
+
+def _why_unknown(source: str) -> str:
+    """Why a source is no model of this revision; "" if it is one, and for files and folders of the zoo."""
+    if source.endswith(".py") or f"zoo.{source}" in catalog.FOLDERS:
+        return ""
+    try:
+        catalog.get_spec(source)
+    except catalog.UnknownModelError as problem:
+        return str(problem)
+    except Exception:  # noqa: BLE001 -- planning will report it
+        return ""
+    return ""
+
+
+def _first_case(model: str, location: SpecLocation, seed: int) -> str:
+    """The inputs of what is counted and timed, in words."""
+    call = inputs.draw_batch(spec_at(location, model).cases[0], seed, 0)
+    words = []
+    for leaf in pytree.tree_leaves((call.args, dict(call.kwargs))):
+        if isinstance(leaf, torch.Tensor):
+            words.append(f"{tuple(leaf.shape)} {name_of(leaf.dtype)}")
+        else:
+            words.append(repr(leaf) if isinstance(leaf, (bool, int, float, str)) else type(leaf).__name__)
+    return ", ".join(words)

@@ -1,0 +1,77 @@
+"""What a worker does when two revisions are timed: it prepares the cells of one of them, and times single calls."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from conformance.cell.session import open_task, set_policy
+from conformance.errors import NotMeasuredError
+from conformance.figures import meter
+from conformance.figures.meter import Clock
+from conformance.measure.clocks import clock_for
+from conformance.measure.extra_work import no_recompilation, slow_down
+from conformance.measure.timed_cell import TimedCell
+from conformance.oracle.error_text import one_line
+from conformance.records.measurements import Reason, Sample
+from conformance.records.revisions import Complaint, Refusals, TimedCellRequest, TimedRevision
+from conformance.records.tasks import Nothing
+from conformance.run.child_side import ChildProcess
+
+_timed: dict[str, TimedCell] = {}
+_clocks: dict[str, Clock] = {}
+_for_good = no_recompilation()
+
+
+def prepare(task: TimedRevision) -> Refusals:
+    """Make the cells of one model ready to be timed."""
+    set_policy()
+    torch.set_grad_enabled(task.figure != "forward")
+    reasons = {}
+    for cell in task.cells:
+        name = cell.cell.id
+        try:
+            _timed[name] = TimedCell(open_task(cell, ChildProcess()), task.figure)
+        except NotMeasuredError as problem:
+            reasons[name] = Reason(problem.short, problem.detail)
+        except Exception as problem:  # noqa: BLE001 -- the mode may raise anything
+            reasons[name] = Reason(type(problem).__name__, one_line(problem))
+    return Refusals(reasons)
+
+
+def warm_up(task: TimedCellRequest) -> Refusals:
+    """Call a cell until its time is steady; with `slowed`, add a tenth more work behind it."""
+    timed = _timed[task.cell]
+    device = timed.session.cell.device
+    if device not in _clocks:
+        _clocks[device] = clock_for(device)
+    try:
+        meter.warm_up(timed.call, _clocks[device])
+    except NotMeasuredError as problem:
+        return Refusals({task.cell: Reason(problem.short, problem.detail)})
+    if task.slowed:
+        slow_down(timed.call, device)
+    return Refusals()
+
+
+def settle(task: Nothing) -> Nothing:
+    """From now on nothing is compiled, and no garbage is collected."""
+    gc.collect()
+    gc.disable()
+    _for_good.__enter__()
+    return task
+
+
+def sample(task: TimedCellRequest) -> Sample:
+    """Time one call of a cell."""
+    timed = _timed[task.cell]
+    clock = _clocks[timed.session.cell.device]
+    taken, result = meter.primed(timed.call, clock, meter.priming_calls(timed.call.quickest))
+    timed.keep(result)
+    return taken
+
+
+def wrong_result(task: TimedCellRequest) -> Complaint:
+    """What is wrong with one of a cell's timed results, drawn at random."""
+    return Complaint(_timed[task.cell].wrong_result())

@@ -1,0 +1,161 @@
+"""Child process of a measurement: it times cells side by side, of which the first is the baseline.
+
+Two controls test the meter itself; see `figures.controls`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from conformance.cell.session import open_task
+from conformance.errors import NotMeasuredError, TimedCallError
+from conformance.figures import meter
+from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL, check_controls
+from conformance.figures.meter import Clock, TimedCall
+from conformance.figures.rounds import Rounds
+from conformance.measure.clocks import clock_for
+from conformance.measure.extra_work import no_recompilation, slow_down
+from conformance.measure.timed_cell import TimedCell
+from conformance.oracle.error_text import one_line
+from conformance.oracle.reference_file import CaseReference
+from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
+from conformance.records.tasks import CellTask, TimingTask
+from conformance.run.child_side import ChildProcess
+
+NO_REASON = Reason("reason unknown")
+
+
+def observe(task: TimingTask, process: ChildProcess) -> Timing:
+    """Time the cells of a task. A cell that cannot be timed has a reason in place of its figure."""
+    measurement = _SideBySide(task, process)
+    try:
+        measurement.run()
+    except TimedCallError as problem:
+        measurement.refuse(_reason(problem.problem))
+    except Exception as problem:  # noqa: BLE001 -- the baseline may raise anything
+        measurement.refuse(_reason(problem))
+    return measurement.result()
+
+
+class _SideBySide:
+    """One measurement, and the result that it fills."""
+
+    def __init__(self, task: TimingTask, process: ChildProcess) -> None:
+        self._task = task
+        self._process = process
+        self._timed: dict[str, TimedCell] = {}
+        self._references: dict[str, dict[str, CaseReference]] = {}
+        self._base = task.cells[0].cell.id
+        self._found = {cell.cell.id: CellTiming(reason=NO_REASON) for cell in task.cells}
+        self._controls: dict[str, Ratio] = {}
+        self._samples: dict[str, tuple[tuple[int, int, int], ...]] = {}
+
+    def refuse(self, reason: Reason, *names: str) -> None:
+        """Note why some cells, or all, have no figure."""
+        for name in names or self._found:
+            self._found[name] = CellTiming(reason=reason)
+
+    def result(self) -> Timing:
+        """Everything that was found."""
+        return Timing(self._task.figure, self._found, self._controls, self._process.seconds, self._samples)
+
+    def run(self) -> None:
+        """Prepare beside other work, then measure alone."""
+        process, device = self._process, self._task.cells[0].cell.device
+        with process.shared(), process.phase("prepare"):
+            base, *controls = self._prepare_all()
+        torch.set_grad_enabled(self._task.figure != "forward")
+        with process.alone():
+            with process.phase("measure"):
+                rounds = self._measure(clock_for(device), base, controls, device)
+            with process.phase("judge"):
+                self._conclude(rounds)
+
+    def _prepare_all(self) -> list[TimedCall]:
+        """The baseline and its controls: copies, since calls that share data find it in the cache."""
+        first, *others = self._task.cells
+        with torch.set_grad_enabled(self._task.figure != "forward"):
+            base, *controls = (self._timed_cell(first) for _ in range(3))
+            self._timed[self._base] = base
+            for cell in others:
+                with self._reasons(cell.cell.id):
+                    self._timed[cell.cell.id] = self._timed_cell(cell)
+        for name, control in zip((A_A_CONTROL, SLOWER_CONTROL), controls, strict=True):
+            control.call.name = name
+        return [cell.call for cell in (base, *controls)]
+
+    def _timed_cell(self, task: CellTask) -> TimedCell:
+        """A cell ready to be timed; cells of one model share its reference."""
+        known = self._references.get(task.reference)
+        session = open_task(task if known is None else replace(task, reference=""), self._process)
+        session.references = self._references.setdefault(task.reference, session.references)
+        return TimedCell(session, self._task.figure)
+
+    @contextlib.contextmanager
+    def _reasons(self, name: str) -> Iterator[None]:
+        """A cell that cannot be measured leaves the others alone."""
+        try:
+            yield
+        except Exception as problem:  # noqa: BLE001 -- the mode may raise anything
+            self.refuse(_reason(problem), name)
+
+    def _measure(self, clock: Clock, base: TimedCall, controls: list[TimedCall], device: str) -> Rounds:
+        ready = [base, *controls]
+        for call in ready:
+            meter.warm_up(call, clock)
+        slow_down(controls[-1], device)
+        for name, cell in self._timed.items():
+            if name != self._base:
+                with self._reasons(name):
+                    meter.warm_up(cell.call, clock)
+                    ready.append(cell.call)
+        with no_recompilation():
+            while True:
+                try:
+                    return self._rounds(ready, clock)
+                except TimedCallError as problem:
+                    if problem.call in (self._base, A_A_CONTROL, SLOWER_CONTROL):
+                        raise
+                    self.refuse(_reason(problem.problem), problem.call)
+                    ready = [call for call in ready if call.name != problem.call]
+
+    def _rounds(self, ready: list[TimedCall], clock: Clock) -> Rounds:
+        def show(name: str, result: Any) -> None:
+            if name in self._timed:
+                self._timed[name].keep(result)
+
+        return meter.measure(ready, clock, seed=self._task.process_index, budget=self._task.budget, show=show)
+
+    def _conclude(self, rounds: Rounds) -> None:
+        for control in (A_A_CONTROL, SLOWER_CONTROL):
+            self._controls[control] = rounds.ratio(self._base, control)
+        check_controls(self._controls[A_A_CONTROL], self._controls[SLOWER_CONTROL])
+        for name in [n for n in self._timed if n in rounds.samples]:
+            with self._reasons(name):
+                self._found[name] = self._figures(rounds, name)
+        if self._task.keep_samples:
+            self._samples = {
+                name: tuple((round(s.ns), round(s.host_ns), round(s.delay_ns)) for s in taken)
+                for name, taken in rounds.samples.items()
+            }
+
+    def _figures(self, rounds: Rounds, name: str) -> CellTiming:
+        timed = self._timed[name]
+        wrong = timed.wrong_result()
+        if wrong:
+            raise NotMeasuredError("wrong result in a timed call", wrong)
+        eager = replace(timed.session.cell, mode="eager").id
+        beside = [b for b in dict.fromkeys((self._base, eager)) if b != name and b in rounds.samples]
+        return CellTiming(rounds.seconds(name), timed.call.warm_calls, {b: rounds.ratio(b, name) for b in beside})
+
+
+def _reason(problem: Exception) -> Reason:
+    """Why there is no figure."""
+    if isinstance(problem, NotMeasuredError):
+        return Reason(problem.short, problem.detail)
+    return Reason(type(problem).__name__, one_line(problem))

@@ -1,0 +1,191 @@
+"""One cell prepared to be timed, and the check of one of its timed calls, drawn at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.amp import GradScaler
+from torch.optim import SGD
+from torch.utils import _pytree as pytree
+
+from conformance.cell import tf32
+from conformance.cell.session import CellSession
+from conformance.errors import NotMeasuredError
+from conformance.figures.meter import TimedCall
+from conformance.oracle import evaluation, inputs
+from conformance.oracle.evaluation import FIRST, Evaluation
+from conformance.records.observation import Observation
+from conformance.verdict import judge
+from zoo.training.step import Step, train_step
+
+LEARNING_RATE = 1e-6  # the arithmetic of a step without its effect: the weights hardly move
+LOSS_SCALE = 2.0**10  # no step is skipped at first, as some are from torch's own 2¹⁶
+
+
+class TimedCell:
+    """A cell's callable on the first case, called and proven once.
+
+    Args:
+        session: of the cell, with its references.
+        figure: `forward` alone, where the caller switches gradients off; `gradient`: forward and backward;
+            `step`: with loss and optimiser around them; `fit`: the spec's whole training.
+
+    Attributes:
+        session: of the cell.
+        call: to be timed.
+
+    Raises:
+        NotMeasuredError: the model has no such figure.
+        Whatever the mode or the model raises.
+    """
+
+    def __init__(self, session: CellSession, figure: str) -> None:
+        self.session, self._figure = session, figure
+        self._random, self._seen, self._kept = random.Random(session.seed), 0, None  # noqa: S311 -- no secret
+        spec = session.spec
+        tf32.switch(session.precision)
+        if (figure == "fit") != (spec.fit is not None):
+            raise NotMeasuredError(f"no {figure}", f"{spec.name} is {'a' if spec.fit else 'no'} training")
+        eager = session.build()
+        made = session.prepare()
+        self._owner = made.parameters_of
+        self._state = evaluation.state_of(self._owner)
+        asked = session.question(spec.cases[0], eager)
+        # there is no figure of second derivatives, so none are taken
+        self._question = replace(asked, second=False, differentiate=asked.differentiate and figure != "forward")
+        for _ in range(1 + session.mode.warm_calls):
+            evaluation.evaluate(made.call, self._owner, self._question)
+            self._restore()
+        made.proof()
+        self._baseline = None if session.is_eager else session.baseline(eager, self._question)
+        self._call = made.timed_call
+        self._leaves = {n: t for n, t in evaluation.leaves_of(self._owner, self._question).items() if t.requires_grad}
+        figures = {"forward": self._forward, "gradient": self._gradient, "step": self._step, "fit": self._fit}
+        self.call = TimedCall(session.cell.id, figures[figure](), self._before())
+
+    def _restore(self) -> None:
+        evaluation.reset(self._owner, self._state)
+        inputs.restore(self._question.call, self._question.pristine)
+
+    def _before(self) -> Callable[[], None] | None:
+        """What to put back before each sample; None if a call leaves nothing behind."""
+        put_back = self._put_back()
+        if self.session.cell.device == "cpu":
+            return put_back
+
+        def switched() -> None:
+            tf32.switch(self.session.precision)  # another cell of this process may have another precision
+            if put_back is not None:
+                put_back()
+
+        return switched
+
+    def _put_back(self) -> Callable[[], None] | None:
+        if self._figure == "fit":
+            return self._restore
+        has_buffers = isinstance(self._owner, torch.nn.Module) and any(True for _ in self._owner.buffers())
+        if not has_buffers and not self._question.mutates:
+            return None
+
+        def put_back() -> None:
+            evaluation.reset_buffers(self._owner, self._state)
+            if self._question.mutates:
+                inputs.restore(self._question.call, self._question.pristine)
+
+        return put_back
+
+    def _forward(self) -> Callable[[], Any]:
+        """Forward, with the entry into autocast, since whoever calls the model pays for that too."""
+        call = partial(self._call, *self._question.call.args, **self._question.call.kwargs)
+        if not self.session.precision.autocast:
+            return call
+
+        def under_autocast() -> Any:
+            with evaluation.autocast(self._question):
+                return call()
+
+        return under_autocast
+
+    def _gradient(self) -> Callable[[], Any]:
+        forward = self._forward()
+        roots, cotangents = self._cotangents(forward())
+        leaves = list(self._leaves.values())
+        if not leaves:
+            raise NotMeasuredError("no gradient", "no input and no parameter takes one")
+
+        def forward_and_backward() -> Any:
+            returned = forward()
+            return returned, torch.autograd.grad(roots(returned), leaves, cotangents, allow_unused=True)
+
+        return forward_and_backward
+
+    def _cotangents(self, returned: Any) -> tuple[Callable[[Any], list[torch.Tensor]], list[torch.Tensor]]:
+        """A function that picks the outputs to differentiate, and a cotangent for each."""
+        named = inputs.named_leaves(returned, "output")
+        named = {n: t for n, t in named.items() if isinstance(t, torch.Tensor) and t.requires_grad}
+        if not named:
+            raise NotMeasuredError("no gradient", "no output takes one")
+        cotangents = [inputs.cotangent(n, t, self._question.seed) * self._question.scale for n, t in named.items()]
+        if isinstance(returned, torch.Tensor):
+            return lambda tensor: [tensor], cotangents
+        return _differentiable, cotangents
+
+    def _step(self) -> Callable[[], Step]:
+        parameters = list(self._owner.parameters()) if isinstance(self._owner, torch.nn.Module) else []
+        if not parameters:
+            raise NotMeasuredError("no step", "there are no parameters to train")
+        roots, cotangents = self._cotangents(self._forward()())
+        weights = [c.float() / c.numel() for c in cotangents]
+        optimizer = SGD(parameters, lr=LEARNING_RATE)
+        device = self.session.cell.device
+        half = self.session.precision.name == "amp_fp16"
+        scaler = GradScaler(device, init_scale=LOSS_SCALE, enabled=half)
+        call = partial(self._call, *self._question.call.args, **self._question.call.kwargs)
+
+        def loss(returned: Any, _: torch.Tensor) -> torch.Tensor:
+            return torch.stack([(t * w).sum() for t, w in zip(roots(returned), weights, strict=True)]).sum()
+
+        def model(_: torch.Tensor) -> Any:
+            return call()
+
+        nothing = torch.empty(0, device=device)
+        precision = self.session.precision.for_training
+        return partial(train_step, model, loss, (nothing, nothing), optimizer, precision, scaler)
+
+    def _fit(self) -> Callable[[], Any]:
+        fit = self.session.spec.fit
+        assert fit is not None
+        precision = self.session.precision.for_training
+        return partial(fit, self._call, self._owner, precision, *self._question.call.args)
+
+    def keep(self, result: Any) -> None:
+        """Show the result of a timed call. One is kept; each has the same chance."""
+        self._seen += 1
+        if self._figure != "step" and self._random.random() * self._seen < 1:
+            self._kept = pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), result)
+
+    def wrong_result(self) -> str:
+        """What is wrong with the kept result; "" if nothing is, or none was kept."""
+        if self._kept is None:
+            return ""
+        session = self.session
+        case = session.spec.cases[0]
+        known = session.known(case)
+        returned, gradients = self._kept if self._figure == "gradient" else (self._kept, ())
+        found = Evaluation(inputs.named_leaves(returned, "output"), known.requires_grad)
+        for name, gradient in zip(self._leaves if gradients else (), gradients, strict=True):
+            found.tensors[f"{FIRST} {name}"] = None if gradient is None else gradient / self._question.scale
+        timed = {name: tensor for name, tensor in known.tensors.items() if name in found.tensors}
+        known = replace(known, tensors=timed)
+        seen = tuple(session.compared(case, known, self._question, found, found, self._baseline))
+        verdict = judge(session.cell.id, Observation("finished", discrepancies=seen), session.expect)
+        return verdict.text if verdict.status == "FAIL" else ""
+
+
+def _differentiable(returned: Any) -> list[torch.Tensor]:
+    return [t for t in pytree.tree_leaves(returned) if isinstance(t, torch.Tensor) and t.requires_grad]

@@ -1,0 +1,259 @@
+"""One evaluation of a callable: outputs, gradients, second derivatives, buffers, and what it changed.
+
+The oracle, its perturbed runs and every cell go through this code, so all of them are asked the same question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import torch
+
+from conformance.axes import Precision
+from conformance.errors import NotProvenError
+from conformance.gates.distance import same_bytes
+from conformance.oracle import inputs
+from zoo.case import Call, SpecError
+
+Tensors = dict[str, torch.Tensor | None]
+FIRST, SECOND = "gradient of", "second gradient of"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to evaluate: the arguments, and what to ask of them.
+
+    Attributes:
+        call: the arguments, on the device and in the dtypes of the run.
+        pristine: a copy of them, to start every run from.
+        names: leaf names of the arguments, from `inputs.named_inputs`.
+        seed: of the cotangents, which must be the same in every run of a case.
+        differentiate: ask for the gradients of inputs and parameters.
+        second: ask for Hessian-vector products too.
+        mutates: names of inputs that may change.
+        fit: trains the model in place of calling it; its parameters may change.
+        precision, device: the autocast to run forward under; None for none.
+        scale: power of two on the cotangents, taken out of the gradients again, so that small float16
+            gradients do not vanish.
+    """
+
+    call: Call
+    pristine: Call
+    names: dict[str, Any]
+    seed: tuple[object, ...]
+    differentiate: bool = True
+    second: bool = False
+    mutates: tuple[str, ...] = ()
+    fit: Callable[..., Any] | None = None
+    precision: Precision | None = None
+    device: str = "cpu"
+    scale: float = 1.0
+
+
+@dataclass
+class Evaluation:
+    """What one evaluation returned.
+
+    Attributes:
+        tensors: by name: "output…", "gradient of …", "second gradient of …", "buffer …", "… after".
+        requires_grad: of every output tensor.
+        changed: inputs and parameters that forward changed and the spec does not declare.
+        refused: the error that the mode raised for second derivatives; "" if it raised none.
+    """
+
+    tensors: Tensors = field(default_factory=dict)
+    requires_grad: dict[str, bool] = field(default_factory=dict)
+    changed: list[str] = field(default_factory=list)
+    refused: str = ""
+
+
+def evaluate(call: Callable[..., Any], owner: Any, question: Question) -> Evaluation:
+    """Run forward, backward and, if asked, a second backward.
+
+    Args:
+        call: the callable of some mode.
+        owner: the module whose parameters and buffers it uses, or a plain function.
+        question: what to ask.
+
+    Raises:
+        SpecError: an output is no tensor.
+        NotProvenError: autocast was off after forward.
+    """
+    result = Evaluation()
+    inputs.restore(question.call, question.pristine)
+    leaves = leaves_of(owner, question)
+    before = {name: leaf.detach().clone() for name, leaf in leaves.items()}
+    outputs = _forward(call, owner, question)
+    result.requires_grad = {name: t.requires_grad for name, t in outputs.items() if t is not None}
+    result.tensors |= {name: t if t is None else t.detach().clone() for name, t in outputs.items()}
+    if question.differentiate:
+        result.tensors |= _prefixed(FIRST, _gradients(outputs, leaves, question))
+    for name, leaf in leaves.items():
+        if name in question.mutates:
+            result.tensors[f"{name} after"] = leaf.detach().clone()
+        elif not same_bytes(before[name], leaf):
+            result.changed.append(name)
+    for name, buffer in _buffers(owner).items():
+        result.tensors[f"buffer {name}"] = buffer.detach().clone()
+    return result
+
+
+def differentiate_twice(
+    call: Callable[..., Any], owner: Any, question: Question, wanted: Collection[str] | None = None
+) -> Tensors:
+    """Hessian-vector products: the gradient of ⟨gradient, random direction⟩, by name.
+
+    Args:
+        call: the callable of some mode.
+        owner: the module whose parameters it uses, or a plain function.
+        question: what to ask.
+        wanted: tensors known to have a second derivative; if only these are asked for, a mode that has lost
+            the graph raises an error; with allow_unused it would return None in silence. None: ask for all.
+
+    Raises:
+        Whatever the mode raises; torch.compile raises an error for second derivatives.
+    """
+    inputs.restore(question.call, question.pristine)
+    leaves = {name: t for name, t in leaves_of(owner, question).items() if t.requires_grad}
+    outputs = _forward(call, owner, question)
+    first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)
+    slopes = [
+        (g * inputs.cotangent(f"direction of {name}", g, question.seed)).real.sum()
+        if g.is_complex()
+        else (g * inputs.cotangent(f"direction of {name}", g, question.seed)).sum()
+        for name, g in first.items()
+        if g is not None and g.requires_grad
+    ]
+    asked = {name: t for name, t in leaves.items() if wanted is None or f"{SECOND} {name}" in wanted}
+    if not slopes or not asked:
+        return _prefixed(SECOND, dict.fromkeys(leaves))
+    total = reduce(torch.add, slopes)
+    second = torch.autograd.grad(total, list(asked.values()), allow_unused=wanted is None)
+    named: Tensors = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
+    return _prefixed(SECOND, _unscaled(named, question.scale))
+
+
+def reset(owner: Any, state: dict[str, torch.Tensor]) -> None:
+    """Put parameters and buffers back, in place, so that nothing recompiles."""
+    if isinstance(owner, torch.nn.Module):
+        with torch.no_grad():
+            for name, parameter in owner.named_parameters():
+                parameter.copy_(state[name])
+    reset_buffers(owner, state)
+
+
+def reset_buffers(owner: Any, state: dict[str, torch.Tensor]) -> None:
+    """Put the buffers back, in place, without telling autograd: batch norm saves them for its backward."""
+    for name, buffer in _buffers(owner).items():
+        buffer.data.copy_(state[name])
+
+
+def state_of(owner: Any) -> dict[str, torch.Tensor]:
+    """Copies of all parameters and buffers by name."""
+    if not isinstance(owner, torch.nn.Module):
+        return {}
+    named = dict(owner.named_parameters()) | _buffers(owner)
+    return {name: tensor.detach().clone() for name, tensor in named.items()}
+
+
+def leaves_of(owner: Any, question: Question) -> dict[str, torch.Tensor]:
+    leaves: dict[str, torch.Tensor] = {}
+    for name, leaf in question.names.items():
+        if isinstance(leaf, torch.Tensor) and not any(leaf is other for other in leaves.values()):
+            if inputs.is_rounded(leaf) and name not in question.mutates:
+                leaf.requires_grad_(question.differentiate)
+            leaves[name] = leaf
+    if isinstance(owner, torch.nn.Module) and question.fit is None:
+        leaves |= dict(owner.named_parameters())
+    return leaves
+
+
+def _buffers(owner: Any) -> dict[str, torch.Tensor]:
+    return dict(owner.named_buffers()) if isinstance(owner, torch.nn.Module) else {}
+
+
+def _forward(call: Callable[..., Any], owner: Any, question: Question) -> Tensors:
+    if question.fit is None:
+        with autocast(question):
+            returned = call(*question.call.args, **question.call.kwargs)
+            _prove_autocast(question, "forward returned")
+    else:
+        returned = _trained(call, owner, question)
+    outputs = inputs.named_leaves(returned, "output")
+    for name, leaf in outputs.items():
+        if leaf is not None and not isinstance(leaf, torch.Tensor):
+            raise SpecError(f"{name} is of type {type(leaf).__name__}; a model returns tensors, or containers of them")
+        if leaf is not None and leaf.layout != torch.strided:
+            raise SpecError(f"{name}: {inputs.NO_LAYOUT}, got layout {leaf.layout}")
+    return outputs
+
+
+def _trained(call: Callable[..., Any], owner: Any, question: Question) -> Any:
+    assert question.fit is not None
+    calls = 0
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        _prove_autocast(question, "training called the model")
+        return call(*args, **kwargs)
+
+    precision = question.precision.for_training if question.precision else "fp32"
+    returned = question.fit(watched, owner, precision, *question.call.args, **question.call.kwargs)
+    if not calls:
+        raise NotProvenError("training never called the model")
+    return returned
+
+
+def autocast(question: Question) -> contextlib.AbstractContextManager[Any]:
+    if question.precision is None or not question.precision.autocast:
+        return contextlib.nullcontext()
+    return torch.autocast(question.device, dtype=getattr(torch, question.precision.autocast))
+
+
+def _prove_autocast(question: Question, when: str) -> None:
+    """Raises NotProvenError where autocast is not as the precision says."""
+    if question.precision is None:
+        return
+    asked = question.precision.autocast
+    if bool(asked) != torch.is_autocast_enabled(question.device):
+        raise NotProvenError(f"autocast was {'off' if asked else 'on'} when {when}")
+
+
+def _gradients(
+    outputs: Tensors,
+    leaves: dict[str, torch.Tensor],
+    question: Question,
+    *,
+    create_graph: bool = False,
+    unscale: bool = True,
+) -> Tensors:
+    wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    roots = {name: t for name, t in outputs.items() if t is not None and t.requires_grad}
+    if not wanted or not roots:
+        return dict.fromkeys(wanted)
+    cotangents = [inputs.cotangent(name, t, question.seed) for name, t in roots.items()]
+    if question.scale != 1.0:
+        cotangents = [c * question.scale for c in cotangents]
+    found = torch.autograd.grad(
+        list(roots.values()), list(wanted.values()), cotangents, create_graph=create_graph, allow_unused=True
+    )
+    named: Tensors = dict(zip(wanted, found, strict=True))
+    return _unscaled(named, question.scale) if unscale else named
+
+
+def _unscaled(gradients: Tensors, scale: float) -> Tensors:
+    """Copies without the scale: exact, since it is a power of two, and safe from the next replay of a graph."""
+
+    def unscaled(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.detach().clone() if scale == 1.0 else gradient.detach() / scale
+
+    return {name: gradient if gradient is None else unscaled(gradient) for name, gradient in gradients.items()}
+
+
+def _prefixed(prefix: str, tensors: Tensors) -> Tensors:
+    return {f"{prefix} {name}": t if t is None else t.detach() for name, t in tensors.items()}

@@ -1,0 +1,161 @@
+"""Inputs, weights and cotangents that every precision represents exactly, on the device and dtype of a run."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from conformance.seeds import seed_of
+from zoo.case import Call, Case
+
+NO_LAYOUT = "a strided tensor is wanted"
+
+
+def seeded(*parts: object) -> torch.Generator:
+    """A generator whose seed depends on all the parts, the same in every process."""
+    return torch.Generator().manual_seed(seed_of(*parts))
+
+
+def representable(values: torch.Tensor) -> torch.Tensor:
+    """Round to numbers that bfloat16 and, within its range, float16 represent; dtype and strides are kept."""
+    if values.is_complex():
+        return torch.view_as_complex(representable(torch.view_as_real(values)))
+    coarse = values.to(torch.bfloat16)
+    both = coarse.to(torch.float16)
+    within = both.gt(-math.inf) & both.lt(math.inf)  # isfinite would take abs, which is a kink to those who watch
+    return torch.where(within, both.to(values.dtype), coarse.to(values.dtype))
+
+
+def round_weights(model: Any) -> None:
+    """Round a module's floating parameters and buffers in place to representable values."""
+    if isinstance(model, torch.nn.Module):
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                if is_rounded(tensor):
+                    tensor.copy_(representable(tensor))
+
+
+def is_rounded(value: Any) -> bool:
+    """Whether a value is a tensor of floating or complex numbers."""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def widest(dtype: torch.dtype) -> torch.dtype:
+    """The 64-bit-per-number dtype of the same kind."""
+    return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else dtype
+
+
+Picks = int | list[tuple[int, int]]  # the number of a draw, or (draw, row) of each row of the batch
+
+
+def draw(case: Case, seed: int, picks: Picks) -> Call:
+    """The inputs of a case: one of its draws, or the picked rows of several.
+
+    Floating inputs are representable; strides and aliasing are as drawn, except where rows are picked.
+    """
+    if isinstance(picks, int):
+        return draw_batch(case, seed, picks)
+    draws = {number: draw_batch(case, seed, number) for number in {number for number, _ in picks}}
+    leaves = {d: pytree.tree_flatten((call.args, dict(call.kwargs))) for d, call in draws.items()}
+    structure = leaves[picks[0][0]][1]
+    rows = len(picks)
+    gathered = [
+        torch.stack([leaves[d][0][i][row] for d, row in picks]) if _has_rows(first, rows) else first
+        for i, first in enumerate(leaves[picks[0][0]][0])
+    ]
+    args, kwargs = pytree.tree_unflatten(gathered, structure)
+    return Call(args, kwargs)
+
+
+def draw_batch(case: Case, seed: int, number: int) -> Call:
+    """One draw of a case, made representable."""
+    drawn = case.draw(seeded(seed, case.name, number))
+    return place(drawn, convert=lambda t: representable(t) if is_rounded(t) else t)
+
+
+def row_count(call: Call) -> int:
+    """Rows along the first axis of the first tensor among the arguments; 0 without one."""
+    for leaf in pytree.tree_leaves((call.args, dict(call.kwargs))):
+        if isinstance(leaf, torch.Tensor):
+            return leaf.shape[0] if leaf.dim() else 0
+    return 0
+
+
+def _has_rows(leaf: Any, rows: int) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] == rows
+
+
+def place(call: Call, convert: Callable[[torch.Tensor], torch.Tensor]) -> Call:
+    """Copy every tensor through `convert`, keeping strides, overlap and identity of repeated tensors.
+
+    Raises:
+        ValueError: a tensor is not strided.
+    """
+    seen: dict[int, torch.Tensor] = {}
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in seen:
+            seen[id(leaf)] = _with_layout(leaf, convert)
+        return seen[id(leaf)]
+
+    args, kwargs = pytree.tree_map(one, (call.args, dict(call.kwargs)))
+    return Call(args, kwargs)
+
+
+def _with_layout(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    if tensor.layout != torch.strided:
+        raise ValueError(f"{NO_LAYOUT}, got layout {tensor.layout}")
+    tensor = tensor.detach()
+    if tensor.numel() == 0:
+        return convert(tensor).clone()
+    return convert(_flat(tensor)).clone().as_strided(tensor.shape, tensor.stride())
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The stretch of memory a tensor covers, each place once however often its strides come by."""
+    if tensor.numel() == 0:
+        return tensor
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((extent,), (1,), tensor.storage_offset())
+
+
+def restore(call: Call, pristine: Call) -> None:
+    """Undo in-place changes of the arguments."""
+    leaves, originals = (pytree.tree_leaves((c.args, dict(c.kwargs))) for c in (call, pristine))
+    for leaf, original in zip(leaves, originals, strict=True):
+        if isinstance(leaf, torch.Tensor):
+            _flat(leaf.data).copy_(_flat(original))
+
+
+def cotangent(name: str, like: torch.Tensor, seed: tuple[object, ...]) -> torch.Tensor:
+    """Random representable values in the shape, dtype and device of `like`, drawn for this name."""
+    dtype = torch.complex64 if like.is_complex() else torch.float32
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 -- the oracle widens dtypes, and so would draw other numbers
+        values = torch.randn(like.shape, generator=seeded(*seed, name), dtype=dtype)
+        return representable(values).to(device=like.device, dtype=like.dtype)
+
+
+def named_leaves(tree: Any, name: str) -> dict[str, Any]:
+    """The leaves of a nested container by path: {"x": …} or {"x[0]": …, "x['mean']": …}."""
+    leaves, _ = pytree.tree_flatten_with_path(tree)
+    return {f"{name}{pytree.keystr(path)}": leaf for path, leaf in leaves}
+
+
+def named_inputs(model: Any, call: Call) -> dict[str, Any]:
+    """Every leaf of the arguments, under the name of the parameter it is passed to."""
+    target = model.forward if isinstance(model, torch.nn.Module) else model
+    try:
+        bound = inspect.signature(target).bind(*call.args, **call.kwargs).arguments
+    except (TypeError, ValueError):  # built-in functions have none; a wrong call will say so itself
+        bound = {**{f"input{i}": value for i, value in enumerate(call.args)}, **call.kwargs}
+    named: dict[str, Any] = {}
+    for argument, value in bound.items():
+        named |= named_leaves(value, argument)
+    return named

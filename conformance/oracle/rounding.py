@@ -1,0 +1,185 @@
+"""The oracle run again with every rounding perturbed: how far a correct implementation may stray.
+
+This is Monte Carlo arithmetic: every ATen op that rounds has its operands and results multiplied by 1 + η·ξ,
+ξ uniform in [−1, 1] and fresh for each element, in forward and backward. η is four unit roundoffs, or
+4·2⁻²⁴·√L where an op sums over L terms in an order of its own choice, whichever is more. TF32 concerns the operands of
+products, and of them the numbers that it does not hold: there η is larger, and ξ reaches two roundoffs further down,
+for a device that cuts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import _pytree as pytree
+
+from conformance.axes import PRECISIONS, Precision
+from conformance.gates.budget import NOISE
+from conformance.oracle.custom_ops import OpMode
+from conformance.oracle.inputs import is_rounded
+
+RUNS = 8
+KINKED_RUNS = 20  # for a low precision behind a kink: one perturbed run misses a flipped unit 3 times in 5
+
+# Ops that move, select or compare numbers without rounding any; views are recognised by their schema.
+MOVES = frozenset(
+    """
+    _local_scalar_dense _reshape_alias _to_copy _unique2 _unsafe_view abs alias all amax amin any arange
+    argmax argmin argsort bernoulli broadcast_tensors bucketize cat clamp clamp_max clamp_min clone complex
+    conj_physical constant_pad_nd contiguous copy count_nonzero cummax cummin detach diag_embed
+    diagonal_backward diagonal_scatter embedding empty empty_like empty_strided eq equal fill flip full
+    full_like gather ge gt hardtanh hardtanh_backward im2col index index_copy index_fill index_select
+    is_same_size isfinite isin isinf isnan isneginf isposinf le lift_fresh lift_fresh_copy logical_and
+    logical_not logical_or logical_xor lt masked_fill masked_scatter masked_select max max_pool2d_with_indices
+    maximum median min minimum msort nan_to_num ne neg new_empty new_empty_strided new_full new_ones new_zeros
+    nonzero ones ones_like pixel_shuffle rand_like randn_like relu repeat replication_pad1d replication_pad2d
+    resize roll rot90 scalar_tensor scatter searchsorted select_backward select_scatter set set_data sgn sign
+    signbit slice_backward slice_scatter sort stack take threshold threshold_backward topk tril triu
+    unfold_copy unique value_selecting_reduction_backward view_as_complex_copy where zero zeros zeros_like
+    """.split()
+)
+# What tensor cores compute, and which arguments are multiplied: cuBLAS and cuDNN may round these to TF32, and no other.
+PRODUCTS = {
+    **dict.fromkeys(("mm", "bmm", "linear", "convolution", "_convolution", "cudnn_convolution"), (0, 1)),
+    **dict.fromkeys(("addmm", "baddbmm"), (1, 2)),
+    "convolution_backward": (0, 1, 2),
+}
+BELOW_TF32 = 2**42 - 1  # the mantissa's bits of a float64 that TF32 has not
+BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
+REDUCTIONS = frozenset({"sum", "mean", "nansum", "cumsum", "prod", "cumprod", "trace"})
+
+
+class Rounding(OpMode):
+    """Perturbs every rounding while active; an optimiser's step rounds to float32 in every precision.
+
+    Args:
+        precision: whose unit roundoff to perturb by.
+        generator: of the perturbations.
+        noise: how many of them.
+    """
+
+    def __init__(self, precision: Precision, generator: torch.Generator, noise: float = NOISE) -> None:
+        super().__init__()
+        self._low = self._unit = noise * precision.unit
+        self._product = noise * precision.product_unit
+        self._cut = 2.0 * precision.product_unit
+        self._generator = generator
+        self._hooks: list[tuple[Any, ...]] = []  # of every time it was entered; it enters itself
+
+    def __enter__(self) -> Self:
+        def narrow(*_: Any) -> None:
+            self._unit = self._low
+
+        def widen(*_: Any) -> None:
+            self._unit = 0.0
+
+        self._hooks.append((register_optimizer_step_pre_hook(widen), register_optimizer_step_post_hook(narrow)))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        super().__exit__(*problem)  # type: ignore[no-untyped-call]
+        for hook in self._hooks.pop():
+            hook.remove()
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = func.overloadpacket.__name__.rstrip("_")
+        if func.is_view or name in MOVES or not _has_rounded((args, kwargs)) or _adds_single_terms(name, func, args):
+            return func(*args, **kwargs)
+        eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(_terms(name, args)))
+        written = _written(name, func, args, kwargs)
+
+        def perturb(leaf: Any) -> Any:
+            return self._perturbed(leaf, eta, eta) if is_rounded(leaf) and not _among(leaf, written) else leaf
+
+        multiplied = PRODUCTS[name] if self._product and name in PRODUCTS else ()
+        args = tuple(
+            self._multiplied(arg, eta) if i in multiplied else pytree.tree_map(perturb, arg)
+            for i, arg in enumerate(args)
+        )
+        result = func(*args, **pytree.tree_map(perturb, kwargs))
+        for tensor in written:
+            tensor.copy_(self._perturbed(tensor, eta, eta))
+        return pytree.tree_map(perturb, result)
+
+    def _multiplied(self, operand: torch.Tensor, eta: float) -> torch.Tensor:
+        """An operand of a product: a device may round it or cut its last bits off, and cutting has a direction."""
+        coarse = self._perturbed(operand, max(eta, self._product + self._cut), max(eta, self._product))
+        if operand.is_complex():
+            return coarse
+        held = operand.view(torch.int64) & BELOW_TF32 == 0
+        return torch.where(held, self._perturbed(operand, eta, eta), coarse)
+
+    def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
+        noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
+        return tensor * noise.mul_(down + up).add_(1.0 - down)
+
+
+def _has_rounded(tree: Any) -> bool:
+    return any(is_rounded(leaf) for leaf in pytree.tree_leaves(tree))
+
+
+def _among(leaf: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
+    return any(leaf is tensor for tensor in tensors)
+
+
+def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Floating tensors the op writes in place; batch norms do so without saying it in their schema."""
+    if name in BATCH_NORMS:
+        return [t for t in args[3:5] if is_rounded(t)]
+    schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
+    given = {**dict(zip((a.name for a in schema), args, strict=False)), **kwargs}
+    return [
+        given[a.name]
+        for a in schema
+        if a.alias_info is not None and a.alias_info.is_write and is_rounded(given.get(a.name))
+    ]
+
+
+def _adds_single_terms(name: str, func: Any, args: tuple[Any, ...]) -> bool:
+    """A reduction over axes of size one: every sum has one term, nothing rounds."""
+    if name not in REDUCTIONS or not args or not isinstance(args[0], torch.Tensor):
+        return False
+    shape, axes = args[0].shape, args[1] if len(args) > 1 else None
+    if axes is None or func._overloadname == "default":  # noqa: SLF001
+        return args[0].numel() <= 1
+    axes = [axes] if isinstance(axes, int) else axes
+    return all(shape[axis] == 1 for axis in axes) if axes else args[0].numel() <= 1
+
+
+def _terms(name: str, args: tuple[Any, ...]) -> int:  # noqa: PLR0911 -- one line for each family
+    """How many terms the op sums for each result."""
+    shapes = [tuple(a.shape) for a in args if isinstance(a, torch.Tensor)]
+    if not shapes:
+        return 1
+    match name:
+        case "mm" | "bmm" | "addmm" | "baddbmm" | "mv" | "dot" | "addmv" | "linear":
+            return shapes[-2][-1] if len(shapes) > 1 else 1
+        case "convolution" | "_convolution" | "mkldnn_convolution":
+            return math.prod(shapes[1][1:])
+        case "convolution_backward":
+            gradient, _, weight = shapes[:3]
+            positions = gradient[0] * math.prod(gradient[2:])
+            return max(positions, weight[0] * math.prod(weight[2:]))
+        case "native_batch_norm" | "_native_batch_norm_legit" | "native_batch_norm_backward":
+            return shapes[0][0] * math.prod(shapes[0][2:])
+        case "native_layer_norm" | "native_layer_norm_backward" | "native_group_norm" | "native_group_norm_backward":
+            return max(shapes[0][-1], math.prod(shapes[0][:-1]))
+        case "_softmax" | "_log_softmax" | "_softmax_backward_data" | "_log_softmax_backward_data":
+            return max(shapes[0], default=1)
+        case _ if _sums(name):
+            axes = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else None
+            summed = [shapes[0][a] for a in axes if isinstance(a, int)] if axes else shapes[0]
+            return math.prod(summed)
+        case _:
+            return 1
+
+
+def _sums(name: str) -> bool:
+    """Reductions, and ops that accumulate many elements into one."""
+    return name in REDUCTIONS or any(
+        part in name for part in ("sum", "mean", "var", "std", "norm", "scatter", "index_put", "index_add", "embedding")
+    )

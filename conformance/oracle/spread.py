@@ -1,0 +1,72 @@
+"""How far perturbed runs of one case stray from the oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from conformance.axes import Precision
+from conformance.gates.budget import NOISE, SMOOTH_NOISE
+from conformance.gates.distance import Distance, OracleTensor, farthest, same_bytes
+from conformance.oracle.evaluation import Evaluation, Question
+from conformance.oracle.float64 import Oracle
+from conformance.oracle.inputs import seeded
+from conformance.oracle.rounding import KINKED_RUNS, RUNS, Rounding
+from zoo.case import SpecError
+
+
+class Spread:
+    """How far the perturbed runs of one case stray from the oracle.
+
+    Args:
+        oracle, question, found: what was asked, and what the oracle found.
+        kinked: the trace holds an op with a kink.
+    """
+
+    def __init__(self, oracle: Oracle, question: Question, found: Evaluation, *, kinked: bool) -> None:
+        self._oracle, self._question, self._found, self._kinked = oracle, question, found, kinked
+        self._truth = {name: t for name, t in found.tensors.items() if t is not None}
+        self._measured = {name: OracleTensor(t) for name, t in self._truth.items()}
+        self._spread: dict[str, dict[str, Any]] = {name: {} for name in self._measured}
+        self._settled: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self._measured}
+        self._exact = dict.fromkeys(self._measured, True)
+
+    def run(self, precision: Precision) -> None:
+        """Run the oracle again, several times, with the roundings of one precision perturbed.
+
+        Raises:
+            SpecError: a tensor changes its shape with rounding.
+        """
+        strayed: dict[str, list[Distance]] = {name: [] for name in self._measured}
+        runs, noise = RUNS, NOISE
+        if precision.is_low:
+            runs, noise = (KINKED_RUNS, NOISE) if self._kinked else (RUNS, SMOOTH_NOISE)
+        for run in range(runs):
+            generator = seeded("probe", *self._question.seed, precision.name, run)
+            with Rounding(precision, generator, noise):
+                perturbed = self._oracle.evaluate(self._question)
+            for name, measured in self._measured.items():
+                tensor = perturbed.tensors.get(name)
+                if tensor is None or tuple(tensor.shape) != measured.shape:
+                    raise SpecError(f"case {self._question.seed[-1]}: {name} changes shape with rounding")
+                strayed[name].append(measured.distance(tensor))
+                self._exact[name] &= same_bytes(tensor, self._truth[name])
+                if not measured.is_rounded:
+                    equal = tensor == self._truth[name]
+                    self._settled[name][precision.name] = equal & self._settled[name].get(precision.name, equal)
+        for name, distances in strayed.items():
+            self._spread[name][precision.name] = farthest(distances).to_tree()
+
+    def tree(self) -> dict[str, Any]:
+        """Everything by tensor name, as the reference file holds it; None for a tensor that the oracle gave as None."""
+        known = {
+            name: {
+                "oracle": tensor,
+                "spread": self._spread[name],
+                "exact": self._exact[name],
+                "settled": self._settled[name],
+            }
+            for name, tensor in self._truth.items()
+        }
+        return {name: known.get(name) for name in self._found.tensors}

@@ -1,0 +1,160 @@
+"""Finds the specs that a person names: models of the zoo, files, modules."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+from conformance.axes import MODES
+from conformance.errors import UsageError
+from conformance.records.cell import SizedModel
+from conformance.records.plan import SpecLocation
+from conformance.records.tasks import ListedModel, Listing, PlanRequest
+from conformance.run.child_side import ChildProcess
+from zoo import catalog
+from zoo.case import SpecError
+from zoo.spec import Spec
+
+
+def load(location: SpecLocation) -> ModuleType:
+    """Import a module or a file. A file is imported once per process, and its folder is appended to the path.
+
+    Raises:
+        UsageError: it does not import.
+    """
+    try:
+        return _load_file(Path(location.file)) if location.file else importlib.import_module(location.module)
+    except Exception as problem:
+        raise UsageError(f"{location.name} does not import: {type(problem).__name__}: {problem}") from problem
+
+
+def load_sources(sources: Iterable[SpecLocation]) -> None:
+    """Import all sources of a run; a source may register a mode.
+
+    Raises:
+        UsageError: one does not import.
+    """
+    for source in sources:
+        load(source)
+
+
+def spec_at(location: SpecLocation, name: str) -> Spec:
+    """The spec of that name, from its own module or from the zoo; "name@64" is the model at that size.
+
+    Raises:
+        UsageError: the module does not import.
+        UnknownModelError: neither has it.
+    """
+    own = {spec.name: spec for spec in catalog.specs_of(load(location))}
+    sized = SizedModel.parse(name)
+    plain = sized.model if sized else name
+    if plain in own:
+        return own[plain].at(sized.size) if sized else own[plain]
+    return catalog.get_spec(name)
+
+
+def _load_file(path: Path) -> ModuleType:
+    name = f"conformance_source_{path.stem}_{zlib.crc32(str(path).encode()):x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last, so that no file beside it can hide a module of the standard library
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise ImportError("not a Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+Found = tuple[Spec, SpecLocation]
+
+
+def find(sources: Iterable[str]) -> tuple[list[Found], list[SpecLocation]]:
+    """The specs of all sources in order, and what every process must import first.
+
+    Args:
+        sources: model names or folders of the zoo, "path/to/file.py", "package.module" or
+            "package.module:NAME"; empty for the whole zoo. A source may hold no spec if it registers a mode.
+
+    Raises:
+        UsageError: a source is unknown, does not import or holds nothing of use, or two specs share a name.
+    """
+    found: list[Found] = []
+    imported: list[SpecLocation] = []
+    only_modes = True
+    for source in sources:
+        if f"zoo.{source}" in catalog.FOLDERS:
+            found += _of_the_zoo(catalog.list_models(module=source))
+            only_modes = False
+            continue
+        specs, location = _find_one(source)
+        found += [(spec, location) for spec in specs]
+        only_modes = only_modes and not specs
+        if not location.module.startswith("zoo."):
+            imported.append(location)
+    if only_modes:
+        found = _of_the_zoo([*catalog.list_models(), *catalog.list_models(module=catalog.WRONG_ON_PURPOSE)])
+    _check_names(found)
+    return list({spec.name: (spec, location) for spec, location in found}.values()), imported
+
+
+def _check_names(found: list[Found]) -> None:
+    for spec, location in found:
+        for other, elsewhere in found:
+            if other is not spec and other.name == spec.name:
+                raise UsageError(f"two models are named {spec.name!r}: in {location.name} and in {elsewhere.name}")
+
+
+def _of_the_zoo(names: list[str]) -> list[Found]:
+    return [(catalog.get_spec(name), SpecLocation(catalog.home_of(name))) for name in names]
+
+
+def _find_one(source: str) -> tuple[list[Spec], SpecLocation]:
+    if source.endswith(".py"):
+        path = Path(source).resolve()
+        if not path.is_file():
+            raise UsageError(f"no file {source}")
+        location, name = SpecLocation(file=str(path)), ""
+    elif ":" in source or "." in source:
+        module, _, name = source.partition(":")
+        location = SpecLocation(module)
+    else:
+        try:
+            spec = catalog.get_spec(source)
+            return [spec], SpecLocation(catalog.home_of(source))
+        except (catalog.UnknownModelError, SpecError) as problem:
+            raise UsageError(str(problem)) from problem
+    modes = len(MODES)
+    loaded = load(location)
+    specs = [getattr(loaded, name, None)] if name else catalog.specs_of(loaded)
+    if any(not isinstance(spec, Spec) for spec in specs):
+        raise UsageError(f"{source}: {name} is no zoo.Spec")
+    if not specs and len(MODES) == modes:
+        raise UsageError(f"{source} defines no zoo.Spec and registers no mode")
+    return [spec for spec in specs if isinstance(spec, Spec)], location
+
+
+def list_models(task: PlanRequest, process: ChildProcess) -> Listing:
+    """Child process: the models of the request's sources.
+
+    Raises:
+        UsageError: a source is unknown or does not import.
+    """
+    process.enter("list")
+    try:
+        specs = [spec for spec, _ in find(task.sources)[0]]
+    except SpecError as problem:
+        raise UsageError(str(problem)) from problem
+    return Listing(tuple(ListedModel(s.name, s.summary, tuple(case.name for case in s.cases)) for s in specs))

@@ -1,0 +1,181 @@
+"""Plans a run: turns sources and axes into ordered cells, with everything that the judge needs as data."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, Precision, choose, exists
+from conformance.errors import UsageError
+from conformance.plan import find
+from conformance.records.cell import Cell, SizedModel
+from conformance.records.measurements import FIGURES
+from conformance.records.plan import Environment, Expectation, Plan, PlannedCell
+from conformance.records.tasks import Nothing, PlanRequest
+from conformance.run.child_side import ChildProcess
+from zoo.case import SpecError
+from zoo.expect import Expect
+from zoo.spec import Spec
+
+TF32_CAPABILITY = (8, 0)
+
+
+def make(task: PlanRequest, process: ChildProcess) -> Plan:
+    """Child process: the plan for what a person asks for.
+
+    Raises:
+        UsageError: what was asked for cannot be done.
+    """
+    process.enter("plan")
+    try:
+        return plan(task)
+    except SpecError as problem:
+        raise UsageError(str(problem)) from problem
+
+
+def plan(asked: PlanRequest) -> Plan:
+    """The plan for what a person asks for.
+
+    Raises:
+        UsageError, SpecError: what was asked for cannot be done.
+    """
+    found, sources = find.find(asked.sources)
+    sizes: dict[str, SizedModel] = {}
+    if asked.all_sizes:
+        found = [(sized, location) for spec, location in found for sized in _at_all_sizes(spec, sizes)]
+    default = tuple(name for name, mode in MODES.items() if mode.default)
+    modes = choose("mode", tuple(MODES), asked.modes, default)
+    precisions = choose("precision", tuple(PRECISIONS), asked.precisions)
+    devices = choose("device", DEVICES, asked.devices)
+    _check_devices("mode", MODES, asked.modes, devices)
+    _check_devices("precision", PRECISIONS, asked.precisions, devices)
+    for device in asked.devices:
+        check_present(device)
+    skip = {(d, p): absence(d, p) for d in devices for p in precisions if exists(PRECISIONS[p], d)}
+    cells = []
+    for spec, _ in found:
+        for mode, precision, device in _squares(modes, precisions, devices):
+            concerned = [e for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)]
+            cell = Cell(spec.name, mode, precision, device)
+            cells.append(PlannedCell(cell, skip[device, precision], tuple(map(_expectation, concerned))))
+    used = dict.fromkeys(planned.cell.mode for planned in cells)
+    return Plan(
+        seed=asked.seed,
+        deadline=asked.deadline,
+        environment=environment(),
+        sources=tuple(sources),
+        models={spec.name: location for spec, location in found},
+        figures={spec.name: figures_of(spec) for spec, _ in found},
+        sizes=sizes,
+        cells=tuple(cells),
+        compiling_modes=tuple(name for name in used if MODES[name].compiles),
+    )
+
+
+def _squares(modes: Sequence[str], precisions: Sequence[str], devices: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Mode, precision and device of every cell of a model, in order."""
+    for device in devices:
+        for precision in (p for p in precisions if exists(PRECISIONS[p], device)):
+            for mode in (m for m in modes if exists(MODES[m], device)):
+                yield mode, precision, device
+
+
+def _expectation(declared: Expect) -> Expectation:
+    """What the judge needs of a declared divergence."""
+    return Expectation(
+        declared.outcome,
+        declared.reason,
+        declared.link,
+        declared.tensor,
+        declared.dtype,
+        declared.error,
+        declared.match,
+        declared.gate,
+        declared.case,
+    )
+
+
+def _at_all_sizes(spec: Spec, sizes: dict[str, SizedModel]) -> list[Spec]:
+    """The spec at each size of its scale, which is noted under each name; as it is if it has none."""
+    if spec.scale is None:
+        return [spec]
+    for size in spec.scale.sizes:
+        sized = SizedModel(spec.name, size, spec.scale.size_name)
+        sizes[sized.name] = sized
+    return [spec.at(size) for size in spec.scale.sizes]
+
+
+def figures_of(spec: Spec) -> tuple[str, ...]:
+    """What can be timed of a model. Whether it has parameters to train is known only when it is built."""
+    if spec.fit is not None:
+        return ("fit",)
+    return tuple(name for name in FIGURES if name != "fit") if spec.differentiable else ("forward",)
+
+
+def _check_devices(
+    axis: str, table: Mapping[str, Mode | Precision], asked: Sequence[str], devices: Sequence[str]
+) -> None:
+    """Refuse what no chosen device has.
+
+    Raises:
+        UsageError: naming the value and the devices that have it.
+    """
+    for name in asked:
+        if not any(exists(table[name], device) for device in devices):
+            where, chosen = (" and ".join(names) for names in (table[name].devices, devices))
+            raise UsageError(f"{axis} {name!r} exists on {where} only, and this run is on {chosen}")
+
+
+def check_present(device: str) -> None:
+    """Refuse a device that was asked for by name and is absent.
+
+    Raises:
+        UsageError: naming it and the reason.
+    """
+    reason = absence(device)
+    if reason:
+        raise UsageError(f"device {device!r} was asked for, but {reason}")
+
+
+def absence(device: str, precision: str = "fp32") -> str:
+    """Why this machine does not have a device, or a precision on it; "" if it has."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    if precision == "tf32" and torch.cuda.get_device_capability() < TF32_CAPABILITY:
+        return "this GPU has no TF32"
+    return ""
+
+
+def look_around(task: Nothing, process: ChildProcess) -> Environment:  # noqa: ARG001
+    """Child process: the environment alone."""
+    return environment()
+
+
+def environment() -> Environment:
+    """What a verdict may depend on and a reader wants to know."""
+    return Environment(
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        cpu=_processor(),
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        cores=os.cpu_count() or 1,
+        threads_per_cell=1,
+        gpus=tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())),
+        cuda=torch.version.cuda or "",
+        executable=Path(sys.executable).name,
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

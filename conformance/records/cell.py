@@ -1,0 +1,67 @@
+"""A cell of the matrix, and a model at a size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One square of the matrix: model × mode × precision × device, with all the model's cases inside."""
+
+    model: str
+    mode: str
+    precision: str
+    device: str
+
+    @property
+    def id(self) -> str:
+        """The cell's name in every table, record and message.
+
+        >>> Cell("merge", "eager", "fp32", "cpu").id
+        'merge[eager-fp32-cpu]'
+        """
+        return f"{self.model}[{self.mode}-{self.precision}-{self.device}]"
+
+
+def model_of(cell_id: str) -> str:
+    """The model in a cell's id.
+
+    >>> model_of("merge@64[eager-fp32-cpu]")
+    'merge@64'
+    """
+    return cell_id.partition("[")[0]
+
+
+@dataclass(frozen=True)
+class SizedModel:
+    """A model at a size of its scale.
+
+    Attributes:
+        model: its name without the size.
+        size: a positive number.
+        size_name: the name of the size, such as "width"; "" if it is not known.
+    """
+
+    model: str
+    size: int
+    size_name: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the model at that size, which a spec, a plan and the command line use.
+
+        >>> SizedModel("merge", 64).name
+        'merge@64'
+        """
+        return f"{self.model}@{self.size}"
+
+    @classmethod
+    def parse(cls, name: str) -> SizedModel | None:
+        """The model and its size; None if the name has no size.
+
+        >>> SizedModel.parse("merge@64").size, SizedModel.parse("merge")
+        (64, None)
+        """
+        model, at, size = name.partition("@")
+        return cls(model, int(size)) if at and size.isdecimal() else None

@@ -1,0 +1,213 @@
+"""What measuring processes return, and the words for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from conformance.records.convert import Digits
+
+FIGURES = {  # what can be timed of a model, with the title that reports show
+    "forward": "forward",
+    "gradient": "forward and backward",
+    "step": "training step",
+    "fit": "whole training",
+}
+MARGIN = 1.03  # two copies of one model differ by up to one percent, depending on where their weights lie in memory
+UNDISTURBED = 0.01  # of a sample's time may be spent waiting for a processor
+FASTER, SLOWER, SAME, NOISY = "faster", "slower", "same", "too noisy"
+
+FiveDigits = Annotated[float, Digits(5)]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why there is no figure.
+
+    Attributes:
+        short: a few words, for a table.
+        detail: the rest, for a note; "" if `short` says it all.
+    """
+
+    short: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.short}: {self.detail}" if self.detail else self.short
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster: time of the baseline over time of the variant.
+
+    Attributes:
+        middle: median over the pairs.
+        low, high: 99 % interval of the median; for several processes, the hull of their intervals.
+        pairs: how many pairs of calls the median was taken from.
+        clean: share of all pairs in which neither call waited for a processor.
+        processes: how many processes measured it.
+    """
+
+    middle: FiveDigits
+    low: FiveDigits
+    high: FiveDigits
+    pairs: int
+    clean: FiveDigits = 1.0
+    processes: int = 1
+
+    @property
+    def verdict(self) -> str:
+        """Faster, slower or the same by more than the margin; too noisy if the interval straddles it."""
+        if self.low > MARGIN:
+            return FASTER
+        if self.high < 1 / MARGIN:
+            return SLOWER
+        return SAME if self.low >= 1 / MARGIN and self.high <= MARGIN else NOISY
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval, relative."""
+        return math.log(self.high / self.low) / 2
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Nanoseconds of one call: on the clock that counts, on the host's, and of them waiting for a processor."""
+
+    ns: float
+    host_ns: float
+    delay_ns: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        """Whether the call hardly waited for a processor."""
+        return self.delay_ns <= UNDISTURBED * self.host_ns
+
+
+@dataclass(frozen=True)
+class CellTiming:
+    """What one process measured of one cell.
+
+    Attributes:
+        seconds: median time of one call; None if there is no figure.
+        warm_calls: calls until the time was steady.
+        ratios: how many times faster than each baseline, by the baseline's cell id.
+        reason: why there is no figure.
+    """
+
+    seconds: float | None = None
+    warm_calls: int = 0
+    ratios: Mapping[str, Ratio] = field(default_factory=dict)
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one process measured of cells that it timed side by side.
+
+    Attributes:
+        figure: what was timed; a key of `FIGURES`.
+        cells: by cell id.
+        controls: the ratios of the two controls to the baseline, by the control's name.
+        seconds: spent by phase.
+        samples: by cell id, nanoseconds of each call, on the host, and of waiting; only if they were asked for.
+    """
+
+    figure: str
+    cells: Mapping[str, CellTiming]
+    controls: Mapping[str, Ratio] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    samples: Mapping[str, tuple[tuple[int, int, int], ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PerPass:
+    """A count of forward, and of forward and backward; None if it could not be taken."""
+
+    forward: int | None = None
+    both: int | None = None
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a cell costs without a clock. A count that could not be taken is None, and `why` has the reason.
+
+    Attributes:
+        saved: bytes that autograd saves, as `zoo.memory.saved_bytes` counts them.
+        held: bytes that forward leaves allocated behind its result.
+        peak_forward, peak: most bytes allocated at one time in forward, and in forward and backward.
+        flops: of matrix products, convolutions and attention, in eager.
+        least_bytes: bytes that a call must move at least.
+        graphs, graph_breaks, recompiles: of a compiled cell; recompiles in its second and third call.
+        aten_calls: operators dispatched in one eager forward that records gradients.
+        why: reasons by the name of the count, such as "saved" or "flops.both".
+    """
+
+    saved: int | None = None
+    held: int | None = None
+    peak_forward: int | None = None
+    peak: int | None = None
+    flops: PerPass = PerPass()
+    least_bytes: PerPass = PerPass()
+    graphs: int | None = None
+    graph_breaks: int | None = None
+    recompiles: int | None = None
+    aten_calls: int | None = None
+    why: Mapping[str, Reason] = field(default_factory=dict)
+
+    def count(self, name: str) -> int | None:
+        """The count of that name; "flops.both" is the one of forward and backward.
+
+        >>> Footprint(saved=8, flops=PerPass(4, 12)).count("flops.both")
+        12
+        """
+        outer, _, inner = name.partition(".")
+        found = getattr(self, outer)
+        value: int | None = getattr(found, inner) if inner else found
+        return value
+
+    def why_not(self, name: str) -> Reason:
+        """Why there is no count of that name."""
+        return self.why.get(name) or self.why.get(name.partition(".")[0]) or Reason("reason unknown")
+
+
+@dataclass(frozen=True)
+class CompileRun:
+    """What a mode cost once before its first result.
+
+    Attributes:
+        first_output, first_gradient: seconds from the start; None if there is none.
+        cache: of compiled code: "hit", "miss" or "off"; "" if nothing is compiled.
+        reason: why there are no seconds.
+    """
+
+    first_output: float | None = None
+    first_gradient: float | None = None
+    cache: str = ""
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True)
+class CompileCost:
+    """What a mode costs before its first result: with an empty compile cache, and with a full one."""
+
+    cold: CompileRun
+    warm: tuple[CompileRun, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The most that a device can do on one thread.
+
+    Attributes:
+        flop_rates: FLOP/s by precision.
+        byte_rates: (bytes moved, bytes/s) by rising size.
+    """
+
+    flop_rates: Mapping[str, float]
+    byte_rates: tuple[tuple[float, float], ...]
+
+
+Result = Timing | Footprint | CompileCost | Ceilings | Reason

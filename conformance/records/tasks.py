@@ -1,0 +1,165 @@
+"""What child processes are told and what they return. Each target is a function, with the records that it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from conformance.records.cell import Cell
+from conformance.records.measurements import Ceilings, CompileRun, Footprint, Timing
+from conformance.records.observation import Observation
+from conformance.records.plan import Environment, Expectation, Plan, SpecLocation
+
+TaskT = TypeVar("TaskT")
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Target(Generic[TaskT, ResultT]):
+    """A function that a child process calls.
+
+    Attributes:
+        function: "package.module:function"; it is called as function(task, process) with a `run.child.Process`.
+        task, result: the records that it takes and returns.
+    """
+
+    function: str
+    task: type[TaskT]
+    result: type[ResultT]
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A task that tells nothing."""
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a person asks for.
+
+    Attributes:
+        sources: models or folders of the zoo, files, modules; empty for the whole zoo.
+        modes, precisions, devices: only these; empty for the default ones.
+        seed: of weights, inputs and cotangents.
+        deadline: seconds that a cell may take.
+        all_sizes: plan each model that has a scale at all its sizes.
+    """
+
+    sources: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    seed: int = 0
+    deadline: float = 300.0
+    all_sizes: bool = False
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """A model as `conformance list` shows it."""
+
+    name: str
+    summary: str
+    cases: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All models that were asked for."""
+
+    models: tuple[ListedModel, ...]
+
+
+@dataclass(frozen=True)
+class ReferenceTask:
+    """Make the reference of a model.
+
+    Attributes:
+        model: its name.
+        location: of its spec.
+        seed: of weights, inputs and cotangents.
+        precisions: to find the spread of rounding for.
+        path: of the file to write.
+    """
+
+    model: str
+    location: SpecLocation
+    seed: int
+    precisions: tuple[str, ...]
+    path: str
+
+
+@dataclass(frozen=True)
+class ReferenceResult:
+    """How it went: "ok", "invalid", "random", "no oracle" or "out of memory", and a message."""
+
+    ending: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """Open one cell.
+
+    Attributes:
+        cell: which.
+        location: of its spec.
+        sources: to import first.
+        seed: of weights, inputs and cotangents.
+        reference: path of the model's reference file; "" for work that needs no oracle.
+        expect: the declared divergences that concern the cell.
+    """
+
+    cell: Cell
+    location: SpecLocation
+    sources: tuple[SpecLocation, ...]
+    seed: int
+    reference: str = ""
+    expect: tuple[Expectation, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompileTask:
+    """Time how long a cell takes to its first result, with the compile cache in a folder."""
+
+    cell: CellTask
+    cache: str
+
+
+@dataclass(frozen=True)
+class TimingTask:
+    """Time cells side by side.
+
+    Attributes:
+        cells: the baseline first.
+        figure: what to time; a key of `FIGURES`.
+        process_index: which of several processes this is; it seeds the order of the calls.
+        budget: seconds that the calls of one cell may take.
+        keep_samples: return every sample.
+    """
+
+    cells: tuple[CellTask, ...]
+    figure: str
+    process_index: int
+    budget: float
+    keep_samples: bool = False
+
+
+@dataclass(frozen=True)
+class CeilingsTask:
+    """Measure what a device can do at these precisions."""
+
+    device: str
+    precisions: tuple[str, ...]
+
+
+PLAN = Target("conformance.plan.matrix:make", PlanRequest, Plan)
+PLAN_CLAIMS = Target("conformance.plan.claims:make", PlanRequest, Plan)
+ENVIRONMENT = Target("conformance.plan.matrix:look_around", Nothing, Environment)
+LIST_MODELS = Target("conformance.plan.find:list_models", PlanRequest, Listing)
+REFERENCE = Target("conformance.cell.reference:make", ReferenceTask, ReferenceResult)
+CELL = Target("conformance.cell.observe:observe", CellTask, Observation)
+TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, Timing)
+FOOTPRINT = Target("conformance.measure.footprint:observe", CellTask, Footprint)
+COMPILE = Target("conformance.measure.compile_cost:observe", CompileTask, CompileRun)
+CEILINGS = Target("conformance.measure.ceilings:observe", CeilingsTask, Ceilings)

@@ -1,0 +1,71 @@
+"""Verdicts: their words, and what the judge says of a cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from conformance.records.convert import Rounded
+from conformance.records.observation import Observation
+
+
+@dataclass(frozen=True)
+class Status:
+    """The word of a verdict: its sign in the table, whether it is red, and its meaning."""
+
+    glyph: str
+    red: bool
+    meaning: str
+
+
+STATUSES = {
+    "PASS": Status("✓", False, "every gate held, and the mode is proven"),
+    "EXPECTED": Status("≠", False, "a declared divergence happened exactly as declared"),
+    "UNSUPPORTED": Status(
+        "–", False, "the spec declares that the mode cannot take this model, and it raised that error"
+    ),
+    "FAIL": Status("✗", True, "a gate rejects a tensor"),
+    "STALE": Status("✗", True, "a declared divergence no longer happens"),
+    "ERROR": Status("✗", True, "the mode or the model raised an exception"),
+    "CRASH": Status("✗", True, "the process died"),
+    "TIMEOUT": Status("✗", True, "the process passed its deadline"),
+    "OOM": Status("✗", True, "the process ran out of memory"),
+    "VOID": Status("✗", True, "it finished, but not in the mode, precision or device of the cell"),
+    "UNSTABLE": Status("✗", True, "two identical calls differ"),
+    "INCONCLUSIVE": Status("?", True, "the checks could not have caught a wrong result, or there is no oracle"),
+    "INVALID": Status("✗", True, "the spec itself is wrong; the model was not judged"),
+    "SKIPPED": Status("·", False, "the device is absent, and nobody asked for it by name"),
+    "NOTRUN": Status("·", True, "the cell is planned and has no verdict; the run is incomplete"),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judge says of a cell.
+
+    Attributes:
+        cell: its id.
+        status: a key of `STATUSES`.
+        text: one line: what, where, found, allowed.
+        margin: the worst value over its budget; None if nothing was measured.
+        short: what the table shows beside the sign.
+        reason, link: of the expectation that applied.
+        notes: true of a green cell and worth knowing.
+        seconds: wall time of the cell, its process included.
+        observation: what the verdict rests on.
+    """
+
+    cell: str
+    status: str
+    text: str = ""
+    margin: Rounded | None = None
+    short: str = ""
+    reason: str = ""
+    link: str = ""
+    notes: tuple[str, ...] = ()
+    seconds: Rounded = 0.0
+    observation: Observation = field(default_factory=lambda: Observation("none"))
+
+    @property
+    def red(self) -> bool:
+        """Whether the cell fails the run."""
+        return STATUSES[self.status].red

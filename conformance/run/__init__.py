@@ -1,0 +1,1 @@
+"""Child processes, locks, and the folder that a run is stored in."""

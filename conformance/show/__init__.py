@@ -1,0 +1,1 @@
+"""Stored runs as text, Markdown and SVG."""

@@ -1,0 +1,208 @@
+"""Draws a bench as text: what was timed of each model and size, what it costs, and the sizes at which variants pay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from conformance.figures import roofline, speed
+from conformance.figures.bench_jobs import ceilings_job, compile_job, footprint_job
+from conformance.figures.crossover import NOT_MEASURED, Point, crossover
+from conformance.figures.speed import Speed
+from conformance.records.cell import Cell
+from conformance.records.measurements import FIGURES, Ceilings, CompileCost, Footprint, Reason
+from conformance.run.store import Contents
+from conformance.show import plot
+from conformance.show.text import duration, ratio_text, speed_text, table, visible, without_speed
+
+NEVER = "never"
+LEGEND = """
+steps to break even: calls of forward and backward after which compiling has paid for itself, compared with eager at
+the same precision; with an empty compile cache and with a full one. saved: bytes kept for backward. held: bytes
+allocated behind the result of forward. peak: most bytes at one time in forward and backward. of the limit: the least
+time that the operations and bytes could take on this machine, over the time taken.
+"""
+
+
+class Bench:
+    """The figures of one bench, by cell."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._plan = contents.plan
+        self._speeds = {
+            figure: speed.speeds(contents, figure)
+            for figure in FIGURES
+            if any(figure in figures for figures in self._plan.figures.values())
+        }
+        self._cells = speed.measurable(contents)
+
+    def text(self) -> str:
+        """All tables."""
+        parts = []
+        for model, device in dict.fromkeys((c.model, c.device) for c in self._cells):
+            cells = [c for c in self._cells if (c.model, c.device) == (model, device)]
+            parts += [f"── {self._title(model)}, {device} ──", self._speed_table(cells), self._cost_table(cells)]
+        parts.append(LEGEND.strip() if parts else "no cell passes, so nothing was measured")
+        parts.append("\n".join(self._crossovers()))
+        parts += ["\n".join(without_speed(FIGURES[figure], found)) for figure, found in self._speeds.items()]
+        return "\n\n".join(part for part in parts if part)
+
+    def plots(self) -> Iterator[tuple[str, str]]:
+        """File name and SVG for every figure of every model that was measured at several sizes."""
+        for model, size_name, device, figure in self._scaled():
+            curves = self._curves(model, device, figure)
+            if curves:
+                title = f"{model}, {FIGURES[figure]}, {device}: times as fast as eager fp32"
+                yield f"{model}-{figure}-{device}.svg", plot.draw(title, size_name, curves)
+
+    def _title(self, model: str) -> str:
+        sized = self._plan.sizes.get(model)
+        return f"{model} ({sized.size_name} {sized.size})" if sized else model
+
+    def _speed_table(self, cells: list[Cell]) -> str:
+        figures = [f for f in self._speeds if f in self._plan.figures[cells[0].model]]
+        rows = []
+        for cell in cells:
+            found = [self._speeds[figure].get(cell.id) for figure in figures]
+            rows.append([cell.precision, cell.mode, *map(_beside_fp32, found), *map(_beside_eager, found)])
+        titles = [FIGURES[figure] for figure in figures]
+        return _without_empty(rows, ["precision", "mode", *titles, *(f"{title}, to eager" for title in titles)])
+
+    def _cost_table(self, cells: list[Cell]) -> str:
+        rows = [[cell.precision, cell.mode, *self._costs(cell)] for cell in cells]
+        head = [
+            *("precision", "mode", "first gradient, cold", "warm", "calls to steady"),
+            *("steps to break even, cold", "warm", "saved", "held", "peak"),
+            *("of the limit, forward", "gradient"),
+        ]
+        return _without_empty(rows, head)
+
+    def _costs(self, cell: Cell) -> list[str]:
+        cold, warm = (self._first_gradient(cell, cache) for cache in ("cold", "warm"))
+        timed = self._default_speed(cell)
+        counts = self._counts(cell)
+        compiles = cell.mode in self._plan.compiling_modes
+        return [
+            _seconds(cold),
+            _seconds(warm) if compiles else "",
+            str(timed.warm_calls) if timed and timed.seconds else "",
+            self._break_even(cell, cold),
+            self._break_even(cell, warm) if compiles else "",
+            *(_grouped(counts.count(name)) for name in ("saved", "held", "peak")),
+            self._share(cell, "forward", "forward"),
+            self._share(cell, "gradient", "both"),
+        ]
+
+    def _counts(self, cell: Cell) -> Footprint:
+        found = self._contents.result(Footprint, footprint_job(cell))
+        return found if isinstance(found, Footprint) else Footprint()
+
+    def _default_speed(self, cell: Cell) -> Speed | None:
+        figure = speed.default_figure(self._plan.figures[cell.model])
+        return self._speeds.get(figure, {}).get(cell.id)
+
+    def _first_gradient(self, cell: Cell, cache: str) -> float | Reason | None:
+        """Seconds, or why there are none; the middle one of several warm runs."""
+        cost = self._contents.result(CompileCost, compile_job(cell))
+        if not isinstance(cost, CompileCost):
+            return cost
+        runs = [cost.cold] if cache == "cold" else list(cost.warm)
+        why = next((run.reason for run in runs if run.reason), None)
+        if why:
+            return why
+        seconds = sorted(run.first_gradient or run.first_output or 0.0 for run in runs)
+        return seconds[len(seconds) // 2] if seconds else None
+
+    def _break_even(self, cell: Cell, first: float | Reason | None) -> str:
+        """(first call − eager's first call) / (eager's call − this call), with the low end of the gain."""
+        eager = Cell(cell.model, "eager", cell.precision, cell.device)
+        mine, base = (self._default_speed(c) for c in (cell, eager))
+        started = self._first_gradient(eager, "cold")
+        if cell.mode == "eager" or not mine or not base:
+            return ""
+        ratio = mine.ratios.get(eager.id)
+        if ratio is None or base.seconds is None or not isinstance(first, float) or not isinstance(started, float):
+            return ""
+        if ratio.low <= 1:
+            return NEVER
+        gain = base.seconds * (1 - 1 / ratio.low)
+        return _grouped(round(float(f"{max(0.0, first - started) / gain:.2g}")))
+
+    def _share(self, cell: Cell, figure: str, part: str) -> str:
+        ceilings = self._contents.result(Ceilings, ceilings_job(cell.device))
+        timed = self._speeds.get(figure, {}).get(cell.id)
+        least, flops = (self._counts(cell).count(f"{name}.{part}") for name in ("least_bytes", "flops"))
+        if timed is None or timed.seconds is None or least is None or flops is None:
+            return ""
+        if not isinstance(ceilings, Ceilings):
+            return ""
+        rate = roofline.byte_rate(ceilings.byte_rates, least)
+        reached = roofline.share(flops, least, timed.seconds, ceilings.flop_rates[cell.precision], rate)
+        if reached > 1:
+            return f"beats the ceiling: {100 * reached:.0f} %"
+        return f"{float(f'{100 * reached:.2g}'):g} %"
+
+    def _scaled(self) -> Iterator[tuple[str, str, str, str]]:
+        devices = dict.fromkeys(c.device for c in self._cells)
+        for model, size_name in dict.fromkeys((s.model, s.size_name) for s in self._plan.sizes.values()):
+            for device in devices:
+                for figure in self._speeds:
+                    yield model, size_name, device, figure
+
+    def _curves(self, model: str, device: str, figure: str) -> dict[str, list[Point]]:
+        """Points over size by mode and precision."""
+        curves: dict[str, list[Point]] = {}
+        for name, sized in self._plan.sizes.items():
+            base = Cell(name, "eager", "fp32", device).id
+            for cell in (c for c in self._cells if (c.model, c.device) == (name, device) and c.id != base):
+                timed = self._speeds[figure].get(cell.id)
+                if sized.model == model and timed is not None:
+                    point = Point(sized.size, timed.ratios.get(base), timed.reason or NOT_MEASURED)
+                    curves.setdefault(f"{cell.mode} {cell.precision}", []).append(point)
+        return {name: points for name, points in curves.items() if any(p.ratio for p in points)}
+
+    def _crossovers(self) -> Iterator[str]:
+        for model, size_name, device, figure in self._scaled():
+            for variant, points in self._curves(model, device, figure).items():
+                yield f"{model}, {FIGURES[figure]}, {device}: {variant} {crossover(points, size_name)}"
+
+
+def write_plots(contents: Contents, folder: Path) -> list[Path]:
+    """Write the SVGs into the folder's `plots`; returns their paths."""
+    written = []
+    for name, svg in Bench(contents).plots():
+        path = folder / "plots" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(svg, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _beside_fp32(found: Speed | None) -> str:
+    if found is None:
+        return ""
+    time = f"{duration(found.seconds)}  " if found.seconds is not None and found.ratios else ""
+    return time + speed_text(found)
+
+
+def _beside_eager(found: Speed | None) -> str:
+    """The ratio to eager at the same precision, if that is not the baseline already."""
+    ratios = list(found.ratios.values()) if found else []
+    return ratio_text(ratios[1]) if len(ratios) > 1 else ""
+
+
+def _seconds(value: float | Reason | None) -> str:
+    if isinstance(value, Reason):
+        return visible(value.short)
+    return "" if value is None else duration(value)
+
+
+def _grouped(count: int | None) -> str:
+    return "" if count is None else f"{count:,}".replace(",", " ")
+
+
+def _without_empty(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
+    """A table without its empty columns."""
+    kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    return table([[row[i] for i in kept] for row in rows], [head[i] for i in kept])

@@ -1,0 +1,148 @@
+"""Draws a run as text: the matrix, every red cell on one line, the declared divergences as footnotes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from conformance.figures.speed import Speed, completed
+from conformance.figures.speed import speeds as known_speeds
+from conformance.records.measurements import FIGURES
+from conformance.records.plan import Plan, PlannedCell
+from conformance.records.verdicts import STATUSES, Verdict
+from conformance.run.store import Contents
+from conformance.show.text import SIGNS, some, speed_text, table, visible, without_speed, wrapped
+
+LEGEND = """
+Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, of the first
+case, on one thread.
+"""
+
+Footnotes = dict[tuple[str, str, str], int]  # kind, reason and link: number
+
+
+def line(verdict: Verdict) -> str:
+    """A finished cell on one line."""
+    status = STATUSES[verdict.status]
+    figure = "" if verdict.margin is None else _figure(verdict.margin)
+    return f"{status.glyph} {verdict.cell:<58} {verdict.status:<12} {figure:>8} {verdict.seconds:6.2f} s"
+
+
+def measured_line(contents: Contents, job: str) -> str:
+    """A finished measurement on one line: the speeds that it completed, or its name."""
+    return "◷ " + ("  ".join(f"{speed.cell} {speed_text(speed)}" for speed in completed(contents, job)) or job)
+
+
+def render(contents: Contents, *, folder: Path, seconds: float | None = None) -> str:
+    """The whole report.
+
+    Args:
+        contents: of the run folder.
+        folder: its path, for the last line.
+        seconds: wall time of the command; None if it is not known.
+    """
+    selected = set(contents.selected)
+    cells = [p for p in contents.plan.cells if p.id in selected]
+    verdicts = {name: contents.verdicts.get(name, Verdict(name, "NOTRUN", short="not run")) for name in selected}
+    devices = dict.fromkeys(p.cell.device for p in cells)
+    speeds = known_speeds(contents) if contents.plan.measure else {}
+    notes: Footnotes = {}
+    parts = [header(contents.plan)]
+    for device in devices:
+        shown = [p for p in cells if p.cell.device == device]
+        judged = [verdicts[p.id] for p in shown]
+        if all(v.status == "SKIPPED" for v in judged):
+            parts.append(f"{device}: {len(judged)} cells skipped, {judged[0].text}")
+        else:
+            parts.append(_matrix(shown, verdicts, speeds, notes, device if len(devices) > 1 else ""))
+    parts.append(_legend(speeds))
+    ordered = [verdicts[p.id] for p in cells]
+    red = [v for v in ordered if v.red and v.status != "NOTRUN"]
+    parts.append("\n".join(f"{STATUSES[v.status].glyph} {v.cell}  {v.status}  {visible(v.text)}" for v in red))
+    parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
+    parts.append("\n".join([*_remarks(ordered), *without_speed("speed", speeds)]))
+    parts.append(_totals(ordered, folder, seconds))
+    return "\n\n".join(part for part in parts if part)
+
+
+def header(plan: Plan) -> str:
+    """The machine and the versions of a run, on one line."""
+    known = plan.environment
+    gpus = "".join(f" · {name}" for name in dict.fromkeys(known.gpus))
+    return (
+        f"torch {known.torch} · Python {known.python} · {known.threads_per_cell} thread per cell · "
+        f"{known.cpu} {known.cpu_capability}{gpus} · seed {plan.seed}"
+    )
+
+
+def _matrix(
+    cells: Sequence[PlannedCell],
+    verdicts: dict[str, Verdict],
+    speeds: dict[str, Speed],
+    notes: Footnotes,
+    device: str,
+) -> str:
+    modes = list(dict.fromkeys(p.cell.mode for p in cells))
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for planned in cells:
+        row = rows.setdefault((planned.cell.model, planned.cell.precision), {})
+        row[planned.cell.mode] = _square(verdicts[planned.id], speeds.get(planned.id), notes)
+    body, last = [], ""
+    for (model, precision), row in rows.items():
+        body.append(["" if model == last else model, precision, *(row.get(mode, "") for mode in modes)])
+        last = model
+    text = table(body, ["model", "precision", *modes])
+    return f"{device}\n{text}" if device else text
+
+
+def _square(verdict: Verdict, speed: Speed | None, notes: Footnotes) -> str:
+    judged = _judged(verdict, notes)
+    return judged if speed is None or speed.lacks_verdict else f"{judged}  {speed_text(speed)}"
+
+
+def _legend(speeds: dict[str, Speed]) -> str:
+    timed = {s.figure for s in speeds.values() if s.figure}
+    names = ", or ".join(title for figure, title in FIGURES.items() if figure in timed)
+    return textwrap.fill(" ".join(LEGEND.format(signs=SIGNS, figures=names).split()), 120) if names else ""
+
+
+def _judged(verdict: Verdict, notes: Footnotes) -> str:
+    status = STATUSES[verdict.status]
+    if verdict.status == "PASS":
+        return f"{status.glyph} {_figure(verdict.margin or 0.0)}"
+    mark = ""
+    if verdict.reason:
+        kind = "unsupported" if verdict.status == "UNSUPPORTED" else "stale" if verdict.red else "expected"
+        number = notes.setdefault((kind, verdict.reason, verdict.link), len(notes) + 1)
+        mark = f" ({number})"
+    return f"{status.glyph} {visible(verdict.short)}{mark}"
+
+
+def _figure(margin: float) -> str:
+    """The worst error over its budget: two digits, and never 0.00 for what is not zero."""
+    if margin == 0.0:
+        return "0"
+    return f"{margin:.2f}" if 0.005 <= margin < 1000 else f"{margin:.0e}"  # noqa: PLR2004 -- a display range
+
+
+def _footnote(number: int, kind: str, reason: str, link: str) -> str:
+    return wrapped(f"({number}) {kind}: {visible(reason)}") + (f"\n    {visible(link)}" if link else "")
+
+
+def _remarks(verdicts: list[Verdict]) -> list[str]:
+    """The notes of cells that are not red, each once."""
+    cells: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        for note in () if verdict.red else verdict.notes:
+            cells.setdefault(note, []).append(verdict.cell)
+    return [wrapped(f"· {visible(note)}: {some(named)}") for note, named in cells.items()]
+
+
+def _totals(verdicts: list[Verdict], folder: Path, seconds: float | None) -> str:
+    counts = Counter(v.status for v in verdicts)
+    counted = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
+    took = "" if seconds is None else f" · {seconds:.0f} s"
+    unfinished = f"\nincomplete: conformance run --resume {folder}" if counts["NOTRUN"] else ""
+    return f"{len(verdicts)} cells: {counted}{took} · run stored in {folder}{unfinished}"

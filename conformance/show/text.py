@@ -1,0 +1,79 @@
+"""Numbers and words as every report prints them."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+import tabulate
+
+from conformance.figures.speed import Speed
+from conformance.records.measurements import FASTER, NOISY, SAME, SLOWER, Ratio, Reason
+
+WIDTH = 100
+ARROWS = {FASTER: "▲", SLOWER: "▼", SAME: "=", NOISY: "~"}
+SIGNS = "▲ faster, ▼ slower, = the same within 3 %, ~ too noisy to say, with the 99 % interval in brackets"
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """A ratio with its verdict and its interval."""
+    middle, low, high = (_digits(value) for value in (ratio.middle, ratio.low, ratio.high))
+    return f"{ARROWS[ratio.verdict]}{middle} [{low}, {high}]"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.3g}" if value < 1000 else f"{value:.0f}"  # noqa: PLR2004
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that reads best."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def speed_text(speed: Speed) -> str:
+    """The ratio to the first baseline; for the baseline itself its time; otherwise why there is none."""
+    if speed.seconds is None:
+        return visible(speed.reason.short) if speed.reason else ""
+    if not speed.ratios:
+        return duration(speed.seconds)
+    return ratio_text(next(iter(speed.ratios.values())))
+
+
+def without_speed(figure: str, speeds: Mapping[str, Speed]) -> list[str]:
+    """Why cells that pass have no figure of that name, each reason once."""
+    why: dict[str, list[tuple[str, Reason]]] = {}
+    for speed in speeds.values():
+        if speed.reason and not speed.lacks_verdict:
+            why.setdefault(speed.reason.short, []).append((speed.cell, speed.reason))
+    lines = []
+    for short, cells in why.items():
+        detail = cells[0][1].detail
+        more = f" ({visible(detail)})" if detail else ""
+        lines.append(wrapped(f"· no {figure}, {visible(short)}: {some([cell for cell, _ in cells])}{more}"))
+    return lines
+
+
+def some(cells: Sequence[str]) -> str:
+    """The first cell, and how many more there are."""
+    return cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
+
+
+def wrapped(text: str) -> str:
+    """A paragraph of at most `WIDTH` columns, indented from its second line on."""
+    return textwrap.fill(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
+    """A table as plain text; "" without rows."""
+    return tabulate.tabulate(rows, head, tablefmt="simple", disable_numparse=True) if rows else ""
+
+
+def visible(text: str) -> str:
+    """Text that a terminal cannot take for a command: control and direction characters are spelt out."""
+    return "".join(
+        c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else f"\\u{ord(c):04x}" for c in text
+    )

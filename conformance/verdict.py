@@ -1,0 +1,204 @@
+"""Judges an observation under a contract: records in, verdict out. It does not import torch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.records.plan import Expectation
+from conformance.records.verdicts import Verdict
+
+ENDINGS = {
+    "not proven": "VOID",
+    "no oracle": "INCONCLUSIVE",
+    "invalid": "INVALID",
+    "random": "UNSTABLE",
+    "crashed": "CRASH",
+    "timed out": "TIMEOUT",
+    "out of memory": "OOM",
+    "raised": "ERROR",
+}
+
+
+def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()) -> Verdict:
+    """The verdict on one cell.
+
+    Args:
+        cell: its id.
+        seen: what was observed.
+        expectations: those of the spec that concern this cell on this torch, as the plan holds them.
+    """
+    renamed = [e for e in expectations if e.outcome == "dtype"]
+    dtypes = {e.tensor: e.dtype for e in renamed}
+    verdict = _plain_verdict(cell, seen, dtypes)
+    verdict = replace(verdict, margin=_worst_margin(seen), notes=_notes(seen), observation=seen)
+    refusals = [e for e in expectations if e.outcome == "refuses"]
+    others = [e for e in expectations if e.outcome not in ("dtype", "refuses")]
+    for expected in refusals:
+        if _refused(seen, expected):
+            return _by(expected, verdict, "UNSUPPORTED", "refused", seen.message)
+    for expected in others:
+        if _came_true(verdict, seen, expected, dtypes):
+            return _by(expected, verdict, "EXPECTED", expected.outcome, verdict.text)
+    if verdict.status != "PASS":
+        return verdict
+    for expected in (*refusals, *others):
+        text = f"declared {expected.outcome} did not happen: {expected.reason}"
+        return _by(expected, verdict, "STALE", "stale", text)
+    if renamed:
+        return _with_renamed_dtypes(verdict, seen, renamed)
+    return verdict
+
+
+def failed_gate(seen: Discrepancy) -> Measure | None:
+    """The first gate that rejects a tensor, in the order structure, dtype, class, exact, the values, precision."""
+    for measure in seen.measures:
+        if measure.gate == "structure" and not measure.met:
+            return measure
+    if seen.dtype_asked and seen.dtype != seen.dtype_asked:
+        return Measure("dtype", math.inf, 0.0, f"{seen.dtype}, should be {seen.dtype_asked}")
+    return next((m for m in seen.measures if not m.met and m.gate != "stable"), None)
+
+
+def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> Verdict:
+    """The verdict with no expectation but those on dtypes."""
+    if seen.ending in ENDINGS:
+        status = ENDINGS[seen.ending]
+        error = f"{seen.error}: " if seen.error and seen.ending == "raised" else ""
+        where = f"in phase {seen.phase}: " if seen.phase else ""
+        return Verdict(cell, status, f"{where}{error}{seen.message}", short=status)
+    for found in seen.discrepancies:
+        for measure in found.measures:
+            if measure.gate == "stable" and not measure.met:
+                text = _line(found, measure, "a second identical call differs")
+                return Verdict(cell, "UNSTABLE", text, short="UNSTABLE")
+    if seen.changed:
+        text = f"structure  {seen.changed[0]} changed in forward, undeclared"
+        return Verdict(cell, "FAIL", text, short="structure")
+    for found in _in_gate_order(seen.discrepancies, dtypes):
+        said_no = failed_gate(found)
+        if said_no is not None:
+            return Verdict(cell, "FAIL", _line(found, said_no), short=_short(said_no))
+    weakness = next(_weaknesses(seen.discrepancies), "")
+    if weakness:
+        return Verdict(cell, "INCONCLUSIVE", f"power  {weakness}", short="power")
+    return Verdict(cell, "PASS")
+
+
+def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
+    """By gate, the worst first; a declared dtype, where it came, stands in for the contract's."""
+    held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(d.tensor) else d for d in found]
+    order = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision")
+
+    def rank(d: Discrepancy) -> tuple[int, float]:
+        measure = failed_gate(d)
+        return (len(order), 0.0) if measure is None else (order.index(measure.gate), -measure.margin)
+
+    return sorted(held, key=rank)
+
+
+def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
+    """Why a cell whose gates all hold proves nothing: each reason on one line."""
+    for d in found:
+        if d.accepted:
+            yield f"{d.tensor}, case {d.case}: the gates accept {' and '.join(d.accepted)}"
+    rounded = [d for d in found if d.kind in ("rounded", "float32")]
+    outputs = dict.fromkeys(d.tensor for d in rounded if d.tensor.startswith("output"))
+    for tensors in ([d for d in rounded if d.tensor == name] for name in outputs):
+        if all(d.unresolved for d in tensors):
+            yield f"{tensors[0].tensor}: in no case can this precision tell it from a wrong one"
+    gradients = [d for d in rounded if d.tensor.startswith("gradient of")]
+    if gradients and all(d.unresolved for d in gradients):
+        yield (
+            f"{gradients[0].tensor} and all others: in no case can this precision tell a gradient from a wrong one; "
+            "see `independent_samples` and `initialise` of a Spec"
+        )
+
+
+def _refused(seen: Observation, expected: Expectation) -> bool:
+    return (
+        seen.ending == "raised" and seen.error == expected.error and re.search(expected.match, seen.message) is not None
+    )
+
+
+def _came_true(verdict: Verdict, seen: Observation, expected: Expectation, dtypes: Mapping[str, str]) -> bool:
+    if verdict.status != expected.outcome:
+        return False
+    if verdict.status == "ERROR":
+        return seen.error == expected.error and re.search(expected.match, seen.message) is not None
+    if verdict.status != "FAIL":
+        return re.search(expected.match, verdict.text) is not None
+    failures = _failures(_in_gate_order(seen.discrepancies, dtypes))
+    declared = {expected.tensor} if expected.gate == "structure" else set()
+    return declared.issuperset(seen.changed) and all(_is_declared(found, by, expected) for found, by in failures)
+
+
+def _failures(discrepancies: Sequence[Discrepancy]) -> Iterator[tuple[Discrepancy, Measure]]:
+    for found in discrepancies:
+        measure = failed_gate(found)
+        if measure is not None:
+            yield found, measure
+
+
+def _is_declared(found: Discrepancy, measure: Measure, expected: Expectation) -> bool:
+    """Every tensor that fails must be one the expectation speaks of; a worse failure is not swallowed."""
+    return (
+        (not expected.tensor or found.tensor == expected.tensor)
+        and (not expected.case or found.case == expected.case)
+        and (not expected.gate or measure.gate == expected.gate)
+    )
+
+
+def _with_renamed_dtypes(verdict: Verdict, seen: Observation, renamed: Sequence[Expectation]) -> Verdict:
+    for expected in renamed:
+        tensors = [d for d in seen.discrepancies if d.tensor == expected.tensor]
+        if not tensors or all(d.dtype == d.dtype_asked for d in tensors):
+            text = f"{expected.tensor} has the contract's dtype again, declared {expected.dtype}"
+            return _by(expected, verdict, "STALE", "stale", text)
+    first = renamed[0]
+    return _by(first, verdict, "EXPECTED", first.dtype, f"{first.tensor} is {first.dtype}")
+
+
+def _by(expected: Expectation, verdict: Verdict, status: str, short: str, text: str) -> Verdict:
+    """The verdict that an expectation turns another into."""
+    return replace(verdict, reason=expected.reason, link=expected.link, status=status, short=short, text=text)
+
+
+def _line(found: Discrepancy, measure: Measure, what: str = "") -> str:
+    place = f"{measure.gate}  {found.tensor}, case {found.case}"
+    if what:
+        return f"{place}: {what}"
+    if math.isinf(measure.value) or measure.gate in ("exact", "precision"):
+        return f"{place}: {measure.detail or 'not finite'}"
+    where = f", {measure.detail}" if measure.detail else ""
+    return f"{place}: error {measure.value:.2g}, budget {measure.budget:.2g}{where}"
+
+
+def _short(measure: Measure) -> str:
+    finite = math.isfinite(measure.margin) and measure.gate in ("norm", "slice", "gain", "pointwise")
+    return f"{measure.gate} {measure.margin:.2g}" if finite else measure.gate
+
+
+def _worst_margin(seen: Observation) -> float | None:
+    margins = [m.margin for d in seen.discrepancies for m in d.measures if m.gate != "precision"]
+    return max(margins, default=None)
+
+
+def _notes(seen: Observation) -> tuple[str, ...]:
+    """What a green cell still has to say."""
+    notes = []
+    if any(d.weak for d in seen.discrepancies):
+        notes.append("some parts of a tensor are too small to judge on their own here")
+    lost = sorted({d.tensor for d in seen.discrepancies if d.unresolved})
+    if lost:
+        more = f" and {len(lost) - 2} more" if len(lost) > 2 else ""  # noqa: PLR2004 -- room for two names
+        names = f"{', '.join(lost[:2])}{more}"
+        notes.append(f"this precision cannot tell a wrong value from a right one, so only fp32 judges {names}")
+    if seen.facts.get("second order refused"):
+        notes.append("second derivatives raise an error")
+    if seen.facts.get("graph breaks"):
+        notes.append("compiled with graph breaks")
+    return tuple(notes)
