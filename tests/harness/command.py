@@ -1,0 +1,23 @@
+"""The command, run in a folder of a test."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+FP32 = ("--mode=eager", "--precision=fp32", "--device=cpu", "--no-speed")
+
+
+def conformance(folder, *arguments, **environment):
+    """Run the command in a folder; returns its exit code and what it printed."""
+    command = [sys.executable, "-m", "conformance", *arguments]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
+    env.pop("PYTEST_ADDOPTS", None)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def run_folder(output):
+    """The folder that the last line of a report names."""
+    return Path(re.search(r"run stored in (\S+)", output)[1])

@@ -1,0 +1,59 @@
+"""Plans and judges cells of a file of specs beside the tests, as `conformance run` does."""
+
+import contextlib
+import importlib.util
+import sys
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from conformance.records.cell import Cell
+from conformance.records.tasks import PLAN, PlanRequest
+from conformance.records.verdicts import Verdict
+from conformance.run import child
+from conformance.run.executor import Executor
+
+SPECS = Path(__file__).parent.parent / "specs"
+
+
+@cache
+def material(name):
+    """Import a file of specs without putting its folder on the path."""
+    found = importlib.util.spec_from_file_location(f"material_{Path(name).stem}", SPECS / name)
+    module = sys.modules[found.name] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@cache
+def plan_of(*names):
+    """The plan of all cells of some files on the CPU."""
+    request = PlanRequest(tuple(str(SPECS / name) for name in names), devices=("cpu",))
+    ending = child.run(PLAN, request, deadline=120.0, method="spawn")
+    assert ending.result is not None, ending
+    return ending.result
+
+
+@contextlib.contextmanager
+def judge_of(*names, deadline):
+    """A function from model, mode and precision to the verdict."""
+    plan = replace(plan_of(*names), deadline=deadline)
+    cells = {planned.cell: planned for planned in plan.cells}
+    with tempfile.TemporaryDirectory() as folder:
+        executor = Executor(plan, Path(folder))
+
+        def judge(model, mode, precision) -> Verdict:
+            return executor.verdict(cells[Cell(model, mode, precision, "cpu")])
+
+        yield judge
+
+
+def gates_that_rejected(verdict):
+    """Every gate that rejects any tensor, not only the first."""
+    gates = set()
+    for found in verdict.observation.discrepancies:
+        gates |= {m.gate for m in found.measures if not m.met}
+        if found.dtype_asked and found.kind != "absent" and found.dtype != found.dtype_asked:
+            gates.add("dtype")
+    return gates

@@ -1,0 +1,30 @@
+"""Fresh interpreters, and processes that should be gone."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+
+
+def printed(script, **environment):
+    """What a script prints in a fresh interpreter, as JSON; it can import the harness."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]), **environment}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def outlives(process, seconds=10.0):
+    """Whether a process still runs after so long; a zombie does not."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return False
+    try:
+        return not select.select([handle], [], [], seconds)[0]
+    finally:
+        os.close(handle)
