@@ -1,11 +1,13 @@
-"""The commands of the project: `nox -s conformance`, `nox -s tests`, `nox -s lint`, `nox -s types`.
+"""The commands of the project; `nox -l` lists them.
 
-Arguments after `--` go to the tool that the session runs. `--torch=VERSION` among them takes another torch.
+Arguments after `--` go to the tool that a session runs. `--torch=VERSION` among them takes another torch.
 """
 
 import nox
+from packaging.requirements import Requirement
 
 TORCH = "2.13.0"
+STUDIES = ("calibrate", "miniatures", "meters")
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "venv"
@@ -43,3 +45,40 @@ def types(session: nox.Session) -> None:
     """Check types."""
     install(session, "mypy==2.4.1", "types-tabulate", "nox")
     session.run("mypy")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Write the pages that follow from specs, probes and docstrings."""
+    session.run("python", "docs/build.py", *install(session))
+
+
+@nox.session
+def benchmarks(session: nox.Session) -> None:
+    """Run one benchmark: `nox -s benchmarks -- overhead --help`."""
+    arguments = install(session, "numpy")
+    if not arguments:
+        session.error("name a module of benchmarks/ after `--`")
+    session.run("python", "-m", f"benchmarks.{arguments[0]}", *arguments[1:])
+
+
+@nox.session
+def studies(session: nox.Session) -> None:
+    """Repeat the studies behind docs/method.md and docs/measurement.md; this takes hours."""
+    arguments = install(session, "numpy")
+    for study in STUDIES:
+        session.run("python", "-m", f"benchmarks.{study}", *arguments)
+
+
+@nox.session
+def minimums(session: nox.Session) -> None:
+    """Judge the zoo, or what is named after `--`, with the lowest version of every dependency."""
+    project = nox.project.load_toml("pyproject.toml")["project"]
+    lowest = [
+        f"{requirement.name}=={bound.version}"
+        for requirement in map(Requirement, project["dependencies"])
+        for bound in requirement.specifier
+        if bound.operator == ">="
+    ]
+    session.install(*lowest, "-e", ".")
+    session.run("conformance", "run", *session.posargs)

@@ -1,7 +1,10 @@
-"""Records what cells of the zoo cost in bytes, operations and graphs: `python benchmarks/counters.py [--write]`.
+"""Records what cells of the zoo cost in bytes, operations and graphs.
 
-No clock is involved, so every run must count the same: tests/conformance/test_counters.py holds each torch version to
-what was recorded for it, and says which count of which cell has changed. `--write` records this version's anew.
+    python -m benchmarks.counters [--write]
+
+No clock is involved, so every run must count the same. tests/conformance/measure/test_counters.py compares each torch
+version with what was recorded for it, and names the count and the cell that changed. `--write` replaces the record of
+this version.
 """
 
 from __future__ import annotations
@@ -9,19 +12,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks import children
+from conformance.records.cell import Cell
+from conformance.records.measurements import Footprint, Reason
+from conformance.records.plan import SpecLocation
+from conformance.records.tasks import FOOTPRINT, CellTask
+from conformance.run import pool
+from zoo import catalog
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from conformance.run import pool  # noqa: E402 -- needs the path above
-from conformance.records import Cell  # noqa: E402
-from zoo import catalog  # noqa: E402
-
-FILE = ROOT / "tests" / "conformance" / "counters.json"
+FILE = ROOT / "tests" / "conformance" / "measure" / "counters.json"
 MODELS = ("merge", "mlp", "checkerboard", "softmax", "batch_gather_vectorised", "fused_conv_bn2d", "fused_conv_bn2d_op")
 MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_bf16")
 COUNTS = ("saved", "held", "peak_forward", "peak", "flops", "graphs", "graph_breaks", "recompiles", "aten_calls")
@@ -29,35 +33,47 @@ DEADLINE = 300.0
 
 
 def cells() -> list[Cell]:
-    """Those that are counted, on the CPU."""
+    """The cells that are counted, on the CPU."""
     return [Cell(model, mode, p, "cpu") for model in MODELS for mode in MODES for p in PRECISIONS]
 
 
 def count(cell: Cell) -> dict[str, Any]:
-    """The counts of one cell; null is what its mode or model does not have."""
-    home = {"module": catalog.home_of(cell.model), "file": ""}
-    task = {"cell": vars(cell), "home": home, "homes": [], "seed": 0}
-    answer = pool.answer("conformance.measure.footprint:observe", task, DEADLINE)
-    return {name: answer.get(name, answer.get("reason")) for name in COUNTS}
+    """The counts of one cell by name. A count is None if the mode or the model does not have it."""
+    task = CellTask(cell, SpecLocation(catalog.home_of(cell.model)), sources=(), seed=0)
+    found = pool.result(FOOTPRINT, task, DEADLINE)
+    if isinstance(found, Reason):
+        return dict.fromkeys(COUNTS, str(found))
+    return {name: _recorded(found, name) for name in COUNTS}
 
 
-def release() -> str:
-    """The torch version under which counts are recorded: the compiler changes with its minor number."""
-    import torch  # noqa: PLC0415 -- children import it anyway, this process only asks
+def _recorded(found: Footprint, name: str) -> int | dict[str, int | None] | None:
+    """A count as the file holds it: operations as two numbers, of forward, and of forward and backward."""
+    return vars(found.flops) if name == "flops" else found.count(name)
 
-    return ".".join(torch.__version__.split(".")[:2])
+
+def release(torch_version: str) -> str:
+    """The version under which counts are recorded: the compiler changes with torch's minor number.
+
+    >>> release("2.13.0+cpu")
+    '2.13'
+    """
+    return ".".join(torch_version.split(".")[:2])
 
 
 def main() -> None:
     """Count, and print or record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help=f"to {FILE.relative_to(ROOT)}")
+    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS, help="count only these and print them")
+    parser.add_argument("--write", action="store_true", help=f"write to {FILE.relative_to(ROOT)}")
     options = parser.parse_args()
-    os.environ["CONFORMANCE_PRELOAD"] = "compiler"
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        counted = {cell.id: found for cell, found in zip(cells(), pool.map(count, cells()), strict=True)}
+    here = children.look_around()
+    children.prepare(here)
+    chosen = [cell for cell in cells() if cell.model in options.models]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        counted = {cell.id: found for cell, found in zip(chosen, threads.map(count, chosen), strict=True)}
     recorded = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    text = json.dumps({**recorded, release(): counted}, indent=1) + "\n"
+    known = release(here.torch)
+    text = json.dumps({**recorded, known: {**recorded.get(known, {}), **counted}}, indent=1) + "\n"
     if options.write:
         FILE.write_text(text, encoding="utf-8")
     else:

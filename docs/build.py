@@ -1,13 +1,17 @@
-"""Writes the pages that follow from the specs: `python docs/build.py`."""
+"""Writes the pages that follow from specs, probes and docstrings: `python docs/build.py`."""
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
+import conformance
 import zoo
-from conformance.commands import probes
 from conformance.axes import MODES, PRECISIONS, exists
 from conformance.cell.modes import BUILDERS
+from conformance.commands import probes
+from conformance.show import probes as probes_page
 from zoo.expect import Expect
 from zoo.spec import Spec
 
@@ -24,12 +28,12 @@ TITLES = {
 
 ZOO = f"""# The zoo
 
-Written from the specs by `python docs/build.py`. Every entry is made with `zoo.create_model(name)`, its inputs
-with `zoo.example_inputs(name)`.
+`python docs/build.py` writes this page from the specs. `zoo.create_model(name)` builds an entry, and
+`zoo.example_inputs(name)` gives its inputs.
 
 The columns `{"`, `".join(COLUMNS)}` give the dtype of the outputs at that precision on the {DEVICE.upper()} with
-torch {TORCH}, in every mode; where a mode differs, it is named. *input* is the promoted dtype of the floating
-inputs. Where nothing is said, what eager does is the contract.
+torch {TORCH}. It is the same in every mode unless a mode is named. *input* is the promoted dtype of the floating
+inputs. *as eager* means that the spec declares no dtype, so eager decides.
 """
 
 
@@ -55,7 +59,7 @@ def _section(folder: str, title: str) -> str:
 
 
 def _heading(folder: str) -> list[str]:
-    return ["What must be wrong with them:" if folder == "counterexamples" else "Known divergences:", ""]
+    return ["What the matrix must find wrong with them:" if folder == "counterexamples" else "Known divergences:", ""]
 
 
 def _row(spec: Spec) -> list[str]:
@@ -104,7 +108,42 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("*", "\\*")
 
 
-PAGES = {"zoo.md": zoo_page, "probes.md": probes.markdown}
+def architecture_page() -> str:
+    """docs/architecture.md, its tables of rooms and files written anew."""
+    text = (FOLDER / "architecture.md").read_text(encoding="utf-8")
+    return re.sub(r"(?s)(<!-- rooms -->\n).*(<!-- /rooms -->)", lambda m: f"{m[1]}{_rooms()}{m[2]}", text)
+
+
+def _rooms() -> str:
+    package = Path(conformance.__path__[0])
+    rooms = sorted(path.parent for path in package.glob("*/__init__.py"))
+    parts = [_files("Top level", "Words that every room may use, and the doors into the rooms.", package)]
+    parts += [_files(f"`{room.name}/`", _docstring(room / "__init__.py"), room) for room in rooms]
+    return "\n".join(parts) + "\n"
+
+
+def _files(title: str, summary: str, folder: Path) -> str:
+    """A heading, a sentence, and a table with one row for each file."""
+    package = Path(conformance.__path__[0])
+    files = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
+    rows = [f"| `{path.relative_to(package)}` | {_escaped(_summary(path))} |" for path in files]
+    return "\n".join([f"### {title}", "", summary, "", "| file | what it does |", "|---|---|", *rows, ""])
+
+
+def _summary(path: Path) -> str:
+    """The first sentence of a module's docstring."""
+    return " ".join(re.split(r"(?<=\.)\s", _docstring(path), maxsplit=1)[0].split())
+
+
+def _docstring(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+
+
+PAGES = {
+    "zoo.md": zoo_page,
+    "probes.md": lambda: probes_page.page(probes.read("cpu")),
+    "architecture.md": architecture_page,
+}
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""`conformance bench --against REV`: what models cost now, beside another revision."""
+"""Compares models with another revision of their sources, for `conformance bench --against`. Without torch."""

@@ -1,1 +1,1 @@
-"""One cell: its session, the callable of its mode, and what is observed."""
+"""Runs one cell: its session, the callable of its mode, and the observation. With torch."""

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from conformance.axes import Prepared
 from conformance.cell import tf32
-from conformance.cell.session import CellSession, leave_room, open_task
+from conformance.cell.session import CellSession, Comparison, leave_room, open_task
 from conformance.errors import NotProvenError
+from conformance.gates.compare import compare
 from conformance.oracle import evaluation
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
@@ -17,13 +18,20 @@ from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess
 
 
-def observe(task: CellTask, process: ChildProcess) -> Observation:
-    """Run one cell, beside other work on the machine."""
+def observe(task: CellTask, process: ChildProcess, comparison: Comparison = compare) -> Observation:
+    """Run one cell, beside other work on the machine.
+
+    Args:
+        task: which cell.
+        process: told the phases.
+        comparison: compares one tensor; see `CellSession`.
+    """
     with process.shared():
         try:
             with process.phase("import"):
                 session = open_task(task, process)
-            seen = _observation(session)
+            session.comparison = comparison
+            seen = observation_of(session)
         except NotProvenError as problem:
             seen = Observation("not proven", process.current, message=one_line(problem))
         except Exception as problem:  # noqa: BLE001 -- the model and the mode may raise anything
@@ -32,8 +40,13 @@ def observe(task: CellTask, process: ChildProcess) -> Observation:
     return replace(seen, seconds=process.seconds)
 
 
-def _observation(session: CellSession) -> Observation:
-    """What is seen in all cases of a cell."""
+def observation_of(session: CellSession) -> Observation:
+    """What is seen in all cases of an open cell.
+
+    Raises:
+        NotProvenError: the mode did not take effect.
+        Whatever the mode or the model raises.
+    """
     process = session.process
     with process.phase("build"):
         leave_room(session.cell.device)
@@ -46,7 +59,8 @@ def _observation(session: CellSession) -> Observation:
         known = session.known(case)
         question = session.question(case, eager)
         with process.phase("call"):
-            measured, again = _two_calls(session, made, question, known)
+            with session.around_calls():
+                measured, again = _two_calls(session, made, question, known)
             baseline = None if session.is_eager else session.baseline(eager, question)
         changed |= dict.fromkeys(measured.changed)
         with process.phase("judge"):

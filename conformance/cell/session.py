@@ -5,6 +5,7 @@ Every child process that works on a cell opens it here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from torch._functorch import config as functorch_config
 from conformance.axes import MODES, PRECISIONS, Mode, Precision, Prepared
 from conformance.cell import modes, tf32
 from conformance.gates.compare import compare, name_of
-from conformance.gates.criteria import criteria_for
+from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.oracle import evaluation, float64, inputs, reference_file
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
@@ -33,6 +34,8 @@ from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess
 from zoo.case import Call, Case
 from zoo.spec import Spec
+
+Comparison = Callable[[torch.Tensor | None, TensorCriteria, torch.Tensor | None, str], Discrepancy]
 
 FOR_TENSORS = 0.9  # of a GPU's memory; every process keeps kernels and handles there too
 
@@ -79,6 +82,8 @@ class CellSession:
         expect: the declared divergences that concern the cell.
         facts: proof of the mode, and what else is worth keeping.
         dtypes: of the parameters and buffers of the callable, from `prepare`.
+        comparison: compares one tensor; a study of the gates sees every tensor here.
+        around_calls: entered around the calls of the callable; a study puts a simulated device here.
     """
 
     spec: Spec
@@ -89,6 +94,8 @@ class CellSession:
     expect: tuple[Expectation, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
+    comparison: Comparison = compare
+    around_calls: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
     @property
     def mode(self) -> Mode:
@@ -185,7 +192,7 @@ class CellSession:
                 accurate=name in self.spec.float32_accurate,
                 bitwise=self.spec.deterministic and self.cell.device == "cpu",
             )
-            yield compare(y, criteria, again.tensors.get(name), self._fault(name, y, known, found))
+            yield self.comparison(y, criteria, again.tensors.get(name), self._fault(name, y, known, found))
 
     def _fault(self, name: str, y: torch.Tensor | None, known: CaseReference, found: Evaluation) -> str:
         if y is not None and y.device.type != self.cell.device:

@@ -1,1 +1,1 @@
-"""The commands, one file each."""
+"""Holds the commands, one file each. Without torch."""

@@ -1,1 +1,1 @@
-"""Numbers that follow from measurements: ratios, speeds, crossovers, shares of the roofline."""
+"""Turns measurements into figures: the meter, ratios, speeds, crossovers, shares of the roofline. Without torch."""

@@ -42,8 +42,8 @@ class Point:
 
     @property
     def verdict(self) -> str:
-        """The ratio's; without one, the reason in short."""
-        return self.ratio.verdict if self.ratio else self.reason.short
+        """The ratio's; without one, the reason in short, on one line."""
+        return self.ratio.verdict if self.ratio else " ".join(self.reason.short.split())
 
     @property
     def clear(self) -> bool:

@@ -1,1 +1,1 @@
-"""One tensor against the oracle's: distances, budgets, gates and canaries."""
+"""Compares one tensor with the oracle's: distances, budgets, gates and canaries. With torch."""

@@ -1,1 +1,1 @@
-"""Clocks and counters: what a cell costs in time, bytes, operations and compilation."""
+"""Measures cells: time, bytes, operations, compile cost, and what the machine can do. With torch."""

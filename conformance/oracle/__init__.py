@@ -1,1 +1,1 @@
-"""The float64 oracle of a model, its perturbed runs, and the reference file that they end in."""
+"""Makes the float64 oracle of a model, checks it, perturbs its roundings, and keeps what it found. With torch."""

@@ -1,1 +1,1 @@
-"""Which cells a run has: sources are found, and the matrix of a run is planned."""
+"""Plans a run: finds the specs that a person names, and makes the cells. With torch."""

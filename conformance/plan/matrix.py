@@ -62,7 +62,7 @@ def plan(asked: PlanRequest) -> Plan:
         for mode, precision, device in _squares(modes, precisions, devices):
             concerned = [e for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)]
             cell = Cell(spec.name, mode, precision, device)
-            cells.append(PlannedCell(cell, skip[device, precision], tuple(map(_expectation, concerned))))
+            cells.append(PlannedCell(cell, skip[device, precision], tuple(map(expectation, concerned))))
     used = dict.fromkeys(planned.cell.mode for planned in cells)
     return Plan(
         seed=asked.seed,
@@ -85,7 +85,7 @@ def _squares(modes: Sequence[str], precisions: Sequence[str], devices: Sequence[
                 yield mode, precision, device
 
 
-def _expectation(declared: Expect) -> Expectation:
+def expectation(declared: Expect) -> Expectation:
     """What the judge needs of a declared divergence."""
     return Expectation(
         declared.outcome,

@@ -1,1 +1,1 @@
-"""Frozen records that pass between processes and into files; `convert` turns all of them into JSON and back."""
+"""Holds the frozen records that pass between processes and into files. Without torch."""

@@ -1,1 +1,1 @@
-"""Child processes, locks, and the folder that a run is stored in."""
+"""Runs child processes, judges cells, locks the machine, and stores the run folder. Without torch."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,13 +45,13 @@ def alone() -> Iterator[None]:
 
 def _free_slot() -> FileLock:
     first = os.getpid() % SLOTS
-    for number in range(first, first + SLOTS):
-        slot = _lock(_slot(number % SLOTS))
-        with contextlib.suppress(Timeout):
-            slot.acquire(blocking=False)
-            return slot
-    slot.acquire(poll_interval=POLL_SECONDS)
-    return slot
+    while True:
+        for number in range(first, first + SLOTS):
+            slot = _lock(_slot(number % SLOTS))
+            with contextlib.suppress(Timeout):
+                slot.acquire(blocking=False)
+                return slot
+        time.sleep(POLL_SECONDS)
 
 
 def _slot(number: int) -> str:

@@ -1,1 +1,1 @@
-"""Stored runs as text, Markdown and SVG."""
+"""Draws stored runs as text, Markdown and SVG. Without torch."""

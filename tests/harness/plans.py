@@ -19,10 +19,15 @@ SPECS = Path(__file__).parent.parent / "specs"
 
 @cache
 def material(name):
-    """Import a file of specs without putting its folder on the path."""
-    found = importlib.util.spec_from_file_location(f"material_{Path(name).stem}", SPECS / name)
+    """Import a file of specs, which may import the files beside it; its folder is on the path only meanwhile."""
+    path = SPECS / name
+    found = importlib.util.spec_from_file_location(f"material_{path.parent.name}_{path.stem}", path)
     module = sys.modules[found.name] = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    sys.path.append(str(path.parent))
+    try:
+        found.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 

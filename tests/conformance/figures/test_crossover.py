@@ -2,8 +2,8 @@
 
 import pytest
 
-from conformance.figures.crossover import Point, crossover
-from conformance.figures.ratio import Ratio
+from conformance.figures.crossover import NOT_MEASURED, Point, crossover
+from conformance.records.measurements import Ratio, Reason
 
 RATIOS = {
     "f": Ratio(2.0, 1.9, 2.1, pairs=20),
@@ -15,7 +15,7 @@ RATIOS = {
 SIZES = (16, 64, 256, 1024)
 
 
-def said(letters, reason=""):
+def said(letters, reason=NOT_MEASURED):
     """The line on verdicts given by letter, at 16, 64, 256 and 1024."""
     points = [Point(size, RATIOS[c], reason) for size, c in zip(SIZES, letters, strict=False)]
     return crossover(points, "width")
@@ -49,7 +49,7 @@ def test_one_crossing_or_none(letters, line):
         ("fsnf", "no clear answer: faster at 16, slower at 64, faster at 1024 (256: too noisy)"),
     ],
 )
-def test_back_and_forth_is_told_size_by_size(letters, line):
+def test_a_gain_that_comes_and_goes_is_told_size_by_size(letters, line):
     assert said(letters) == line
 
 
@@ -74,9 +74,18 @@ def test_sizes_without_a_clear_verdict_are_named(letters, line):
     assert said(letters) == line
 
 
-def test_a_reason_stands_for_the_ratio_it_explains_on_one_line():
-    assert said("ff--", "out of\nmemory") == "pays up to width 64 (256, 1024: out of memory)"
-    assert said("ff", "ignored where there is a ratio") == "pays at every size tried (16 to 64)"
+def test_a_size_without_a_ratio_is_listed_with_its_reason_in_short_on_one_line():
+    reason = Reason("out of\nmemory", "24 GiB are too few")
+    assert said("ff--", reason) == "pays up to width 64 (256, 1024: out of memory)"
+
+
+def test_the_reason_of_a_size_that_has_a_ratio_is_ignored():
+    assert said("ff", Reason("a reason")) == "pays at every size tried (16 to 64)"
+
+
+def test_sizes_are_listed_by_the_short_reason_alone():
+    points = [Point(16, RATIOS["f"]), *(Point(n, None, Reason("too slow", f"{n} s a call")) for n in (64, 256))]
+    assert crossover(points, "width") == "pays up to width 16 (64, 256: too slow)"
 
 
 def test_points_may_come_in_any_order():

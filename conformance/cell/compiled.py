@@ -1,0 +1,81 @@
+"""The callable of compiled cells, and the proof that every call ran compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.axes import Prepared
+from conformance.errors import NotProvenError
+
+MANY_RECOMPILES = 64  # each case may bring a new shape; past the limit torch would run eager without an error
+
+
+def compiled(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None) -> Prepared:
+    """The model under torch.compile with Inductor, each shape compiled by itself.
+
+    Args:
+        model: to compile.
+        one_graph: the proof fails if a call is more than one graph.
+        patches: of Inductor's configuration.
+    """
+    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 -- eager and scripted cells must not pay for it
+
+    _refuse_too_many_recompiles()
+    calls = {"compiled": 0}
+
+    def backend(graph: Any, examples: Any, **options: Any) -> Callable[..., Any]:
+        kernel: Callable[..., Any] = compile_fx(graph, examples, config_patches=patches, **options)  # type: ignore[assignment]
+
+        def counted(*arguments: Any) -> Any:
+            calls["compiled"] += 1
+            return kernel(*arguments)
+
+        return counted
+
+    inner: Callable[..., Any] = torch.compile(model, backend=backend, dynamic=False)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = calls["compiled"]
+        returned = inner(*args, **kwargs)
+        if calls["compiled"] == before:
+            raise NotProvenError(f"a call ran no compiled graph, it fell back to eager: {_break_reasons()}")
+        return returned
+
+    return Prepared(call, lambda: _proof(one_graph=one_graph), model, unchecked_call=inner)
+
+
+def _refuse_too_many_recompiles() -> None:
+    """Raise an error at the recompile limit, where torch would run eager."""
+    import torch._dynamo  # noqa: PLC0415
+
+    config = torch._dynamo.config  # noqa: SLF001 -- there is no public name for these switches
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    setattr(config, limit, MANY_RECOMPILES)
+    for switch in ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"):
+        if hasattr(config, switch):
+            setattr(config, switch, True)
+            break
+
+
+def _proof(*, one_graph: bool) -> dict[str, Any]:
+    from torch._dynamo.utils import counters  # noqa: PLC0415
+
+    breaks = sum(counters["graph_break"].values())
+    if breaks and one_graph:
+        raise NotProvenError(f"the spec claims one graph, found {breaks} graph breaks: {_break_reasons()}")
+    hits, misses = (counters["inductor"][f"fxgraph_cache_{what}"] for what in ("hit", "miss"))
+    return {
+        "graphs": counters["stats"]["unique_graphs"],
+        "graph breaks": breaks,
+        "cache": "miss" if misses else "hit" if hits else "off",
+    }
+
+
+def _break_reasons() -> str:
+    from torch._dynamo.utils import counters  # noqa: PLC0415
+
+    reasons = "; ".join(" ".join(reason.split()) for reason in counters["graph_break"])
+    return reasons[:200] or "nothing was captured"

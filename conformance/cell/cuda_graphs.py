@@ -1,0 +1,57 @@
+"""The callable of graphed cells, and the proof that CUDA graphs were recorded and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from conformance.axes import Prepared
+from conformance.cell.compiled import compiled
+from conformance.errors import NotProvenError
+
+
+def graphed(model: Any, *, one_graph: bool) -> Prepared:
+    """The compiled model, with the kernels of each call recorded into CUDA graphs and replayed.
+
+    Args:
+        model: to compile.
+        one_graph: the proof fails if a call is more than one compiled graph.
+    """
+    made = compiled(model, one_graph=one_graph, patches={"triton.cudagraphs": True})
+
+    def in_a_step(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            torch.compiler.cudagraph_mark_step_begin()  # from here on, the results of earlier calls may be overwritten
+            return inner(*args, **kwargs)
+
+        return call
+
+    def proof() -> dict[str, Any]:
+        from torch._dynamo.utils import counters  # noqa: PLC0415 -- eager and scripted cells must not pay for it
+
+        left_out, recorded = counters["inductor"]["cudagraph_skips"], _recorded_graphs()
+        if left_out or not recorded:
+            raise NotProvenError(f"{recorded} CUDA graphs were recorded, {left_out} compiled graphs were left without")
+        return {**made.proof(), "CUDA graphs": recorded}
+
+    return replace(made, call=in_a_step(made.call), unchecked_call=in_a_step(made.timed_call), proof=proof)
+
+
+def _recorded_graphs() -> int:
+    """CUDA graphs in torch's trees, which hold one path for every order in which they were called."""
+    from torch._inductor import cudagraph_trees  # noqa: PLC0415
+
+    if not torch.cuda.is_initialized():
+        return 0
+    manager = cudagraph_trees.get_manager(torch.cuda.current_device(), create_if_none_exists=False)
+    if manager is None:
+        return 0
+    pending = [node for nodes in manager.roots.values() for node in nodes]
+    recorded = 0
+    while pending:
+        recorded += 1
+        pending += [child for children in pending.pop().children.values() for child in children]
+    return recorded

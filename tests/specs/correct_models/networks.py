@@ -1,0 +1,166 @@
+"""Right models with state, and ordinary networks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from correct_parts import PRECISIONS, Cells, drawn, function, green, rows, scripted_dtype
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 -- its usual name
+from torch.utils.checkpoint import checkpoint
+
+CELLS: Cells = []
+_green = partial(green, CELLS)
+
+
+# State
+
+
+class Stateful(nn.Module):
+    """Batch norm in training, a moving average, a counter, an unused and a frozen parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.frozen = nn.Parameter(torch.randn(8), requires_grad=False)
+        self.unused = nn.Parameter(torch.randn(3))
+        self.register_buffer("average", torch.zeros(8))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.average.clone()
+        with torch.no_grad():
+            self.average.lerp_(x.mean(0), 0.25)
+            self.calls += 1
+        return self.norm(x) * self.frozen + before
+
+
+class Shared(nn.Module):
+    """The same Linear twice, and its weight under a second name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(8, 8)
+        self.other = nn.Linear(8, 8, bias=False)
+        self.other.weight = self.one.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other(torch.tanh(self.one(self.one(x))))
+
+
+class Checkpointed(nn.Module):
+    """Forward runs again in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(lambda t: torch.tanh(self.linear(t)), x, use_reentrant=False)
+
+
+STATEFUL = _green("stateful", Stateful, rows(16, 8), also={"scripted": PRECISIONS})
+SHARED = _green("shared", Shared, also={"scripted": PRECISIONS})
+CHECKPOINTED = _green("checkpointed", Checkpointed)
+TRANSFORMED = _green("transformed", function(torch.vmap(torch.func.grad(lambda v: (v**3).sum()))))
+
+
+# Ordinary networks
+
+
+class Attention(nn.Module):
+    """A pre-norm transformer block with two heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, time, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, time, 3, 2, width // 2).permute(2, 3, 0, 1, 4).unbind(0)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.permute(1, 2, 0, 3).reshape(batch, time, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class ConvNet(nn.Module):
+    """Convolution, ReLU, max pooling, Linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(2, 4, 3), nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(F.max_pool2d(torch.relu(self.conv(x)), 2).flatten(1))
+
+
+class Embedded(nn.Module):
+    """An embedding with a padding row, and what is made of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.linear = nn.Embedding(10, 6), nn.Linear(6, 4)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.linear(self.table(tokens)).mean(1)
+
+
+def _loss(logits: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(logits, target, label_smoothing=0.125)
+
+
+def _losses(g: torch.Generator) -> tuple[Tensor, Tensor]:
+    return torch.randn(6, 8, generator=g), torch.randint(8, (6,), generator=g)
+
+
+def _gru_inputs(g: torch.Generator) -> tuple[Tensor, Tensor]:
+    return torch.randn(5, 6, generator=g), torch.randn(5, 8, generator=g)
+
+
+def _scattered(x: Tensor, index: Tensor) -> Any:
+    return (
+        torch.zeros(4, 8).index_add(0, index, x),
+        torch.zeros(4, 8).scatter_reduce(0, index[:, None].expand(6, 8), x, "amax", include_self=False),
+        x[index].cumsum(0),
+        torch.zeros(4, dtype=torch.int64).scatter_add(0, index, torch.ones_like(index)),
+    )
+
+
+def _scatter_inputs(g: torch.Generator) -> tuple[Tensor, Tensor]:
+    return torch.randn(6, 8, generator=g), torch.tensor([0, 3, 1, 3, 2, 0])
+
+
+BLOCK = _green("transformer_block", Attention, rows(3, 6, 16), also={"compiled": ("amp_bf16",)})
+CONV_NET = _green("conv_net", ConvNet, rows(8, 2, 6, 6, rowwise=True), also={"scripted": PRECISIONS})
+LAYER_NORM = _green("layer_norm", lambda: nn.LayerNorm(8), also={"scripted": PRECISIONS})
+EMBEDDED = _green("embedded", Embedded, drawn(lambda g: (torch.randint(10, (7, 3), generator=g),)))
+GRU = _green(
+    "gru_cell",
+    lambda: nn.GRUCell(6, 8),
+    drawn(_gru_inputs),
+    also={"scripted": PRECISIONS},
+    expectations=(
+        scripted_dtype("amp_fp16", "float16"),
+        scripted_dtype("amp_bf16", "bfloat16"),
+    ),
+)
+LSTM = _green(  # oneDNN has no float16 LSTM on most processors
+    "lstm", lambda: nn.LSTM(6, 5, batch_first=True), rows(3, 4, 6), precisions=("fp32", "amp_bf16")
+)
+HEADS = _green(
+    "multihead",
+    lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+    drawn(lambda g: (torch.randn(2, 5, 8, generator=g),) * 3),
+)
+LOSS = _green("loss", function(_loss), drawn(_losses))
+SCATTERED = _green("scattered", function(_scattered), drawn(_scatter_inputs))
+GROUPS = _green(
+    "groups",
+    lambda: nn.Sequential(nn.ConvTranspose1d(4, 6, 3, stride=2), nn.GroupNorm(2, 6), nn.SiLU(), nn.AvgPool1d(2)),
+    rows(3, 4, 9),
+)
+DROPOUT_OFF = _green("dropout_off", lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).eval())

@@ -1,0 +1,76 @@
+"""Models and modes that change state, give other results at a second call, or run otherwise than asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import misbehaving_modes  # noqa: F401 -- registers modes
+import torch
+from miniature_parts import LINEAR, REVERSED, fails, gets, spec_of
+from torch import Tensor, nn
+
+
+class Counted(nn.Module):
+    """A Linear that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.linear(x)
+
+
+def _mutating(x: Tensor) -> Tensor:
+    return x.mul_(2.0) + 1
+
+
+def _mutating_nothing(x: Tensor) -> Tensor:
+    return x * 2.0 + 1
+
+
+def _deferring_to(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def outer(x: Tensor) -> Tensor:
+        return function(x)
+
+    return outer
+
+
+def _in_two_graphs(x: Tensor) -> Tensor:
+    y = x * 2
+    torch._dynamo.graph_break()
+    return y + 1
+
+
+COUNTED = spec_of("counted", Counted, dtypes="follows")
+BATCH_NORM = spec_of("batch_norm", lambda: nn.BatchNorm1d(5), dtypes="float32")
+MUTATES = spec_of("mutates_in_secret", lambda: _mutating, differentiable=False)
+RANDOM = spec_of("global_random", lambda: lambda x: x + torch.rand_like(x))
+DISABLED = spec_of("disabled", lambda: _deferring_to(torch.compiler.disable(_mutating_nothing)))
+TWO_GRAPHS = spec_of("two_graphs", lambda: _in_two_graphs, one_graph=True, differentiable=False)
+UNSCRIPTED = spec_of("unscripted", lambda: nn.Linear(5, 4), scripted=lambda: nn.Linear(5, 4))
+
+MINIATURES = (
+    # State
+    fails(LINEAR, "parameter_changed", "fp32", text="bias changed in forward, undeclared"),
+    fails(REVERSED, "input_changed", "fp32", text="x changed in forward, undeclared"),
+    fails(MUTATES, "eager", "fp32", text="x changed in forward, undeclared"),
+    fails(COUNTED, "buffer_ignored", "amp_bf16", "exact", text="buffer calls"),
+    fails(COUNTED, "buffer_narrowed", "fp32", "dtype", text="buffer calls.*int16"),
+    fails(BATCH_NORM, "buffer_ignored", "fp32", "exact", "norm", "gain", "pointwise", "precision"),
+    # Two identical calls differ
+    gets(RANDOM, "eager", "fp32", "UNSTABLE", text="two identical float64 runs differ"),
+    gets(LINEAR, "noise", "fp32", "UNSTABLE", text="a second identical call differs"),
+    gets(LINEAR, "second_call_off", "fp32", "UNSTABLE", text="a second identical call differs"),
+    gets(LINEAR, "second_call_nan", "fp32", "UNSTABLE", text="a second identical call differs"),
+    # Not in the mode or precision of the cell
+    fails(LINEAR, "autocast_ignored", "amp_bf16", "dtype"),
+    gets(LINEAR, "autocast_off", "amp_bf16", "VOID", text="autocast was off"),
+    gets(LINEAR, "autocast_on", "fp32", "VOID", text="autocast was on"),
+    gets(LINEAR, "unproven", "fp32", "VOID", text="the backend was never called"),
+    gets(UNSCRIPTED, "scripted", "fp32", "VOID", text="scripting gave a Linear"),
+    gets(DISABLED, "compiled", "fp32", "VOID", text="ran no compiled graph, it fell back to eager"),
+    gets(TWO_GRAPHS, "compiled", "fp32", "VOID", text="claims one graph, found 1 graph breaks"),
+)

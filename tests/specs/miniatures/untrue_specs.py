@@ -1,0 +1,78 @@
+"""Specs that state what is not so, and models without a float64 oracle."""
+
+from __future__ import annotations
+
+import torch
+from miniature_parts import gets, spec_of
+from torch import Tensor, nn
+
+from zoo import Case
+
+
+class _WrongSquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2.02 * ctx.saved_tensors[0] * g
+
+
+class _WrongTwice(torch.autograd.Function):
+    """x² with the right gradient, which hides from autograd how it depends on x."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x.detach()
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * ctx.x * g
+
+
+class _Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x.round()
+
+    @staticmethod
+    def backward(_, g):
+        return g
+
+
+def _only_float32(x: Tensor) -> Tensor:
+    if x.dtype == torch.float64:
+        raise RuntimeError("this kernel knows no float64")
+    return x * 2
+
+
+WRONG_REFERENCE = spec_of("wrong_reference", lambda: nn.Linear(5, 4), reference=lambda m, x: x @ m.weight.t())
+WRONG_SHAPE_REFERENCE = spec_of("wrong_shape_reference", lambda: lambda x: x * 2, reference=lambda _, x: (2 * x)[None])
+WRONG_BACKWARD = spec_of("wrong_backward", lambda: _WrongSquare.apply)
+WRONG_SECOND = spec_of("wrong_second", lambda: _WrongTwice.apply, twice_differentiable=True)
+STRAIGHT_UNDECLARED = spec_of("straight_undeclared", lambda: _Straight.apply)
+STRAIGHT_MISDECLARED = spec_of("straight_misdeclared", lambda: _Straight.apply, surrogate_gradient=lambda _, x: 2 * x)
+WRONG_TWIN = spec_of("wrong_twin", lambda: lambda x: 3 * x, twin="square")
+NO_TENSOR = spec_of("no_tensor", lambda: lambda x: (x, "text"))
+ALWAYS_RAISES = spec_of("always_raises", lambda: lambda x: x @ x)
+NO_TUPLE = spec_of("no_tuple", lambda: lambda x: x, Case(name="typical", inputs=lambda g: torch.randn(3, generator=g)))
+TIE = spec_of("tie", lambda: lambda x: torch.relu(x * 3 - x - x * 2))
+NO_FLOAT64 = spec_of("no_float64", lambda: _only_float32)
+
+MINIATURES = (
+    gets(WRONG_REFERENCE, "eager", "fp32", "INVALID", text="differs from the spec's reference"),
+    gets(WRONG_SHAPE_REFERENCE, "eager", "fp32", "INVALID", text=r"gives shape \(1, 6, 5\)"),
+    gets(WRONG_BACKWARD, "eager", "fp32", "INVALID", text="gradcheck in float64: Jacobian mismatch"),
+    gets(WRONG_SECOND, "eager", "fp32", "INVALID", text="gradgradcheck in float64"),
+    gets(STRAIGHT_UNDECLARED, "eager", "fp32", "INVALID", text="declare surrogate_gradient"),
+    gets(STRAIGHT_MISDECLARED, "eager", "fp32", "INVALID", text="differs from the declared surrogate_gradient"),
+    gets(WRONG_TWIN, "eager", "fp32", "INVALID", text="differs from its twin square"),
+    gets(NO_TENSOR, "eager", "fp32", "INVALID", text=r"output\[1\] is of type str"),
+    gets(ALWAYS_RAISES, "eager", "fp32", "INVALID", text="case typical: RuntimeError: mat1 and mat2"),
+    gets(NO_TUPLE, "eager", "fp32", "INVALID", text="must return a tuple of arguments or a Call, got Tensor"),
+    gets(TIE, "eager", "fp32", "INVALID", text="sit exactly on a kink"),
+    gets(NO_FLOAT64, "eager", "fp32", "INCONCLUSIVE", text="runs in float32 but not in float64"),
+)

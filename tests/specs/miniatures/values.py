@@ -1,0 +1,103 @@
+"""Wrong numbers, types and shapes: each gate alone, gradients, outputs."""
+
+from __future__ import annotations
+
+import damaging_modes  # noqa: F401 -- registers modes
+import torch
+from miniature_parts import LINEAR, REVERSED, VALUES, fails, gets, rows, spec_of
+from torch import Tensor, nn
+
+from zoo import Case
+
+
+def product(x: Tensor, w: Tensor) -> Tensor:
+    """One rounding for each element."""
+    return x * w
+
+
+def _large_pair(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return torch.randn(64, 64, generator=generator), torch.randn(64, 64, generator=generator)
+
+
+def _faint_row_pair(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x, w = _large_pair(generator)
+    x[-1] *= 2.0**-22
+    return x, w
+
+
+class Lifted(nn.Module):
+    """A Linear whose low-precision result is handed out as float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).float() * 1.5
+
+
+def _cancelling(x: Tensor) -> Tensor:
+    return (x + 1e7) - 1e7
+
+
+def _nearly_cancelling(x: Tensor) -> Tensor:
+    return (x + 4e6) - 4e6
+
+
+def _scalar(generator: torch.Generator) -> tuple[Tensor]:
+    return (torch.rand((), generator=generator) + 1,)
+
+
+WIDE = spec_of("wide", lambda: nn.Linear(64, 64), rows(64, 64), dtypes="follows")
+PRODUCT = spec_of("product", lambda: product, Case(name="typical", inputs=_large_pair), dtypes="float32")
+FAINT = spec_of("faint_row", lambda: product, Case(name="typical", inputs=_faint_row_pair), dtypes="float32")
+LIFTED = spec_of("lifted", Lifted, rows(64, 64), dtypes="float32")
+BIG_INTEGERS = spec_of(
+    "big_integers",
+    lambda: lambda x: x + 1,
+    Case(name="typical", inputs=lambda g: (torch.randint(2**60, 2**61, (6, 5), generator=g),)),
+    dtypes="int64",
+    differentiable=False,
+)
+UNDIFFERENTIABLE = spec_of("undifferentiable", lambda: lambda x: x.exp(), differentiable=False)
+UNDECLARED_DTYPE = spec_of("undeclared_dtype", lambda: nn.Linear(5, 4))
+CANCELLING = spec_of("cancelling", lambda: _cancelling)
+NEARLY = spec_of("nearly_cancelling", lambda: _nearly_cancelling, Case(name="typical", inputs=_scalar))
+SECOND = spec_of("loses_second", lambda: lambda x: x**3, twice_differentiable=True, dtypes="input")
+
+MINIATURES = (
+    # Each gate, alone
+    fails(LINEAR, "extra_axis", "fp32", "structure", text=r"shape \(1, 6, 4\), the oracle's is \(6, 4\)"),
+    fails(LINEAR, "wrong_dtype", "fp32", "dtype", text="float64, should be float32"),
+    fails(LINEAR, "nan", "amp_bf16", "class", text=r"element \(0, 0\) is nan"),
+    fails(LINEAR, "inf", "fp32", "class", text=r"element \(0, 0\) is inf"),
+    fails(REVERSED, "one_ulp", "fp32", "exact", text="1 of 30 elements differ"),
+    fails(PRODUCT, "spread_evenly", "fp32", "norm"),
+    fails(FAINT, "row_dropped", "fp32", "slice", text="slice 63 of axis 0"),
+    fails(PRODUCT, "five_roundings", "fp32", "gain"),
+    fails(PRODUCT, "one_element", "fp32", "pointwise", text=r"element \(3, 5\)"),
+    fails(LIFTED, "bfloat16_inside", "amp_fp16", "precision", text="went through bfloat16"),
+    # Gates without power
+    gets(NEARLY, "eager", "fp32", "INCONCLUSIVE", text="power .* the gates accept .*1.25 times"),
+    gets(CANCELLING, "eager", "fp32", "INCONCLUSIVE", text="power  output"),
+    # Gradients
+    fails(LINEAR, "one_percent", "fp32", *VALUES, text="gradient of input"),
+    fails(WIDE, "one_percent", "amp_bf16", "gain", text="gradient of input"),
+    fails(LINEAR, "sample_dropped", "fp32", *VALUES),
+    fails(LINEAR, "sample_dropped", "amp_bf16", *VALUES),
+    fails(LINEAR, "zeros", "amp_bf16", *VALUES),
+    fails(LINEAR, "sign", "amp_fp16", *VALUES),
+    fails(LINEAR, "rolled", "amp_bf16", *VALUES),
+    fails(LINEAR, "gradient_nan", "fp32", "class"),
+    fails(LINEAR, "no_gradient", "fp32", "structure", text="gradient of input.*None, where the oracle has"),
+    fails(SECOND, "graph_lost", "fp32", "structure", text="second gradient of x"),
+    fails(SECOND, "second_wrong", "fp32", *VALUES, text="second gradient of x"),
+    # Outputs
+    fails(LINEAR, "bfloat16_inside", "fp32", *VALUES, "precision"),
+    fails(LINEAR, "float16_inside", "fp32", *VALUES, "precision"),
+    fails(UNDECLARED_DTYPE, "wrong_dtype", "amp_fp16", "dtype", text="float64, should be float16"),
+    fails(UNDIFFERENTIABLE, "tupled", "fp32", "structure", text="output"),
+    fails(LINEAR, "detached", "fp32", "structure", text="requires_grad is False, the oracle's is True"),
+    fails(BIG_INTEGERS, "plus_one", "fp32", "exact"),
+    gets(BIG_INTEGERS, "eager", "fp32", "PASS"),
+)
