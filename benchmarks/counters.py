@@ -4,7 +4,7 @@
 
 No clock is involved, so every run must count the same. tests/conformance/measure/test_counters.py compares each torch
 version with what was recorded for it, and names the count and the cell that changed. `--write` replaces the record of
-this version.
+this version in the file.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def release(torch_version: str) -> str:
 def main() -> None:
     """Count, and print or record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS, help="count only these and print them")
+    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS, help="count only these again (default: all)")
     parser.add_argument("--write", action="store_true", help=f"write to {FILE.relative_to(ROOT)}")
     options = parser.parse_args()
     here = children.look_around()
@@ -72,8 +72,10 @@ def main() -> None:
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         counted = {cell.id: found for cell, found in zip(chosen, threads.map(count, chosen), strict=True)}
     recorded = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    known = release(here.torch)
-    text = json.dumps({**recorded, known: {**recorded.get(known, {}), **counted}}, indent=1) + "\n"
+    version = release(here.torch)
+    merged = recorded.get(version, {}) | counted
+    recorded[version] = {cell.id: merged[cell.id] for cell in cells() if cell.id in merged}
+    text = json.dumps(recorded, indent=1) + "\n"
     if options.write:
         FILE.write_text(text, encoding="utf-8")
     else:

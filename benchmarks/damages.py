@@ -1,7 +1,7 @@
-"""Ways to damage a correct tensor that a judge ought to notice. Runs in the process of a cell.
+"""Ways to damage a correct tensor that a judge should notice. They run in the process of a cell.
 
-Each damage takes a `Victim` and returns the damaged tensor, or None where it does not apply. What leaves
-every number as it was is no damage and is not counted.
+Each damage takes a `Victim` and returns the damaged tensor, or None if it does not apply. If every number stays as it
+was, the damage is not counted.
 """
 
 from __future__ import annotations
@@ -10,34 +10,31 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
-from conformance.gates.budget import FLOAT32
-from conformance.oracle.evaluation import same_bytes
+from conformance.gates.criteria import TensorCriteria
+from conformance.gates.distance import same_bytes
 from conformance.oracle.inputs import is_rounded, seeded
-
-if TYPE_CHECKING:
-    from conformance.gates.compare import Ruler
 
 JUDGED = ("rounded", "float32", "exact")  # kinds of tensor; structurally zero and empty ones are left alone
 
 
 @dataclass
 class Victim:
-    """A correct tensor, and what the damages need to know beside it.
+    """A correct tensor, and what the damages need to know besides.
 
     Attributes:
-        y: the tensor the cell found; seed: of random choices.
-        held: what the judge holds it to.
+        y: the tensor that the cell found.
+        criteria: what the judge holds it to.
+        seed: of random choices.
         rows: along the first axis of the case's first output.
         before: the buffer's content before the call; None for anything else.
         others: the tensors of the same case, itself included.
     """
 
     y: torch.Tensor
-    held: Ruler
+    criteria: TensorCriteria
     seed: int
     rows: int = 1
     before: torch.Tensor | None = None
@@ -45,15 +42,17 @@ class Victim:
 
     @property
     def name(self) -> str:
-        return self.held.tensor
+        """The name of the tensor."""
+        return self.criteria.tensor
 
     @property
     def is_gradient(self) -> bool:
+        """Whether it is a gradient, of first or second order."""
         return "gradient of" in self.name
 
     def random(self, below: int, what: str = "") -> int:
         """Draw a number, the same in every process."""
-        generator = seeded(self.seed, self.held.case, self.name, what)
+        generator = seeded(self.seed, self.criteria.case, self.name, what)
         return int(torch.randint(below, (1,), generator=generator))
 
 
@@ -100,12 +99,13 @@ def _row_zeroed(v: Victim) -> torch.Tensor | None:
 
 @_damage("smallest row zeroed")
 def _smallest_row_zeroed(v: Victim) -> torch.Tensor | None:
-    yardstick = v.held.bounds.yardstick
-    if not _has_rows(v) or 0 not in yardstick.axes:
+    reference, oracle = v.criteria.reference, v.criteria.reference.oracle
+    if not _has_rows(v) or 0 not in oracle.axes:
         return None
-    order = yardstick.slice_norms[yardstick.axes.index(0)].argsort().tolist()
-    known = yardstick.is_rounded and not v.held.bounds.exact
-    live = [i for i in order if not (known and v.held.bounds.null_slice(yardstick.axes.index(0), i))]
+    axis = oracle.axes.index(0)
+    order = oracle.slice_norms[axis].argsort().tolist()
+    has_spread = oracle.is_rounded and not reference.exact
+    live = [i for i in order if not (has_spread and reference.null_slice(axis, i))]
     return _zeroed(v.y, 0, live[0]) if live else None
 
 
@@ -145,9 +145,9 @@ def _transposed(v: Victim) -> torch.Tensor | None:
 @_damage("two gradients swapped")
 def _gradients_swapped(v: Victim) -> torch.Tensor | None:
     """Swap two whose oracles differ; the biases of two summands have the same gradient."""
-    here = v.held.bounds.yardstick
+    here = v.criteria.reference.oracle
     for other in v.others if v.is_gradient else ():
-        there = other.held.bounds.yardstick
+        there = other.criteria.reference.oracle
         alike = other.is_gradient and other.y.shape == v.y.shape and other.y.dtype == v.y.dtype
         if alike and float((here.values - there.values).norm()) > 1e-6 * here.norm:
             return other.y
@@ -156,7 +156,7 @@ def _gradients_swapped(v: Victim) -> torch.Tensor | None:
 
 @_damage("smallest gradient negated")
 def _smallest_negated(v: Victim) -> torch.Tensor | None:
-    norms = {id(o): o.held.bounds.yardstick.norm for o in v.others if o.is_gradient and o.held.kind in JUDGED}
+    norms = {id(o): o.criteria.reference.oracle.norm for o in v.others if o.is_gradient and o.criteria.kind in JUDGED}
     live = {key: norm for key, norm in norms.items() if norm > 0.0}
     return -v.y if live and min(live, key=live.__getitem__) == id(v) else None
 
@@ -176,17 +176,17 @@ def _bias_dropped(v: Victim) -> torch.Tensor | None:
 def _noisy(v: Victim) -> torch.Tensor | None:
     if not is_rounded(v.y):
         return None
-    noise = torch.rand(v.y.shape, generator=seeded(v.seed, v.held.case, v.name, "noise")) * 0.04 + 0.98
+    noise = torch.rand(v.y.shape, generator=seeded(v.seed, v.criteria.case, v.name, "noise")) * 0.04 + 0.98
     return (v.y * noise).to(v.y.dtype)
 
 
 @_damage("one element off by 4 budgets")
 def _one_off(v: Victim) -> torch.Tensor | None:
-    point = v.held.allowed.point
+    point = v.criteria.budget.point
     if not is_rounded(v.y) or not math.isfinite(point) or not point:
         return None
     at = v.random(v.y.numel(), "element")
-    size = abs(complex(v.y.flatten()[at].item())) + v.held.bounds.yardstick.rms
+    size = abs(complex(v.y.flatten()[at].item())) + v.criteria.reference.oracle.rms
     return _with_element(v.y, at, v.y.flatten()[at].item() + 4.0 * point * size)
 
 
@@ -205,7 +205,7 @@ def _wrong_element(v: Victim) -> torch.Tensor | None:
 @_damage("last element unwritten")
 def _last_unwritten(v: Victim) -> torch.Tensor | None:
     """Zero it where it is loud enough to be missed: half of the tensor's rms or more."""
-    loud = v.y.numel() >= 2 and abs(complex(v.y.flatten()[-1].item())) >= 0.5 * v.held.bounds.yardstick.rms
+    loud = v.y.numel() >= 2 and abs(complex(v.y.flatten()[-1].item())) >= 0.5 * v.criteria.reference.oracle.rms
     return _with_element(v.y, v.y.numel() - 1, 0) if loud else None
 
 
@@ -235,14 +235,14 @@ def _wrong_dtype(v: Victim) -> torch.Tensor:
 @_damage("float32 through bfloat16")
 def _through_bfloat16(v: Victim) -> torch.Tensor | None:
     """Round where the contract forbids it: not at low precision in a bfloat16 cell."""
-    allowed = v.held.precision.name != FLOAT32.name and v.held.cell_precision.autocast == "bfloat16"
+    allowed = not v.criteria.is_fine and v.criteria.cell_precision.autocast == "bfloat16"
     return None if allowed or v.y.dtype != torch.float32 else v.y.bfloat16().float()
 
 
 @_damage("float32 through float16")
 def _through_float16(v: Victim) -> torch.Tensor | None:
     """Round where float32 is asked for."""
-    asked = v.held.precision.name == FLOAT32.name and v.y.dtype == torch.float32
+    asked = v.criteria.is_fine and v.y.dtype == torch.float32
     return v.y.half().float() if asked else None
 
 

@@ -1,31 +1,28 @@
-"""Other criteria that people judge with, asked about the same tensors.
+"""Other criteria that people judge with, applied to the same tensors.
 
-All of them measure against eager at the same precision; in an eager cell eager is the candidate itself.
+All of them compare with eager at the same precision. In an eager cell, eager is the candidate itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conformance.gates.compare import Ruler
+from conformance.gates.criteria import TensorCriteria
 
 TOLERANCES = {"fp32": 1e-4, "amp_fp16": 1e-3, "amp_bf16": 1e-3}  # of dynamo's `same`
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the rivals may look at beside the candidate.
+    """What the rivals may look at besides the candidate.
 
     Attributes:
         eager: the tensor of eager at the same precision.
-        oracle: in float64, in eager's shape.
-        precision: name of the cell's.
+        oracle: the float64 tensor, in eager's shape.
+        precision: name of the cell's precision.
     """
 
     eager: torch.Tensor
@@ -33,13 +30,13 @@ class Known:
     precision: str
 
 
-def known(y: torch.Tensor, held: Ruler) -> Known:
-    """Gather it; `y` stands in where no eager tensor is at hand."""
-    oracle = held.bounds.yardstick.oracle
+def known(y: torch.Tensor, criteria: TensorCriteria) -> Known:
+    """What the rivals may look at. If there is no eager tensor, `y` takes its place."""
+    oracle = criteria.reference.oracle.reals
     if y.is_complex():
         oracle = torch.view_as_complex(oracle.contiguous())
-    eager = y if held.baseline is None else held.baseline
-    return Known(eager.detach().cpu(), oracle, held.cell_precision.name)
+    eager = y if criteria.baseline is None else criteria.baseline
+    return Known(eager.detach().cpu(), oracle, criteria.cell_precision.name)
 
 
 def _assert_close(z: torch.Tensor, known: Known) -> bool:
@@ -49,8 +46,8 @@ def _assert_close(z: torch.Tensor, known: Known) -> bool:
 
 
 def _dynamo_same(z: torch.Tensor, known: Known) -> bool:
-    """`torch._dynamo.utils.same`, which PyTorch's own benchmarks are judged by."""
-    from torch._dynamo.utils import same  # noqa: PLC0415 -- two seconds, where nothing has imported it
+    """`torch._dynamo.utils.same`, which judges PyTorch's own benchmarks."""
+    from torch._dynamo.utils import same  # noqa: PLC0415 -- it takes two seconds if nothing has imported it before
 
     reference = known.oracle if known.oracle.is_floating_point() else None
     tolerance = TOLERANCES[known.precision]
@@ -75,7 +72,7 @@ RIVALS: dict[str, Callable[[torch.Tensor, Known], bool]] = {
 
 
 def rejections(z: torch.Tensor, beside: Known) -> list[str]:
-    """Names of the rivals that reject a tensor; one that raises rejects."""
+    """Names of the rivals that reject a tensor. A rival that raises an error rejects it."""
     return [name for name, accepts in RIVALS.items() if not _accepted(accepts, z, beside)]
 
 

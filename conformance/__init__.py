@@ -1,4 +1,4 @@
-"""The matrix model × mode × precision × device, judged against a float64 oracle."""
+"""Runs models in every mode, precision and device, and compares the results with a float64 oracle."""
 
 from conformance.axes import Prepared, register_mode
 from conformance.errors import NotProvenError, UsageError

@@ -1,4 +1,4 @@
-"""`python -m conformance` is `conformance`."""
+"""`python -m conformance` runs the command `conformance`."""
 
 import sys
 

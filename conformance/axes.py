@@ -21,11 +21,11 @@ class Prepared:
     """A callable in some mode, and the proof that the mode took effect.
 
     Attributes:
-        call: takes the model's arguments.
-        proof: called after all runs; returns facts worth keeping, or raises `NotProvenError`.
+        call: the callable; it takes the model's arguments.
+        proof: a function that is called after all runs; it returns facts for the record, or raises `NotProvenError`.
         parameters_of: the object whose `named_parameters` and `named_buffers` the callable uses;
             None: the model that `prepare` was given.
-        unchecked_call: the callable without the checks that `call` does for the proof; this one is timed. None: `call`.
+        unchecked_call: the callable to time, without the checks that `call` does for the proof; None: `call` is timed.
     """
 
     call: Callable[..., Any]
@@ -45,11 +45,11 @@ class Mode:
 
     Attributes:
         name: the axis value.
-        warm_calls: calls before the measured one; TorchScript specialises until its third.
+        warm_calls: number of calls before the measured one; TorchScript specialises until its third call.
         prepare: the builder of a mode registered from outside; None: `cell.modes.BUILDERS` has it.
         devices: device types that have this mode; empty: all.
-        default: the mode is part of a run that names no modes.
-        compiles: its calls go through torch.compile.
+        default: whether a run that names no modes includes this one.
+        compiles: whether its calls go through torch.compile.
     """
 
     name: str
@@ -62,15 +62,15 @@ class Mode:
 
 @dataclass(frozen=True)
 class Precision:
-    """The numbers in which a model runs.
+    """A number format that a model runs in.
 
     Attributes:
         name: the axis value.
         autocast: dtype name for torch.autocast, or "" for none.
         unit: unit roundoff u of the arithmetic.
         quantum: smallest positive number, a subnormal.
-        dropped_bits: low mantissa bits of a float32 that a round trip through this format sets to zero.
-        product_unit: unit roundoff of the operands of matrix products and convolutions; 0: the same as elsewhere.
+        dropped_bits: number of low mantissa bits of a float32 that a round trip through this format sets to zero.
+        product_unit: unit roundoff of the operands of matrix products and convolutions; 0: `unit` applies to them too.
         devices: device types that have this precision; empty: all.
     """
 
@@ -89,7 +89,10 @@ class Precision:
 
     @property
     def for_training(self) -> str:
-        """The precision that a training is told. TF32 is a switch of the process, which a training does not set."""
+        """The precision name that is passed to a spec's training.
+
+        It is "fp32" for tf32, because TF32 is a switch of the process, which a training does not set.
+        """
         return self.name if self.autocast else "fp32"
 
 
@@ -126,8 +129,15 @@ def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0, compiles:
         warm_calls: calls to make before the measured one.
         compiles: the mode calls torch.compile, so the fork server loads the compiler once for all cells.
 
+    Returns:
+        The new row of `MODES`.
+
     Raises:
         UsageError: the name is malformed or taken, or prepare is not callable.
+
+    >>> register_mode("plain", lambda model: Prepared(model, proof=dict), compiles=False).name
+    'plain'
+    >>> del MODES["plain"]
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UsageError(f"mode name {name!r}: want lower-case letters, digits and '_'")
@@ -145,10 +155,16 @@ def exists(value: Mode | Precision, device: str) -> bool:
 
 
 def choose(axis: str, known: tuple[str, ...], asked: tuple[str, ...], default: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The asked values of an axis in table order; if none is asked, the default ones, or all.
+    """The values of an axis to use, in table order.
+
+    Args:
+        axis: name of the axis, for the message.
+        known: all values, in table order.
+        asked: the values that the user named; empty: those of `default`, or all if that is empty too.
+        default: the values of a run that names none.
 
     Raises:
-        UsageError: a value is not in the table; the message offers near names.
+        UsageError: a value is not in the table; the message suggests similar names.
 
     >>> choose("mode", ("eager", "scripted", "compiled"), ("compiled", "eager"))
     ('eager', 'compiled')

@@ -21,7 +21,17 @@ FURTHER = "Further options go to pytest; give their values as --option=value."
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns one of `ExitCode`."""
+    """Run a command. It prints a `UsageError` on the error stream and does not raise it.
+
+    Args:
+        arguments: the words of the command line; None for those of this process.
+
+    Returns:
+        One of `ExitCode`.
+
+    Raises:
+        SystemExit: --help or --version was given.
+    """
     try:
         options, further = _parser().parse_known_args(arguments)
         return _execute(options, further)
@@ -34,7 +44,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors end with our exit code, not with argparse's 2, which means interrupted."""
 
     def error(self, message: str) -> NoReturn:
-        """Report what argparse cannot read."""
+        """Raise a `UsageError` for arguments that argparse cannot parse."""
         raise UsageError(f"{message}; {self.prog} --help lists the options")
 
 

@@ -7,7 +7,7 @@
 | run the oracle | `NoOracleError`, `RandomError`, `SelfCheckError`; a broken spec: `zoo.SpecError` |
 | make or call the callable of a mode | `NotProvenError`; otherwise whatever the mode or the model raises |
 | measure | `NotMeasuredError`, `TimedCallError` |
-| command another revision's process | `WorkerError` |
+| run a task in the worker of a revision | `WorkerError` |
 
 A `UsageError` ends the command with exit code 4 and one line. No other error leaves its step: each becomes a verdict
 of its cell, or the reason why there is no figure.
@@ -44,7 +44,7 @@ class NotProvenError(RuntimeError):
 
 
 class NotMeasuredError(RuntimeError):
-    """There is no figure.
+    """A figure could not be measured.
 
     Attributes:
         short: the reason in a few words, for a table.
@@ -76,7 +76,7 @@ class WorkerError(RuntimeError):
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that resemble a name, at most three.
+    """The known names that are similar to a name, at most three.
 
     >>> near_names("compield", ("eager", "compiled"))
     ['compiled']

@@ -10,7 +10,7 @@ class ExitCode(IntEnum):
 
     OK = 0  # everything is as expected
     RED = 1  # a cell is red or has no verdict; for `bench --against`, something is worse than before
-    INTERRUPTED = 2  # by the person
-    INTERNAL_ERROR = 3  # a fault of pytest, or of this project
+    INTERRUPTED = 2  # the user interrupted it
+    INTERNAL_ERROR = 3  # pytest or this project has a bug
     USAGE = 4  # the command cannot do what was asked
     NOTHING_SELECTED = 5  # `-k` selects no cell

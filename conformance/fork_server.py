@@ -1,7 +1,7 @@
 """What the fork server imports before any cell: torch, the zoo and, if a cell compiles, the compiler.
 
-It only imports. If the parent has run one parallel region, its forked children hang, so no op may run here. If it has
-asked the CUDA runtime a single question, CUDA refuses the children, so no question may reach it.
+It only imports. No op may run here: if the server has run one parallel region, its forked children hang. No call may
+reach the CUDA runtime: if the server has made a single one, CUDA does not work in its children.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Iterator
 
-warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch does without it, and so do we
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch does not need it, and nothing here does
 
 import torch
 
@@ -24,24 +24,24 @@ LATE = """
     torch._inductor.codegen.memory_planning torch._inductor.codegen.mps torch._inductor.codegen.pallas
     torch._inductor.codegen.wrapper_fxir torch._subclasses.schema_check_mode
     torch.distributed.tensor.experimental torch.export._trace torch.utils._cpp_embed_headers
-""".split()  # what torch imports at the first compile of a process, so every cell would
+""".split()  # torch imports these at the first compile of a process, which would be in every cell
 PR_SET_CHILD_SUBREAPER = 36
 RUNTIME, NVML_CHECK = "_cuda_getDeviceCount", "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 @contextlib.contextmanager
 def cuda_runtime_untouched() -> Iterator[None]:
-    """Let NVML say whether there are GPUs, since modules ask while they are imported; without NVML there are none.
+    """Count GPUs through NVML and not through the CUDA runtime, because some modules count them during their import.
 
-    Afterwards, and so in the children, the runtime itself is asked again.
+    If NVML does not work, the count is 0. Afterwards, and so in the children, torch calls the runtime again.
     """
-    library, check = torch._C, os.environ.get(NVML_CHECK)  # noqa: SLF001 -- through here go all questions of Python
+    library, check = torch._C, os.environ.get(NVML_CHECK)  # noqa: SLF001 -- all calls from Python go through it
     runtime = getattr(library, RUNTIME, None)
-    if runtime is None:  # torch knows no CUDA
+    if runtime is None:  # torch was built without CUDA
         yield
         return
     os.environ[NVML_CHECK] = "1"
-    setattr(library, RUNTIME, lambda: 0)  # asked where NVML does not answer
+    setattr(library, RUNTIME, lambda: 0)  # torch calls it if NVML does not work
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ def cuda_runtime_untouched() -> Iterator[None]:
             os.environ[NVML_CHECK] = check
 
 
-# What a dead cell leaves behind becomes a child of the fork server, where `run.child` finds it (Linux).
+# Processes that a dead cell leaves behind become children of the fork server, where `run.child` finds them (Linux).
 with contextlib.suppress(OSError, AttributeError):
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
@@ -69,7 +69,7 @@ with cuda_runtime_untouched():
         import torch._inductor.compile_fx
 
         for module in LATE:
-            with contextlib.suppress(ImportError):  # they differ between versions
+            with contextlib.suppress(ImportError):  # the modules differ between versions of torch
                 importlib.import_module(module)
         with contextlib.suppress(ImportError):
             from torch._inductor import cpu_vec_isa
@@ -78,4 +78,4 @@ with cuda_runtime_untouched():
 
     catalog.list_models()
 gc.collect()
-gc.freeze()  # what is imported here stays, so no child need look through it
+gc.freeze()  # these objects live as long as the process, so no child's collector needs to scan them

@@ -33,14 +33,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take part only in a conformance run. The records are kept in the process that has the terminal."""
+    """Register the recorder, only in a conformance run and only in the process that has the terminal."""
     folder = config.getoption("--conformance-run")
     if folder and not hasattr(config, "workerinput"):
         config.pluginmanager.register(ResultRecorder(config, Path(folder)), "conformance-recorder")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A run folder's plan is a test file."""
+    """Collect a run folder's plan as a test file."""
     folder = parent.config.getoption("--conformance-run")
     if folder and file_path == Path(folder) / store.PLAN:
         return PlanFile.from_parent(parent, path=file_path)
@@ -48,7 +48,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 class PlanFile(pytest.File):
-    """The plan; its cells without a verdict, by model."""
+    """The plan as a test file: its cells without a verdict, grouped by model."""
 
     def collect(self) -> Iterable[pytest.Collector]:
         """One scope for each model with cells to judge."""
@@ -102,12 +102,12 @@ class CellItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """The item's place, for reports."""
+        """The file, no line, and the name of the item, for pytest's reports."""
         return self.path, None, self.name
 
 
 class ResultRecorder:
-    """Stores the verdicts as they come, and prints a line for each."""
+    """Stores the verdicts as they arrive, and prints a line for each."""
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config = config
@@ -116,11 +116,11 @@ class ResultRecorder:
         self._started = time.monotonic()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note a choice made with -k, if this process collects."""
+        """Store which cells -k selects, if this process collects."""
         self._note_selection([item.name for item in session.items if isinstance(item, CellItem)])
 
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:  # noqa: ARG002
-        """Note it, if xdist's workers collect."""
+        """Store which cells -k selects, if xdist's workers collect."""
         self._note_selection([name.rpartition("::")[2] for name in ids])
 
     def _note_selection(self, names: list[str]) -> None:
@@ -141,14 +141,14 @@ class ResultRecorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Count by verdict, and print nothing more than the line above."""
+        """Count the item by its verdict, and print nothing: `pytest_runtest_logreport` prints the line."""
         data = _verdict_of(report)
         if data is not None:
             return data["status"], "", ""
         return ("", "", "") if report.passed else None
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Mark a complete run; an incomplete or red one never has exit code 0."""
+        """Mark the run if it is complete. The exit code of an incomplete or red run is never 0."""
         contents = store.read(self._folder)
         if not contents.missing:
             self._writer.finish(len(contents.selected), round(time.monotonic() - self._started, 1))
@@ -156,12 +156,12 @@ class ResultRecorder:
             session.exitstatus = exit_code(contents)
 
     def pytest_unconfigure(self) -> None:
-        """Let others write the run."""
+        """Release the run folder, so that other processes can write to it."""
         self._writer.close()
 
 
 def _verdict_of(report: pytest.TestReport) -> dict[str, Any] | None:
-    """The JSON form of a verdict, which is what xdist can send."""
+    """The verdict of a test report in JSON form, which xdist can send; None if it has none."""
     if report.when != "call":
         return None
     return next((value for name, value in report.user_properties if name == VERDICT), None)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Seeds of everything that is drawn."""
+"""Seeds of all random numbers."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
     """The verdict on one cell.
 
     Args:
-        cell: its id.
+        cell: id of the cell.
         seen: what was observed.
-        expectations: those of the spec that concern this cell on this torch, as the plan holds them.
+        expectations: the declared divergences that apply to this cell on this torch, from the plan.
     """
     renamed = [e for e in expectations if e.outcome == "dtype"]
     dtypes = {e.tensor: e.dtype for e in renamed}
@@ -54,7 +54,10 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
 
 
 def failed_gate(seen: Discrepancy) -> Measure | None:
-    """The first gate that rejects a tensor, in the order structure, dtype, class, exact, the values, precision."""
+    """The measure of the first gate that rejects a tensor; None if all gates accept it.
+
+    The order of the gates is structure, dtype, class, exact, the values, precision.
+    """
     for measure in seen.measures:
         if measure.gate == "structure" and not measure.met:
             return measure
@@ -64,7 +67,7 @@ def failed_gate(seen: Discrepancy) -> Measure | None:
 
 
 def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> Verdict:
-    """The verdict with no expectation but those on dtypes."""
+    """The verdict if only the expectations on dtypes apply."""
     if seen.ending in ENDINGS:
         status = ENDINGS[seen.ending]
         error = f"{seen.error}: " if seen.error and seen.ending == "raised" else ""
@@ -89,7 +92,7 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
 
 
 def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
-    """By gate, the worst first; a declared dtype, where it came, stands in for the contract's."""
+    """The discrepancies by gate, the worst first. A declared dtype that was found replaces the contract's."""
     held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(d.tensor) else d for d in found]
     order = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision")
 
@@ -101,7 +104,7 @@ def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> l
 
 
 def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
-    """Why a cell whose gates all hold proves nothing: each reason on one line."""
+    """Why a cell that all gates accept proves nothing, one line for each reason."""
     for d in found:
         if d.accepted:
             yield f"{d.tensor}, case {d.case}: the gates accept {' and '.join(d.accepted)}"
@@ -144,7 +147,7 @@ def _failures(discrepancies: Sequence[Discrepancy]) -> Iterator[tuple[Discrepanc
 
 
 def _is_declared(found: Discrepancy, measure: Measure, expected: Expectation) -> bool:
-    """Every tensor that fails must be one the expectation speaks of; a worse failure is not swallowed."""
+    """Whether the expectation covers this failure. It must not hide the failure of another tensor, case or gate."""
     return (
         (not expected.tensor or found.tensor == expected.tensor)
         and (not expected.case or found.case == expected.case)
@@ -163,7 +166,7 @@ def _with_renamed_dtypes(verdict: Verdict, seen: Observation, renamed: Sequence[
 
 
 def _by(expected: Expectation, verdict: Verdict, status: str, short: str, text: str) -> Verdict:
-    """The verdict that an expectation turns another into."""
+    """The verdict after an expectation was applied to it."""
     return replace(verdict, reason=expected.reason, link=expected.link, status=status, short=short, text=text)
 
 
@@ -188,7 +191,7 @@ def _worst_margin(seen: Observation) -> float | None:
 
 
 def _notes(seen: Observation) -> tuple[str, ...]:
-    """What a green cell still has to say."""
+    """Remarks that a report shows of a cell that passes."""
     notes = []
     if any(d.weak for d in seen.discrepancies):
         notes.append("some parts of a tensor are too small to judge on their own here")

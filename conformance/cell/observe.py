@@ -12,7 +12,7 @@ from conformance.gates.compare import compare
 from conformance.oracle import evaluation
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
-from conformance.oracle.reference_file import CaseReference
+from conformance.oracle.reference import CaseReference
 from conformance.records.observation import Discrepancy, Observation
 from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess

@@ -8,7 +8,7 @@ import torch
 
 from conformance.axes import PRECISIONS
 from conformance.errors import NoOracleError, RandomError, SelfCheckError
-from conformance.oracle import reference_file
+from conformance.oracle import reference, reference_file
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.plan.find import spec_at
 from conformance.records.tasks import ReferenceResult, ReferenceTask
@@ -25,7 +25,7 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:
             spec = spec_at(task.location, task.model)
             twin = spec_at(task.location, spec.twin) if spec.twin else None
             precisions = [PRECISIONS[name] for name in task.precisions]
-            reference_file.make(Path(task.path), spec, twin, task.seed, precisions)
+            reference_file.save(Path(task.path), reference.make(spec, twin, task.seed, precisions))
         except (SelfCheckError, SpecError) as problem:
             return ReferenceResult("invalid", str(problem))
         except RandomError as problem:

@@ -25,7 +25,7 @@ from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.oracle import evaluation, float64, inputs, reference_file
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
-from conformance.oracle.reference_file import ANY_DRAW, CaseReference
+from conformance.oracle.reference import ANY_DRAW, CaseReference
 from conformance.plan.find import load_sources, spec_at
 from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure

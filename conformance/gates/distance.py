@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -30,13 +29,6 @@ class Distance:
     gain: float
     turn: float = 0.0
     worst: int = 0
-
-    def to_tree(self) -> dict[str, Any]:
-        return {**vars(self), "slices": list(self.slices)}
-
-    @classmethod
-    def from_tree(cls, tree: dict[str, Any]) -> Distance:
-        return cls(**{**tree, "slices": tuple(tree["slices"])})
 
 
 def farthest(distances: Iterable[Distance]) -> Distance:

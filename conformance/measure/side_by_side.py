@@ -22,7 +22,7 @@ from conformance.measure.clocks import clock_for
 from conformance.measure.extra_work import no_recompilation, slow_down
 from conformance.measure.timed_cell import TimedCell
 from conformance.oracle.error_text import one_line
-from conformance.oracle.reference_file import CaseReference
+from conformance.oracle.reference import CaseReference
 from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
 from conformance.records.tasks import CellTask, TimingTask
 from conformance.run.child_side import ChildProcess

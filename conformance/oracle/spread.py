@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from conformance.axes import Precision
-from conformance.gates.budget import NOISE, SMOOTH_NOISE
+from conformance.gates.budget import NOISE, SMOOTH_NOISE, TensorReference
 from conformance.gates.distance import Distance, OracleTensor, farthest, same_bytes
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle
@@ -28,7 +26,7 @@ class Spread:
         self._oracle, self._question, self._found, self._kinked = oracle, question, found, kinked
         self._truth = {name: t for name, t in found.tensors.items() if t is not None}
         self._measured = {name: OracleTensor(t) for name, t in self._truth.items()}
-        self._spread: dict[str, dict[str, Any]] = {name: {} for name in self._measured}
+        self._spread: dict[str, dict[str, Distance]] = {name: {} for name in self._measured}
         self._settled: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self._measured}
         self._exact = dict.fromkeys(self._measured, True)
 
@@ -56,17 +54,24 @@ class Spread:
                     equal = tensor == self._truth[name]
                     self._settled[name][precision.name] = equal & self._settled[name].get(precision.name, equal)
         for name, distances in strayed.items():
-            self._spread[name][precision.name] = farthest(distances).to_tree()
+            self._spread[name][precision.name] = farthest(distances)
 
-    def tree(self) -> dict[str, Any]:
-        """Everything by tensor name, as the reference file holds it; None for a tensor that the oracle gave as None."""
-        known = {
-            name: {
-                "oracle": tensor,
-                "spread": self._spread[name],
-                "exact": self._exact[name],
-                "settled": self._settled[name],
-            }
-            for name, tensor in self._truth.items()
-        }
-        return {name: known.get(name) for name in self._found.tensors}
+    def references(self, scale: float) -> dict[str, TensorReference | None]:
+        """What is known of every tensor, by name; None for a tensor that the oracle gave as None.
+
+        Args:
+            scale: of the cotangents, on which gradients depend.
+        """
+        return {name: self._reference(name, scale) for name in self._found.tensors}
+
+    def _reference(self, name: str, scale: float) -> TensorReference | None:
+        if name not in self._measured:
+            return None
+        return TensorReference(
+            self._measured[name],
+            self._spread[name],
+            self._exact[name],
+            self._settled[name],
+            self._kinked,
+            scale if "gradient of" in name else 1.0,
+        )

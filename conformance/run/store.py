@@ -135,7 +135,7 @@ def _read_lines(path: Path) -> tuple[_Lines, int]:
             break
         try:
             _take(lines, json.loads(text))
-        except (KeyError, RecordError) as problem:
+        except (KeyError, TypeError, ValueError) as problem:
             raise UsageError(f"{path}, line {number}: {problem}") from None
         lines.whole_bytes += len(line)
         lines.checksum = zlib.crc32(line, lines.checksum)

@@ -1,5 +1,8 @@
 """Files with one spec, written by a test, and plans made of them in this process."""
 
+import pytest
+
+from conformance.errors import UsageError
 from conformance.plan import matrix
 from conformance.records.tasks import PlanRequest
 from conformance.run.child_side import ChildProcess
@@ -33,3 +36,10 @@ def planned(*sources, modes=(), precisions=(), devices=()):
     """The plan of some sources, made in this process."""
     request = PlanRequest(sources, modes, precisions, devices, seed=3, deadline=7.0)
     return matrix.make(request, ChildProcess())
+
+
+def complaint(*sources, **axes):
+    """The text of the usage error that ends the planning of some sources."""
+    with pytest.raises(UsageError) as caught:
+        planned(*sources, **axes)
+    return str(caught.value)

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from test_sources_and_plan import file_of, made
+from harness.spec_files import file_of, planned
 
 from zoo import catalog
 from zoo.case import SpecError
@@ -27,9 +27,9 @@ def planted(tmp_path, monkeypatch):
 def test_a_planted_file_is_a_model_of_the_zoo(planted):
     file_of(planted, "acorn")
     assert "acorn" in catalog.list_models()
-    cells = made("acorn", modes=("eager",), precisions=("fp32",), devices=("cpu",))["cells"]
-    assert [c["model"] for c in cells] == ["acorn"]
-    assert "acorn" in {c["model"] for c in made()["cells"]}
+    plan = planned("acorn", modes=("eager",), precisions=("fp32",), devices=("cpu",))
+    assert [p.cell.model for p in plan.cells] == ["acorn"]
+    assert "acorn" in {p.cell.model for p in planned().cells}
 
 
 def test_a_planted_duplicate_raises_with_both_places(planted):

@@ -1,35 +1,22 @@
-"""The run folder: torn and damaged records, one writer at a time, resuming."""
+"""The run folder: what is written is read, torn and damaged lines, and plans that are none."""
 
-import fcntl
 import json
-import multiprocessing
-import os
 
 import pytest
+from harness.stored_runs import NAMES, cell, plan_of, verdict, write
 
+from conformance.errors import UsageError
+from conformance.records.convert import to_json
+from conformance.records.measurements import Footprint, Reason, Timing
+from conformance.records.observation import Observation
+from conformance.records.verdicts import Verdict
 from conformance.run import store
-from conformance.axes import UsageError
-from conformance.records import Observation, Verdict
-
-NAMES = ("a", "b", "c")
-
-
-def planned(name):
-    return {"model": name, "mode": "eager", "precision": "fp32", "device": "cpu", "skip": "", "expect": []}
-
-
-def cell(name):
-    return f"{name}[eager-fp32-cpu]"
-
-
-def verdict(name, status="PASS"):
-    return Verdict(cell(name), status, f"text of {name} with a line\nbreak, a \r return and ünïcode", 0.25)
 
 
 @pytest.fixture
 def folder(tmp_path):
     run = tmp_path / "run"
-    store.create(run, {"format": store.FORMAT, "cells": [planned(name) for name in NAMES]})
+    store.create(run, plan_of(*NAMES))
     return run
 
 
@@ -39,25 +26,43 @@ def filled(folder):
     return folder
 
 
-def write(folder, *names, status="PASS"):
-    writer = store.Writer(folder)
-    try:
-        for name in names:
-            writer.add(verdict(name, status).to_json())
-    finally:
-        writer.close()
+def append(folder, text):
+    """Add a line with a right checksum, whatever it holds."""
+    with (folder / store.LINES).open("ab") as lines:
+        lines.write(store._checksum(text) + b" " + text + b"\n")
 
 
 def test_what_is_written_is_read(filled):
     contents = store.read(filled)
+    assert contents.plan == plan_of(*NAMES)
     assert contents.verdicts == {cell(name): verdict(name) for name in NAMES}
     assert list(contents.verdicts) == [cell(name) for name in NAMES]
     assert contents.missing == ()
-    assert contents.whole_bytes == (filled / store.LINES).stat().st_size
+    assert contents.torn_bytes == 0
+
+
+def test_results_are_read_as_the_records_that_they_were(folder):
+    results = {
+        "count": Footprint(saved=8),
+        "time": Timing("forward", {}),
+        "refused": Reason("no graph", "it breaks"),
+    }
+    writer = store.Writer(folder)
+    for job, result in results.items():
+        writer.add_result(job, result)
+    writer.close()
+    contents = store.read(folder)
+    assert contents.results == results
+    assert contents.result(Footprint, "count") == results["count"]
+    assert contents.result(Timing, "refused") == results["refused"]
+    assert contents.result(Timing, "count") is None
+    assert contents.result(Timing, "never begun") is None
 
 
 def test_a_new_run_misses_everything(folder):
-    assert store.read(folder).missing == tuple(cell(name) for name in NAMES)
+    contents = store.read(folder)
+    assert contents.missing == contents.selected == tuple(cell(name) for name in NAMES)
+    assert contents.cells == ()
 
 
 def test_a_later_verdict_replaces_an_earlier_one(filled):
@@ -65,7 +70,7 @@ def test_a_later_verdict_replaces_an_earlier_one(filled):
     assert store.read(filled).verdicts[cell("b")].status == "FAIL"
 
 
-def test_a_selection_says_what_the_run_is_about(folder):
+def test_a_selection_decides_what_a_run_misses(folder):
     writer = store.Writer(folder)
     writer.select([cell("b")])
     writer.close()
@@ -80,7 +85,7 @@ def test_a_last_line_torn_at_any_byte_loses_that_line_only(filled):
         path.write_bytes(data[:end])
         contents = store.read(filled)
         assert contents.missing == (cell("c"),)
-        assert contents.whole_bytes == start
+        assert contents.torn_bytes == end - start
         assert contents.verdicts == {cell(name): verdict(name) for name in "ab"}
 
 
@@ -115,6 +120,26 @@ def test_a_flipped_bit_in_a_whole_last_line_is_an_error(filled):
         store.read(filled)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"verdict": {"cell": "a"}}', "line 4: Verdict has no status"),
+        (b'{"verdict": {"cell": "a", "status": "PASS", "mood": 1}}', "line 4: Verdict has an unknown field 'mood'"),
+        (b'{"verdict": {"cell": 1, "status": "PASS"}}', "line 4: Verdict.cell: want str, got int"),
+        (b'{"job": "j", "result": {"record": "Cell"}}', "line 4: want one of .*, got Cell"),
+        (b'{"job": "j"}', "line 4: .*'result'"),
+        (b"{}", "line 4: .*'verdict'"),
+        (b"{", "line 4: "),
+        (b"7", "line 4: "),
+    ],
+)
+def test_a_whole_line_of_something_else_is_an_error_that_names_the_line(filled, text, message):
+    append(filled, text)
+    for _ in range(2):  # what the first reading decoded does not hide it from the second
+        with pytest.raises(UsageError, match=rf"cells\.jsonl, {message}"):
+            store.read(filled)
+
+
 def test_no_run_folder(tmp_path):
     with pytest.raises(UsageError, match=r"is no run folder: it has no plan\.json"):
         store.read(tmp_path)
@@ -124,9 +149,11 @@ def test_no_run_folder(tmp_path):
     ("text", "message"),
     [
         ("{", r"plan\.json is damaged"),
-        ("[]", "no plan of format 2"),
-        ('{"format": 1, "cells": []}', "no plan of format 2"),
-        ('{"format": 2}', "no plan of format 2"),
+        ("[]", "no plan of format 3"),
+        ('{"format": 2, "plan": {}}', "no plan of format 3"),
+        ('{"format": 3}', "no plan of format 3"),
+        ('{"format": 3, "plan": {}}', r"plan\.json is damaged: Plan has no seed"),
+        ('{"format": 3, "plan": []}', r"plan\.json is damaged: want Plan, got list"),
     ],
 )
 def test_a_plan_that_is_none(folder, text, message):
@@ -137,61 +164,21 @@ def test_a_plan_that_is_none(folder, text, message):
 
 def test_a_run_folder_is_never_made_twice(filled):
     with pytest.raises(FileExistsError):
-        store.create(filled, {})
+        store.create(filled, plan_of())
     assert len(store.read(filled).verdicts) == len(NAMES)
 
 
-def _try_to_write(folder, pipe):
-    try:
-        store.Writer(folder).close()
-        pipe.send("wrote")
-    except UsageError as problem:
-        pipe.send(str(problem))
-
-
-def test_a_second_writer_is_refused_by_name_until_the_first_is_done(folder):
-    def attempt():
-        ours, theirs = multiprocessing.Pipe()
-        process = multiprocessing.get_context("fork").Process(target=_try_to_write, args=(folder, theirs))
-        process.start()
-        assert ours.poll(30)
-        process.join()
-        return ours.recv()
-
-    writer = store.Writer(folder)
-    with pytest.raises(UsageError, match=f"is being written by another run .process {os.getpid()}"):
-        store.Writer(folder)
-    assert f"process {os.getpid()}" in attempt()
-    writer.close()
-    assert attempt() == "wrote"
-
-
-def test_the_lock_of_a_dead_writer_is_no_lock(folder):
-    (folder / store.LOCK).write_text("4194303")
-    write(folder, "a")
-    assert cell("a") in store.read(folder).verdicts
-
-
-def test_a_refused_writer_leaves_the_lines_alone(filled):
-    data = (filled / store.LINES).read_bytes()
-    with (filled / store.LOCK).open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(UsageError):
-            store.Writer(filled)
-    assert (filled / store.LINES).read_bytes() == data
-
-
-def test_a_finished_run_says_so(filled):
+def test_a_finished_run_has_its_numbers_in_a_file(filled):
     writer = store.Writer(filled)
     assert not (filled / store.DONE).exists()
-    writer.finish({"cells": 3})
+    writer.finish(3, 1.5)
     writer.close()
-    assert json.loads((filled / store.DONE).read_text()) == {"cells": 3}
+    assert json.loads((filled / store.DONE).read_text()) == {"cells": 3, "seconds": 1.5}
 
 
 def test_numbers_that_json_lacks_survive(folder):
     endless = Verdict(cell("a"), "FAIL", "x", float("inf"), observation=Observation("finished"))
     writer = store.Writer(folder)
-    writer.add(endless.to_json())
+    writer.add(to_json(endless))
     writer.close()
     assert store.read(folder).verdicts[cell("a")] == endless

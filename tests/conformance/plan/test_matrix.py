@@ -1,0 +1,134 @@
+"""What is planned: the product of models and axes, what is skipped or refused, and which modes compile."""
+
+import json
+
+import pytest
+import torch
+from harness.spec_files import complaint, file_of, planned
+
+from conformance.axes import register_mode
+from conformance.records.convert import from_json, to_json
+from conformance.records.plan import Plan, SpecLocation
+
+
+def test_a_plan_is_the_product_of_models_and_axes(tmp_path):
+    files = file_of(tmp_path, "one"), file_of(tmp_path, "two")
+    plan = planned(*files, modes=("eager", "compiled"), precisions=("amp_bf16", "fp32"), devices=("cpu",))
+    assert [(p.cell.model, p.cell.precision, p.cell.mode) for p in plan.cells] == [
+        (model, precision, mode)
+        for model in ("one", "two")
+        for precision in ("fp32", "amp_bf16")
+        for mode in ("eager", "compiled")
+    ]
+    assert (plan.seed, plan.deadline) == (3, 7.0)
+    assert {p.cell.device for p in plan.cells} == {"cpu"}
+    assert plan.environment.torch == torch.__version__
+
+
+def test_a_whole_plan_survives_json(tmp_path):
+    expectations = 'Expect(outcome="FAIL", reason="r", modes=("eager",), gate="norm"),'
+    plan = planned(file_of(tmp_path, "one", expectations), devices=("cpu",))
+    returned = json.loads(json.dumps(to_json(plan), allow_nan=False))
+    assert from_json(Plan, returned) == plan
+    assert plan.models == {"one": SpecLocation(file=str(tmp_path / "one.py"))}
+    assert plan.figures == {"one": ("forward", "gradient", "step")}
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "message"),
+    [
+        ("modes", "compield", "unknown mode 'compield'; did you mean compiled?"),
+        ("modes", "script", "unknown mode 'script'; did you mean scripted?"),
+        ("modes", "onnx", "unknown mode 'onnx'; known: eager, scripted, compiled, graphed"),
+        ("precisions", "amp_pf16", "unknown precision 'amp_pf16'; did you mean amp_fp16, amp_bf16?"),
+        ("precisions", "double", "unknown precision 'double'; known: fp32, tf32, amp_fp16, amp_bf16"),
+        ("devices", "tpu", "unknown device 'tpu'; did you mean cpu?"),
+        ("devices", "xla", "unknown device 'xla'; known: cpu, cuda"),
+    ],
+)
+def test_an_unknown_value_of_an_axis_is_named_with_the_near_ones_or_the_known(axis, value, message):
+    assert complaint("merge", **{axis: (value,)}) == message
+
+
+def test_a_registered_mode_is_offered_to_who_mistypes_it(tmp_path):
+    path = tmp_path / "backend.py"
+    path.write_text("import conformance\nconformance.register_mode('planted', lambda model: None)\n")
+    assert complaint(str(path), modes=("plantd",)) == "unknown mode 'plantd'; did you mean planted?"
+
+
+def test_an_absent_device_is_skipped_unless_it_was_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    skips = {p.cell.device: p.skip for p in planned("merge").cells}
+    assert skips == {"cpu": "", "cuda": "torch sees no CUDA device"}
+    told = complaint("merge", devices=("cuda",))
+    assert told == "device 'cuda' was asked for, but torch sees no CUDA device"
+
+
+def test_what_only_cuda_has_is_planned_there_alone():
+    cells = [p.cell for p in planned("merge").cells]
+    assert {cell.device for cell in cells if cell.precision == "tf32"} == {"cuda"}
+    assert "graphed" not in {cell.mode for cell in cells}  # only where it is asked for
+    asked = planned("merge", modes=("graphed",), precisions=("fp32",))
+    assert [(p.cell.mode, p.cell.device) for p in asked.cells] == [("graphed", "cuda")]
+
+
+@pytest.mark.parametrize(("axis", "value"), [("mode", "graphed"), ("precision", "tf32")])
+def test_what_only_cuda_has_is_refused_on_the_cpu(axis, value):
+    asked = {f"{axis}s": ("eager", value) if axis == "mode" else (value,)}
+    told = complaint("merge", **asked, devices=("cpu",))
+    assert told == f"{axis} '{value}' exists on cuda only, and this run is on cpu"
+
+
+@pytest.mark.parametrize(("capability", "reason"), [((7, 5), "this GPU has no TF32"), ((8, 0), "")])
+def test_tf32_is_skipped_where_the_gpu_has_none(monkeypatch, capability, reason):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    skips = {p.cell.precision: p.skip for p in planned("merge", devices=("cuda",)).cells}
+    assert skips == {"fp32": "", "tf32": reason, "amp_fp16": "", "amp_bf16": ""}
+
+
+def test_an_expectation_reaches_only_its_cells(tmp_path):
+    expectations = """
+        Expect(outcome="FAIL", reason="r", modes=("eager",), precisions=("fp32",)),
+        Expect(outcome="VOID", reason="r", torch=">=99"),
+        Expect(outcome="CRASH", reason="r", devices=("cpu",), torch=">=2.0"),
+    """
+    plan = planned(file_of(tmp_path, "one", expectations), modes=("eager",), devices=("cpu",))
+    assert [[e.outcome for e in p.expect] for p in plan.cells] == [["FAIL", "CRASH"], ["CRASH"], ["CRASH"]]
+
+
+def test_every_field_of_a_declared_divergence_reaches_the_judge(tmp_path):
+    expectations = """
+        Expect(outcome="FAIL", reason="r", link="https://l", tensor="output", gate="norm", case="typical"),
+        Expect(outcome="dtype", reason="r", tensor="output", dtype="float64"),
+        Expect(outcome="refuses", reason="r", error="TypeError", match="takes no"),
+    """
+    plan = planned(file_of(tmp_path, "one", expectations), modes=("eager",), precisions=("fp32",), devices=("cpu",))
+    (cell,) = plan.cells
+    assert [to_json(e) for e in cell.expect] == [
+        {
+            "outcome": "FAIL",
+            "reason": "r",
+            "link": "https://l",
+            "tensor": "output",
+            "gate": "norm",
+            "case": "typical",
+        },
+        {"outcome": "dtype", "reason": "r", "tensor": "output", "dtype": "float64"},
+        {"outcome": "refuses", "reason": "r", "error": "TypeError", "match": "takes no"},
+    ]
+
+
+def test_a_registered_mode_compiles_unless_it_says_that_it_does_not():
+    register_mode("some_backend", lambda model: None)
+    register_mode("some_wrapper", lambda model: None, compiles=False)
+    everything = ("eager", "scripted", "compiled", "some_backend", "some_wrapper")
+    plan = planned("merge", modes=everything, devices=("cpu",))
+    assert plan.compiling_modes == ("compiled", "some_backend")
+    assert planned("merge", modes=("scripted", "some_wrapper"), devices=("cpu",)).compiling_modes == ()
+
+
+def test_only_modes_of_planned_cells_are_said_to_compile():
+    assert planned("merge", modes=("eager", "compiled"), devices=("cpu",)).compiling_modes == ("compiled",)
+    assert planned("merge", modes=("eager",), devices=("cpu",)).compiling_modes == ()
+    assert planned("merge", modes=("graphed",), precisions=("fp32",)).compiling_modes == ("graphed",)

@@ -1,0 +1,132 @@
+"""A process decodes each line of a run folder once, and still notices every change of the file."""
+
+import shutil
+
+import pytest
+from harness.stored_runs import NAMES, cell, plan_of, verdict, write
+
+from conformance.errors import UsageError
+from conformance.records.plan import Plan
+from conformance.records.verdicts import Verdict
+from conformance.run import store
+
+
+@pytest.fixture
+def folder(tmp_path):
+    run = tmp_path / "run"
+    store.create(run, plan_of(*NAMES))
+    return run
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The types that were decoded, in order."""
+    types, convert = [], store.from_json
+
+    def counting(hint, data):
+        types.append(hint)
+        return convert(hint, data)
+
+    monkeypatch.setattr(store, "from_json", counting)
+    return types
+
+
+def read_anew(folder, decoded):
+    """Read the folder; returns the contents and what was decoded for them."""
+    decoded.clear()
+    return store.read(folder), list(decoded)
+
+
+def test_only_lines_that_were_appended_are_decoded(folder, decoded):
+    write(folder, "a", "b")
+    assert read_anew(folder, decoded)[1] == [Verdict, Verdict]  # the writer has read the plan
+    assert read_anew(folder, decoded)[1] == []
+    write(folder, "c")
+    contents, types = read_anew(folder, decoded)
+    assert types == [Verdict]
+    assert contents.verdicts == {cell(name): verdict(name) for name in NAMES}
+    assert read_anew(folder, decoded)[1] == []
+
+
+def test_a_new_run_is_decoded_once(folder, decoded):
+    assert read_anew(folder, decoded)[1] == [Plan]
+    assert read_anew(folder, decoded)[1] == []
+
+
+def test_a_line_that_was_torn_is_decoded_when_it_is_whole(folder, decoded):
+    write(folder, *NAMES)
+    path = folder / store.LINES
+    data = path.read_bytes()
+    path.write_bytes(data[:-5])
+    assert read_anew(folder, decoded)[0].missing == (cell("c"),)
+    path.write_bytes(data)
+    contents, types = read_anew(folder, decoded)
+    assert (contents.missing, contents.torn_bytes, types) == ((), 0, [Verdict])
+
+
+def test_a_byte_that_changes_after_it_was_read_is_found(folder):
+    write(folder, *NAMES)
+    assert store.read(folder).missing == ()
+    path = folder / store.LINES
+    data = path.read_bytes()
+    for at in range(0, len(data) // 2, 7):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError, match="its checksum does not match"):
+            store.read(folder)
+        path.write_bytes(data)
+        assert store.read(folder).missing == ()
+
+
+def test_a_truncated_file_is_read_anew(folder, decoded):
+    write(folder, *NAMES)
+    assert store.read(folder).missing == ()
+    path = folder / store.LINES
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0])
+    contents, types = read_anew(folder, decoded)
+    assert contents.verdicts == {cell("a"): verdict("a")}
+    assert types == [Verdict]
+    path.unlink()
+    assert store.read(folder).missing == tuple(map(cell, NAMES))
+
+
+def test_other_lines_of_the_same_length_are_read_anew(folder):
+    write(folder, "a")
+    assert store.read(folder).verdicts[cell("a")].status == "PASS"
+    before = (folder / store.LINES).stat().st_size
+    (folder / store.LINES).unlink()
+    write(folder, "a", status="FAIL")
+    assert (folder / store.LINES).stat().st_size == before
+    assert store.read(folder).verdicts[cell("a")].status == "FAIL"
+
+
+def test_a_folder_that_replaces_another_at_its_path_is_read_anew(folder):
+    write(folder, *NAMES)
+    assert len(store.read(folder).verdicts) == 3
+    shutil.rmtree(folder)
+    store.create(folder, plan_of("d", "a"))
+    contents = store.read(folder)
+    assert contents.plan == plan_of("d", "a")
+    assert contents.verdicts == {}
+    write(folder, "d")
+    assert store.read(folder).verdicts == {cell("d"): verdict("d")}
+
+
+def test_a_selection_of_a_replaced_run_is_forgotten(folder):
+    writer = store.Writer(folder)
+    writer.select([cell("b")])
+    writer.close()
+    assert store.read(folder).selected == (cell("b"),)
+    shutil.rmtree(folder)
+    store.create(folder, plan_of(*NAMES))
+    assert store.read(folder).selected == tuple(map(cell, NAMES))
+
+
+def test_contents_that_were_read_do_not_change_later(folder):
+    write(folder, "a")
+    before = store.read(folder)
+    write(folder, "b")
+    assert set(store.read(folder).verdicts) == {cell("a"), cell("b")}
+    assert set(before.verdicts) == {cell("a")}

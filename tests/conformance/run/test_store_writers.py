@@ -1,0 +1,102 @@
+"""One process at a time writes a run folder; a dead one is no hindrance."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+from harness.stored_runs import NAMES, cell, plan_of, write
+
+from conformance.errors import UsageError
+from conformance.run import store
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    run = tmp_path / "run"
+    store.create(run, plan_of(*NAMES))
+    return run
+
+
+@pytest.fixture
+def other_writer(folder):
+    """Another process that writes the folder."""
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=_write_forever, args=(folder, theirs))
+    process.start()
+    assert ours.poll(30)
+    ours.recv()
+    yield process
+    process.kill()
+    process.join()
+
+
+def _write_forever(folder, pipe):
+    writer = store.Writer(folder)
+    pipe.send("writes")
+    signal.pause()
+    writer.close()
+
+
+def _try_to_write(folder, pipe):
+    try:
+        store.Writer(folder).close()
+        pipe.send("wrote")
+    except UsageError as problem:
+        pipe.send(str(problem))
+
+
+def attempt(folder):
+    """How another process fares that wants to write."""
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=_try_to_write, args=(folder, theirs))
+    process.start()
+    assert ours.poll(30)
+    process.join()
+    return ours.recv()
+
+
+def test_the_owner_of_a_run_is_the_process_that_writes_it(folder):
+    writer = store.Writer(folder)
+    assert (folder / store.OWNER).read_text() == str(os.getpid())
+    writer.close()
+
+
+def test_a_second_writer_is_refused_and_told_the_first_until_that_is_done(folder):
+    writer = store.Writer(folder)
+    with pytest.raises(UsageError, match=f"is being written by another run .process {os.getpid()}"):
+        store.Writer(folder)
+    assert f"process {os.getpid()}" in attempt(folder)
+    writer.close()
+    assert attempt(folder) == "wrote"
+
+
+def test_a_writer_is_refused_while_another_process_writes(folder, other_writer):
+    with pytest.raises(UsageError, match=f"is being written by another run .process {other_writer.pid}"):
+        store.Writer(folder)
+    assert (folder / store.OWNER).read_text() == str(other_writer.pid)
+
+
+def test_a_killed_writer_does_not_keep_the_run(folder, other_writer):
+    os.kill(other_writer.pid, signal.SIGKILL)
+    other_writer.join(30)
+    write(folder, "a")
+    assert cell("a") in store.read(folder).verdicts
+    assert (folder / store.OWNER).read_text() == str(os.getpid())
+
+
+def test_files_of_a_dead_writer_are_no_lock(folder):
+    (folder / store.LOCK).write_text("4194303")
+    (folder / store.OWNER).write_text("4194303")
+    write(folder, "a")
+    assert cell("a") in store.read(folder).verdicts
+
+
+def test_a_refused_writer_leaves_the_lines_alone(folder, other_writer):
+    torn = b"0 torn"
+    (folder / store.LINES).write_bytes(torn)
+    with pytest.raises(UsageError, match="is being written"):
+        store.Writer(folder)
+    assert (folder / store.LINES).read_bytes() == torn
