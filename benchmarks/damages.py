@@ -70,7 +70,7 @@ def damaged(victim: Victim) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _same_values(z: torch.Tensor, y: torch.Tensor) -> bool:
-    """Nothing but perhaps the sign of a zero differs."""
+    """Whether nothing differs, except perhaps the sign of a zero."""
     return z.shape == y.shape and z.dtype == y.dtype and (torch.equal(z, y) or same_bytes(z, y))
 
 
@@ -168,7 +168,7 @@ def _stale(v: Victim) -> torch.Tensor | None:
 
 @_damage("column means removed")
 def _bias_dropped(v: Victim) -> torch.Tensor | None:
-    """Leave of an output what a lost bias would."""
+    """Damage an output as a lost bias would."""
     return v.y - v.y.mean(0) if v.name.startswith("output") and is_rounded(v.y) and _has_rows(v) else None
 
 
@@ -192,7 +192,7 @@ def _one_off(v: Victim) -> torch.Tensor | None:
 
 @_damage("one element another's")
 def _wrong_element(v: Victim) -> torch.Tensor | None:
-    """Read an element from a wrong place: of ten random pairs, the one most apart."""
+    """Read an element from a wrong place: of ten random pairs, the one that differs most."""
     if v.y.numel() < 2:
         return None
     flat = v.y.flatten()
@@ -204,9 +204,9 @@ def _wrong_element(v: Victim) -> torch.Tensor | None:
 
 @_damage("last element unwritten")
 def _last_unwritten(v: Victim) -> torch.Tensor | None:
-    """Zero it where it is loud enough to be missed: half of the tensor's rms or more."""
-    loud = v.y.numel() >= 2 and abs(complex(v.y.flatten()[-1].item())) >= 0.5 * v.criteria.reference.oracle.rms
-    return _with_element(v.y, v.y.numel() - 1, 0) if loud else None
+    """Zero it if it is large enough to matter: half of the tensor's rms or more."""
+    large = v.y.numel() >= 2 and abs(complex(v.y.flatten()[-1].item())) >= 0.5 * v.criteria.reference.oracle.rms
+    return _with_element(v.y, v.y.numel() - 1, 0) if large else None
 
 
 @_damage("one NaN")
@@ -221,7 +221,7 @@ def _one_inf(v: Victim) -> torch.Tensor | None:
 
 @_damage("an axis more")
 def _axis_more(v: Victim) -> torch.Tensor:
-    """Give it a shape that broadcasts against the right one."""
+    """Give it a shape that broadcasts to the right one."""
     return v.y.unsqueeze(0)
 
 
@@ -234,14 +234,14 @@ def _wrong_dtype(v: Victim) -> torch.Tensor:
 
 @_damage("float32 through bfloat16")
 def _through_bfloat16(v: Victim) -> torch.Tensor | None:
-    """Round where the contract forbids it: not at low precision in a bfloat16 cell."""
+    """Round if the contract forbids it. A bfloat16 cell allows it for tensors of low precision."""
     allowed = not v.criteria.is_fine and v.criteria.cell_precision.autocast == "bfloat16"
     return None if allowed or v.y.dtype != torch.float32 else v.y.bfloat16().float()
 
 
 @_damage("float32 through float16")
 def _through_float16(v: Victim) -> torch.Tensor | None:
-    """Round where float32 is asked for."""
+    """Round if float32 is asked for."""
     asked = v.criteria.is_fine and v.y.dtype == torch.float32
     return v.y.half().float() if asked else None
 

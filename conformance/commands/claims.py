@@ -1,7 +1,7 @@
-"""`conformance claims`: measures the gains that sources publish, and writes the page that compares.
+"""`conformance claims`: measures the gains that sources publish, and writes a page that compares them.
 
 Every model is judged at every size before it is measured there. Baseline and variant are timed side by side, in
-several processes; bytes are counted as often, and must agree.
+several processes. Bytes are counted in as many processes, and all counts must agree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from conformance.show import claims as page
 from conformance.show import matrix
 from conformance.show.claims import Replica
 
-PROCESSES = 3  # in each of which a gain must show
+PROCESSES = 3  # a gain must show in each of them
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,13 @@ def main(request: PlanRequest, write: Path | None) -> ExitCode:
 
     Args:
         request: sources, seed and deadline.
-        write: the file for the page; None: it is printed.
+        write: the file for the page; None: the page is printed.
 
-    Returns: `OK` also if a claim is not reproduced; `RED` if a cell is red.
+    Returns:
+        `RED` if a cell is red; `INTERRUPTED` after Ctrl-C; otherwise `OK`, also if a claim is not reproduced.
 
     Raises:
-        UsageError: what was asked for cannot be done.
+        UsageError: a source is unknown, a claim cannot be tested, or the file cannot be written.
     """
     if write is not None:
         _check_writable(write)
@@ -93,7 +94,7 @@ def main(request: PlanRequest, write: Path | None) -> ExitCode:
 
 
 def _check_writable(path: Path) -> None:
-    """Refuse a path before anything is measured for it. Only a try can tell; it leaves nothing behind."""
+    """Refuse a path that cannot be written, before anything is measured. The only test is to open the file."""
     existed = path.exists()
     try:
         path.open("a", encoding="utf-8").close()
@@ -198,7 +199,7 @@ def _count(plan: Plan, pair: _Pair, _: Executor, __: int) -> _Counts | Reason:
 
 
 def _point(pair: _Pair, results: Sequence[Counted]) -> Point:
-    """What all processes found together."""
+    """The point of a size, from the results of all processes."""
     reason = next((result for result in results if isinstance(result, Reason)), None)
     if reason:
         return Point(pair.size, None, reason)

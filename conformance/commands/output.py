@@ -1,4 +1,4 @@
-"""What a command prints beside its result."""
+"""Messages and progress, which a command prints on the error stream."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def say(text: str) -> None:
 
 
 def progress(line: str) -> None:
-    """Print progress on the error stream: a page may be on the other."""
+    """Print a line of progress on the error stream, because the output stream may hold a page."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201

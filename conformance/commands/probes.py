@@ -1,8 +1,8 @@
 """`conformance probes`: runs the probes of known torch faults, and reports which of them this torch has.
 
-A fault that is declared and shows is EXPECTED. One that shows undeclared, or no longer shows, is red, and so is
-whatever is seen on a device for which nothing is declared. The probes are in the zoo, and child processes read and run
-them: this process never imports torch.
+A fault that is declared and shows is EXPECTED. A fault that shows undeclared is red, and so is a declared one that no
+longer shows. On a device for which nothing is declared, every probe that runs is red. The probes are in the zoo. Child processes
+read and run them, so this process never imports torch.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Finding:
     """The result of a probe.
 
     Attributes:
-        probe: its name.
+        probe: name of the probe.
         status: a key of `STATUSES`: EXPECTED, PASS, STALE, FAIL, INCONCLUSIVE, ERROR, CRASH, TIMEOUT, UNSUPPORTED
             or SKIPPED.
-        seen: the symptom, an error, how the process died, why it was skipped; "" if torch is correct.
-        link: to the issue, or the source if there is none.
+        seen: the symptom, the error, how the process died, or why it was skipped; "" if torch is correct.
+        link: address of the issue, or the source if there is none.
     """
 
     probe: str
@@ -48,12 +48,15 @@ class Finding:
 
 
 def main(names: tuple[str, ...], *, device: str, timeout: float) -> ExitCode:
-    """Run the probes of those names, or all, and print a table; `RED` if any verdict is red.
+    """Run probes, and print a table of the results.
 
     Args:
-        names: of probes; empty for all.
+        names: names of probes; empty for all.
         device: one of `DEVICES`.
         timeout: seconds that a probe may take.
+
+    Returns:
+        `RED` if any result is red, otherwise `OK`.
 
     Raises:
         UsageError: no probe has that name, the device is unknown or absent, or the probes cannot be read.
@@ -65,7 +68,12 @@ def main(names: tuple[str, ...], *, device: str, timeout: float) -> ExitCode:
 
 
 def run(names: tuple[str, ...], device: str, timeout: float) -> list[Finding]:
-    """Run the probes of those names, or all, one after the other, each in a process and compile cache of its own.
+    """Run probes one after the other, each with its own process and compile cache.
+
+    Args:
+        names: names of probes; empty for all.
+        device: one of `DEVICES`.
+        timeout: seconds that a probe may take.
 
     Raises:
         UsageError: no probe has that name, the device is unknown or absent, or the probes cannot be read.
@@ -81,14 +89,14 @@ def run(names: tuple[str, ...], device: str, timeout: float) -> list[Finding]:
 
 
 def read(device: str) -> tuple[ProbeInfo, ...]:
-    """All probes, with what is declared for a device.
+    """Read all probes, with what they declare for a device.
 
     Raises:
         UsageError: the device is absent, or the probes cannot be read.
     """
     try:
         ending = child.run(READ_PROBES, ProbesRequest(PACKAGE, device), deadline=READING_DEADLINE)
-    except EOFError:  # it imports torch and the zoo before anything else, and prints why it could not
+    except EOFError:  # it imports torch and the zoo first, and prints why that failed
         raise UsageError("the fork server does not start; the reason is printed above") from None
     if ending.result is None:
         raise UsageError(ending.message if ending.kind == "refused" else f"reading the probes: {ending.message}")
@@ -108,9 +116,9 @@ def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) ->
     """Compare what a probe saw with what is declared for this torch on a device.
 
     Args:
-        probe: with its declaration for that device.
-        device: where it ran.
-        ending: of the process that ran it.
+        probe: the probe, with its declaration for that device.
+        device: the device that it ran on.
+        ending: how the process that ran it ended.
     """
     result = ending.result
     kind, seen = (result.kind, result.text) if result is not None else (ending.kind, ending.message)

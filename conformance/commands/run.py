@@ -1,4 +1,4 @@
-"""`conformance run` and `conformance bench`: plan, judge under pytest, measure what passes, print the tables."""
+"""`conformance run` and `conformance bench`: plan, judge under pytest, measure the cells that pass, print tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from conformance.run.store import Contents
 from conformance.show import bench, matrix
 
 PLAN_DEADLINE = 300.0
-PLUGIN = "conformance.plugin"  # named like its entry point, so it is found whether the project is installed or not
+PLUGIN = "conformance.plugin"  # the name of its entry point too, so it works installed or not
 JOBS: dict[str, Callable[[Contents, Executor], dict[str, Callable[[], Result]]]] = {
     "speed": default_jobs,
     "bench": bench_jobs,
@@ -38,19 +38,19 @@ JOBS: dict[str, Callable[[Contents, Executor], dict[str, Callable[[], Result]]]]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a person asks of a run.
+    """The options of a run.
 
     Attributes:
-        request: which cells.
+        request: the cells to plan.
         measure: "" for nothing, "speed", or "bench".
         resume: the folder of a run to finish; None for a new run.
-        folder: for new runs.
+        folder: the folder in which new runs are stored.
         fresh_cache: compile everything anew.
         expression: only cells whose id matches it, as for pytest's -k.
         workers: number of processes, as for xdist's -n; "" for one per core.
         first: stop at the first red cell.
-        further: options for pytest.
-        known: our own options, to suggest one if pytest does not know an option.
+        further: options that are passed to pytest.
+        known: the command's own options; one is suggested if pytest does not know an option.
     """
 
     request: PlanRequest
@@ -66,10 +66,13 @@ class RunOptions:
 
 
 def run(options: RunOptions) -> int:
-    """Run or resume; returns an exit code, which is never `OK` if anything is red or missing.
+    """Start a new run or resume a stored one, and print its report.
+
+    Returns:
+        An exit code; never `OK` if a cell is red or has no verdict.
 
     Raises:
-        UsageError: what was asked for cannot be done.
+        UsageError: the run cannot be planned or resumed.
     """
     folder = _resumed(options.resume, options.request) if options.resume else _planned(options)
     started = time.monotonic()
@@ -87,9 +90,9 @@ def _judged_and_measured(options: RunOptions, folder: Path) -> int:
     contents = read(folder)
     with _cache(contents.plan, fresh=options.fresh_cache) as cache:
         environment.prepare_children(cache, compiles=bool(contents.plan.compiling_modes))
-        store.Writer(folder).close()  # a run that somebody else writes is refused before anything starts
+        store.Writer(folder).close()  # refuses a run that another process writes, before anything starts
         try:
-            _remove_references(folder)  # an earlier session's; the model may have changed
+            _remove_references(folder)  # those of an earlier session, since the model may have changed
             code = _judge(options, contents, folder) if contents.missing else exit_code(contents)
             if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
                 _measure(folder)
@@ -102,7 +105,7 @@ def _judged_and_measured(options: RunOptions, folder: Path) -> int:
 
 @contextmanager
 def _cache(plan: Plan, *, fresh: bool) -> Iterator[Path]:
-    """The folder of compiled code; a fresh one is empty, and removed afterwards."""
+    """The folder of compiled code. A fresh one is empty, and is removed afterwards."""
     if not fresh:
         yield environment.cache_of(plan.environment)
         return
@@ -129,10 +132,10 @@ def show(contents: Contents, folder: Path, seconds: float | None = None) -> None
 
 
 def read(folder: Path) -> Contents:
-    """A stored run; a line on the error stream reports a lost end.
+    """Read a stored run. If its last line is unfinished, a message on the error stream says so.
 
     Raises:
-        UsageError: no run folder, of another format, or damaged.
+        UsageError: the folder is no run folder, has another format, or is damaged.
     """
     contents = store.read(folder)
     if contents.torn_bytes:
@@ -141,7 +144,7 @@ def read(folder: Path) -> Contents:
 
 
 def exit_code(contents: Contents) -> ExitCode:
-    """`OK` if all cells have verdicts and none is red."""
+    """`OK` if all cells have verdicts and none is red; otherwise `RED`."""
     red = contents.missing or any(v.red for v in contents.verdicts.values())
     return ExitCode.RED if red else ExitCode.OK
 
@@ -204,7 +207,7 @@ def _planned(options: RunOptions) -> Path:
 
 
 def _resumed(folder: Path, request: PlanRequest) -> Path:
-    """The folder of a stored run, made on this machine and this torch."""
+    """The folder of a stored run, if it was made on this machine with this torch."""
     if request.sources or request.modes or request.precisions or request.devices:
         raise UsageError("--resume takes its cells from the stored run; leave out sources and axes")
     folder = folder.resolve()

@@ -23,10 +23,14 @@ Known = tuple[Spec, SpecLocation, Claim]
 
 
 def make(task: PlanRequest, process: ChildProcess) -> Plan:
-    """Child process: the plan that tests the claims of the request's sources. It plans models at sizes.
+    """Child process: plan the cells that test the claims of the request's sources, at all sizes of the claims.
+
+    Args:
+        task: sources, seed and deadline; the claims name the modes, precisions and devices.
+        process: this process.
 
     Raises:
-        UsageError: what was asked for cannot be done.
+        UsageError: a source is unknown, or a claim cannot be tested as it is.
     """
     process.enter("plan")
     try:
@@ -66,7 +70,7 @@ def _claims(asked: Iterable[str]) -> Iterator[Known]:
 
 
 def _published(spec: Spec, location: SpecLocation, claim: Claim) -> list[PublishedClaim]:
-    """The claim with everything that its spec knows better, for its device, or for each that is present.
+    """The claim with the names and sizes from its spec, once for its device, or for each device that is present.
 
     Raises:
         SpecError: variant or baseline does not exist at its sizes.
@@ -96,7 +100,7 @@ def _sources(known: list[Known]) -> list[str]:
 
 
 def _at_sizes(whole: Plan, published: list[PublishedClaim]) -> Plan:
-    """The cells that the claims compare, out of a plan of their models at no size.
+    """The plan of the cells that the claims compare, from a plan of their models at no size.
 
     Raises:
         UsageError: a claim names no device, and one that is present lacks its mode or precision.

@@ -1,4 +1,4 @@
-"""Finds the specs that a person names: models of the zoo, files, modules."""
+"""Finds the specs that the user names: models of the zoo, files, modules."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from zoo.spec import Spec
 
 
 def load(location: SpecLocation) -> ModuleType:
-    """Import a module or a file. A file is imported once per process, and its folder is appended to the path.
+    """Import a module or a file. A file is imported once per process, and its folder is appended to `sys.path`.
 
     Raises:
-        UsageError: it does not import.
+        UsageError: the module or file does not import.
     """
     try:
         return _load_file(Path(location.file)) if location.file else importlib.import_module(location.module)
@@ -37,7 +37,7 @@ def load_sources(sources: Iterable[SpecLocation]) -> None:
     """Import all sources of a run; a source may register a mode.
 
     Raises:
-        UsageError: one does not import.
+        UsageError: a source does not import.
     """
     for source in sources:
         load(source)
@@ -48,7 +48,8 @@ def spec_at(location: SpecLocation, name: str) -> Spec:
 
     Raises:
         UsageError: the module does not import.
-        UnknownModelError: neither has it.
+        UnknownModelError: neither has a spec of that name.
+        SpecError: a size was named, and the model has no scale or the size is not positive.
     """
     own = {spec.name: spec for spec in catalog.specs_of(load(location))}
     sized = SizedModel.parse(name)
@@ -64,7 +65,7 @@ def _load_file(path: Path) -> ModuleType:
         return sys.modules[name]
     folder = str(path.parent)
     if folder not in sys.path:
-        sys.path.append(folder)  # last, so that no file beside it can hide a module of the standard library
+        sys.path.append(folder)  # last, so that no file in it can hide a module of the standard library
     found = importlib.util.spec_from_file_location(name, path)
     if found is None or found.loader is None:
         raise ImportError("not a Python file")
@@ -82,14 +83,17 @@ Found = tuple[Spec, SpecLocation]
 
 
 def find(sources: Iterable[str]) -> tuple[list[Found], list[SpecLocation]]:
-    """The specs of all sources in order, and what every process must import first.
+    """Find the specs of all sources.
 
     Args:
         sources: model names or folders of the zoo, "path/to/file.py", "package.module" or
             "package.module:NAME"; empty for the whole zoo. A source may hold no spec if it registers a mode.
 
+    Returns:
+        Each spec with its location, in order, and the locations that every process must import first.
+
     Raises:
-        UsageError: a source is unknown, does not import or holds nothing of use, or two specs share a name.
+        UsageError: a source is unknown, does not import, or has neither spec nor mode; or two specs share a name.
     """
     found: list[Found] = []
     imported: list[SpecLocation] = []
@@ -147,7 +151,7 @@ def _find_one(source: str) -> tuple[list[Spec], SpecLocation]:
 
 
 def list_models(task: PlanRequest, process: ChildProcess) -> Listing:
-    """Child process: the models of the request's sources.
+    """Child process: list the models of the request's sources.
 
     Raises:
         UsageError: a source is unknown or does not import.

@@ -1,4 +1,4 @@
-"""Plans a run: turns sources and axes into ordered cells, with everything that the judge needs as data."""
+"""Plans a run: turns sources and axes into ordered cells, as records that do not need torch."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TF32_CAPABILITY = (8, 0)
 
 
 def make(task: PlanRequest, process: ChildProcess) -> Plan:
-    """Child process: the plan for what a person asks for.
+    """Child process: plan the cells of a request; see `plan`.
 
     Raises:
-        UsageError: what was asked for cannot be done.
+        UsageError: the request cannot be planned.
     """
     process.enter("plan")
     try:
@@ -39,10 +39,11 @@ def make(task: PlanRequest, process: ChildProcess) -> Plan:
 
 
 def plan(asked: PlanRequest) -> Plan:
-    """The plan for what a person asks for.
+    """Plan the cells of a request: all its models in all its modes, precisions and devices that exist together.
 
     Raises:
-        UsageError, SpecError: what was asked for cannot be done.
+        UsageError: a source or a value of an axis is unknown, or a device that was asked for is absent.
+        SpecError: the spec of a model is wrong.
     """
     found, sources = find.find(asked.sources)
     sizes: dict[str, SizedModel] = {}
@@ -86,7 +87,7 @@ def _squares(modes: Sequence[str], precisions: Sequence[str], devices: Sequence[
 
 
 def expectation(declared: Expect) -> Expectation:
-    """What the judge needs of a declared divergence."""
+    """A declared divergence as the judge needs it."""
     return Expectation(
         declared.outcome,
         declared.reason,
@@ -101,7 +102,7 @@ def expectation(declared: Expect) -> Expectation:
 
 
 def _at_all_sizes(spec: Spec, sizes: dict[str, SizedModel]) -> list[Spec]:
-    """The spec at each size of its scale, which is noted under each name; as it is if it has none."""
+    """The spec at each size of its scale, which is also added to `sizes`; the spec itself if it has no scale."""
     if spec.scale is None:
         return [spec]
     for size in spec.scale.sizes:
@@ -111,7 +112,10 @@ def _at_all_sizes(spec: Spec, sizes: dict[str, SizedModel]) -> list[Spec]:
 
 
 def figures_of(spec: Spec) -> tuple[str, ...]:
-    """What can be timed of a model. Whether it has parameters to train is known only when it is built."""
+    """The figures that can be timed of a model; keys of `FIGURES`.
+
+    "step" is among them even if the model has no parameters to train, because only the built model shows that.
+    """
     if spec.fit is not None:
         return ("fit",)
     return tuple(name for name in FIGURES if name != "fit") if spec.differentiable else ("forward",)
@@ -120,10 +124,10 @@ def figures_of(spec: Spec) -> tuple[str, ...]:
 def _check_devices(
     axis: str, table: Mapping[str, Mode | Precision], asked: Sequence[str], devices: Sequence[str]
 ) -> None:
-    """Refuse what no chosen device has.
+    """Refuse a mode or precision that exists on no chosen device.
 
     Raises:
-        UsageError: naming the value and the devices that have it.
+        UsageError: there is one; the message names it and the devices that have it.
     """
     for name in asked:
         if not any(exists(table[name], device) for device in devices):
@@ -135,7 +139,7 @@ def check_present(device: str) -> None:
     """Refuse a device that was asked for by name and is absent.
 
     Raises:
-        UsageError: naming it and the reason.
+        UsageError: the device is absent; the message gives the reason.
     """
     reason = absence(device)
     if reason:
@@ -143,7 +147,7 @@ def check_present(device: str) -> None:
 
 
 def absence(device: str, precision: str = "fp32") -> str:
-    """Why this machine does not have a device, or a precision on it; "" if it has."""
+    """Why this machine does not have a device, or a precision on it; "" if it has it."""
     if device == "cuda" and not torch.cuda.is_available():
         return "torch sees no CUDA device"
     if precision == "tf32" and torch.cuda.get_device_capability() < TF32_CAPABILITY:
@@ -152,12 +156,12 @@ def absence(device: str, precision: str = "fp32") -> str:
 
 
 def look_around(task: Nothing, process: ChildProcess) -> Environment:  # noqa: ARG001
-    """Child process: the environment alone."""
+    """Child process: describe the environment."""
     return environment()
 
 
 def environment() -> Environment:
-    """What a verdict may depend on and a reader wants to know."""
+    """The environment of this process."""
     return Environment(
         torch=str(torch.__version__),
         python=platform.python_version(),

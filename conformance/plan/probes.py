@@ -11,7 +11,7 @@ from zoo.probe import Probe, find
 
 
 def read(task: ProbesRequest, process: ChildProcess) -> ProbeList:
-    """The probes of a package, with what is declared for a device on this torch.
+    """Read the probes of a package, with what they declare for a device on this torch.
 
     Raises:
         UsageError: the device is absent.

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cell:
-    """One square of the matrix: model × mode × precision × device, with all the model's cases inside."""
+    """One square of the matrix: a model in one mode, precision and device, with all cases of the model.
+
+    Attributes:
+        model: name of the model, such as "merge", or "merge@64" at a size of its scale.
+        mode, precision, device: names in the tables of `conformance.axes`.
+    """
 
     model: str
     mode: str
@@ -38,7 +43,7 @@ class SizedModel:
     """A model at a size of its scale.
 
     Attributes:
-        model: its name without the size.
+        model: name of the model without the size.
         size: a positive number.
         size_name: the name of the size, such as "width"; "" if it is not known.
     """
@@ -49,7 +54,7 @@ class SizedModel:
 
     @property
     def name(self) -> str:
-        """The name of the model at that size, which a spec, a plan and the command line use.
+        """The name of the model at that size, as in a spec, a plan and on the command line.
 
         >>> SizedModel("merge", 64).name
         'merge@64'

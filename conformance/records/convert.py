@@ -1,7 +1,7 @@
 """Converts every record to JSON and back, by the types of its fields. Nothing else reads or writes JSON of records.
 
-A field that equals its default is left out. Infinities and NaN become text, which JSON has no number for. A value of a
-union of records carries the name of its record under "record".
+A field that equals its default is left out. Infinities and NaN become text, because JSON has no numbers for them. A
+value of a union of records carries the name of its record under "record".
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -18,6 +18,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from conformance.errors import RecordError
 
 NAME = "record"
+NOT_FINITE = ("inf", "-inf", "nan")
+
+Convert = Callable[[Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,23 +45,7 @@ def to_json(value: Any, hint: Any = None) -> Any:
     {'model': 'merge', 'mode': 'eager', 'precision': 'fp32', 'device': 'cpu'}
     """
     declared: Any = type(value) if hint is None else hint
-    hint, digits, tagged = _resolved(declared)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {
-            name: to_json(field, declared)
-            for name, declared, default in _fields(type(value))
-            if not _is_default(field := getattr(value, name), default)
-        }
-        return {NAME: type(value).__name__, **fields} if tagged else fields
-    if isinstance(value, float):
-        return _number(value, digits)
-    if isinstance(value, Mapping):
-        inner = get_args(hint)[1] if len(get_args(hint)) > 1 else None
-        return {key: to_json(item, inner) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        inners = _item_types(hint, len(value))
-        return [to_json(item, inner) for item, inner in zip(value, inners, strict=True)]
-    return value
+    return _encoder(declared)(value)
 
 
 def from_json(hint: Any, data: Any) -> Any:
@@ -74,74 +61,151 @@ def from_json(hint: Any, data: Any) -> Any:
     Traceback (most recent call last):
     conformance.errors.RecordError: Cell has no mode
     """
-    wanted, _, _ = _resolved(hint)
-    if get_origin(wanted) in (Union, types.UnionType):
-        return _from_union(get_args(wanted), data)
-    if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
-        return _record(wanted, data)
-    origin = get_origin(wanted) or wanted
-    if origin is tuple:
-        _check(isinstance(data, list), "a list", data)
-        return tuple(from_json(inner, item) for item, inner in zip(data, _item_types(wanted, len(data)), strict=True))
-    if origin in (dict, Mapping):
-        _check(isinstance(data, dict), "an object", data)
-        inner = get_args(wanted)[1] if get_args(wanted) else Any
-        return {key: from_json(inner, item) for key, item in data.items()}
-    return _plain(wanted, data)
-
-
-def _plain(wanted: Any, data: Any) -> Any:
-    if wanted is Any:
-        return data
-    if wanted is float:
-        if isinstance(data, str) and data in ("inf", "-inf", "nan"):
-            return float(data)
-        _check(isinstance(data, (int, float)) and not isinstance(data, bool), "a number", data)
-        return float(data)
-    is_one = isinstance(data, wanted) and not (wanted is int and isinstance(data, bool))
-    _check(is_one, wanted.__name__, data)
-    return data
-
-
-def _record(cls: type, data: Any) -> Any:
-    _check(isinstance(data, dict), cls.__name__, data)
-    fields = {name: (declared, default) for name, declared, default in _fields(cls)}
-    for key in data:
-        if key not in fields and key != NAME:
-            raise RecordError(f"{cls.__name__} has an unknown field {key!r}")
-    values = {}
-    for name, (declared, default) in fields.items():
-        if name in data:
-            try:
-                values[name] = from_json(declared, data[name])
-            except RecordError as problem:
-                raise RecordError(f"{cls.__name__}.{name}: {problem}") from None
-        elif default is MISSING:
-            raise RecordError(f"{cls.__name__} has no {name}")
-    return cls(**values)
-
-
-def _from_union(members: tuple[Any, ...], data: Any) -> Any:
-    """The value of an optional type, or of a union of records, which carry their names."""
-    if data is None and type(None) in members:
-        return None
-    present = [_resolved(member)[0] for member in members if member is not type(None)]
-    if len(present) == 1:
-        return from_json(present[0], data)
-    records = {member.__name__: member for member in present}
-    name = data.get(NAME) if isinstance(data, dict) else None
-    if name not in records:
-        raise RecordError(f"want one of {', '.join(records)}, got {name or type(data).__name__}")
-    return _record(records[name], data)
-
-
-def _check(holds: bool, wanted: str, data: Any) -> None:  # noqa: FBT001 -- what is checked
-    if not holds:
-        raise RecordError(f"want {wanted}, got {type(data).__name__}")
+    return _decoder(hint)(data)
 
 
 @cache
-def _fields(cls: type) -> list[tuple[str, Any, Any]]:
+def _encoder(hint: Any) -> Convert:  # noqa: PLR0911 -- one for each kind of type
+    """The function that turns a value of a declared type into JSON."""
+    bare, digits, members = _parts(hint)
+    if len(members) > 1:
+        return _union_encoder(members)
+    if members:
+        inner = _encoder(members[0])
+        return lambda value: None if value is None else inner(value)
+    if _is_record(bare):
+        fields = [(name, _encoder(declared), default) for name, declared, default in _fields(bare)]
+        return lambda record: _encoded(record, fields)
+    if bare is float:
+        return lambda value: _number(value, digits)
+    origin, inside = get_origin(bare) or bare, get_args(bare)
+    if origin in (dict, Mapping):
+        item = _encoder(inside[1]) if inside else _any
+        return lambda mapping: {key: item(value) for key, value in mapping.items()}
+    if origin in (tuple, list) and len(inside) == 2 and inside[1] is Ellipsis:  # noqa: PLR2004 -- tuple[T, ...]
+        item = _encoder(inside[0])
+        return lambda values: [item(value) for value in values]
+    if origin is tuple and inside:
+        items = [_encoder(part) for part in inside]
+        return lambda values: [item(value) for item, value in zip(items, values, strict=True)]
+    return _any
+
+
+def _any(value: Any) -> Any:
+    """The JSON form of a value of an undeclared type."""
+    return to_json(value) if _is_record(type(value)) else value
+
+
+def _is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def _union_encoder(members: tuple[type, ...]) -> Convert:
+    encoders = {member: _encoder(member) for member in members}
+    return lambda record: {NAME: type(record).__name__, **encoders[type(record)](record)}
+
+
+def _encoded(record: Any, fields: list[tuple[str, Convert, Any]]) -> dict[str, Any]:
+    values = ((name, encode, default, getattr(record, name)) for name, encode, default in fields)
+    return {name: encode(value) for name, encode, default, value in values if not _is_default(value, default)}
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return default is not MISSING and type(value) is type(default) and bool(value == default)
+
+
+def _number(value: float, digits: int) -> float | str:
+    if not math.isfinite(value):
+        return str(value)
+    return float(f"{value:.{digits}g}") if digits and isinstance(value, float) else value
+
+
+@cache
+def _decoder(hint: Any) -> Convert:  # noqa: PLR0911 -- one for each kind of type
+    """The function that makes a value of a declared type from JSON."""
+    bare, _, members = _parts(hint)
+    if len(members) > 1:
+        return _union_decoder(members)
+    if members:
+        inner = _decoder(members[0])
+        return lambda data: None if data is None else inner(data)
+    if _is_record(bare):
+        return _record_decoder(bare)
+    if bare is float:
+        return _float
+    if bare is Any:
+        return lambda data: data
+    origin, inside = get_origin(bare) or bare, get_args(bare)
+    if origin in (dict, Mapping):
+        item = _decoder(inside[1] if inside else Any)
+        return lambda data: {key: item(value) for key, value in _of(dict, data).items()}
+    if origin is tuple and len(inside) == 2 and inside[1] is Ellipsis:  # noqa: PLR2004 -- tuple[T, ...]
+        item = _decoder(inside[0])
+        return lambda data: tuple([item(value) for value in _of(list, data)])
+    if origin is tuple:
+        return _tuple_decoder([_decoder(part) for part in inside])
+    return lambda data: _of(bare, data)
+
+
+def _record_decoder(cls: type) -> Convert:
+    fields = [(name, _decoder(declared), default) for name, declared, default in _fields(cls)]
+    names = {NAME, *(name for name, _, _ in fields)}
+
+    def decode(data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise RecordError(f"want {cls.__name__}, got {type(data).__name__}")
+        if not names.issuperset(data):
+            raise RecordError(f"{cls.__name__} has an unknown field {next(key for key in data if key not in names)!r}")
+        values = {}
+        for name, convert, default in fields:
+            if name in data:
+                try:
+                    values[name] = convert(data[name])
+                except RecordError as problem:
+                    raise RecordError(f"{cls.__name__}.{name}: {problem}") from None
+            elif default is MISSING:
+                raise RecordError(f"{cls.__name__} has no {name}")
+        return cls(**values)
+
+    return decode
+
+
+def _union_decoder(members: tuple[type, ...]) -> Convert:
+    decoders = {member.__name__: _decoder(member) for member in members}
+
+    def decode(data: Any) -> Any:
+        name = data.get(NAME) if isinstance(data, dict) else None
+        if name not in decoders:
+            raise RecordError(f"want one of {', '.join(decoders)}, got {name or type(data).__name__}")
+        return decoders[name](data)
+
+    return decode
+
+
+def _tuple_decoder(items: list[Convert]) -> Convert:
+    def decode(data: Any) -> tuple[Any, ...]:
+        if len(_of(list, data)) != len(items):
+            raise RecordError(f"want {len(items)} items, got {len(data)}")
+        return tuple(item(value) for item, value in zip(items, data, strict=True))
+
+    return decode
+
+
+def _float(data: Any) -> float:
+    if type(data) is float or (type(data) is int) or data in NOT_FINITE:
+        return float(data)
+    raise RecordError(f"want a number, got {type(data).__name__}")
+
+
+def _of(wanted: type, data: Any) -> Any:
+    """The data, if it is of that type; a boolean is no number."""
+    if type(data) is wanted:
+        return data
+    raise RecordError(f"want {wanted.__name__}, got {type(data).__name__}")
+
+
+@cache
+def _fields(cls: Any) -> list[tuple[str, Any, Any]]:
     """Name, declared type and default of every field."""
     hints = typing.get_type_hints(cls, include_extras=True)
     found = []
@@ -151,34 +215,11 @@ def _fields(cls: type) -> list[tuple[str, Any, Any]]:
     return found
 
 
-def _is_default(value: Any, default: Any) -> bool:
-    return default is not MISSING and type(value) is type(default) and bool(value == default)
-
-
-@cache
-def _resolved(hint: Any) -> tuple[Any, int, bool]:
-    """The bare type, the digits of its numbers (0: all), and whether its records carry their name."""
+def _parts(hint: Any) -> tuple[Any, int, tuple[Any, ...]]:
+    """The bare type, the digits of its numbers (0: all), and the members of an optional type or union but None."""
     digits = 0
     if get_origin(hint) is Annotated:
         hint, *extras = get_args(hint)
         digits = next((extra.count for extra in extras if isinstance(extra, Digits)), 0)
-    members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
-    digits = digits or max((_resolved(member)[1] for member in members), default=0)
-    return hint, digits, sum(member is not type(None) for member in members) > 1
-
-
-def _item_types(hint: Any, count: int) -> list[Any]:
-    inner = get_args(hint)
-    if not inner:
-        return [None] * count
-    if len(inner) == 2 and inner[1] is Ellipsis:  # noqa: PLR2004 -- tuple[T, ...]
-        return [inner[0]] * count
-    if len(inner) != count:
-        raise RecordError(f"want {len(inner)} items, got {count}")
-    return list(inner)
-
-
-def _number(value: float, digits: int) -> float | str:
-    if not math.isfinite(value):
-        return str(value)
-    return float(f"{value:.{digits}g}") if digits else value
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    return hint, digits, tuple(member for member in get_args(hint) if member is not type(None)) if is_union else ()

@@ -1,4 +1,4 @@
-"""What measuring processes return, and the words for it."""
+"""The records that measuring processes return, and the words of their verdicts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated
 
 from conformance.records.convert import Digits
 
-FIGURES = {  # what can be timed of a model, with the title that reports show
+FIGURES = {  # the figures that can be timed of a model, with their titles in reports
     "forward": "forward",
     "gradient": "forward and backward",
     "step": "training step",
     "fit": "whole training",
 }
 MARGIN = 1.03  # two copies of one model differ by up to one percent, depending on where their weights lie in memory
-UNDISTURBED = 0.01  # of a sample's time may be spent waiting for a processor
+UNDISTURBED = 0.01  # largest share of its time that an undisturbed sample waits for a processor
 FASTER, SLOWER, SAME, NOISY = "faster", "slower", "same", "too noisy"
 
 FiveDigits = Annotated[float, Digits(5)]
@@ -45,9 +45,9 @@ class Ratio:
     Attributes:
         middle: median over the pairs.
         low, high: 99 % interval of the median; for several processes, the hull of their intervals.
-        pairs: how many pairs of calls the median was taken from.
+        pairs: number of pairs of calls that the median was taken from.
         clean: share of all pairs in which neither call waited for a processor.
-        processes: how many processes measured it.
+        processes: number of processes that measured it.
     """
 
     middle: FiveDigits
@@ -59,7 +59,7 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """Faster, slower or the same by more than the margin; too noisy if the interval straddles it."""
+        """`FASTER`, `SLOWER` or `SAME` if the whole interval is above, below or within `MARGIN`; otherwise `NOISY`."""
         if self.low > MARGIN:
             return FASTER
         if self.high < 1 / MARGIN:
@@ -68,13 +68,19 @@ class Ratio:
 
     @property
     def half_width(self) -> float:
-        """Half the width of the interval, relative."""
+        """Half the width of the interval, relative to the ratio."""
         return math.log(self.high / self.low) / 2
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Nanoseconds of one call: on the clock that counts, on the host's, and of them waiting for a processor."""
+    """The time of one call.
+
+    Attributes:
+        ns: nanoseconds that count: those of the device's clock on a GPU, otherwise the same as `host_ns`.
+        host_ns: nanoseconds of wall time on the host.
+        delay_ns: nanoseconds of `host_ns` in which the thread waited for a processor.
+    """
 
     ns: float
     host_ns: float
@@ -92,7 +98,7 @@ class CellTiming:
 
     Attributes:
         seconds: median time of one call; None if there is no figure.
-        warm_calls: calls until the time was steady.
+        warm_calls: number of calls until the time was steady.
         ratios: how many times faster than each baseline, by the baseline's cell id.
         reason: why there is no figure.
     """
@@ -109,10 +115,10 @@ class Timing:
 
     Attributes:
         figure: what was timed; a key of `FIGURES`.
-        cells: by cell id.
+        cells: what was measured of each cell, by cell id.
         controls: the ratios of the two controls to the baseline, by the control's name.
-        seconds: spent by phase.
-        samples: by cell id, nanoseconds of each call, on the host, and of waiting; only if they were asked for.
+        seconds: seconds spent in each phase, by the name of the phase.
+        samples: (ns, host_ns, delay_ns) of each call, as in `Sample`, by cell id; empty unless they were asked for.
     """
 
     figure: str
@@ -124,7 +130,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class PerPass:
-    """A count of forward, and of forward and backward; None if it could not be taken."""
+    """A count of forward alone, and of forward and backward together; None if it could not be taken."""
 
     forward: int | None = None
     both: int | None = None
@@ -132,17 +138,18 @@ class PerPass:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a cell costs without a clock. A count that could not be taken is None, and `why` has the reason.
+    """What a cell costs, counted and not timed. A count that could not be taken is None, and `why` has the reason.
 
     Attributes:
         saved: bytes that autograd saves, as `zoo.memory.saved_bytes` counts them.
-        held: bytes that forward leaves allocated behind its result.
+        held: bytes that forward leaves allocated, apart from its result.
         peak_forward, peak: most bytes allocated at one time in forward, and in forward and backward.
-        flops: of matrix products, convolutions and attention, in eager.
-        least_bytes: bytes that a call must move at least.
-        graphs, graph_breaks, recompiles: of a compiled cell; recompiles in its second and third call.
-        aten_calls: operators dispatched in one eager forward that records gradients.
-        why: reasons by the name of the count, such as "saved" or "flops.both".
+        flops: floating-point operations of matrix products, convolutions and attention, in eager.
+        least_bytes: fewest bytes that a call must move.
+        graphs, graph_breaks, recompiles: counts of a compiled cell; the recompiles are those of its second and third
+            call.
+        aten_calls: number of operators dispatched in one eager forward that records gradients.
+        why: the reason for each missing count, by the name of the count, such as "saved" or "flops.both".
     """
 
     saved: int | None = None
@@ -158,7 +165,7 @@ class Footprint:
     why: Mapping[str, Reason] = field(default_factory=dict)
 
     def count(self, name: str) -> int | None:
-        """The count of that name; "flops.both" is the one of forward and backward.
+        """The count of that name; "flops.both" is that of forward and backward.
 
         >>> Footprint(saved=8, flops=PerPass(4, 12)).count("flops.both")
         12
@@ -175,11 +182,11 @@ class Footprint:
 
 @dataclass(frozen=True)
 class CompileRun:
-    """What a mode cost once before its first result.
+    """What one start of a mode cost before its first result.
 
     Attributes:
-        first_output, first_gradient: seconds from the start; None if there is none.
-        cache: of compiled code: "hit", "miss" or "off"; "" if nothing is compiled.
+        first_output, first_gradient: seconds from the start to the result; None if there is none.
+        cache: how the cache of compiled code was used: "hit", "miss" or "off"; "" if nothing is compiled.
         reason: why there are no seconds.
     """
 
@@ -191,7 +198,12 @@ class CompileRun:
 
 @dataclass(frozen=True)
 class CompileCost:
-    """What a mode costs before its first result: with an empty compile cache, and with a full one."""
+    """What a mode costs before its first result.
+
+    Attributes:
+        cold: the start with an empty compile cache.
+        warm: the starts with the cache that the cold one filled; none if the mode does not compile.
+    """
 
     cold: CompileRun
     warm: tuple[CompileRun, ...] = ()
@@ -202,8 +214,8 @@ class Ceilings:
     """The most that a device can do on one thread.
 
     Attributes:
-        flop_rates: FLOP/s by precision.
-        byte_rates: (bytes moved, bytes/s) by rising size.
+        flop_rates: FLOP/s, by the name of the precision.
+        byte_rates: pairs (bytes moved, bytes/s), by rising size.
     """
 
     flop_rates: Mapping[str, float]

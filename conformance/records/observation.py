@@ -1,4 +1,4 @@
-"""What was seen in a cell, without opinion: measures, tensors, and how the cell ended."""
+"""What was observed in a cell, before it is judged: measures, tensors, and how the cell ended."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ class Measure:
     """One number and its budget. It is met if value ≤ budget, so a NaN never meets it.
 
     Attributes:
-        gate: which gate measured it.
-        value, budget: what was found and what is allowed.
-        detail: what was found where; a report shows it in place of the numbers if `value` is infinite.
+        gate: name of the gate that measured it.
+        value, budget: the number that was found, and the largest that is allowed.
+        detail: what was found, and at which element or slice; a report shows it in place of the numbers if `value` is
+            infinite.
     """
 
     gate: str
@@ -32,7 +33,7 @@ class Measure:
 
     @property
     def margin(self) -> float:
-        """Value over budget: 0 is perfect, above 1 is red."""
+        """Value over budget: 0 is perfect, above 1 is red; infinite if the value is NaN, or not met with budget 0."""
         if self.met:
             return self.value / self.budget if self.budget else 0.0
         return self.value / self.budget if self.budget and not math.isnan(self.value) else math.inf
@@ -44,13 +45,16 @@ class Discrepancy:
 
     Attributes:
         case, tensor: names; a tensor is "output", "gradient of x", "buffer running_mean" and so on.
-        kind: "exact", "null", "empty", "absent", "float32" (held to float32 in a low cell) or "rounded".
-        dtype, dtype_asked: found, and wanted by the contract ("" if the contract asks for none).
-        measures: in the order of the gates.
-        accepted: canaries that the gates failed to reject.
-        weak: canaries that damage a part that rounding, or a flipped unit, leaves undefined.
-        unresolved: a low precision cannot tell this tensor from a wrong one; float32's budgets can.
-        closer: nearer to the oracle than eager at the same precision; None in eager cells.
+        kind: how it is compared: "exact" (must be equal), "null" (the oracle is structurally zero), "empty" (no
+            elements), "absent" (missing, unexpected, or faulty apart from its values), "float32" (must meet float32's
+            budgets although the cell's precision is low) or "rounded" (all others).
+        dtype, dtype_asked: the dtype found, and the one that the contract asks for; "" if it asks for none.
+        measures: the measures, in the order of the gates.
+        accepted: names of the canaries that the gates failed to reject.
+        weak: names of the canaries that damage a part that rounding, or a flipped unit, leaves undefined.
+        unresolved: the cell's low precision cannot tell this tensor from a wrong one, but float32's budgets can.
+        closer: whether it is nearer to the oracle than eager at the same precision; None in eager cells, or if the two
+            cannot be compared.
     """
 
     case: str
@@ -67,17 +71,17 @@ class Discrepancy:
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen in a cell.
+    """What was observed in a cell.
 
     Attributes:
-        ending: "finished"; "raised" (error, message and phase say what); "not proven"; "no oracle",
-            "invalid" and "random" (from the reference); "crashed", "timed out", "out of memory".
-        phase: in which it ended: reference, import, build, prepare, call, second order, judge.
-        error, message: type of the exception and one line of text.
-        changed: inputs or parameters that forward changed and the spec does not declare.
-        discrepancies: one for each tensor of each case.
-        facts: proof of the mode and state of the compile cache.
-        seconds: spent by phase; those of the reference are of the whole model.
+        ending: "finished"; "raised" (see error, message and phase); "not proven"; "no oracle", "invalid" and "random"
+            (from the reference); "crashed", "timed out", "out of memory".
+        phase: the phase in which it ended: reference, import, build, prepare, call, second order, judge.
+        error, message: type of the exception, and one line of text.
+        changed: inputs or parameters that forward changed, although the spec does not declare it.
+        discrepancies: one for each tensor of each case, also if the tensor is right.
+        facts: proof of the mode, state of the compile cache, and other facts for the record.
+        seconds: seconds spent in each phase; those of the reference are for the whole model.
     """
 
     ending: str

@@ -1,4 +1,4 @@
-"""What a run plans: its cells, where their specs are, what is expected of them, and the environment."""
+"""The plan of a run: its cells, the locations of their specs, the declared divergences, and the environment."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class PlannedCell:
     """A cell of a plan.
 
     Attributes:
-        cell: which.
-        skip: why it is not run; "" if it is.
-        expect: the declared divergences that concern this cell on this torch.
+        cell: the cell.
+        skip: the reason why it is not run; "" if it is run.
+        expect: the declared divergences that apply to this cell on this torch.
     """
 
     cell: Cell
@@ -49,8 +49,8 @@ class SpecLocation:
     """The place from which any process can import a spec.
 
     Attributes:
-        module: name of an importable module, or "".
-        file: absolute path of a file, or "".
+        module: name of an importable module; "" if the spec is in a file.
+        file: absolute path of a file; "" if the spec is in a module.
     """
 
     module: str = ""
@@ -64,7 +64,19 @@ class SpecLocation:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a verdict may depend on and a reader wants to know."""
+    """The machine and the software that a verdict may depend on.
+
+    Attributes:
+        torch, python: versions.
+        system: operating system and architecture.
+        cpu: model name of the processor.
+        cpu_capability: the vector instructions that torch uses, such as "AVX512".
+        cores: number of logical cores.
+        threads_per_cell: number of threads that a cell computes on.
+        gpus: name of each CUDA device.
+        cuda: CUDA version that torch was built for; "" if it was built without CUDA.
+        executable: file name of the Python interpreter.
+    """
 
     torch: str
     python: str
@@ -83,14 +95,14 @@ class Plan:
     """The cells of a run, in order, and all that is needed to run, judge and measure them.
 
     Attributes:
-        seed: of weights, inputs and cotangents.
+        seed: seed of weights, inputs and cotangents.
         deadline: seconds that a cell may take.
-        environment: where the plan was made.
-        sources: what every child process imports first; a source may register a mode.
-        models: by name, the place of each model's spec.
-        figures: by name, the figures that can be timed of a model; names of `FIGURES`.
-        sizes: by name, the models that are planned at a size of a scale.
-        cells: all cells, also those that are skipped.
+        environment: the environment in which the plan was made.
+        sources: the modules and files that every child process imports first; a source may register a mode.
+        models: the location of each model's spec, by the model's name.
+        figures: the figures that can be timed of each model, by the model's name; keys of `FIGURES`.
+        cells: all cells in order, also those that are skipped.
+        sizes: the models that are planned at a size of a scale, by name.
         compiling_modes: the modes of these cells that call the compiler.
         measure: "" for nothing, "speed", or "bench".
         claims: the published claims that the cells test.

@@ -1,4 +1,4 @@
-"""What is told and returned when probes of known torch faults are read and run."""
+"""Tasks and results of the processes that read and run probes of known torch faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from conformance.records.tasks import Target
 
 @dataclass(frozen=True)
 class ProbesRequest:
-    """Read the probes of a package for a device."""
+    """Read the probes of a package for a device.
+
+    Attributes:
+        package: dotted name of the package.
+        device: device type, "cpu" or "cuda".
+    """
 
     package: str
     device: str
@@ -18,7 +23,12 @@ class ProbesRequest:
 
 @dataclass(frozen=True)
 class SeenOn:
-    """On which torch a fault shows: a version range, and the versions that were run."""
+    """The torch versions that show a fault on one device; see `zoo.probe.Seen`.
+
+    Attributes:
+        torch: range of versions, such as ">=2.6,<2.15".
+        checked: the versions on which the probe was run.
+    """
 
     torch: str
     checked: tuple[str, ...]
@@ -29,9 +39,9 @@ class ProbeInfo:
     """A probe, as data. `zoo.probe.Probe` explains the fields that are not listed.
 
     Attributes:
-        seen: by device type.
-        concerns: whether the probe is to be run on the device asked for.
-        declared: whether this torch should show the fault there; None if nobody has looked.
+        seen: the versions that show the fault, by device type.
+        concerns: whether the probe applies to the device that was asked for.
+        declared: whether this torch should show the fault on that device; None if nothing is declared for the device.
     """
 
     name: str
@@ -59,7 +69,13 @@ class ProbeList:
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """Run the probe of a module on a device, with its compile cache in a folder."""
+    """Run one probe.
+
+    Attributes:
+        module: dotted name of the probe's module.
+        device: device type, "cpu" or "cuda".
+        cache: path of the folder for its compile cache.
+    """
 
     module: str
     device: str
@@ -68,7 +84,12 @@ class ProbeTask:
 
 @dataclass(frozen=True)
 class ProbeSighting:
-    """What a probe came to: "saw" (text is the symptom or ""), "raised" or "unavailable" (text says why)."""
+    """The result of running a probe.
+
+    Attributes:
+        kind: "saw", "raised" or "unavailable".
+        text: for "saw" the symptom, or "" if torch is correct; otherwise the reason.
+    """
 
     kind: str
     text: str

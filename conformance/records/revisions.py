@@ -1,4 +1,4 @@
-"""What is told and returned when two revisions are compared."""
+"""Tasks and results of the workers that compare two revisions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class RevisionPlan:
     """The plan for the sources that a revision has.
 
     Attributes:
-        plan: of the known sources; None if it has none of them.
-        unknown: a message for each source that it does not have.
-        first_cases: by model, its first case in words.
+        plan: the plan of those sources; None if the revision has none of them.
+        unknown: a message for each source that the revision does not have, by the name of the source.
+        first_cases: the inputs of each model's first case in words, by model.
     """
 
     plan: Plan | None
@@ -27,7 +27,7 @@ class RevisionPlan:
 
 @dataclass(frozen=True)
 class ShortVerdict:
-    """The word of a verdict and its line of text."""
+    """The status and the text of a `Verdict`."""
 
     status: str
     text: str
@@ -35,7 +35,12 @@ class ShortVerdict:
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """A cell that passes: its footprint, or why it could not be counted, and the path of its reference file."""
+    """A cell that passes.
+
+    Attributes:
+        footprint: what it costs, or the reason why that could not be counted.
+        reference: path of the model's reference file.
+    """
 
     footprint: Footprint | Reason
     reference: str
@@ -43,7 +48,12 @@ class MeasuredCell:
 
 @dataclass(frozen=True)
 class AccountTask:
-    """Judge and count what a revision has of some sources; `folder` is for the references."""
+    """Judge the cells of a revision, and count what they cost.
+
+    Attributes:
+        request: the sources and axes.
+        folder: path of the folder for reference files.
+    """
 
     request: PlanRequest
     folder: str
@@ -55,8 +65,8 @@ class Account:
 
     Attributes:
         planned: its plan and first cases.
-        verdicts: by cell id.
-        measured: the cells that pass, by id.
+        verdicts: verdict of each cell, by cell id.
+        measured: the cells that pass, by cell id.
     """
 
     planned: RevisionPlan
@@ -66,7 +76,12 @@ class Account:
 
 @dataclass(frozen=True)
 class TimedRevision:
-    """Prepare a revision's cells to be timed."""
+    """Prepare a revision's cells to be timed.
+
+    Attributes:
+        cells: the cells of one model, precision and device.
+        figure: what to time; a key of `FIGURES`.
+    """
 
     cells: tuple[CellTask, ...]
     figure: str
@@ -81,7 +96,12 @@ class Refusals:
 
 @dataclass(frozen=True)
 class TimedCellRequest:
-    """Which of the prepared cells; with `slowed`, a tenth more work is added to its calls."""
+    """Work on one of the prepared cells.
+
+    Attributes:
+        cell: its id.
+        slowed: add a tenth more work to its calls.
+    """
 
     cell: str
     slowed: bool = False
@@ -89,7 +109,7 @@ class TimedCellRequest:
 
 @dataclass(frozen=True)
 class Complaint:
-    """What is wrong with a result; "" if nothing is."""
+    """What is wrong with a result; "" if it is right."""
 
     text: str = ""
 

@@ -1,4 +1,4 @@
-"""What child processes are told and what they return. Each target is a function, with the records that it takes."""
+"""Tasks and results of child processes. A target names a function, and the records that it takes and returns."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class Target(Generic[TaskT, ResultT]):
     """A function that a child process calls.
 
     Attributes:
-        function: "package.module:function"; it is called as function(task, process) with a `run.child.Process`.
-        task, result: the records that it takes and returns.
+        function: "package.module:function"; a fresh process calls it as function(task, process) with a
+            `run.child_side.ChildProcess`, a worker of `against` as function(task).
+        task, result: the types of the records that it takes and returns.
     """
 
     function: str
@@ -30,19 +31,19 @@ class Target(Generic[TaskT, ResultT]):
 
 @dataclass(frozen=True)
 class Nothing:
-    """A task that tells nothing."""
+    """A task without data."""
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a person asks for.
+    """What the user asks for.
 
     Attributes:
         sources: models or folders of the zoo, files, modules; empty for the whole zoo.
         modes, precisions, devices: only these; empty for the default ones.
-        seed: of weights, inputs and cotangents.
+        seed: seed of weights, inputs and cotangents.
         deadline: seconds that a cell may take.
-        all_sizes: plan each model that has a scale at all its sizes.
+        all_sizes: plan each model with a scale at all its sizes.
     """
 
     sources: tuple[str, ...] = ()
@@ -56,7 +57,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class ListedModel:
-    """A model as `conformance list` shows it."""
+    """A model as `conformance list` shows it: its name, its summary in one line, and the names of its cases."""
 
     name: str
     summary: str
@@ -75,11 +76,11 @@ class ReferenceTask:
     """Make the reference of a model.
 
     Attributes:
-        model: its name.
-        location: of its spec.
-        seed: of weights, inputs and cotangents.
-        precisions: to find the spread of rounding for.
-        path: of the file to write.
+        model: name of the model.
+        location: where its spec is.
+        seed: seed of weights, inputs and cotangents.
+        precisions: names of the precisions for which the perturbed runs are made.
+        path: path of the file to write.
     """
 
     model: str
@@ -91,7 +92,12 @@ class ReferenceTask:
 
 @dataclass(frozen=True)
 class ReferenceResult:
-    """How it went: "ok", "invalid", "random", "no oracle" or "out of memory", and a message."""
+    """How the making of a reference ended.
+
+    Attributes:
+        ending: "ok", "invalid", "random", "no oracle" or "out of memory".
+        message: the reason in one line; "" if it is ok.
+    """
 
     ending: str
     message: str = ""
@@ -102,12 +108,12 @@ class CellTask:
     """Open one cell.
 
     Attributes:
-        cell: which.
-        location: of its spec.
-        sources: to import first.
-        seed: of weights, inputs and cotangents.
+        cell: the cell.
+        location: where its spec is.
+        sources: the modules and files to import first.
+        seed: seed of weights, inputs and cotangents.
         reference: path of the model's reference file; "" for work that needs no oracle.
-        expect: the declared divergences that concern the cell.
+        expect: the declared divergences that apply to the cell.
     """
 
     cell: Cell
@@ -120,7 +126,12 @@ class CellTask:
 
 @dataclass(frozen=True)
 class CompileTask:
-    """Time how long a cell takes to its first result, with the compile cache in a folder."""
+    """Time how long a cell takes to its first result.
+
+    Attributes:
+        cell: the cell to open.
+        cache: path of the folder for the compile cache.
+    """
 
     cell: CellTask
     cache: str
@@ -131,9 +142,9 @@ class TimingTask:
     """Time cells side by side.
 
     Attributes:
-        cells: the baseline first.
+        cells: the cells to time, the baseline first.
         figure: what to time; a key of `FIGURES`.
-        process_index: which of several processes this is; it seeds the order of the calls.
+        process_index: number of this process among those that time the same cells; it seeds the order of the calls.
         budget: seconds that the calls of one cell may take.
         keep_samples: return every sample.
     """
@@ -147,7 +158,7 @@ class TimingTask:
 
 @dataclass(frozen=True)
 class CeilingsTask:
-    """Measure what a device can do at these precisions."""
+    """Measure the highest rates of a device at these precisions."""
 
     device: str
     precisions: tuple[str, ...]

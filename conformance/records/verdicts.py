@@ -1,4 +1,4 @@
-"""Verdicts: their words, and what the judge says of a cell."""
+"""Verdicts: the table of statuses, and the record of one cell's verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conformance.records.observation import Observation
 
 @dataclass(frozen=True)
 class Status:
-    """The word of a verdict: its sign in the table, whether it is red, and its meaning."""
+    """The status of a verdict: its sign in the table, whether it is red, and its meaning."""
 
     glyph: str
     red: bool
@@ -40,18 +40,18 @@ STATUSES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge says of a cell.
+    """The verdict on one cell.
 
     Attributes:
-        cell: its id.
+        cell: id of the cell.
         status: a key of `STATUSES`.
-        text: one line: what, where, found, allowed.
+        text: one line: the gate, the tensor, the error and its budget, or another reason.
         margin: the worst value over its budget; None if nothing was measured.
-        short: what the table shows beside the sign.
-        reason, link: of the expectation that applied.
-        notes: true of a green cell and worth knowing.
+        short: the text that the table shows next to the sign.
+        reason, link: reason and link of the declared divergence that applied.
+        notes: remarks that a report shows unless the cell is red.
         seconds: wall time of the cell, its process included.
-        observation: what the verdict rests on.
+        observation: the observation that was judged.
     """
 
     cell: str

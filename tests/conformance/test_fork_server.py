@@ -1,13 +1,8 @@
 """The fork server: nothing that it imports may reach the CUDA runtime, which would refuse CUDA to every cell."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from harness.processes import printed
 
 from conformance.oracle.error_text import POISONED, one_line
 
@@ -37,14 +32,15 @@ print(json.dumps([told, asked]))
 """
 SERVE = """
 import json
+from harness.cuda_target import USE_CUDA
 from conformance.run import child
 
-ending = child.run("test_preload:use_cuda", {}, deadline=120.0)
-print(json.dumps([ending.kind, ending.answer, ending.message]))
+ending = child.run(USE_CUDA, {}, deadline=120.0)
+print(json.dumps([ending.kind, ending.result, ending.message]))
 """
 POISONED_FORK = """
 import json, os, torch
-from test_preload import use_cuda
+from harness.cuda_target import use_cuda
 
 torch.cuda.is_available()
 if os.fork() == 0:
@@ -55,52 +51,37 @@ os.wait()
 CUDA_BUILD = pytest.mark.skipif(not hasattr(torch._C, "_cuda_isInBadFork"), reason="torch without CUDA refuses no fork")
 
 
-def use_cuda(task, enter_phase):
-    """Target: whether CUDA refuses this process for being forked, and what a cell would say."""
-    try:
-        torch.ones(1, device="cuda")
-    except (RuntimeError, AssertionError) as problem:
-        return [torch.cuda._is_in_bad_fork(), one_line(problem)]
-    return [torch.cuda._is_in_bad_fork(), ""]
+@pytest.fixture(autouse=True)
+def _runtime_may_be_asked(monkeypatch):
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
 
 
-def python(script, **environment):
-    """What a script prints, as JSON."""
-    here = str(Path(__file__).parent)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]), **environment}
-    env.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_no_import_reaches_the_runtime_and_afterwards_it_is_asked_again():
-    meanwhile, available, asked, nvml_only = python(LOAD, CONFORMANCE_PRELOAD="compiler")
+def test_no_import_reaches_the_runtime_which_is_asked_again_afterwards():
+    meanwhile, available, asked, nvml_only = printed(LOAD, CONFORMANCE_PRELOAD="compiler")
     assert meanwhile == []
     assert available
     assert asked == ["_cuda_getDeviceCount"]
     assert not nvml_only
 
 
-def test_meanwhile_nvml_is_asked_and_where_it_does_not_answer_nobody():
-    told, asked = python(QUESTION)
+def test_an_import_asks_nvml_and_never_the_runtime():
+    told, asked = printed(QUESTION)
     assert told == [[True, 2], [False, 0], [False, 0]]  # two devices, none, no answer
     assert asked == []
 
 
 @CUDA_BUILD
 def test_a_child_of_the_fork_server_may_use_cuda():
-    kind, (refused, said), message = python(SERVE, CONFORMANCE_PRELOAD="compiler")
-    assert (kind, refused, message) == ("answered", False, "")
-    assert "forked" not in said
+    kind, cuda, message = printed(SERVE, CONFORMANCE_PRELOAD="compiler")
+    assert (kind, cuda["refused"], message) == ("answered", False, "")
+    assert "forked" not in cuda["text"]
 
 
 @CUDA_BUILD
-def test_a_cell_of_a_poisoned_fork_server_says_so():
-    refused, said = python(POISONED_FORK)
-    assert refused
-    assert said.startswith(f"{POISONED}: Cannot re-initialize CUDA in forked subprocess")
+def test_a_cell_of_a_poisoned_fork_server_names_the_fault():
+    cuda = printed(POISONED_FORK)
+    assert cuda["refused"]
+    assert cuda["text"].startswith(f"{POISONED}: Cannot re-initialize CUDA in forked subprocess")
 
 
 def test_only_a_refused_process_blames_the_fork_server(monkeypatch):

@@ -2,15 +2,12 @@
 
 from conformance.records.cell import Cell
 from conformance.records.convert import to_json
-from conformance.records.plan import Environment, Plan, PlannedCell, SpecLocation
+from conformance.records.plan import PlannedCell
 from conformance.records.verdicts import Verdict
 from conformance.run import store
+from harness.made_by_hand import plan_for
 
 NAMES = ("a", "b", "c")
-ENVIRONMENT = Environment(
-    torch="2.9", python="3.12", system="Linux", cpu="a processor", cpu_capability="AVX2", cores=2,
-    threads_per_cell=1, gpus=(), cuda="", executable="python",
-)  # fmt: skip
 
 
 def cell(name):
@@ -25,16 +22,7 @@ def planned(name):
 
 def plan_of(*names):
     """A plan with one cell for each model."""
-    place = SpecLocation(file="/nets.py")
-    return Plan(
-        seed=0,
-        deadline=1.0,
-        environment=ENVIRONMENT,
-        sources=(place,),
-        models=dict.fromkeys(names, place),
-        figures=dict.fromkeys(names, ("forward",)),
-        cells=tuple(map(planned, names)),
-    )
+    return plan_for(*map(planned, names))
 
 
 def verdict(name, status="PASS"):

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
-from conformance.run import child
 from conformance.measure.footprint import FIELDS, least_bytes
+from conformance.records.cell import Cell
+from conformance.records.measurements import Footprint, PerPass, Reason
+from conformance.records.plan import SpecLocation
+from harness.counting import ALL, counted
 from zoo import catalog
 
 SPECS = """
@@ -19,20 +22,6 @@ def spec(name, build, **more):
 @torch.library.custom_op("footprint::product", mutates_args=())
 def product(x: torch.Tensor) -> torch.Tensor:
     return x @ x.t()
-
-def breaks(x):
-    y = x.exp()
-    torch._dynamo.graph_break()
-    return y.sin()
-
-class Counts(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x):
-        self.calls += 1
-        return x * self.calls
 
 def refuses(x):
     raise RuntimeError("not today")
@@ -53,14 +42,11 @@ LINEAR = spec("linear", lambda: nn.Linear(4, 3))
 EXP = spec("exponential", lambda: torch.exp)
 LARGEST = spec("largest", lambda: lambda x: x.argmax(1), differentiable=False)
 PRODUCT = spec("python_product", lambda: product, differentiable=False)
-BREAKS = spec("breaks", lambda: breaks)
-COUNTS = spec("counts", Counts)
 NO_WAY_BACK = spec("no_way_back", lambda: NoWayBack.apply)
 REFUSES = spec("refuses", lambda: refuses)
 HALF = spec("half", lambda: half, mutates=("x",), differentiable=False)
 FIT = spec("training", lambda: nn.Linear(4, 1), differentiable=False, fit=lambda call, model, precision, x: call(x))
 """
-
 
 @pytest.fixture(scope="module")
 def count(tmp_path_factory):
@@ -68,93 +54,85 @@ def count(tmp_path_factory):
     file = tmp_path_factory.mktemp("specs") / "specs.py"
     file.write_text(SPECS)
 
-    def counted(model, mode="eager", precision="fp32"):
+    def counts(model, mode="eager", precision="fp32"):
         own = f'"{model}"' in SPECS
-        home = {"file": str(file)} if own else {"module": catalog.home_of(model)}
-        cell = {"model": model, "mode": mode, "precision": precision, "device": "cpu"}
-        task = {"cell": cell, "homes": [], "home": home, "seed": 0}
-        ending = child.run("conformance.measure.footprint:observe", task, deadline=120)
-        assert ending.kind == "answered", ending.message
-        assert set(ending.answer) == {*FIELDS, "why"}
-        return ending.answer
+        location = SpecLocation(file=str(file)) if own else SpecLocation(module=catalog.home_of(model))
+        return counted(Cell(model, mode, precision, "cpu"), location)
 
-    return counted
+    return counts
+
+
+def nothing_counted(seen):
+    return all(seen.count(name) is None for name in ALL)
+
+
+def test_every_count_has_a_field():
+    assert {*FIELDS, "why"} == set(Footprint.__dataclass_fields__)
 
 
 def test_a_linear_layer_by_hand(count):
     seen = count("linear")
-    assert (seen["saved"], seen["held"]) == (0, 0)  # the input and the weight, which live anyway
-    assert seen["peak_forward"] == 4 * 8 * 3
-    assert seen["peak"] == 4 * (8 * 3 + 8 * 4 + 3 * 4 + 3)  # the output, and three gradients
-    assert seen["flops"] == {"forward": 2 * 8 * 4 * 3, "both": 3 * 2 * 8 * 4 * 3}
+    assert (seen.saved, seen.held) == (0, 0)  # the input and the weight, which live anyway
+    assert seen.peak_forward == 4 * 8 * 3
+    assert seen.peak == 4 * (8 * 3 + 8 * 4 + 3 * 4 + 3)  # the output, and three gradients
+    assert seen.flops == PerPass(forward=2 * 8 * 4 * 3, both=3 * 2 * 8 * 4 * 3)
     moved = 4 * (8 * 4 + 3 * 4 + 3 + 8 * 3)
-    assert seen["least_bytes"] == {"forward": moved, "both": moved + 4 * (8 * 4 + 3 * 4 + 3)}
-    assert seen["aten_calls"] == 2  # a transposition and the product
-    assert set(seen["why"]) == {"graphs", "graph_breaks", "recompiles"}
+    assert seen.least_bytes == PerPass(forward=moved, both=moved + 4 * (8 * 4 + 3 * 4 + 3))
+    assert seen.aten_calls == 2  # a transposition and the product
+    assert set(seen.why) == {"graphs", "graph_breaks", "recompiles"}
 
 
 def test_a_saved_result_is_read_and_not_written_again(count):
     seen = count("exponential")
-    assert (seen["saved"], seen["held"], seen["flops"]) == (128, 0, {"forward": 0, "both": 0})
-    assert seen["least_bytes"] == {"forward": 2 * 128, "both": 4 * 128}
+    assert (seen.saved, seen.held, seen.flops) == (128, 0, PerPass(0, 0))
+    assert seen.least_bytes == PerPass(2 * 128, 4 * 128)
 
 
 def test_without_gradients_there_is_no_backward(count):
     seen = count("largest")
-    assert (seen["saved"], seen["peak"]) == (None, None)
-    assert (seen["held"], seen["peak_forward"]) == (0, 8 * 8)
-    assert seen["flops"] == {"forward": 0, "both": None}
-    assert seen["least_bytes"] == {"forward": 128 + 64, "both": None}
-    assert {"saved", "peak", "flops.both", "least_bytes.both"} <= set(seen["why"])
-    assert seen["why"]["peak"] == "no gradient is asked for"
+    assert (seen.saved, seen.peak) == (None, None)
+    assert (seen.held, seen.peak_forward) == (0, 8 * 8)
+    assert seen.flops == PerPass(0, None)
+    assert seen.least_bytes == PerPass(128 + 64, None)
+    assert {"saved", "peak", "flops.both", "least_bytes.both"} <= set(seen.why)
+    assert seen.why["peak"] == Reason("no gradient is asked for")
 
 
 def test_operators_written_in_python_are_looked_into(count):
     seen = count("python_product")
-    assert (seen["flops"]["forward"], seen["aten_calls"]) == (2 * 8 * 8 * 4, 1)
+    assert (seen.flops.forward, seen.aten_calls) == (2 * 8 * 8 * 4, 1)
 
 
 def test_inputs_that_change_are_put_back_and_count_once(count):
     seen = count("half")
-    assert seen["least_bytes"]["forward"] == 128
+    assert seen.least_bytes.forward == 128
 
 
 def test_a_training_is_not_counted(count):
     seen = count("training")
-    assert all(seen[field] is None for field in FIELDS)
-    assert seen["why"] == dict.fromkeys(FIELDS, "a training, which is many calls and no single one")
+    assert nothing_counted(seen)
+    assert seen.why == dict.fromkeys(FIELDS, Reason("a training, which is many calls and no single one"))
 
 
 def test_a_model_that_raises_has_reasons_for_everything(count):
     seen = count("refuses")
-    assert all(seen[field] is None for field in FIELDS)
-    assert seen["why"] == dict.fromkeys(FIELDS, "RuntimeError: not today")
+    assert nothing_counted(seen)
+    assert seen.why == dict.fromkeys(FIELDS, Reason("RuntimeError", "not today"))
 
 
 def test_a_backward_that_raises_leaves_forward_counted(count):
     seen = count("no_way_back")
-    assert (seen["peak_forward"], seen["peak"]) == (128, None)
-    assert seen["flops"] == {"forward": 0, "both": None}
-    assert seen["least_bytes"] == {"forward": 256, "both": None}
-    assert seen["why"]["peak"] == seen["why"]["flops.both"] == "RuntimeError: no way back"
+    assert (seen.peak_forward, seen.peak) == (128, None)
+    assert seen.flops == PerPass(0, None)
+    assert seen.least_bytes == PerPass(256, None)
+    assert seen.why["peak"] == seen.why["flops.both"] == Reason("RuntimeError", "no way back")
 
 
 def test_a_mode_that_refuses_leaves_the_work_counted(count):
     seen = count("exponential", mode="scripted")
-    assert seen["flops"] == {"forward": 0, "both": 0}
-    assert seen["peak"] is seen["graphs"] is None
-    assert "peak" in seen["why"]
-
-
-def test_graphs_of_compiled_code(count):
-    whole, broken = count("linear", mode="compiled"), count("breaks", mode="compiled")
-    assert [whole[field] for field in ("graphs", "graph_breaks", "recompiles")] == [1, 0, 0]
-    assert [broken[field] for field in ("graphs", "graph_breaks", "recompiles")] == [2, 1, 0]
-
-
-def test_code_compiled_again_at_every_call_is_seen(count):
-    seen = count("counts", mode="compiled")
-    assert (seen["recompiles"], seen["graphs"]) == (2, 3)
+    assert seen.flops == PerPass(0, 0)
+    assert seen.peak is seen.graphs is None
+    assert "peak" in seen.why
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
@@ -165,7 +143,7 @@ def test_code_compiled_again_at_every_call_is_seen(count):
 def test_three_processes_count_the_same(count, model, mode, precision):
     first, *others = (count(model, mode, precision) for _ in range(3))
     assert others == [first, first]
-    assert all(first[field] is not None for field in ("saved", "held", "peak_forward", "peak", "aten_calls"))
+    assert all(first.count(name) is not None for name in ("saved", "held", "peak_forward", "peak", "aten_calls"))
 
 
 def test_each_storage_counts_once_and_no_more_than_is_touched():

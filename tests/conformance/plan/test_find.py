@@ -15,7 +15,7 @@ ONE_CELL = {"modes": ("eager",), "precisions": ("fp32",), "devices": ("cpu",)}
 
 def models(*sources):
     """The models of the plan of some sources, in order."""
-    return [planned.cell.model for planned in planned(*sources, **ONE_CELL).cells]
+    return [p.cell.model for p in planned(*sources, **ONE_CELL).cells]
 
 
 def whole_zoo():
@@ -121,8 +121,8 @@ def test_a_file_that_only_registers_a_mode_adds_it_to_the_zoo(tmp_path):
     path = tmp_path / "backend.py"
     path.write_text("import conformance\nconformance.register_mode('planted', lambda model: None)\n")
     plan = planned(str(path), modes=("planted",), precisions=("fp32",), devices=("cpu",))
-    assert [planned.cell.model for planned in plan.cells] == whole_zoo()
-    assert {planned.cell.mode for planned in plan.cells} == {"planted"}
+    assert [p.cell.model for p in plan.cells] == whole_zoo()
+    assert {p.cell.mode for p in plan.cells} == {"planted"}
     assert plan.sources == (SpecLocation(file=str(path)),)
 
 

@@ -1,0 +1,120 @@
+"""What a tensor is held to: which kind it is, whose budget holds, and what eager beside it may excuse."""
+
+import math
+
+import pytest
+import torch
+from harness.references import criteria_of, reference_of
+
+from conformance.axes import PRECISIONS
+from conformance.gates.budget import FLOAT32, Budget, budget_for
+from conformance.gates.compare import accepts
+
+NO_BUDGET = Budget(0.0, (), 0.0, 0.0)
+LOW = ("amp_fp16", "amp_bf16")
+
+
+@pytest.fixture
+def oracle():
+    return torch.randn(32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def same(one, other):
+    """Whether two budgets are equal."""
+    plain = [(b.norm, b.gain, b.point, b.turn) for b in (one, other)]
+    return plain[0] == plain[1] and all(map(torch.equal, one.slices, other.slices))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_numbers_that_round_have_the_budget_of_the_cells_precision(oracle, precision):
+    reference = reference_of(oracle)
+    criteria = criteria_of(reference, precision)
+    assert criteria.kind == "rounded"
+    assert criteria.precision is criteria.cell_precision is PRECISIONS[precision]
+    assert same(criteria.budget, budget_for(reference, PRECISIONS[precision]))
+    assert criteria.is_fine is (precision == "fp32")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("kind", "tensor", "exact"),
+    [
+        ("empty", torch.zeros(0, 4, dtype=torch.float64), False),
+        ("empty", torch.zeros(0, 4, dtype=torch.float64), True),
+        ("exact", torch.ones(3, 4, dtype=torch.float64), True),
+        ("exact", torch.ones(3, 4, dtype=torch.int64), False),
+        ("exact", torch.ones(3, 4, dtype=torch.bool), False),
+    ],
+)
+def test_what_rounds_nothing_has_no_budget(precision, kind, tensor, exact):
+    distant = torch.zeros(0, dtype=torch.float64)  # a spread of integers is of no interest
+    reference = reference_of(tensor if tensor.is_floating_point() else distant, exact=exact)
+    reference = type(reference)(**{**vars(reference), "oracle": type(reference.oracle)(tensor)})
+    criteria = criteria_of(reference, precision)
+    assert (criteria.kind, criteria.budget) == (kind, NO_BUDGET)
+
+
+@pytest.mark.parametrize("accurate", [False, True])
+def test_a_structural_zero_is_null_in_every_precision(accurate):
+    reference = reference_of(torch.zeros(4, 4, dtype=torch.float64))
+    for precision in PRECISIONS:
+        criteria = criteria_of(reference, precision, accurate=accurate)
+        assert criteria.kind == "null"
+        assert criteria.precision.name == ("fp32" if accurate else precision)
+        assert math.isinf(criteria.budget.gain)
+
+
+@pytest.mark.parametrize("precision", LOW)
+def test_a_low_cell_is_held_to_float32_where_the_spec_says_so(oracle, precision):
+    reference = reference_of(oracle)
+    criteria = criteria_of(reference, precision, accurate=True)
+    assert (criteria.kind, criteria.precision, criteria.is_fine) == ("float32", FLOAT32, True)
+    assert criteria.cell_precision is PRECISIONS[precision]
+    assert same(criteria.budget, budget_for(reference, FLOAT32))
+
+
+@pytest.mark.parametrize("precision", LOW)
+def test_a_low_cell_is_held_to_float32_where_eager_reaches_it(oracle, precision):
+    reference = reference_of(oracle)
+    dtype = getattr(torch, PRECISIONS[precision].autocast)
+    assert criteria_of(reference, precision, baseline=oracle.float()).kind == "float32"
+    assert criteria_of(reference, precision, baseline=oracle.to(dtype)).kind == "rounded"
+
+
+def test_a_kernel_may_take_tf32_though_eager_did_not(oracle):
+    criteria = criteria_of(reference_of(oracle), "tf32", baseline=oracle.float())
+    assert (criteria.kind, criteria.precision.name) == ("rounded", "tf32")
+
+
+def test_eager_within_its_own_budget_widens_that_of_the_other_modes(oracle):
+    reference = reference_of(oracle)
+    plain = criteria_of(reference, "fp32").budget
+    eager = oracle * (1 + 3.0 * FLOAT32.unit)
+    beside = criteria_of(reference, "fp32", baseline=eager)
+    assert same(beside.budget, budget_for(reference, FLOAT32, reference.oracle.distance(eager)))
+    assert beside.budget.norm > plain.norm
+
+
+def test_eager_that_fails_its_own_budget_excuses_nothing(oracle):
+    reference = reference_of(oracle)
+    wrong = oracle * (1 + 64 * FLOAT32.unit)
+    criteria = criteria_of(reference, "fp32", baseline=wrong)
+    assert same(criteria.budget, criteria_of(reference, "fp32").budget)
+    assert not accepts(wrong.float(), criteria, "float32")
+
+
+def test_eager_of_another_shape_is_no_baseline(oracle):
+    criteria = criteria_of(reference_of(oracle), "fp32", baseline=oracle[None])
+    assert criteria.baseline is None
+    assert same(criteria.budget, criteria_of(reference_of(oracle), "fp32").budget)
+
+
+def test_the_same_tensor_can_be_held_to_float32(oracle):
+    reference = reference_of(oracle)
+    low = criteria_of(reference, "amp_bf16", bitwise=False)
+    fine = low.at_float32()
+    assert (fine.precision, fine.cell_precision) == (FLOAT32, low.cell_precision)
+    assert same(fine.budget, budget_for(reference, FLOAT32))
+    assert (fine.case, fine.tensor, fine.kind, fine.bitwise) == (low.case, low.tensor, low.kind, False)
+    assert accepts(oracle.bfloat16(), low, "bfloat16")
+    assert not accepts(oracle.bfloat16(), fine, "bfloat16")

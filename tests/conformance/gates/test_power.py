@@ -1,0 +1,127 @@
+"""The canaries: gates that accept a wrong tensor have no power, and what rounding itself hides is no fault of theirs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from harness.references import criteria_of, reference_of
+
+from conformance.axes import PRECISIONS
+from conformance.gates.compare import accepts, name_of
+from conformance.gates.power import Power, power_of
+
+FAINT_ROW = "smallest slice 3 of axis 0 zeroed"
+
+
+@pytest.fixture
+def oracle():
+    return torch.randn(32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def all_gates(canary, criteria):
+    """The judge's own gates, for a candidate that should be float32."""
+    return accepts(canary, criteria, "float32")
+
+
+def power(reference, precision, gates=all_gates, dtype=torch.float32, **fields):
+    return power_of(torch.zeros(1, dtype=dtype), criteria_of(reference, precision, **fields), gates)
+
+
+def with_noisy_row(reference, precision, row):
+    """The reference, but rounding moves a row of the first axis by its own size."""
+    far = reference.spread[precision]
+    first = far.slices[0].clone()
+    first[row] = reference.oracle.slice_norms[0][row]
+    return replace(reference, spread={**reference.spread, precision: replace(far, slices=(first, *far.slices[1:]))})
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("part", [slice(None), 0], ids=["matrix", "vector"])
+def test_the_gates_reject_every_canary_of_an_ordinary_tensor(oracle, precision, part):
+    assert power(reference_of(oracle[part]), precision) == Power()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_the_gates_reject_every_canary_of_an_exact_tensor(dtype):
+    whole = torch.arange(12).reshape(3, 4).to(dtype)
+
+    def gates(canary, criteria):
+        return accepts(canary, criteria, name_of(dtype))
+
+    assert power(exactly(whole), "amp_bf16", gates, dtype) == Power()
+
+
+def test_gates_that_accept_anything_are_found_out():
+    whole = torch.arange(12.0, dtype=torch.float64).reshape(3, 4)
+    found = power(exactly(whole), "fp32", lambda canary, criteria: True)
+    assert {"an extra axis", "one NaN", "the wrong dtype", "zeros", "the negative", "1.25 times"} < set(found.accepted)
+    assert "noise of half its size" in found.accepted
+    assert "elements in another order" in found.accepted
+    assert {"median slice 1 of axis 0 zeroed", "smallest slice 0 of axis 0 zeroed"} < set(found.accepted)
+    assert (found.weak, found.unresolved) == ((), False)
+
+
+@pytest.mark.parametrize(
+    ("blind", "name"),
+    [
+        (lambda canary: canary.dim() == 3, "an extra axis"),
+        (lambda canary: canary.dtype == torch.float64, "the wrong dtype"),
+        (lambda canary: bool(canary.isnan().any()), "one NaN"),
+    ],
+)
+def test_a_gate_that_is_blind_to_one_damage_is_found_out(oracle, blind, name):
+    found = power(reference_of(oracle), "fp32", lambda canary, criteria: blind(canary) or all_gates(canary, criteria))
+    assert found == Power((name,))
+
+
+def test_an_empty_tensor_has_no_canaries():
+    asked = []
+    reference = reference_of(torch.zeros(0, 4, dtype=torch.float64))
+    assert power(reference, "fp32", lambda canary, criteria: asked.append(canary) or True) == Power()
+    assert asked == []
+
+
+def test_a_faint_part_in_the_noise_of_a_low_precision_is_weak(oracle):
+    oracle[3] *= 2.0**-10
+    reference = reference_of(oracle)
+    assert power(reference, "amp_bf16") == Power()
+    assert power(with_noisy_row(reference, "amp_bf16", 3), "amp_bf16") == Power(weak=(FAINT_ROW,))
+
+
+def test_a_faint_part_in_the_noise_of_float32_is_weak_behind_a_kink_alone(oracle):
+    oracle[3] *= 2.0**-24
+    reference = with_noisy_row(reference_of(oracle), "fp32", 3)
+    assert power(reference, "fp32") == Power(accepted=(FAINT_ROW,))
+    assert power(replace(reference, kinked=True), "fp32") == Power(weak=(FAINT_ROW,))
+    low = with_noisy_row(reference, "amp_bf16", 3)
+    assert FAINT_ROW in power(low, "amp_bf16").accepted  # float32's budgets do not see it either
+
+
+def in_common_factor(reference, precision):
+    """The reference, but rounding may bring half the tensor's size as a common factor."""
+    return replace(
+        reference,
+        spread={**reference.spread, precision: replace(reference.spread[precision], gain=0.5)},
+    )
+
+
+def test_a_tensor_that_a_low_precision_cannot_tell_from_a_wrong_one_is_unresolved(oracle):
+    blurred = in_common_factor(reference_of(oracle, noise=0.4 / PRECISIONS["amp_bf16"].unit), "amp_bf16")
+    found = power(blurred, "amp_bf16")
+    assert (found.accepted, found.unresolved) == ((), True)
+    assert power(blurred, "fp32") == Power()
+
+
+def test_a_tensor_that_float32_cannot_tell_either_lacks_power(oracle):
+    blurred = in_common_factor(reference_of(oracle, noise=0.4 / PRECISIONS["amp_bf16"].unit), "amp_bf16")
+    coarse = replace(blurred, spread=dict.fromkeys(PRECISIONS, blurred.spread["amp_bf16"]))
+    for precision in ("amp_bf16", "fp32"):
+        found = power(coarse, precision)
+        assert "1.25 times" in found.accepted
+        assert not found.unresolved
+
+
+def exactly(tensor):
+    """The reference of a tensor that no rounding touches."""
+    known = reference_of(torch.zeros(0, dtype=torch.float64), exact=True)
+    return replace(known, oracle=type(known.oracle)(tensor), spread=dict.fromkeys(PRECISIONS, known.spread["fp32"]))
