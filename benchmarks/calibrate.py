@@ -58,11 +58,9 @@ def main() -> None:
                 results.add(seed, trial)
             spent = time.monotonic() - started
             print(f"{done}/{len(jobs)} {model}, seed {seed}: {spent:.0f} s", file=sys.stderr, flush=True)
-    about = f"{len(plan.models)} models, {options.seeds} seeds, {len(results.verdicts)} cells"
-    print(
-        f"# The judge, calibrated\n\n{about} in {time.monotonic() - started:.0f} s with {options.jobs} jobs; ", end=""
-    )
-    print(f"torch {plan.environment.torch}, {plan.environment.cpu}.\n")
+    counts = f"{len(plan.models)} models, {options.seeds} seeds, {len(results.verdicts)} cells"
+    spent = f"{time.monotonic() - started:.0f} s with {options.jobs} jobs"
+    print(f"# The judge, calibrated\n\n{counts} in {spent}; torch {plan.environment.torch}, {plan.environment.cpu}.\n")
     print_tables(results)
     if options.json:
         options.json.write_text(json.dumps(as_json(plan, options.seeds, results), indent=1))

@@ -1,201 +1,220 @@
-"""The network that learns a chess board, trained in every mode and precision of a device.
+"""The network that learns a checkerboard, trained in every mode and precision of a device.
 
-`python benchmarks/checkerboard.py --device cuda --json FILE [--size 512] [--steps 500] [--seconds N]` prints the
-results as Markdown. Each training runs in a process of its own, with an empty compiler cache; then, in another, steps
-of it are timed in turns with eager ones in float32, for the ratio; and last the most that the device can multiply.
-Every result is kept in FILE as it comes, so that a second call does what is missing; with `--seconds` no work is begun
-after so long. A training that fails has its reason in the table. TF32 is off in all but tf32.
+    python -m benchmarks.checkerboard --device cuda --json FILE [--size 512] [--steps 500] [--seconds N]
+
+It prints the results as Markdown. Each training runs in a process of its own with an empty compile cache. Then, in
+another process, its steps and eager steps in float32 are timed side by side, for the ratio. Last, the ceilings of the
+device are measured. Every result is kept in FILE when it comes, so the next call does what is missing. With
+`--seconds`, nothing begins after so many seconds. If a training fails, the page shows the reason. TF32 is off in all
+precisions but tf32.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH")]))
-os.environ.update(CONFORMANCE_PRELOAD="compiler", TORCHINDUCTOR_COMPILE_THREADS="1")
+from tabulate import tabulate
 
-from tabulate import tabulate  # noqa: E402 -- needs the path above
-
-from conformance.run import machine_lock, pool  # noqa: E402
-from conformance.axes import DEVICES, PRECISIONS  # noqa: E402
-from conformance.figures.ratio import Ratio  # noqa: E402
+from benchmarks import children
+from benchmarks.tasks import COMPARE, TRAIN, Comparison, Training, TrainingTask
+from conformance.axes import DEVICES, PRECISIONS, exists
+from conformance.errors import RecordError
+from conformance.records.convert import from_json, to_json
+from conformance.records.measurements import Ceilings, Reason
+from conformance.records.plan import Environment
+from conformance.records.tasks import CEILINGS, CeilingsTask, Target
+from conformance.run import pool
 
 BASELINE = ("eager", "fp32")
 MODES = ("eager", "compiled", "scripted")
 FEWEST_STEPS = 4  # the first three are counted apart
 DEADLINE = 900.0  # of one process
-CEILINGS = "ceilings"
+CEILINGS_NAME = "ceilings"
+COLUMNS = "mode,precision,first 3 steps,ms a step,loss,skipped,peak MB,faster,TFLOP/s,of the ceiling".split(",")
 
-Results = dict[str, dict[str, Any]]
+Found = Training | Comparison | Ceilings | Reason
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all results of a file have in common."""
+
+    device: str
+    size: int
+    steps: int
+    torch: str
+    machine: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """The content of the file: its setting, and every result by the name of its job."""
+
+    setting: Setting
+    results: Mapping[str, Found] = field(default_factory=dict)
 
 
 class Job(NamedTuple):
-    """Work for one process: the name of its result, the function and its task."""
+    """Work for one process: the name of its result, the target and its task."""
 
     name: str
-    target: str
-    task: dict[str, Any]
+    target: Target[Any, Any]
+    task: Any
 
 
-HEADER = """# A chess board of {size} x {size} pixels, {steps} steps of Adam
+HEADER = """# A checkerboard of {size} x {size} pixels, {steps} steps of Adam
 
 torch {torch} on {machine}. One process for each row.
 """
 NOTES = """
-- *first 3 steps*: seconds, compilation on one thread with an empty cache included. *ms a step*: mean over the others.
+- *first 3 steps*: seconds, with compilation on one thread and an empty cache. *ms a step*: mean over the others.
 - *loss*: before the last step. *skipped*: steps whose gradients were not finite.
 - *peak*: {peak}.
-- *faster*: than eager fp32. Steps of both in turns in one process: the median ratio within a round, and its 99 %
-  interval.
+- *faster*: than eager fp32. Both steps run in turns in one process. The figure is the median ratio within a round, and
+  its 99 % interval.
 - *TFLOP/s*: 2 operations for each multiplication of the convolutions, forward and backward, over the median time of
-  a step in those rounds; and as a share of what the device reaches on a square matrix product in that precision.
+  a step in those rounds. *of the ceiling*: its share of what the device reaches on a square matrix product in that
+  precision.
 """
 PEAKS = {
-    "cuda": "the most that was allocated at one time, parameters and state of the optimizer included",
+    "cuda": "the most that was allocated at one time, with parameters and the state of the optimizer",
     "cpu": "the most that a step allocates at one time",
 }
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Do what is missing, then print the table."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    """Do what is missing, then print the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=DEVICES, required=True)
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="of the results")
-    parser.add_argument("--size", type=int, default=512, help="pixels along each side, a multiple of 8")
-    parser.add_argument("--steps", type=int, default=500, help="of each training")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so long")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="file of the results")
+    parser.add_argument("--size", type=int, default=512, help="pixels along each side, a multiple of 8 (default: 512)")
+    parser.add_argument("--steps", type=int, default=500, help="of each training (default: 500)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many seconds")
     options = parser.parse_args(arguments)
     if options.size < 8 or options.size % 8 or options.steps < FEWEST_STEPS:
         parser.error(f"want a positive multiple of 8 for the size and at least {FEWEST_STEPS} steps")
     end = time.monotonic() + options.seconds
-    kept = resume(options.json, setting(options))
-    for job in missing(kept):
+    here = children.look_around()
+    children.prepare(here)
+    study = resume(options.json, setting(here, options.device, options.size, options.steps))
+    for job in missing(study):
         if time.monotonic() >= end:
             break
-        with machine_lock.alone():
-            started = time.monotonic()
-            found = kept["results"][job.name] = pool.answer(job.target, job.task, DEADLINE)
-        store(options.json, kept)
-        print(job.name, f"{time.monotonic() - started:.1f} s", found.get("reason", ""), file=sys.stderr, flush=True)
-    print(page(kept))
+        started = time.monotonic()
+        found = carried_out(job)
+        study = replace(study, results={**study.results, job.name: found})
+        store(options.json, study)
+        reason = str(found) if isinstance(found, Reason) else ""
+        print(job.name, f"{time.monotonic() - started:.1f} s", reason, file=sys.stderr, flush=True)
+    print(page(study))
 
 
-def setting(options: argparse.Namespace) -> dict[str, Any]:
-    """What all results of a file have in common."""
-    found = pool.answer("conformance.plan.matrix:probe", {}, DEADLINE)
-    if "reason" in found:
-        sys.exit(found["reason"])
-    if options.device == "cuda" and not found["gpus"]:
+def setting(here: Environment, device: str, size: int, steps: int) -> Setting:
+    """The setting of a call on this machine. Without the device, the study ends."""
+    if device == "cuda" and not here.gpus:
         sys.exit("there is no CUDA device")
-    where = ", ".join(found["gpus"]) if options.device == "cuda" else f"one thread of {found['cpu']}"
-    return {
-        "device": options.device,
-        "size": options.size,
-        "steps": options.steps,
-        "torch": found["torch"],
-        "machine": where,
-    }
+    machine = ", ".join(here.gpus) if device == "cuda" else f"one thread of {here.cpu}"
+    return Setting(device, size, steps, here.torch, machine)
 
 
-def resume(path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    """What is stored in the file; it must be of the same setting."""
+def carried_out(job: Job) -> Found:
+    """The result of a job, or the reason why there is none."""
+    found = pool.result(job.target, job.task, DEADLINE)
+    return found.reason if isinstance(found, Comparison) and found.reason else found
+
+
+def resume(path: Path, wanted: Setting) -> Study:
+    """What is stored in the file. It must be of the same setting."""
     if not path.exists():
-        return {"setting": wanted, "results": {}}
-    kept: dict[str, Any] = json.loads(path.read_text())
-    for key, value in wanted.items():
-        if kept["setting"][key] != value:
-            sys.exit(f"{path} holds results for {key} {kept['setting'][key]}, asked for {value}")
-    return kept
+        return Study(wanted)
+    try:
+        study = from_json(Study, json.loads(path.read_text(encoding="utf-8")))
+    except (RecordError, ValueError) as problem:
+        sys.exit(f"{path} holds no results of this study: {problem}")
+    for key, value in vars(wanted).items():
+        if getattr(study.setting, key) != value:
+            sys.exit(f"{path} holds results for {key} {getattr(study.setting, key)}, asked for {value}")
+    return study
 
 
-def store(path: Path, kept: dict[str, Any]) -> None:
-    """Write the file at once or not at all."""
+def store(path: Path, study: Study) -> None:
+    """Write the file in one step."""
     unfinished = path.with_name(f"{path.name}.part")
-    unfinished.write_text(json.dumps(kept, indent=1))
+    unfinished.write_text(json.dumps(to_json(study), indent=1), encoding="utf-8")
     unfinished.replace(path)
 
 
 def precisions(device: str) -> list[str]:
-    """Those that exist on a device."""
-    return [p.name for p in PRECISIONS.values() if not p.devices or device in p.devices]
+    """The precisions that exist on a device."""
+    return [name for name, precision in PRECISIONS.items() if exists(precision, device)]
 
 
-def rows_of(setting: dict[str, Any]) -> list[tuple[str, str]]:
+def rows_of(setting: Setting) -> list[tuple[str, str]]:
     """Modes and precisions in the order of the table."""
-    return [(mode, precision) for mode in MODES for precision in precisions(setting["device"])]
+    return [(mode, precision) for mode in MODES for precision in precisions(setting.device)]
 
 
-def missing(kept: dict[str, Any]) -> list[Job]:
-    """What has no result yet: trainings, then ratios, then ceilings; what has failed before comes last."""
-    setting, results = kept["setting"], kept["results"]
-    axes = {key: setting[key] for key in ("device", "size", "steps")}
-    pairs = [(mode, precision, {**axes, "mode": mode, "precision": precision}) for mode, precision in rows_of(setting)]
-    found = [Job(f"train {mode} {precision}", "checkerboard_trial:train", task) for mode, precision, task in pairs]
-    for mode, precision, task in pairs:
-        if (mode, precision) != BASELINE:
-            found.append(Job(f"compare {mode} {precision}", "checkerboard_trial:compare", task))
-    task = {"device": setting["device"], "precisions": precisions(setting["device"])}
-    found.append(Job(CEILINGS, "conformance.measure.ceilings:observe", task))
-    wanted = [job for job in found if job.name not in results or "reason" in results[job.name]]
+def missing(study: Study) -> list[Job]:
+    """Jobs without a result: trainings, then ratios, then ceilings. A job that failed before comes last."""
+    setting, results = study.setting, study.results
+    rows = rows_of(setting)
+    tasks = {row: TrainingTask(setting.device, *row, setting.size, setting.steps) for row in rows}
+    jobs = [Job(f"train {' '.join(row)}", TRAIN, task) for row, task in tasks.items()]
+    jobs += [Job(f"compare {' '.join(row)}", COMPARE, task) for row, task in tasks.items() if row != BASELINE]
+    jobs.append(Job(CEILINGS_NAME, CEILINGS, CeilingsTask(setting.device, tuple(precisions(setting.device)))))
+    wanted = [job for job in jobs if isinstance(results.get(job.name, Reason("missing")), Reason)]
     return sorted(wanted, key=lambda job: job.name in results)
 
 
-def page(kept: dict[str, Any]) -> str:
+def page(study: Study) -> str:
     """The table as Markdown, with the reasons of what failed below."""
-    setting, results = kept["setting"], kept["results"]
-    rows = [[*key, *cells_of(results, *key, setting["steps"])] for key in rows_of(setting)]
-    titles = "mode,precision,first 3 steps,ms a step,loss,skipped,peak MB,faster,TFLOP/s,of the ceiling".split(",")
-    table = tabulate(rows, titles, tablefmt="github", disable_numparse=True, colalign=("left",) * 2 + ("right",) * 8)
-    failed = [f"- {name}: {found['reason']}." for name, found in results.items() if "reason" in found]
-    notes = NOTES.format(peak=PEAKS[setting["device"]])
-    return (
-        HEADER.format(**setting) + "\n" + table + "\n" + notes + "\n".join(["\nNot done:\n", *failed] if failed else [])
-    )
+    setting, results = study.setting, study.results
+    rows = [[*row, *cells_of(study, *row)] for row in rows_of(setting)]
+    align = ("left",) * 2 + ("right",) * 8
+    table = tabulate(rows, COLUMNS, tablefmt="github", disable_numparse=True, colalign=align)
+    failed = [f"- {name}: {found}." for name, found in results.items() if isinstance(found, Reason)]
+    below = "\n".join(["\nNot done:\n", *failed] if failed else [])
+    return HEADER.format(**vars(setting)) + "\n" + table + "\n" + NOTES.format(peak=PEAKS[setting.device]) + below
 
 
-def cells_of(results: Results, mode: str, precision: str, steps: int) -> list[str]:
-    """The cells of one training: empty where it has no result yet."""
-    trained = results.get(f"train {mode} {precision}", {})
-    if "reason" in trained:
-        return ["failed"] + [""] * 7
-    if not trained:
-        return [""] * 8
-    compared = timed(results, mode, precision)
+def cells_of(study: Study, mode: str, precision: str) -> list[str]:
+    """The cells of one training, empty if it has no result yet."""
+    trained = study.results.get(f"train {mode} {precision}")
+    if not isinstance(trained, Training):
+        return ["failed" if trained else ""] + [""] * 7
     shown = [
-        f"{trained['first']:.2f} s",
-        f"{1e3 * trained['rest'] / (steps - FEWEST_STEPS + 1):.2f}",
-        f"{trained['loss']:.4f}",
-        str(trained["skipped"]),
-        f"{trained['peak'] / 1e6:.1f}",
+        f"{trained.first:.2f} s",
+        f"{1e3 * trained.rest / (study.setting.steps - FEWEST_STEPS + 1):.2f}",
+        f"{trained.loss:.4f}",
+        str(trained.skipped),
+        f"{trained.peak / 1e6:.1f}",
     ]
-    if "seconds" not in compared:
-        return [*shown, "no figure" if compared else "", "", ""]
-    rate = trained["flops"] / compared["seconds"]
-    ceiling = results.get(CEILINGS, {}).get("flop_rates", {}).get(precision)
-    share = f"{rate / ceiling:.0%}" if ceiling else ""
-    return [*shown, compared["faster"], f"{rate / 1e12:.3g}", share]
+    timed = timing(study.results, mode, precision)
+    if timed is None:
+        return [*shown, "no figure" if f"compare {mode} {precision}" in study.results else "", "", ""]
+    seconds, faster = timed
+    rate, ceilings = trained.flops / seconds, study.results.get(CEILINGS_NAME)
+    ceiling = ceilings.flop_rates.get(precision) if isinstance(ceilings, Ceilings) else None
+    return [*shown, faster, f"{rate / 1e12:.3g}", f"{rate / ceiling:.0%}" if ceiling else ""]
 
 
-def timed(results: Results, mode: str, precision: str) -> dict[str, Any]:
-    """Seconds of a step, and how much faster it is; of the baseline the median over all that it was compared with."""
-    found = results.get(f"compare {mode} {precision}", {})
+def timing(results: Mapping[str, Found], mode: str, precision: str) -> tuple[float, str] | None:
+    """Seconds of a step, and how much faster it is. For the baseline it is the median over all comparisons."""
     if (mode, precision) == BASELINE:
-        seconds = [result["eager_seconds"] for result in results.values() if "eager_seconds" in result]
-        return {"seconds": statistics.median(seconds), "faster": "1"} if seconds else {}
-    if "ratio" not in found:
-        return found
-    faster = Ratio.from_json(found["ratio"])
-    return {**found, "faster": f"{faster.middle:.2f} ({faster.low:.2f} to {faster.high:.2f})"}
+        seconds = [found.eager_seconds for found in results.values() if isinstance(found, Comparison)]
+        return (statistics.median(seconds), "1") if seconds else None
+    found = results.get(f"compare {mode} {precision}")
+    if not isinstance(found, Comparison) or found.ratio is None:
+        return None
+    return found.seconds, f"{found.ratio.middle:.2f} ({found.ratio.low:.2f} to {found.ratio.high:.2f})"
 
 
 if __name__ == "__main__":

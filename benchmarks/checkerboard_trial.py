@@ -1,23 +1,29 @@
-"""What a process of the checkerboard study does: one whole training, or two trainings step against step."""
+"""Child process of the checkerboard study: one whole training, or the steps of two trainings side by side."""
 
 from __future__ import annotations
 
 import importlib
-import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 from torch.amp import GradScaler
 
+from benchmarks.tasks import Comparison, Training, TrainingTask
+from conformance.axes import PRECISIONS
 from conformance.cell import tf32
-from conformance.measure import timing
-from conformance.axes import PRECISIONS, Precision
-from conformance.cell.observe import set_policy
+from conformance.cell.session import set_policy
+from conformance.errors import NotMeasuredError
+from conformance.figures import meter
+from conformance.figures.meter import TimedCall
+from conformance.measure.clocks import clock_for
+from conformance.records.measurements import Reason
+from conformance.run import environment
+from conformance.run.child_side import ChildProcess
 from zoo.memory import peak_bytes
 from zoo.models.checkerboard import Checkerboard, scripted_checkerboard
 from zoo.training.checkerboard import board, fit_checkerboard, pixel_loss
@@ -28,22 +34,18 @@ FIRST_STEPS = 3  # compilation falls into the first, TorchScript optimises durin
 RATIO_SECONDS = 10.0  # of timed steps for each side of a ratio
 
 
-def train(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Train once: task["steps"] steps on task["size"]² pixels in task["mode"] and task["precision"].
-
-    Returns: "first" and "rest", the seconds of the first steps and of the others; "loss" before the last step;
-        "skipped" steps; "peak" bytes, on CUDA of everything allocated, on the CPU of what a step adds; and
-        "flops", the floating-point operations of a step.
+def train(task: TrainingTask, process: ChildProcess) -> Training:
+    """Train once, alone on the machine, with an empty compile cache.
 
     Raises:
         FloatingPointError: the loss ended as infinity or NaN.
     """
-    precision, device = PRECISIONS[task["precision"]], task["device"]
+    precision, device = PRECISIONS[task.precision], task.device
     set_policy(precision)
-    with tempfile.TemporaryDirectory(prefix="checkerboard-", ignore_cleanup_errors=True) as cache:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache  # nothing is compiled yet
-        enter_phase("build")
-        model = _network(task["mode"], device)
+    with process.alone(), tempfile.TemporaryDirectory(prefix="checkerboard-", ignore_cleanup_errors=True) as cache:
+        environment.use_cache(cache)
+        process.enter("build")
+        model = network(task.mode, device)
         marks: list[float] = []
 
         def mark(number: int, _: Step) -> None:
@@ -51,83 +53,86 @@ def train(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str,
                 _finish(device)
                 marks.append(time.perf_counter())
 
-        enter_phase("train")
+        process.enter("train")
         started = time.perf_counter()
         done = fit_checkerboard(
-            model, size=task["size"], steps=task["steps"], precision=precision.for_training, progress=mark
+            model, size=task.size, steps=task.steps, precision=precision.for_training, progress=mark
         )
         _finish(device)
         ended = time.perf_counter()
-        enter_phase("look back")
+        process.enter("look back")
         loss = float(done.losses[-1])
         if not abs(loss) < float("inf"):
             raise FloatingPointError(f"the loss ended as {loss}")
-        peak = torch.cuda.max_memory_allocated() if device == "cuda" else peak_bytes(_step(model, task))["cpu"]
-        return {
-            "first": marks[0] - started,
-            "rest": ended - marks[0],
-            "loss": loss,
-            "skipped": done.skipped,
-            "peak": peak,
-            "flops": step_flops(model, task["size"]),
-            **tf32.prove(precision, device),
-        }
+        return Training(
+            first=marks[0] - started,
+            rest=ended - marks[0],
+            loss=loss,
+            skipped=done.skipped,
+            peak=_peak(model, task),
+            flops=step_flops(model, task.size),
+            tf32=tf32.prove(precision, device).get("tf32", ""),
+        )
 
 
-def compare(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Time single steps in rounds, each of one eager step in float32 and one in task["mode"] and task["precision"].
+def _peak(model: nn.Module, task: TrainingTask) -> int:
+    if task.device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return peak_bytes(training_step(model, task))["cpu"]
 
-    Returns: "ratio", how many times faster than the eager one that is, and the medians of their steps, "seconds" and
-        "eager_seconds"; or the "reason" why there is no figure.
-    """
+
+def compare(task: TrainingTask, process: ChildProcess) -> Comparison:
+    """Time single steps in rounds, alone on the machine: an eager step in float32 and a step of the task in each."""
     set_policy()
-    device = task["device"]
-    enter_phase("warm up")
-    clock = timing.clock_for(device)
-    names = [BASELINE, (task["mode"], task["precision"])]
-    contestants = [_contestant({**task, "mode": mode, "precision": precision}) for mode, precision in names]
-    baseline, variant = (contestant.name for contestant in contestants)
-    try:
-        for contestant in contestants:
-            timing.warm_up(contestant, clock)
-        enter_phase("measure")
-        rounds = timing.measure(contestants, clock, seed=0, budget=RATIO_SECONDS)
-        ratio = rounds.ratio(baseline, variant)
-    except timing.NotMeasuredError as problem:
-        return {"reason": str(problem)}
-    return {"ratio": ratio.to_json(), "seconds": rounds.seconds(variant), "eager_seconds": rounds.seconds(baseline)}
+    with process.alone():
+        process.enter("warm up")
+        clock = clock_for(task.device)
+        mode, precision = BASELINE
+        calls = [_timed_step(t) for t in (replace(task, mode=mode, precision=precision), task)]
+        baseline, variant = (call.name for call in calls)
+        try:
+            for call in calls:
+                meter.warm_up(call, clock)
+            process.enter("measure")
+            rounds = meter.measure(calls, clock, seed=0, budget=RATIO_SECONDS)
+            ratio = rounds.ratio(baseline, variant)
+        except NotMeasuredError as problem:
+            return Comparison(reason=Reason(problem.short, problem.detail))
+    return Comparison(ratio, rounds.seconds(variant), rounds.seconds(baseline))
 
 
 def step_flops(model: nn.Module, size: int) -> int:
     """Floating-point operations of the convolutions in a training step on size² pixels.
 
-    Each layer has three products of one size: the output, and the gradients of weight and input; of the
-    coordinates nobody asks a gradient.
+    Each layer has three products of one size: the output, and the gradients of weight and input. The coordinates need
+    no gradient.
     """
     weights = [p.numel() for p in model.parameters() if p.dim() == 4]
     return 2 * size * size * (3 * sum(weights) - weights[0])
 
 
-def _contestant(task: dict[str, Any]) -> timing.Contestant:
-    precision = PRECISIONS[task["precision"]]
-    step = _step(_network(task["mode"], task["device"]), task)
-    return timing.Contestant(f"{task['mode']} {precision.name}", step, before=partial(tf32.switch, precision))
+def _timed_step(task: TrainingTask) -> TimedCall:
+    precision = PRECISIONS[task.precision]
+    step = training_step(network(task.mode, task.device), task)
+    return TimedCall(f"{task.mode} {precision.name}", step, before=partial(tf32.switch, precision))
 
 
-def _network(mode: str, device: str) -> nn.Module:
+def network(mode: str, device: str) -> nn.Module:
+    """The network in a mode, with the same weights in every mode."""
     torch.manual_seed(0)
     model = (scripted_checkerboard() if mode == "scripted" else Checkerboard()).to(device)
     if mode == "compiled":
-        importlib.import_module("torch._inductor.compile_fx")  # so that the first step need not
+        importlib.import_module("torch._inductor.compile_fx")  # so that the first step does not import it
         model.compile()
     return model
 
 
-def _step(model: nn.Module, task: dict[str, Any]) -> Callable[[], Step]:
-    precision: Precision = PRECISIONS[task["precision"]]
-    batch = tuple(t.to(task["device"]) for t in board(task["size"]))
+def training_step(model: nn.Module, task: TrainingTask) -> Callable[[], Step]:
+    """A function that does one step of the training."""
+    precision = PRECISIONS[task.precision]
+    batch = tuple(t.to(task.device) for t in board(task.size))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    scaler = GradScaler(task["device"], enabled=precision.autocast == "float16")
+    scaler = GradScaler(task.device, enabled=precision.autocast == "float16")
     return partial(train_step, model, pixel_loss, batch, optimizer, precision.for_training, scaler)
 
 

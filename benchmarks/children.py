@@ -26,15 +26,16 @@ def plan_of(request: PlanRequest) -> Plan:
     return result_of(PLAN, request, DEADLINE, method="spawn")
 
 
-def prepare(known: Environment, cache: Path | None = None) -> None:
-    """Set what all children inherit: one thread, the compiler in the fork server, and the compile cache.
+def prepare(known: Environment, cache: Path | None = None, *, compiles: bool = True) -> None:
+    """Set what all children inherit: one thread, and the folder of compiled code.
 
     Args:
-        known: the environment, which has a compile cache.
-        cache: another compile cache.
+        known: the environment, which has a folder of compiled code.
+        cache: another folder.
+        compiles: some child calls the compiler, so the fork server loads it once for all of them.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    environment.prepare_children(cache or environment.cache_of(known), compiles=True)
+    environment.prepare_children(cache or environment.cache_of(known), compiles=compiles)
 
 
 def result_of(target: Target[TaskT, ResultT], task: TaskT, deadline: float, method: str = "forkserver") -> ResultT:

@@ -63,9 +63,7 @@ def release(torch_version: str) -> str:
 def main() -> None:
     """Count, and print or record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--models", nargs="*", default=MODELS, choices=MODELS, help="count only these again (default: all)"
-    )
+    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS, help="count only these (default: all)")
     parser.add_argument("--write", action="store_true", help=f"write to {FILE.relative_to(ROOT)}")
     options = parser.parse_args()
     here = children.look_around()

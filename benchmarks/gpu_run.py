@@ -1,12 +1,12 @@
-"""Everything that must be seen on a GPU, as one command that can be stopped and called again.
+"""Does everything that needs a GPU, as one command that can be stopped and called again.
 
-    python benchmarks/gpu_run.py results/h200 --seconds 540
+    python -m benchmarks.gpu_run results/h200 --seconds 540
 
-Runs the steps below in order, correctness before speed, each in a process of its own, and stores what came of them in
-the folder. When the seconds are over, the step at work is interrupted; the next call goes on where this one stopped: a
-stored run without what is judged, a benchmark without what is measured. What cannot go on is not begun late in a call.
-It ends by printing the tables. Nothing need be installed but torch, pytest, pytest-xdist, tabulate and packaging; to
-try it with `--device cpu` no GPU is needed.
+It runs several steps in order, correctness before speed, each in a process of its own, and stores their results in the
+folder. When the seconds are over, it interrupts the running step. The next call continues where this one stopped: a run
+without the cells that are judged, a benchmark without what is measured. A step that starts over after an interruption
+does not begin late in a call. At the end it prints the tables. It needs only torch, pytest, pytest-xdist, tabulate and
+packaging. With `--device cpu` it needs no GPU.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE, TABLES = "steps.json", "tables.txt"
+GPU_TESTS = ("tests/conformance/cuda/test_cuda.py", "tests/conformance/cuda/test_matrix.py")
 GRACE = 20.0  # seconds that an interrupted step gets to store what it has
-WHOLE = {"tests": 180.0, "probes": 120.0, "claims": 400.0}  # seconds for what starts over when it is interrupted
+WHOLE = {"tests": 180.0, "probes": 120.0, "claims": 400.0}  # seconds for steps that start over after an interruption
 SIZED = {  # models at sizes that keep the device busy, for bytes, compile cost and shares of the ceilings
     "cpu": ("mlp@64",),
     "cuda": ("mlp@4096", "checkerboard@128", "batch_gather_native@1024"),
@@ -38,7 +39,7 @@ class Step:
 
     Attributes:
         name: of the step and of its output file.
-        code: exit code; None where it was interrupted or has not begun.
+        code: exit code; None if it was interrupted or has not begun.
         seconds: spent on it, in all calls.
     """
 
@@ -48,13 +49,13 @@ class Step:
 
 
 def main() -> int:
-    """Do what is left and print the tables; 0 where every step was done and none was red."""
+    """Do what is left and print the tables; returns 0 if every step is done and none is red."""
     options = _options()
     folder: Path = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + options.seconds
     steps, begun = _read(folder), False
-    for name, command in _commands(folder, options.device, options.models).items():
+    for name, command in commands(folder, options.device, options.models).items():
         step = steps.setdefault(name, Step(name))
         left = deadline - time.monotonic()
         if step.code is None and left > GRACE and (left > WHOLE.get(name, 0.0) or not begun):
@@ -69,32 +70,29 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="for all results; what is there is not done again")
-    parser.add_argument(
-        "--seconds", type=float, default=540.0, help="until the last step is interrupted (default: 540)"
-    )
-    parser.add_argument("--device", choices=SIZED, default="cuda")
+    parser.add_argument("folder", type=Path, help="for all results; stored results are not taken again")
+    parser.add_argument("--seconds", type=float, default=540.0, help="time for this call (default: 540)")
+    parser.add_argument("--device", choices=SIZED, default="cuda", help="default: cuda")
     parser.add_argument("--models", nargs="*", default=[], help="of the matrix (default: the whole zoo)")
     return parser.parse_args()
 
 
-def _commands(folder: Path, device: str, models: list[str]) -> dict[str, list[str]]:
-    """By name, in order, what each step runs, given how far it has come."""
+def commands(folder: Path, device: str, models: list[str]) -> dict[str, list[str]]:
+    """The command of each step, by name and in order. It depends on what is stored already."""
     python = [sys.executable, "-m"]
 
     def stored(step: str, command: str, *arguments: str) -> list[str]:
-        """A command that stores a run, or resumes the one there is."""
+        """A command that stores a run, or resumes the stored one."""
         begun = _runs(folder, step)
         axes = ["--device", device, "--store", str(folder / step)]
         return [*python, "conformance", command, *(["--resume", str(begun[0])] if begun else [*arguments, *axes])]
 
-    board = [sys.executable, str(ROOT / "benchmarks" / "checkerboard.py"), "--device", device]
+    board = [*python, "benchmarks.checkerboard", "--device", device]
     small = ["--size", "32", "--steps", "10"] if device == "cpu" else []
     graphed = ["--mode", "eager", *(["--mode", "graphed"] if device == "cuda" else [])]
-    gpu_tests = [f"tests/conformance/test_cuda{part}.py" for part in ("", "_matrix")]
     quiet = ["-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default"]  # warnings of that machine's own plugins
     return {
-        "tests": [*python, "pytest", *quiet, "-n", "4", *gpu_tests],
+        "tests": [*python, "pytest", *quiet, "-n", "4", *GPU_TESTS],
         "probes": [*python, "conformance", "probes", "--device", device],
         "matrix": stored("matrix", "run", *models),
         "graphs": stored("graphs", "run", *models, *graphed, "--precision", "fp32", "--precision", "amp_bf16"),
@@ -111,7 +109,7 @@ def _read(folder: Path) -> dict[str, Step]:
 
 
 def _carry_out(step: Step, command: list[str], folder: Path, seconds: float) -> None:
-    """Run a step until it ends or the time is over; its output goes to a file of its name."""
+    """Run a step until it ends or its time is over. Its output goes to a file of its name."""
     started = time.monotonic()
     print(f"{step.name}: {' '.join(command)}", flush=True)
     with (folder / f"{step.name}.txt").open("w") as output:
@@ -126,7 +124,7 @@ def _carry_out(step: Step, command: list[str], folder: Path, seconds: float) -> 
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """End a step as Ctrl-C would, then for good, with everything it started."""
+    """End a step as Ctrl-C does. Kill what is left after a while, with everything that it started."""
     process.send_signal(signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(GRACE)
@@ -136,12 +134,12 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """As here, and the packages are found without being installed."""
+    """The variables of this process; the packages are found even if they are not installed."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
 def _tables(folder: Path, steps: dict[str, Step]) -> str:
-    """What every step has to show, then one line a step."""
+    """The results of every step, then one line for each step."""
     width = max(map(len, steps))
     parts = [f"━━ {step.name} ━━\n\n{_shown(folder, step).strip()}" for step in steps.values()]
     lines = [
@@ -152,7 +150,7 @@ def _tables(folder: Path, steps: dict[str, Step]) -> str:
 
 
 def _shown(folder: Path, step: Step) -> str:
-    """The step's run, printed again as far as it has come; where it stores none, what it printed."""
+    """The stored run of a step as a table. If the step stores none, what it printed."""
     output = folder / f"{step.name}.txt"
     runs = _runs(folder, step.name)
     if not runs:

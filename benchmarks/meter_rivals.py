@@ -1,7 +1,7 @@
-"""The rivals of our meter: what each of them measures, and the verdict its documentation leads a careful user to.
+"""The rivals of our meter: what each measures, and the verdict to which its documentation leads a careful user.
 
-Each takes the programs by name, the baseline first, and the seconds that one of them may take, and times one program
-after the other. One measurement may be read by several rules; each rule is a row of the study.
+Each takes the programs by name, the baseline first, and the seconds that one program may take. It times one program
+after the other. Several rules may read one measurement; each rule is a row of the study.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.benchmark import Measurement, Timer
 
-from conformance.figures.ratio import FASTER, MARGIN, NOISY, SAME, SLOWER
+from benchmarks.tasks import Reading
+from conformance.records.measurements import FASTER, MARGIN, NOISY, SAME, SLOWER
 
 Programs = Mapping[str, Callable[[], Any]]
 
@@ -28,49 +28,30 @@ PYTEST_MIN, PYTEST_MEAN = "pytest-benchmark, min", "pytest-benchmark, mean"
 BEST = "best of N"
 RULES = {
     TORCH: f"the medians of two `blocked_autorange` are more than {PERCENT} % apart.",
-    TORCH_CAREFUL: "moreover their interquartile ranges do not overlap, and neither `Measurement` carries its warning "
-    "of a wide one (more than 10 % of the median): with a warning there is no verdict.",
+    TORCH_CAREFUL: "in addition, their interquartile ranges do not overlap, and neither `Measurement` warns about a "
+    "wide one (more than 10 % of the median). With a warning there is no verdict.",
     PYTEST_MIN: f"`--benchmark-compare-fail=min:{PERCENT}%`, applied in both directions, with `--benchmark-warmup=on`.",
-    PYTEST_MEAN: f"`--benchmark-compare-fail=mean:{PERCENT}%`, likewise.",
-    BEST: f"N single calls in a block, as many as the budget holds; the minima are more than {PERCENT} % apart.",
+    PYTEST_MEAN: f"`--benchmark-compare-fail=mean:{PERCENT}%`, applied in the same way.",
+    BEST: f"N single calls in a block, as many as the budget allows; the minima are more than {PERCENT} % apart.",
 }
 WARM = ("--benchmark-warmup=on", "--benchmark-warmup-iterations=20")  # else a slow first call shortens the run
 TEST = "def test_side(benchmark, study, side):\n    benchmark(study.programs[side])\n    study.keep(side, benchmark)\n"
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What one rule makes of the measurements of one process.
-
-    Attributes:
-        verdicts: faster, slower, same, or too noisy, by the name of the program beside the baseline.
-        ratios: time of the baseline over time of the program, by the rule's own statistic.
-        seconds: of timed calls of the baseline.
-        intervals: of the ratios, where the meter gives any.
-        reason: why there is no verdict, where the meter says so.
-    """
-
-    verdicts: dict[str, str]
-    ratios: dict[str, float]
-    seconds: float
-    intervals: dict[str, Any] = field(default_factory=dict)
-    reason: str = ""
-
-
 def verdict(ratio: float) -> str:
-    """The word for a ratio of two times, baseline over variant, where nothing but the ratio is looked at."""
+    """The verdict on the ratio of two times, baseline over variant, from the ratio alone."""
     return FASTER if ratio > MARGIN else SLOWER if ratio < 1 / MARGIN else SAME
 
 
 def read(statistic: Mapping[str, float], seconds: float) -> Reading:
-    """The reading of one statistic by program, the baseline first."""
+    """The reading of one statistic of each program, the baseline first."""
     (_, base), *others = statistic.items()
     ratios = {name: base / value for name, value in others}
     return Reading({name: verdict(ratio) for name, ratio in ratios.items()}, ratios, seconds)
 
 
 def careful(base: Measurement, variant: Measurement) -> str:
-    """The verdict of medians, where quartiles and warnings agree with it."""
+    """The verdict of medians, if quartiles and warnings agree with it."""
     if base.has_warnings or variant.has_warnings:
         return NOISY
     (low, _, high), (low_too, _, high_too) = (
@@ -80,7 +61,7 @@ def careful(base: Measurement, variant: Measurement) -> str:
 
 
 def torch_timer(programs: Programs, budget: float) -> dict[str, Reading]:
-    """`Timer.blocked_autorange` of each program, which sizes its blocks before."""
+    """`Timer.blocked_autorange` of each program."""
     seen = {name: _timed(call, budget) for name, call in programs.items()}
     base, *others = seen
     medians = read({name: m.median for name, m in seen.items()}, sum(seen[base].raw_times))
@@ -93,7 +74,7 @@ def _timed(call: Callable[[], Any], budget: float) -> Measurement:
 
 
 def best_of_n(programs: Programs, budget: float) -> dict[str, Reading]:
-    """The fastest of the single calls that fit."""
+    """The fastest of the single calls that the budget allows."""
     times = {name: _single_calls(call, budget) for name, call in programs.items()}
     return {BEST: read({name: min(taken) for name, taken in times.items()}, sum(next(iter(times.values()))))}
 

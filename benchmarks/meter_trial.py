@@ -1,4 +1,4 @@
-"""What one process of a trial does: builds A, A' and B, and has every meter compare them, in an order drawn by lot."""
+"""Child process of the study of meters: it builds A, A′ and B, and every meter compares them, in random order."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from meter_rivals import RIVALS, Programs, Reading
 
-from conformance.measure import side_by_side, timing
-from conformance.run import child, machine_lock
-from conformance.cell.observe import set_policy
-from conformance.measure.side_by_side import BURDENED, TWIN
-from conformance.measure.timing import Contestant, HostClock, NotMeasuredError, Rounds
+from benchmarks.meter_rivals import RIVALS, Programs
+from benchmarks.tasks import MeterTask, Reading, Readings
+from conformance.cell.session import set_policy
+from conformance.errors import NotMeasuredError
+from conformance.figures import meter
+from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL, check_controls
+from conformance.figures.meter import HostClock, TimedCall
+from conformance.figures.rounds import Rounds
+from conformance.measure.extra_work import slow_down
+from conformance.run.child_side import ChildProcess
 from zoo.models.mlp import mlp
 
 OURS = "conformance"
@@ -29,51 +33,43 @@ BASE, AGAIN, SLOWED = "A", "A′", "B"
 NETWORKS = {"small": (24, (64, 32, 10)), "wide": (64, (512, 512, 512))}  # rows, and widths
 WARM_CALLS, CALLS = 50, 101
 BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    for _ in range(10**6):\n        pass\n"
-MOST_PADDING = 2**16  # floats before each network, so that trials differ in where weights lie
+MOST_PADDING = 2**16  # floats before each network, so that trials differ in the addresses of the weights
+
+Meter = Callable[[Programs, float], dict[str, Reading]]
 
 
-def observe(task: dict[str, Any], enter_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Child process: every meter's readings.
-
-    Args:
-        task: "program" (one of `NETWORKS`), "seed", "budget" (seconds that a program may take in a meter's hands),
-            "busy" (how many endless loops run beside).
-        enter_phase: told where the process is.
-
-    Returns: by row the fields of a `Reading`, and "wall": the seconds of the meter, its own warming up and its
-        controls included.
-    """
+def observe(task: MeterTask, process: ChildProcess) -> Readings:
+    """Take the readings of every meter, alone on the machine."""
     set_policy()
-    lot = random.Random(task["seed"])  # noqa: S311 -- a lot, no secret
+    order = random.Random(task.seed)  # noqa: S311 -- an order, no secret
     padding, networks = [], {}
-    for name in (BASE, AGAIN, SLOWED, TWIN, BURDENED):
-        padding.append(torch.empty(lot.randrange(MOST_PADDING)))
-        networks[name] = step_of(task["program"])
-    enter_phase(child.WAITING)
-    with machine_lock.alone():
-        networks[SLOWED] = burdened(networks[SLOWED])  # while nothing disturbs: a tenth is a tenth
-        controls = [Contestant(name, networks.pop(name)) for name in (TWIN, BURDENED)]
-        meters = [partial(ours, controls=controls, lot=task["seed"]), *RIVALS]
-        enter_phase("measure")
-        with _busy(task["busy"]):
-            return _readings(lot.sample(meters, len(meters)), networks, task["budget"])
+    for name in (BASE, AGAIN, SLOWED, A_A_CONTROL, SLOWER_CONTROL):
+        padding.append(torch.empty(order.randrange(MOST_PADDING)))
+        networks[name] = step_of(task.program)
+    with process.alone():
+        networks[SLOWED] = slowed(networks[SLOWED])  # while nothing disturbs, so that a tenth is a tenth
+        controls = [TimedCall(name, networks.pop(name)) for name in (A_A_CONTROL, SLOWER_CONTROL)]
+        meters: list[Meter] = [partial(ours, controls=controls, seed=task.seed), *RIVALS]
+        process.enter("measure")
+        with _busy(task.busy):
+            return _readings(order.sample(meters, len(meters)), networks, task.budget)
 
 
-def _readings(meters: list[Callable[..., dict[str, Reading]]], programs: Programs, budget: float) -> dict[str, Any]:
-    readings: dict[str, Any] = {}
-    for meter in meters:
+def _readings(meters: Sequence[Meter], programs: Programs, budget: float) -> Readings:
+    readings: dict[str, Reading] = {}
+    for compare in meters:
         started = time.perf_counter()
-        found = meter(programs, budget)
+        found = compare(programs, budget)
         wall = time.perf_counter() - started
-        readings |= {row: {**asdict(reading), "wall": wall} for row, reading in found.items()}
-    return readings
+        readings |= {rule: replace(reading, wall=wall) for rule, reading in found.items()}
+    return Readings(readings)
 
 
 @contextlib.contextmanager
 def _busy(count: int) -> Iterator[None]:
-    """Endless loops beside; each ends by itself should this process be gone."""
+    """Endless loops in other processes; each ends by itself if this process is gone."""
     command = [sys.executable, "-c", BUSY, str(os.getpid())]
-    loops = [subprocess.Popen(command) for _ in range(count)]  # noqa: S603
+    loops = [subprocess.Popen(command) for _ in range(count)]  # noqa: S603 -- our own code
     try:
         yield
     finally:
@@ -97,24 +93,24 @@ def step_of(name: str) -> Callable[[], Any]:
     return step
 
 
-def burdened(step: Callable[[], Any]) -> Callable[[], Any]:
-    """The same with a tenth of its time of other work behind it."""
+def slowed(step: Callable[[], Any]) -> Callable[[], Any]:
+    """The same step with a tenth of its time of other work after it."""
     clock = HostClock()
-    contestant = Contestant(SLOWED, step, quickest=statistics.median(clock.sample(step)[0].ns for _ in range(CALLS)))
-    side_by_side.burden(contestant, "cpu")
-    return contestant.call
+    timed = TimedCall(SLOWED, step, quickest=statistics.median(clock.sample(step)[0].ns for _ in range(CALLS)))
+    slow_down(timed, "cpu")
+    return timed.call
 
 
-def ours(programs: Programs, budget: float, *, controls: list[Contestant], lot: int) -> dict[str, Reading]:
-    """Rounds of the programs and of the two controls, judged as a contest is."""
+def ours(programs: Programs, budget: float, *, controls: Sequence[TimedCall], seed: int) -> dict[str, Reading]:
+    """Rounds of the programs and of the two controls, judged as in a measurement of cells."""
     clock, rounds = HostClock(), Rounds()
-    contestants = [*(Contestant(name, call) for name, call in programs.items()), *controls]
+    calls = [*(TimedCall(name, call) for name, call in programs.items()), *controls]
     try:
-        for contestant in contestants:
-            timing.warm_up(contestant, clock)
-        side_by_side.burden(controls[-1], "cpu")
-        rounds = timing.measure(contestants, clock, seed=lot, budget=budget)
-        side_by_side.check_controls(rounds.ratio(BASE, TWIN), rounds.ratio(BASE, BURDENED))
+        for timed in calls:
+            meter.warm_up(timed, clock)
+        slow_down(controls[-1], "cpu")
+        rounds = meter.measure(calls, clock, seed=seed, budget=budget)
+        check_controls(rounds.ratio(BASE, A_A_CONTROL), rounds.ratio(BASE, SLOWER_CONTROL))
         found = {name: rounds.ratio(BASE, name) for name in programs if name != BASE}
         reason = ""
     except NotMeasuredError as problem:
@@ -124,7 +120,7 @@ def ours(programs: Programs, budget: float, *, controls: list[Contestant], lot: 
             verdicts={name: ratio.verdict for name, ratio in found.items()},
             ratios={name: ratio.middle for name, ratio in found.items()},
             seconds=sum(sample.host_ns for sample in rounds.samples.get(BASE, ())) / 1e9,
-            intervals={name: ratio.to_json() for name, ratio in found.items()},
+            intervals=found,
             reason=reason,
         )
     }

@@ -1,18 +1,18 @@
-"""What the machinery costs beside torch's own work.
+"""Measures what the project costs besides torch's own work.
 
-`python benchmarks/overhead.py [--models merge mlp] [--runs 7]` prints one table, medians in seconds. A row
-of a cell gives its wall time, the torch work inside it (build, prepare, and the calls with their
-gradients), what lies beside that work (process, imports, reference file, judge), the judge's share of this,
-and wall over work. A row of a reference gives its wall time, probes and trial included. The last rows say
-what `import zoo` adds to `import torch`, and whether the pytest plugin imports torch, which it must not.
-Everything is run once before it is measured, so that the fork server is up and compiled cells find a warm
-cache.
+    python -m benchmarks.overhead [--models merge mlp] [--runs 7]
+
+It prints one table of medians in seconds. The row of a cell shows its wall time, the torch work in it (build, prepare,
+and the calls with their gradients), what comes on top of that work (process, imports, reference file, judge), the share
+of the judge in this, and wall time over work. The row of a reference shows its wall time, with the perturbed runs and
+the self-check. The last rows show what `import zoo` adds to `import torch`, and whether the pytest plugin imports
+torch, which it must not. Everything runs once before it is measured, so the fork server is up and the compile cache is
+full.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -20,17 +20,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
+from benchmarks import children
+from conformance.records.plan import Plan
+from conformance.records.tasks import CELL, REFERENCE, CellTask, PlanRequest, ReferenceTask
+from conformance.run import child
+from conformance.run.executor import cell_task
+
 ROOT = Path(__file__).resolve().parent.parent
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-os.environ.update(CONFORMANCE_PRELOAD="compiler", TORCHINDUCTOR_COMPILE_THREADS="1", OMP_NUM_THREADS="1")
-sys.path.insert(0, str(ROOT))
-
-from tabulate import tabulate  # noqa: E402
-
-from conformance.run import child  # noqa: E402 -- needs the path above
-
-CACHE = Path("~/.cache/torch-conformance/inductor").expanduser()
-WORK = ("build", "prepare", "call")  # "second order" is measured inside "call"
+WORK = ("build", "prepare", "call")  # second derivatives are measured in "call"
 DEADLINE = 300.0
 ADDED_BY_ZOO = """
 import time, torch
@@ -51,74 +50,54 @@ Row = list[Any]
 
 def main() -> None:
     """Measure and print."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--models", nargs="*", default=["merge", "mlp", "softmax"])
-    parser.add_argument("--modes", nargs="*", default=[])
-    parser.add_argument("--precision", default="amp_bf16")
-    parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--cache", type=Path, default=CACHE, help=f"of the compiler (default: {CACHE})")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=["merge", "mlp", "softmax"], help="sources to measure")
+    parser.add_argument("--modes", nargs="*", default=[], help="only these modes")
+    parser.add_argument("--precision", default="amp_bf16", help="of the cells (default: amp_bf16)")
+    parser.add_argument("--runs", type=int, default=7, help="of each cell (default: 7)")
+    parser.add_argument("--cache", type=Path, help="folder of compiled code (default: that of `conformance run`)")
     options = parser.parse_args()
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.cache)
-    options.cache.mkdir(parents=True, exist_ok=True)
-    plan = _answer("conformance.plan.matrix:make", _plan_task(options))
-    if "usage" in plan:
-        sys.exit(plan["usage"])
+    sources, modes = tuple(options.models), tuple(options.modes)
+    plan = children.plan_of(PlanRequest(sources, modes, precisions=(options.precision,), devices=("cpu",)))
+    children.prepare(plan.environment, options.cache)
     with tempfile.TemporaryDirectory() as folder:
-        rows = [row for model in plan["models"] for row in _rows_of_model(plan, model, Path(folder), options.runs)]
+        rows = [row for model in plan.models for row in _rows_of_model(plan, model, Path(folder), options.runs)]
     rows += _rows_of_imports(options.runs)
-    header = ["what", "wall", "torch work", "beside it", "of which judge", "wall/work"]
+    header = ["what", "wall", "torch work", "on top", "of which judge", "wall/work"]
     print(tabulate(rows, header, tablefmt="github", floatfmt=".3f"))
 
 
-def _plan_task(options: argparse.Namespace) -> dict[str, Any]:
-    axes = {"modes": options.modes, "precisions": [options.precision], "devices": ["cpu"]}
-    return {"sources": options.models, "seed": 0, "deadline": DEADLINE, **axes}
-
-
-def _answer(target: str, task: dict[str, Any]) -> Any:
-    ending = child.run(target, task, deadline=DEADLINE)
-    if ending.kind != "answered":
-        sys.exit(f"{target}: {ending.kind} in {ending.phase}: {ending.message}")
-    return ending.answer
-
-
-def _rows_of_model(plan: dict[str, Any], model: str, folder: Path, runs: int) -> list[Row]:
+def _rows_of_model(plan: Plan, model: str, folder: Path, runs: int) -> list[Row]:
     path = folder / f"{model}.reference"
-    common = {"home": plan["models"][model], "homes": plan["homes"], "seed": plan["seed"]}
-    cells = [cell for cell in plan["cells"] if cell["model"] == model]
-    precisions = sorted({"fp32"} | {cell["precision"] for cell in cells})
-    task = {"model": model, "precisions": precisions, "path": str(path), **common}
+    cells = [planned.cell for planned in plan.cells if planned.cell.model == model]
+    precisions = tuple(sorted({"fp32"} | {cell.precision for cell in cells}))
+    task = ReferenceTask(model, plan.models[model], plan.seed, precisions, str(path))
     walls = []
     for run in range(max(2, runs // 2) + 1):
-        ending = child.run("conformance.oracle.reference_file:make", task, deadline=DEADLINE)
-        if ending.kind != "answered" or ending.answer["ending"] != "ok":
-            return [[f"{model}: no reference, {ending.message or ending.answer['message']}"]]
+        ending = child.run(REFERENCE, task, deadline=DEADLINE)
+        if ending.result is None or ending.result.ending != "ok":
+            return [[f"{model}: no reference, {ending.result.message if ending.result else ending.message}"]]
         walls += [ending.seconds] if run else []  # the first one warms up
     rows: list[Row] = [[f"{model}: reference, {' and '.join(precisions)}", statistics.median(walls)]]
-    for cell in cells:
-        axes = {key: cell[key] for key in ("model", "mode", "precision", "device")}
-        rows.append(_row_of_cell({"cell": axes, "reference": str(path), **common}, runs))
-    return rows
+    return rows + [_row_of_cell(cell_task(plan, cell, path), runs) for cell in cells]
 
 
-def _row_of_cell(task: dict[str, Any], runs: int) -> Row:
+def _row_of_cell(task: CellTask, runs: int) -> Row:
     walls, works, judges = [], [], []
-    cell = task["cell"]
-    name = f"{cell['model']}: {cell['mode']} {cell['precision']} cell"
+    name = f"{task.cell.model}: {task.cell.mode} {task.cell.precision} cell"
     for run in range(runs + 1):
-        ending = child.run("conformance.cell.observe:observe", task, deadline=DEADLINE)
-        if ending.kind != "answered" or ending.answer["ending"] != "finished":
-            return [f"{name}: {ending.message or ending.answer.get('message', '')}"]
+        ending = child.run(CELL, task, deadline=DEADLINE)
+        if ending.result is None or ending.result.ending != "finished":
+            return [f"{name}: {ending.result.message if ending.result else ending.message}"]
         if not run:  # warms up
             continue
-        seconds = ending.answer["seconds"]
+        seconds = ending.result.seconds
         walls.append(ending.seconds)
         works.append(sum(seconds.get(phase, 0.0) for phase in WORK))
         judges.append(seconds.get("judge", 0.0))
     wall, work = statistics.median(walls), statistics.median(works)
-    beside = statistics.median(w - t for w, t in zip(walls, works, strict=True))
-    return [name, wall, work, beside, statistics.median(judges), wall / work]
+    on_top = statistics.median(w - t for w, t in zip(walls, works, strict=True))
+    return [name, wall, work, on_top, statistics.median(judges), wall / work]
 
 
 def _rows_of_imports(runs: int) -> list[Row]:
@@ -131,9 +110,10 @@ def _rows_of_imports(runs: int) -> list[Row]:
 
 
 def _printed(code: str) -> str:
-    """Run Python code in a fresh interpreter; what it printed."""
+    """Run Python code in a fresh interpreter in the repository root; returns what it printed."""
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603 -- our own code
+    return done.stdout.strip()
 
 
 if __name__ == "__main__":

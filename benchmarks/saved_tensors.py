@@ -1,9 +1,10 @@
-"""What each way of saving fewer tensors gives and costs, and what becomes of a fused layer's saving.
+"""Measures what each way of saving fewer tensors gains and costs, and what a compiler does to a fused layer.
 
-`python benchmarks/saved_tensors.py [--rounds 80] [--device cpu]` prints a Markdown page, some two minutes
-later; with `--write` it goes to docs/memory.md. Times are ratios to the plain network, measured side by side:
-each round runs every variant once, in random order, and a variant is compared with the plain step of its own
-round.
+    python -m benchmarks.saved_tensors [--rounds 80] [--device cpu] [--write]
+
+It prints a Markdown page after some two minutes; `--write` puts it into docs/memory.md. Times are ratios to the plain
+network, measured side by side: each round runs every variant once, in random order, and compares it with the plain step
+of the same round.
 """
 
 from __future__ import annotations
@@ -11,71 +12,68 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+
+import torch
+import torch._functorch.config
+from tabulate import tabulate
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 -- its usual name
+
+from conformance.plan.matrix import environment
+from zoo.functions.fused_conv_bn2d import fused_conv_bn2d, fused_conv_bn2d_op
+from zoo.memory import compress, held_bytes, offload_to_cpu, recompute, saved_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import torch  # noqa: E402 -- the imports below need the path above
-import torch._functorch.config  # noqa: E402
-from tabulate import tabulate  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812
-
-from conformance.plan import environment  # noqa: E402
-from zoo.functions.fused_conv_bn2d import fused_conv_bn2d, fused_conv_bn2d_op  # noqa: E402
-from zoo.memory import compress, held_bytes, offload_to_cpu, recompute, saved_bytes  # noqa: E402
-
 PAGE = ROOT / "docs" / "memory.md"
 BLOCKS, BATCH, WIDTH, HIDDEN = 6, 256, 256, 1024
 IMAGES, FILTERS = (8, 3, 32, 32), (16, 3, 3, 3)
 
 TEXT = """# What is saved for backward
 
-Written by `python benchmarks/saved_tensors.py --write`. {environment}
+Written by `python -m benchmarks.saved_tensors --write`. {environment}
 
 ## Four ways to run one network
 
-{blocks} residual blocks x + W₂ gelu(W₁ layer_norm(x)), of width {width}, with {hidden} hidden units, on a batch
-of {batch}.
+The network has {blocks} residual blocks x + W₂ gelu(W₁ layer_norm(x)), of width {width}, with {hidden} hidden units.
+The batch has {batch} rows.
 
 {tools}
 
-- *held* is what `zoo.memory.held_bytes` counts on the device: allocated by the forward pass and alive after it,
-  the result apart. Inputs and parameters live anyway and are not in it.
-- *gradient error* is ‖g − g\\*‖ / ‖g\\*‖ over the gradients of all parameters and of the input; g\\* are those of the
-  same network in float64.
-- *time* is that of forward and backward over that of the plain network: the median of {rounds} rounds in which
-  all four run side by side, and the middle half of the rounds in brackets.
+- *held*: bytes on the device that the forward pass allocates and that are still allocated after it, without the result.
+  `zoo.memory.held_bytes` counts them. Inputs and parameters are not counted, because they exist in any case.
+- *gradient error*: ‖g − g\\*‖ / ‖g\\*‖ over the gradients of all parameters and of the input. g\\* are the gradients of
+  the same network in float64.
+- *time*: forward and backward, relative to the plain network. The figure is the median of {rounds} rounds; each round
+  runs all four networks. The brackets show the middle half of the rounds.
 - {offload}
-- `recompute` goes around each block, and keeps the blocks' inputs; each block's forward pass runs twice.
-- `compress` holds each number as bfloat16: half the bytes, an error of up to 2⁻⁸ in each, about 2⁻⁹ in the gradient.
+- `recompute` wraps each block, and keeps only the input of the block. The forward pass of each block runs twice.
+- `compress` stores each number as bfloat16. This halves the bytes. The error is at most 2⁻⁸ in each number, and about
+  2⁻⁹ in the gradient.
 
 ## A fused layer, and what torch.compile makes of it
 
-Convolution and batch norm of {images} images with {filters}. The pair saves the convolution's output; the
-fused Function `zoo.functions.fused_conv_bn2d` saves only the convolution's input and weight, and convolves again in
-backward. The images need no gradient, the weight does.
+The layer is a convolution of {images} images with {filters}, and a batch norm. As two functions, they
+save the output of the convolution. The fused Function `zoo.functions.fused_conv_bn2d` saves only the input and the
+weight of the convolution, and convolves again in backward. The images need no gradient; the weight needs one.
 
 {fused}
 
-- Bytes by `zoo.memory.saved_bytes`; each storage counts once. *arguments* are the storages of images and weight, which
-  live anyway. Code from Inductor holds copies of them, channels last, as its kernels want them: these are new memory,
-  and stand under *new*.
-- Compiled, the Function loses what it is for. Its forward and backward become one graph, in which common
-  subexpressions are merged: the convolution of backward is the one of forward, so its result is saved.
-- Three ways keep the saving: an operator that the compiler does not look into, an instruction to the compiler
-  (`activation_memory_budget`, where 1 is no limit, or `cse = False`, both in `torch._functorch.config`, set while
-  the function is first called), and a checkpoint.
+- `zoo.memory.saved_bytes` counts the bytes. Each storage counts once. *arguments* are the storages of images and
+  weight, which exist in any case. Inductor's code saves copies of them in the layout channels last, because its kernels
+  need it. These copies are new memory, and count as *new*.
+- The compiled Function loses its advantage. Its forward and backward become one graph, and the compiler merges common
+  subexpressions. So the convolution in backward is replaced by the one in forward, and its result is saved.
+- Three ways keep the advantage. The first is an operator that the compiler does not look into. The second is a setting
+  of the compiler: `activation_memory_budget`, where 1 is no limit, or `cse = False`. Both are in
+  `torch._functorch.config`, and must be set when the function is called for the first time. The third is a checkpoint.
 """
 
-MOVED = "`offload_to_cpu` holds the same tensors in the CPU's memory: the gradients have the same bits."
-UNMOVED = "`offload_to_cpu` has nothing to move where the network is on the CPU; the row shows what its hooks cost."
+MOVED = "`offload_to_cpu` keeps the same tensors in the memory of the CPU. The gradients have the same bits."
+UNMOVED = "`offload_to_cpu` has nothing to move if the network is on the CPU. The row shows what its hooks cost."
 
 
 class Block(nn.Module):
@@ -91,7 +89,11 @@ class Block(nn.Module):
 
 
 class Problem:
-    """The reference network, an input and a cotangent."""
+    """The plain network, an input, a cotangent and the true gradients.
+
+    Args:
+        device: of everything.
+    """
 
     def __init__(self, device: str) -> None:
         torch.manual_seed(0)
@@ -108,37 +110,37 @@ class Problem:
         return _flat(torch.autograd.grad(exact(x), [x, *exact.parameters()], self.cotangent.double()))
 
     def plain(self, x: Tensor) -> Tensor:
-        """The network as it is."""
+        """Run the network as it is."""
         result: Tensor = self.network(x)
         return result
 
     def offloaded(self, x: Tensor) -> Tensor:
-        """Under `offload_to_cpu`."""
+        """Run it under `offload_to_cpu`."""
         with offload_to_cpu():
             return self.plain(x)
 
     def recomputed(self, x: Tensor) -> Tensor:
-        """Each block by `recompute`."""
+        """Run each block in `recompute`."""
         for block in self.network:
             x = recompute(block, x)
         return x
 
     def compressed(self, x: Tensor) -> Tensor:
-        """Under `compress`."""
+        """Run it under `compress`."""
         with compress():
             return self.plain(x)
 
     def gradients(self, variant: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
-        """One step: forward and backward."""
+        """The gradients of one step, forward and backward."""
         return torch.autograd.grad(variant(self.x), [self.x, *self.network.parameters()], self.cotangent)
 
     def error(self, variant: Callable[[Tensor], Tensor]) -> float:
-        """Of the gradients, against float64."""
+        """The relative error of the gradients."""
         found = _flat(self.gradients(variant)).double()
         return ((found - self.truth).norm() / self.truth.norm()).item()
 
     def seconds(self, variant: Callable[[Tensor], Tensor]) -> float:
-        """Of one step."""
+        """The seconds of one step."""
         synchronize = torch.get_device_module(self.device).synchronize
         synchronize()
         started = time.perf_counter()
@@ -153,36 +155,48 @@ def _flat(tensors: tuple[Tensor, ...]) -> Tensor:
 
 def main() -> None:
     """Measure, and print or write the page."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--rounds", type=int, default=80)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--write", action="store_true", help=f"to {PAGE.relative_to(ROOT)}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=80, help="of the timed networks (default: 80)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    parser.add_argument("--write", action="store_true", help=f"write to {PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    page = TEXT.format(
-        environment=_environment(options.device),
-        tools=_table_of_tools(Problem(options.device), options.rounds),
-        fused=_table_of_fusion(options.device),
-        offload=UNMOVED if options.device == "cpu" else MOVED,
+    tools = _table_of_tools(Problem(options.device), options.rounds)
+    text = page(options.device, options.rounds, tools=tools, fused=_table_of_fusion(options.device))
+    if options.write:
+        PAGE.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+
+
+def page(device: str, rounds: int, *, tools: str, fused: str) -> str:
+    """The page as Markdown.
+
+    Args:
+        device: of the networks.
+        rounds: of the timed networks.
+        tools: table of the four ways.
+        fused: table of the fused layer.
+    """
+    return TEXT.format(
+        environment=_environment(device),
+        tools=tools,
+        fused=fused,
+        offload=UNMOVED if device == "cpu" else MOVED,
         blocks=BLOCKS,
         width=WIDTH,
         hidden=HIDDEN,
         batch=BATCH,
-        rounds=options.rounds,
+        rounds=rounds,
         images="×".join(map(str, IMAGES)),
         filters=f"{FILTERS[0]} filters of 3×3",
     )
-    if options.write:
-        PAGE.write_text(page, encoding="utf-8")
-    else:
-        print(page, end="")
 
 
 def _environment(device: str) -> str:
-    seen = environment()
-    where = seen["cpu"] if device == "cpu" else torch.cuda.get_device_name(device)
-    return f"Measured with torch {seen['torch']} on one thread of: {where}."
+    here = environment()
+    where = here.cpu if device == "cpu" else torch.cuda.get_device_name(device)
+    return f"Measured with torch {here.torch} on one thread of: {where}."
 
 
 def _table_of_tools(problem: Problem, rounds: int) -> str:
@@ -204,11 +218,13 @@ def _table_of_tools(problem: Problem, rounds: int) -> str:
     return _table(rows, header, ("left", "right", "right", "right", "left"))
 
 
-def _ratios(problem: Problem, variants: dict[str, Any], rounds: int) -> dict[str, list[float]]:
-    """Time over that of plain in the same round."""
+def _ratios(
+    problem: Problem, variants: Mapping[str, Callable[[Tensor], Tensor]], rounds: int
+) -> dict[str, list[float]]:
+    """The time of each variant over the time of the plain network in the same round."""
     names = list(variants)
     ratios: dict[str, list[float]] = {name: [] for name in names}
-    order = random.Random(0)  # noqa: S311
+    order = random.Random(0)  # noqa: S311 -- an order, no secret
     for turn in range(rounds + 1):
         seconds = {name: problem.seconds(variants[name]) for name in order.sample(names, len(names))}
         for name in names if turn else []:  # the first round warms up
@@ -223,7 +239,7 @@ def _unfused(x: Tensor, weight: Tensor) -> Tensor:
 def _table_of_fusion(device: str) -> str:
     images = torch.randn(IMAGES).to(device)
     weight = torch.randn(FILTERS).to(device).requires_grad_()
-    patch = torch._functorch.config.patch  # noqa: SLF001
+    patch = torch._functorch.config.patch  # noqa: SLF001 -- torch documents no other way
     rows = []
 
     def add(name: str, fn: Callable[..., Tensor]) -> None:
@@ -248,7 +264,7 @@ def _table_of_fusion(device: str) -> str:
 
 def _scripted(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # every torch announces the end of TorchScript
+        warnings.simplefilter("ignore")  # torch announces the end of TorchScript
         scripted: Callable[..., Tensor] = torch.jit.script(fn)
     return scripted
 

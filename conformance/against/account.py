@@ -1,4 +1,4 @@
-"""What one revision costs: its cells judged, and the bytes and operations of those that pass. A worker runs this."""
+"""Measures what one revision costs: judges its cells, and counts bytes and operations of those that pass."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PLAN_DEADLINE = 300.0
 
 
 def measure_revision(task: AccountTask) -> Account:
-    """Plan, judge and count.
+    """Plan and judge the cells of a revision, and count what those that pass cost. A worker calls it.
 
     Raises:
-        UsageError: what was asked for cannot be done.
+        UsageError: the request cannot be planned at this revision.
     """
     ending = child.run(PLAN_REVISION, task.request, deadline=PLAN_DEADLINE, method="spawn")
     if ending.result is None:

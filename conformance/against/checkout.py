@@ -1,8 +1,8 @@
 """Checks sources out of another revision of their repository, into a folder of their own.
 
-The repository is only read. For models of the zoo the whole package `zoo` is taken. For a file its folder is taken, so
-that the modules it imports from there are of the same revision. `conformance` stays as it is, and for a file so does
-the zoo.
+The repository is only read. For models of the zoo, the whole package `zoo` is checked out. For a file, its folder is
+checked out, so that the modules it imports from there have the same revision. `conformance` is never checked out, and
+for a file the zoo is not either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from conformance.errors import UsageError
 
-OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # these name another repository
+OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set in a git hook, for its repository
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Checkout:
     """The sources of one revision.
 
     Attributes:
-        name: for tables.
+        name: name of the revision in tables: "now", or the short hash of the commit.
         sources: its models, as `conformance run` takes them.
         path: folders that its workers import from before all others.
     """
@@ -40,7 +40,7 @@ def working_tree(sources: Sequence[str]) -> Checkout:
     """The sources as they are on the disk.
 
     Raises:
-        UsageError: a module instead of a file, or models of the zoo beside files.
+        UsageError: a source is a module, or files and models of the zoo are mixed.
     """
     files = [source for source in sources if source.endswith(".py")]
     for source in sources:
@@ -57,12 +57,12 @@ def at_revision(current: Checkout, revision: str, folder: Path) -> Checkout:
     """The same sources at a revision.
 
     Args:
-        current: as they are now.
-        revision: a commit, tag or branch, or anything else that git takes for one.
-        folder: to put them into.
+        current: the sources as they are now.
+        revision: a commit, tag or branch, or anything else that git resolves to a commit.
+        folder: the folder to put them into.
 
     Raises:
-        UsageError: no git repository, no such revision, or the revision does not have them.
+        UsageError: there is no git repository, no such revision, or the revision does not have the sources.
     """
     if current.sources and current.sources[0].endswith(".py"):
         taken = [_extract(Path(s), revision, folder / str(n)) for n, s in enumerate(current.sources)]
@@ -76,7 +76,7 @@ def _path() -> tuple[Path, ...]:
 
 
 def _folder_of(package: str) -> Path:
-    """The folder of a package, which is not imported."""
+    """The folder of a package, without importing it."""
     found = importlib.util.find_spec(package)
     assert found is not None
     assert found.origin is not None
@@ -112,7 +112,7 @@ def _run(folder: Path, *arguments: str, otherwise: str) -> bytes:
     """What git prints.
 
     Raises:
-        UsageError: it refuses; the message is `otherwise` and git's own last line.
+        UsageError: git fails; the message is `otherwise` and git's own last line.
     """
     environment = {key: value for key, value in os.environ.items() if key not in OF_A_HOOK}
     command = ["git", "-C", str(folder), *arguments]

@@ -1,7 +1,7 @@
 """Compares what models cost now with what they cost at another revision.
 
-The counts decide: more graphs, graph breaks, recompiles, bytes or operations than before are red, and so is a cell
-that passed and was counted then, and no longer is. Times are shown beside them and never decide.
+Only the counts decide. A cell is red if it has more graphs, graph breaks, recompiles, bytes or operations than before,
+or if it passed and was counted then and is not now. Times are shown too, and never decide.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ class Difference:
     """A count that differs from before.
 
     Attributes:
-        cell, counter: which; a key of `COUNTERS`.
-        then, now: the counts; None if it could not be taken now.
-        text: why it could not be taken.
+        cell: id of the cell.
+        counter: a key of `COUNTERS`.
+        then, now: the counts; `now` is None if it could not be taken.
+        text: the reason why it could not be taken now; "" if it was.
     """
 
     cell: str
@@ -66,7 +67,7 @@ class Difference:
 
     @property
     def worse(self) -> bool:
-        """Whether it is more than before, or could not be taken."""
+        """Whether the count is more than before, or could not be taken now."""
         return self.now is None or self.now > self.then
 
 
@@ -75,13 +76,15 @@ def compare(request: PlanRequest, revision: str, *, times: bool = True) -> ExitC
 
     Args:
         request: models or folders of the zoo, or files, with axes and seed.
-        revision: the other one, in the repository that holds the sources.
-        times: also time what passes at both.
+        revision: the other revision, in the repository of the sources.
+        times: also time the cells that pass at both.
 
-    Returns: RED if anything is worse, or was comparable then and is not now; otherwise OK. New models are named.
+    Returns:
+        `RED` if a count is worse, or a cell was comparable then and is not now; `INTERRUPTED` after Ctrl-C; otherwise
+        `OK`.
 
     Raises:
-        UsageError: what was asked for cannot be done.
+        UsageError: the sources cannot be checked out, planned or judged at one of the revisions.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="conformance-against-") as folder:
@@ -102,7 +105,7 @@ class _Comparison:
         with contextlib.ExitStack() as stack:
             new_worker = stack.enter_context(self._at_work("new", new, request, folder))
             old_worker = stack.enter_context(self._at_work("old", old, request, folder))
-            self._new = _account("", new_worker)  # what is wrong now is reported first
+            self._new = _account("", new_worker)  # errors of the current sources are reported first
             self._old = _account(f"{old.name}: ", old_worker)
         for source, text in self._new.planned.unknown.items():
             if source in self._old.planned.unknown:
@@ -193,7 +196,7 @@ class _Comparison:
         return f"{table(rows, ['cell', 'now', f'compared with {self._name}'])}\n\n{legend}"
 
     def _groups(self, cells: Sequence[str]) -> Iterator[Comparable]:
-        """One for each model, precision and device; a process that has scripted once keeps its precision."""
+        """One for each model, precision and device, because TorchScript keeps the first precision of a process."""
         planned = {p.id: p.cell for p in _plan(self._new).cells}
         groups: dict[tuple[str, str, str], list[str]] = {}
         for name in cells:
@@ -212,10 +215,10 @@ def _plan(account: Account) -> Plan:
 
 
 def _account(whose: str, worker: Worker) -> Account:
-    """What a worker found.
+    """The result of a worker.
 
     Raises:
-        UsageError: what was asked for cannot be done.
+        UsageError: the worker cannot do its task.
     """
     try:
         return worker.receive(MEASURE_REVISION)
@@ -224,7 +227,7 @@ def _account(whose: str, worker: Worker) -> Account:
 
 
 def _timed(account: Account, names: Sequence[str], figure: str) -> TimedRevision:
-    """What a worker of that revision is told to time."""
+    """The task that tells a worker of a revision what to time."""
     plan = _plan(account)
     wanted: Mapping[str, Cell] = {p.id: p.cell for p in plan.cells if p.id in names}
     expect = {p.id: p.expect for p in plan.cells}

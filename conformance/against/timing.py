@@ -1,8 +1,8 @@
 """Times cells at two revisions: each in a worker of its own, one call after the other, in random order.
 
-The meter and its controls are those of `figures.meter` and `figures.controls`, with the calls at the other end of a
-pipe: a second worker of the older revision must come out the same, and a third one with 10 % more work must come out
-slower. Each process has a bias of its own that no interval shows, so everything is done twice with fresh workers.
+The meter and its controls are those of `figures.meter` and `figures.controls`, but the calls run in the workers. A
+second worker of the older revision must come out the same, and a third one with 10 % more work must come out slower.
+Each process has a bias of its own that no interval shows, so everything is done twice with fresh workers.
 """
 
 from __future__ import annotations
@@ -38,22 +38,27 @@ ALL = (OLD, SAME, SLOWED, NEW)  # each in a process of its own: one that is samp
 
 @dataclass(frozen=True)
 class Comparable:
-    """Cells of one model, precision and device that pass at both revisions: what a worker of either is told."""
+    """Cells of one model, precision and device that pass at both revisions.
+
+    Attributes:
+        old: the task for the workers of the older revision.
+        new: the task for the worker of the newer one.
+    """
 
     old: TimedRevision
     new: TimedRevision
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Their ids."""
+        """The ids of the cells."""
         return tuple(task.cell.id for task in self.new.cells)
 
 
 def time_revisions(cells: Comparable, old: Callable[[], Worker], new: Callable[[], Worker]) -> list[Speed]:
-    """How fast each cell is now, compared with what it was.
+    """The speed of each cell now, compared with the older revision.
 
     Args:
-        cells: which.
+        cells: the cells to time.
         old: starts a worker of the older revision.
         new: starts a worker of the newer one.
     """
@@ -70,7 +75,7 @@ class _Session:
         self._reasons: dict[str, Reason] = {}
 
     def run(self, old: Callable[[], Worker], new: Callable[[], Worker]) -> Timing:
-        """Prepare beside other work, then measure alone on the machine."""
+        """Prepare while other cells may run, then measure alone on the machine."""
         found: dict[str, CellTiming] = {}
         with contextlib.ExitStack() as stack:
             for who in ALL:
@@ -94,7 +99,7 @@ class _Session:
 
     @contextlib.contextmanager
     def _reason_of(self, name: str) -> Iterator[None]:
-        """A cell that cannot be timed leaves the others alone."""
+        """A context that notes an error as the reason of one cell, so that the others are still timed."""
         try:
             yield
         except TimedCallError as problem:
@@ -139,13 +144,13 @@ class _Session:
 
 
 def _reason(text: str) -> Reason:
-    """What a worker says, in short and in full."""
+    """A worker's error text as a reason: the part before the first colon is the short one."""
     short, _, detail = text.partition(": ")
     return Reason(short, detail)
 
 
 class _Relay:
-    """A clock for calls that are timed where they happen, and return their sample."""
+    """A clock for calls that are timed in the worker, and return their sample."""
 
     def sample(self, call: Callable[[], Any]) -> tuple[Sample, None]:
         """The sample that the call took."""

@@ -1,6 +1,6 @@
-"""A process that imports from folders of its own, and runs one task after another that it receives over a pipe.
+"""Starts a process that imports from folders of its own, and runs the tasks that it receives over a pipe.
 
-Two packages of one name do not fit into one process, so two revisions of a model need two.
+One process cannot hold two packages of the same name, so two revisions of a model need two processes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ START = "import sys; from conformance.against.worker import serve; serve(int(sys
 
 
 class Worker:
-    """The process, as the one that commands it sees it; a context that ends with its death.
+    """The worker process, as its parent sees it. As a context manager, it kills the process at the end.
 
     Args:
         path: folders to import from before all others.
-        environment: variables beside those of this process.
-        deadline: seconds that a result may take; None if nobody knows.
+        environment: environment variables in addition to those of this process.
+        deadline: seconds that a result may take; None for no limit.
     """
 
     def __init__(self, path: Sequence[Path], environment: Mapping[str, str], deadline: float | None = None) -> None:
@@ -41,7 +41,7 @@ class Worker:
         self._pipe, theirs = Pipe()
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 -- open as long as the process lives
         folders = [*map(str, path), *filter(None, [os.environ.get("PYTHONPATH", "")])]
-        own = {"PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}  # the working folder hides nothing
+        own = {"PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}  # the working folder must hide no module
         self._process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-c", START, str(theirs.fileno())],
             env={**os.environ, **environment, **own},
@@ -66,13 +66,13 @@ class Worker:
         self._complaints.close()
 
     def send(self, target: Target[TaskT, ResultT], task: TaskT) -> None:
-        """Send a task, and do not wait for its result."""
+        """Send a task without waiting for its result."""
         message = {"function": target.function, "task": to_json(task)}
         with contextlib.suppress(OSError):  # `receive` reports how the process died
             self._pipe.send_bytes(json.dumps(message).encode())
 
     def receive(self, target: Target[TaskT, ResultT]) -> ResultT:
-        """The result of a task that was sent.
+        """Wait for the result of a task that was sent.
 
         Raises:
             UsageError: the task cannot be done as asked.
@@ -109,7 +109,7 @@ class Worker:
 
 
 def serve(descriptor: int) -> None:
-    """The worker itself: run tasks until the other end of the pipe is closed."""
+    """Run tasks in the worker until the other end of the pipe is closed; `descriptor` is that of the pipe."""
     child_side.die_with_parent()
     pipe = Connection(descriptor)
     while True:

@@ -1,4 +1,4 @@
-"""The callable of compiled cells, and the proof that every call ran compiled code."""
+"""Builds the callable of compiled cells, and the proof that every call ran compiled code."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MANY_RECOMPILES = 64  # each case may bring a new shape; past the limit torch wo
 
 
 def compiled(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None) -> Prepared:
-    """The model under torch.compile with Inductor, each shape compiled by itself.
+    """The model under torch.compile with Inductor, with static shapes.
 
     Args:
-        model: to compile.
-        one_graph: the proof fails if a call is more than one graph.
-        patches: of Inductor's configuration.
+        model: the model to compile.
+        one_graph: the proof fails if there was a graph break.
+        patches: options of Inductor's configuration to change.
     """
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 -- eager and scripted cells must not pay for it
 

@@ -1,4 +1,4 @@
-"""The callable of graphed cells, and the proof that CUDA graphs were recorded and replayed."""
+"""Builds the callable of graphed cells, and the proof that all compiled graphs were recorded as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def graphed(model: Any, *, one_graph: bool) -> Prepared:
     """The compiled model, with the kernels of each call recorded into CUDA graphs and replayed.
 
     Args:
-        model: to compile.
-        one_graph: the proof fails if a call is more than one compiled graph.
+        model: the model to compile.
+        one_graph: the proof fails if there was a graph break.
     """
     made = compiled(model, one_graph=one_graph, patches={"triton.cudagraphs": True})
 
@@ -41,7 +41,7 @@ def graphed(model: Any, *, one_graph: bool) -> Prepared:
 
 
 def _recorded_graphs() -> int:
-    """CUDA graphs in torch's trees, which hold one path for every order in which they were called."""
+    """The number of recorded CUDA graphs. torch keeps them in trees, with one path for each order of the calls."""
     from torch._inductor import cudagraph_trees  # noqa: PLC0415
 
     if not torch.cuda.is_initialized():

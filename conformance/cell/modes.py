@@ -21,8 +21,8 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
     """Make the callable of a mode.
 
     Args:
-        mode: built in or registered.
-        spec: whose claims the proof checks.
+        mode: a built-in mode or a registered one.
+        spec: the spec of the model; the proof checks its claims.
         build: returns the model on representable weights, from the spec's builder or from the one that it is given.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Child process of a cell: it runs one cell and returns one observation."""
+"""Child process: runs one cell, and returns what it observed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from conformance.run.child_side import ChildProcess
 
 
 def observe(task: CellTask, process: ChildProcess, comparison: Comparison = compare) -> Observation:
-    """Run one cell, beside other work on the machine.
+    """Run one cell, while other cells may run on the machine. An exception becomes part of the observation.
 
     Args:
-        task: which cell.
-        process: told the phases.
+        task: the cell to open.
+        process: this process, which reports the phases.
         comparison: compares one tensor; see `CellSession`.
     """
     with process.shared():
@@ -41,7 +41,7 @@ def observe(task: CellTask, process: ChildProcess, comparison: Comparison = comp
 
 
 def observation_of(session: CellSession) -> Observation:
-    """What is seen in all cases of an open cell.
+    """The observation of all cases of an open cell.
 
     Raises:
         NotProvenError: the mode did not take effect.
@@ -92,7 +92,7 @@ def _two_calls(
 def _add_second_order(
     session: CellSession, measured: Evaluation, made: Prepared, question: Question, known: CaseReference
 ) -> None:
-    """Second derivatives must match. Outside eager, the mode may raise an error instead."""
+    """Add the second derivatives to the evaluation. Outside eager, the mode may raise an error instead."""
     wanted = [name for name, reference in known.tensors.items() if reference is not None]
     try:
         measured.tensors |= evaluation.differentiate_twice(made.call, made.parameters_of, question, wanted)

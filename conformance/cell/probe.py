@@ -15,9 +15,9 @@ from zoo.probe import Unavailable
 
 
 def observe(task: ProbeTask, process: ChildProcess) -> ProbeSighting:
-    """Run a probe, with a compile cache of its own."""
+    """Run one probe with its own compile cache. An exception becomes part of the result."""
     environment.use_cache(task.cache)
-    warnings.simplefilter("ignore")  # deprecations are no faults
+    warnings.simplefilter("ignore")  # a deprecation is not a fault
     torch.set_num_threads(1)
     probe = importlib.import_module(task.module).PROBE
     process.enter("observe")

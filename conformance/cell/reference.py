@@ -17,7 +17,7 @@ from zoo.case import SpecError
 
 
 def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:
-    """Write the reference of a model to a file."""
+    """Write the reference of a model to a file. An exception becomes the ending of the result."""
     process.enter("reference")
     with process.shared():
         torch.set_num_threads(1)

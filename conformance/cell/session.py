@@ -1,4 +1,4 @@
-"""The session of one cell: its spec, its model, the question that every case asks, and the comparison of results.
+"""Opens one cell: its spec, its model, the question of each case, and the comparison of the results.
 
 Every child process that works on a cell opens it here.
 """
@@ -37,14 +37,14 @@ from zoo.spec import Spec
 
 Comparison = Callable[[torch.Tensor | None, TensorCriteria, torch.Tensor | None, str], Discrepancy]
 
-FOR_TENSORS = 0.9  # of a GPU's memory; every process keeps kernels and handles there too
+FOR_TENSORS = 0.9  # share of a GPU's memory; every process keeps kernels and handles there too
 
 
 def open_task(task: CellTask, process: ChildProcess) -> CellSession:
     """Import the sources, find the spec, and open the cell.
 
     Raises:
-        UsageError: a source or the spec's file does not import.
+        UsageError: a source or the spec's module does not import.
     """
     set_policy(PRECISIONS[task.cell.precision])
     load_sources(task.sources)
@@ -54,7 +54,7 @@ def open_task(task: CellTask, process: ChildProcess) -> CellSession:
 
 
 def set_policy(precision: Precision = PRECISIONS["fp32"]) -> None:
-    """Set every global switch that a verdict may depend on, rather than inherit it."""
+    """Set every global switch that a verdict may depend on, so that none is inherited."""
     warnings.simplefilter("ignore")  # models and compilers warn; the verdict is the report
     torch.set_num_threads(1)
     tf32.switch(precision)
@@ -65,7 +65,7 @@ def set_policy(precision: Precision = PRECISIONS["fp32"]) -> None:
 
 
 def leave_room(device: str) -> None:
-    """Keep to this process's share of the GPU, so that a cell that wants all of it starves no other."""
+    """Limit this process to its share of the GPU's memory, so that one cell cannot starve the others."""
     if device == "cuda":
         at_once = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
         torch.cuda.set_per_process_memory_fraction(FOR_TENSORS / at_once)
@@ -76,14 +76,14 @@ class CellSession:
     """One open cell.
 
     Attributes:
-        spec, cell, seed: what runs.
-        process: told the phases.
-        references: by case name; none if the work needs no oracle.
-        expect: the declared divergences that concern the cell.
-        facts: proof of the mode, and what else is worth keeping.
-        dtypes: of the parameters and buffers of the callable, from `prepare`.
-        comparison: compares one tensor; a study of the gates sees every tensor here.
-        around_calls: entered around the calls of the callable; a study puts a simulated device here.
+        spec, cell, seed: the spec, the cell, and the seed of weights, inputs and cotangents.
+        process: this process, which reports the phases.
+        references: the reference of each case, by case name; empty if the work needs no oracle.
+        expect: the declared divergences that apply to the cell.
+        facts: proof of the mode, and other facts for the record.
+        dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
+        comparison: compares one tensor; a study of the gates can replace it to see every tensor.
+        around_calls: returns a context for the calls of the callable; a study can simulate a device in it.
     """
 
     spec: Spec
@@ -109,26 +109,34 @@ class CellSession:
 
     @property
     def is_eager(self) -> bool:
-        """Whether the cell is the baseline of the other modes."""
+        """Whether the cell's mode is eager, the baseline of the other modes."""
         return self.cell.mode == "eager"
 
     def known(self, case: Case) -> CaseReference:
-        """The reference of a case; without an oracle, its first draw and nothing else."""
+        """The reference of a case; `ANY_DRAW`, the first draw, if the work needs no oracle."""
         return self.references[case.name] if self.references else ANY_DRAW
 
     def build(self, build: Callable[..., Any] | None = None) -> Any:
-        """The model on the cell's device, seeded, on weights that every precision represents."""
+        """Build the model on the cell's device, with seeded weights that every precision represents exactly.
+
+        Args:
+            build: a builder to use in place of the spec's.
+        """
         model = float64.prepared_model(self.spec, self.seed, build)
         return model.to(self.cell.device) if isinstance(model, torch.nn.Module) else model
 
     def prepare(self) -> Prepared:
-        """The callable of the cell's mode."""
+        """Make the callable of the cell's mode.
+
+        Raises:
+            Whatever the mode or the model raises.
+        """
         made = modes.prepare(self.mode, self.spec, self.build)
         self.dtypes = {name: t.dtype for name, t in evaluation.state_of(made.parameters_of).items()}
         return made
 
     def question(self, case: Case, model: Any) -> Question:
-        """What the cell is asked of one case, on its device and at its precision."""
+        """The question of one case, on the cell's device and at its precision; `model` names the inputs."""
 
         def onto_device(call: Call) -> Call:
             return inputs.place(call, convert=lambda t: t.to(self.cell.device))
@@ -139,7 +147,7 @@ class CellSession:
         return replace(question, precision=self.precision, device=self.cell.device, scale=scale)
 
     def baseline(self, eager: Any, question: Question) -> Evaluation | None:
-        """Eager at the same precision; None if eager itself raises an error."""
+        """The evaluation of the eager model at the cell's precision; None if eager raises an error."""
         try:
             state = evaluation.state_of(eager)
             found = evaluation.evaluate(eager, eager, question)
@@ -163,15 +171,15 @@ class CellSession:
         again: Evaluation,
         baseline: Evaluation | None,
     ) -> Iterator[Discrepancy]:
-        """Every tensor of a case against the oracle's.
+        """Compare every tensor of a case with the oracle's.
 
         Args:
-            case: which.
+            case: the case.
             known: its reference.
-            question: what was asked.
-            found: what the cell's callable returned.
-            again: what an identical second call returned.
-            baseline: eager at the same precision; None in eager cells, or if eager raised an error.
+            question: what was evaluated.
+            found: the evaluation of the cell's callable.
+            again: the evaluation of an identical second call.
+            baseline: the evaluation of eager at the same precision; None in eager cells, or if eager raised an error.
         """
         names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:

@@ -1,7 +1,7 @@
-"""Whether float32 products are rounded to TF32: the switch, and the proof of what the device does.
+"""Switches the rounding of float32 products to TF32 on or off, and proves what the device does.
 
-TF32 keeps ten bits behind the point of each operand of a product. By default torch allows it to convolutions and
-not to matrix products, so that "float32" alone says neither; here it is off for every precision but tf32.
+TF32 keeps ten mantissa bits of each operand of a product. By default torch allows it in convolutions and not in matrix
+products. Here it is off for every precision except tf32.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from conformance.axes import Precision
 from conformance.errors import NotProvenError
 
 SIDE, CHANNELS = 512, 64  # large enough for kernels that use tensor cores
-FINE = 1 + 2**-12  # TF32 makes it 1
+FINE = 1 + 2**-12  # TF32 rounds it to 1
 
 
 def switch(precision: Precision) -> None:
-    """Allow TF32 to products and convolutions of this process, or forbid it, as the precision says."""
+    """Allow or forbid TF32 in all matrix products and convolutions of this process, as the precision says."""
     allowed = bool(precision.product_unit)
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 
 
 def prove(precision: Precision, device: str) -> dict[str, str]:
-    """What the device does to operands that TF32 would round, now, after all that the model may have switched.
+    """Test on the device whether operands are rounded to TF32. The model may have changed the switch before.
 
-    Returns: the fact for the record; nothing on a device that has no such switch.
+    Returns:
+        The fact for the record; nothing on a device without TF32.
 
     Raises:
-        NotProvenError: it rounds and should not, or does not and should.
+        NotProvenError: the device rounds and should not, or does not and should.
     """
     if device != "cuda":
         return {}
@@ -54,5 +55,8 @@ def _convolution_rounds(device: str) -> bool:
 
 
 def _is_off(result: torch.Tensor) -> bool:
-    """By more than half of what TF32 drops: kernels that transform their operands miss the last bits in float32 too."""
+    """Whether a result is off by more than half of what TF32 drops.
+
+    Kernels that transform their operands lose the last bits in float32 too, so a smaller difference proves nothing.
+    """
     return bool((result - FINE).abs().amax() > (FINE - 1) / 2)

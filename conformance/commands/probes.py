@@ -1,8 +1,8 @@
 """`conformance probes`: runs the probes of known torch faults, and reports which of them this torch has.
 
 A fault that is declared and shows is EXPECTED. A fault that shows undeclared is red, and so is a declared one that no
-longer shows. On a device for which nothing is declared, every probe that runs is red. The probes are in the zoo. Child processes
-read and run them, so this process never imports torch.
+longer shows. On a device for which nothing is declared, every probe that runs is red. The probes are in the zoo. Child
+processes read and run them, so this process never imports torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The measurements that `conformance bench` takes of a judged run: every figure, compile cost, bytes and ceilings.
+"""Plans what `conformance bench` measures of a judged run: every figure, compile cost, bytes and ceilings.
 
 Each is one job, stored under its name: `speed FIGURE GROUP #INDEX`, `compile CELL`, `footprint CELL`,
 `ceilings DEVICE`.
@@ -39,7 +39,7 @@ def compile_job(cell: Cell) -> str:
 
 
 def bench_jobs(contents: Contents, executor: Executor) -> dict[str, Callable[[], Result]]:
-    """All jobs of a bench by name."""
+    """All jobs of a bench, by name."""
     plan = contents.plan
     cells = speed.measurable(contents)
     found: dict[str, Callable[[], Result]] = {}
@@ -57,7 +57,7 @@ def bench_jobs(contents: Contents, executor: Executor) -> dict[str, Callable[[],
 
 
 def footprint(plan: Plan, cell: Cell) -> Footprint | Reason:
-    """What a cell costs without a clock, or why it could not be counted."""
+    """Count what a cell costs, in a child process; a reason if that fails."""
     return pool.result(FOOTPRINT, cell_task(plan, cell), plan.deadline)
 
 
@@ -66,7 +66,7 @@ def _ceilings(plan: Plan, device: str, precisions: tuple[str, ...]) -> Ceilings 
 
 
 def _compile_cost(plan: Plan, cell: Cell) -> CompileCost:
-    """Once with an empty cache, then with what that left in it; once only if the mode does not compile."""
+    """The cost of one start with an empty cache and, if the mode compiles, of further ones with the cache it filled."""
     with tempfile.TemporaryDirectory(prefix="conformance-cold-") as cache:
         task = CompileTask(cell_task(plan, cell), cache)
         wanted = ["miss", *(["hit"] * WARM_RUNS if cell.mode in plan.compiling_modes else [])]

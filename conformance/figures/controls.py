@@ -1,4 +1,4 @@
-"""The two controls of a measurement, which test the meter itself.
+"""Checks the two controls of a measurement, which test the meter itself.
 
 The A/A control is a second copy of the baseline: it must come out the same. The slower control is the baseline with
 10 % more work: it must come out slower. If either fails, the process gives no figure.
@@ -13,14 +13,14 @@ A_A_CONTROL, SLOWER_CONTROL = "A/A control", "10 % slower control"
 
 
 def check_controls(same: Ratio, slower: Ratio) -> None:
-    """Check the meter.
+    """Check that the meter sees the differences that exist, and no others.
 
     Args:
-        same: the A/A control's ratio to the baseline.
-        slower: the slower control's.
+        same: ratio of the A/A control to the baseline.
+        slower: ratio of the slower control to the baseline.
 
     Raises:
-        NotMeasuredError: it saw a difference between two copies, or none where there is one.
+        NotMeasuredError: the meter saw a difference between two copies, or did not see the 10 % more work.
     """
     if same.verdict in (FASTER, SLOWER):
         raise NotMeasuredError("control failed", f"two copies of one model came out {same.middle:.3g} apart")

@@ -1,6 +1,6 @@
-"""The sizes at which a variant pays: the verdicts at several sizes of a model, in one line of English.
+"""Puts into one line at which sizes of a model a variant pays, from the verdicts at several sizes.
 
-This is pure: verdicts in, words out. The line is about the tried sizes only, and names each without a clear verdict.
+The functions are pure. The line is about the tried sizes only, and names each size without a clear verdict.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Point:
     """One size of a model and how much faster the variant is there.
 
     Attributes:
-        size: of the model, positive.
-        ratio: None where it could not be measured.
-        reason: why it could not.
+        size: size of the model, positive.
+        ratio: how much faster the variant is; None if it could not be measured.
+        reason: why it could not be measured.
 
     Raises:
         ValueError: the size is not positive.
@@ -42,20 +42,20 @@ class Point:
 
     @property
     def verdict(self) -> str:
-        """The ratio's; without one, the reason in short, on one line."""
+        """The verdict of the ratio; without a ratio, the short reason on one line."""
         return self.ratio.verdict if self.ratio else " ".join(self.reason.short.split())
 
     @property
     def clear(self) -> bool:
-        """Whether it says faster, slower or the same."""
+        """Whether the verdict is faster, slower or the same."""
         return self.ratio is not None and self.ratio.verdict != NOISY
 
 
 def crossover(points: Iterable[Point], size_name: str) -> str:
-    """Where a variant pays, which is where it is faster; the same is no gain.
+    """The sizes at which a variant pays, in one line. It pays if it is faster; the same time is no gain.
 
     Args:
-        points: in any order, one for each size.
+        points: the points in any order, one for each size.
         size_name: what the size is called, such as "width".
 
     Raises:
@@ -79,7 +79,7 @@ def crossover(points: Iterable[Point], size_name: str) -> str:
 
 
 def _answer(tried: Sequence[Point], size_name: str) -> str:
-    """From the clear verdicts, of which there is one at least."""
+    """The answer from the clear verdicts; there is at least one."""
     clear = [p for p in tried if p.clear]
     runs = [(verdict, list(run)) for verdict, run in groupby(clear, key=lambda p: p.verdict)]
     gains = [run for verdict, run in runs if verdict == FASTER]
@@ -93,7 +93,7 @@ def _answer(tried: Sequence[Point], size_name: str) -> str:
 
 
 def _one_range(gain: Sequence[Point], tried: Sequence[Point], size_name: str) -> str:
-    """The sizes that pay follow one another; how far they reach is said only as far as it was seen."""
+    """The answer if the sizes that pay follow one another. It says nothing about sizes that were not tried."""
     first, last = gain[0].size, gain[-1].size
     if len(gain) == len(tried):
         return f"pays at every size tried ({_span(gain)})"
@@ -109,7 +109,7 @@ def _one_range(gain: Sequence[Point], tried: Sequence[Point], size_name: str) ->
 
 
 def _exceptions(tried: Sequence[Point]) -> str:
-    """The sizes with no clear verdict, by what stands in its place."""
+    """The sizes without a clear verdict, grouped by the reason."""
     sizes: dict[str, list[str]] = {}
     for point in tried:
         if not point.clear:

@@ -1,9 +1,9 @@
-"""The meter: rounds of single calls of everything that is compared, in random order.
+"""Times programs in rounds: one call of every program per round, in random order.
 
 The calls of one round happen at almost the same moment, so a disturbance of the machine affects all of them alike, on
-average. Only ratios within a round are used. Two blocks timed one after the other share nothing: on a busy machine
-they differ by up to half between equal programs. Sampling stops when the intervals are narrow, never when they show a
-difference. Method and evidence: docs/measurement.md.
+average. Only ratios within a round are used. If two equal programs are timed one after the other on a busy machine,
+their times differ by up to half. Sampling stops when the intervals are narrow, never when they show a difference.
+Method and evidence: docs/measurement.md.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from conformance.errors import NotMeasuredError, TimedCallError
 from conformance.figures.rounds import Rounds
 from conformance.records.measurements import Sample
 
-FEWEST_ROUNDS, LONGEST = 12, 2.0  # whatever the budget; seconds that they may take for one program
-FIRST_LOOK, MOST_ROUNDS = 20, 5000  # looks are few: each is half as many rounds again as the one before
+FEWEST_ROUNDS, LONGEST = 12, 2.0  # rounds whatever the budget; seconds that they may take for one program
+FIRST_LOOK, MOST_ROUNDS = 20, 5000  # each look at the intervals comes after 1.5 times as many rounds as the one before
 MOST_PRIMING, PRIMING_NS = 4, 1_000_000
-UNSETTLED_CALLS = 3  # TorchScript optimises during its first ones
+UNSETTLED_CALLS = 3  # TorchScript optimises during its first calls
 FIRST_CALLS, WINDOW, STEADY, MOST_WARM_CALLS = 6, 5, 0.05, 200
-EMPTY_CALLS, EMPTY_SAMPLES = 20, 101  # a call must cost more than so many empty ones
+EMPTY_CALLS, EMPTY_SAMPLES = 20, 101  # a call must take longer than so many empty ones; samples of an empty call
 
 
 @dataclass
@@ -36,11 +36,11 @@ class TimedCall:
     """A callable that is timed.
 
     Attributes:
-        name: unique in its round.
-        call: what is timed.
-        before: done before each sample, outside the measured time; None if a call leaves nothing behind.
-        warm_calls: calls until its time was steady.
-        quickest: nanoseconds of the quickest call until then.
+        name: a name that is unique in its round.
+        call: the callable.
+        before: called before each call, outside the measured time, to restore the state; None if a call changes none.
+        warm_calls: number of calls until its time was steady; set by `warm_up`.
+        quickest: nanoseconds of the quickest call until then; set by `warm_up`.
     """
 
     name: str
@@ -51,14 +51,14 @@ class TimedCall:
 
 
 class Clock(Protocol):
-    """Takes one sample: a single call, since repeated ones find their own data in the cache."""
+    """Times a single call, because repeated calls would find their own data in the cache."""
 
     def sample(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
-        """Time one call, and return its result too."""
+        """Time one call; returns the sample and the result of the call."""
 
 
 class HostClock:
-    """Wall time, and on Linux the time that this thread waited for a processor."""
+    """Measures wall time and, on Linux, the time that this thread waited for a processor."""
 
     def __init__(self) -> None:
         self._queue = _open_queue()
@@ -67,7 +67,7 @@ class HostClock:
         return int(os.pread(self._queue, 64, 0).split()[1]) if self._queue is not None else 0
 
     def sample(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
-        """Time one call, and return its result too."""
+        """Time one call; returns the sample and the result of the call."""
         waited = self._delay()
         started = time.perf_counter_ns()
         result = call()
@@ -76,7 +76,7 @@ class HostClock:
 
 
 def _open_queue() -> int | None:
-    """The schedstat of this thread: time run, time waited, turns."""
+    """The open schedstat file of this thread (time run, time waited, turns); None if the system has none."""
     try:
         return os.open(Path("/proc/thread-self/schedstat"), os.O_RDONLY)
     except OSError:
@@ -87,11 +87,11 @@ def warm_up(timed: TimedCall, clock: Clock) -> None:
     """Call until the time is steady.
 
     Args:
-        timed: whose `warm_calls` and `quickest` are set.
-        clock: to time with.
+        timed: the call to warm up; its `warm_calls` and `quickest` are set.
+        clock: the clock of its device.
 
     Raises:
-        NotMeasuredError: no steady state, too fast to time, or too slow.
+        NotMeasuredError: its time never became steady, or it is too fast or too slow to time.
     """
     times: list[float] = []
     while True:
@@ -117,16 +117,31 @@ def _empty_ns(clock: Clock) -> float:
 
 
 def priming_calls(slowest: float) -> int:
-    """How many untimed calls precede a timed one, if the slowest call of a round takes so many nanoseconds.
+    """The number of untimed calls before each timed one.
 
-    The first calls fetch the code and data that the other programs drove out of the caches. After other code a call of
-    0.1 ms takes up to a third longer, so a program that resembles its neighbours would look faster.
+    They fetch the code and data that the other programs drove out of the caches. After other code a call of 0.1 ms
+    takes up to a third longer, so a program that resembles the others of its round would look faster.
+
+    Args:
+        slowest: nanoseconds of the slowest call of a round.
+
+    >>> priming_calls(250_000), priming_calls(1_000_000), priming_calls(2_000_000)
+    (4, 1, 0)
     """
     return min(MOST_PRIMING, round(PRIMING_NS / slowest))
 
 
 def primed(timed: TimedCall, clock: Clock, priming: int) -> tuple[Sample, Any]:
-    """A sample of the last of several calls in a row, and its result."""
+    """Make some untimed calls and a timed one.
+
+    Args:
+        timed: the call.
+        clock: the clock of its device.
+        priming: number of untimed calls.
+
+    Returns:
+        The sample and the result of the last call.
+    """
     for _ in range(priming + 1):
         if timed.before is not None:
             timed.before()
@@ -142,14 +157,14 @@ def measure(
     budget: float,
     show: Callable[[str, Any], None] = lambda name, result: None,  # noqa: ARG005
 ) -> Rounds:
-    """Sample everything in rounds, against the first of them.
+    """Sample all calls in rounds.
 
     Args:
-        calls: warmed up; the first is the baseline that the widths of intervals are judged by.
-        clock: to time with.
-        seed: of the order within each round.
+        calls: the calls, warmed up; the first is the baseline, to which the intervals must be narrow.
+        clock: the clock of their device.
+        seed: seed of the order within each round.
         budget: seconds that the calls of one `TimedCall` may take in all, once there are 12 rounds.
-        show: told the result of the last call of every sample, off the clock.
+        show: called with the name and the result of every timed call, outside the measured time.
 
     Raises:
         TimedCallError: a call raised an exception.

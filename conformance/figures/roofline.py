@@ -1,4 +1,4 @@
-"""How near a call comes to what the machine can do: the least time that its work could take, over the time it took."""
+"""Computes how near a call comes to the limit of the machine: the least time it could take, over the time it took."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ def share(flops: float, least_bytes: float, seconds: float, flop_rate: float, by
     """The share of the limit that a call reached: the least time it could take over the time it took.
 
     Args:
-        flops: that the call needs.
-        least_bytes: that it has to move.
-        seconds: that it took.
-        flop_rate: FLOP/s at most.
-        byte_rate: bytes/s at most, from `byte_rate`.
+        flops: floating-point operations of the call.
+        least_bytes: bytes that it must move.
+        seconds: time that it took.
+        flop_rate: highest FLOP/s of the machine.
+        byte_rate: highest bytes/s of the machine, from `byte_rate`.
 
     Returns:
-        A number above 0 where there is work. Above 1, the model of bytes or the clock is wrong: the model reads
-        only part of its inputs, say, or a convolution multiplies less than its definition says.
+        A number above 0 if there is work. If it is above 1, a count or the clock is wrong: for example, the call reads
+        only part of its inputs, or a convolution multiplies less than its definition says.
 
     Raises:
         ValueError: the time or a rate is not above 0, or the work is negative.
@@ -34,15 +34,15 @@ def share(flops: float, least_bytes: float, seconds: float, flop_rate: float, by
 
 
 def byte_rate(rates: Sequence[tuple[float, float]], least_bytes: float) -> float:
-    """The ceiling for a call that has to move so many bytes.
+    """The highest bytes/s for a call, from the rates at several sizes.
 
-    The size just below `least_bytes` counts, and every larger one: a smaller buffer only sits in a faster cache,
-    so the ceiling is never too low for what does not fit; and where a size is so small that the cost of a call
-    slows it down, larger ones tell more.
+    It is the highest rate of the largest size up to `least_bytes` and of all larger sizes. A buffer smaller than the
+    call's data is at most in a faster cache, so the ceiling is never too low. Larger sizes count too, because the cost
+    of a call slows down small ones.
 
     Args:
-        rates: (bytes moved, bytes/s) by rising size, as `Ceilings` has them.
-        least_bytes: of the call.
+        rates: pairs (bytes moved, bytes/s) by rising size, as in `Ceilings`.
+        least_bytes: bytes that the call must move.
 
     Raises:
         ValueError: no rates.

@@ -1,4 +1,4 @@
-"""What was sampled of several calls, one sample of each in every round, and the ratios that follow."""
+"""Holds the samples of several calls, one of each per round, and computes their ratios."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from conformance.figures.ratio import FEWEST_PAIRS, ratio_of
 from conformance.records.measurements import Ratio, Sample
 
 NARROW = 0.01  # half-width of an interval that ends the sampling
-CLEAN_ENOUGH = 0.2  # of the pairs must be undisturbed
+CLEAN_ENOUGH = 0.2  # share of the pairs that must be undisturbed
 
 
 @dataclass
 class Rounds:
-    """What was sampled: by the name of the call, one sample in every round."""
+    """The samples of several calls: a list by the name of the call, with one sample for each round."""
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
@@ -27,7 +27,7 @@ class Rounds:
 
     @property
     def count(self) -> int:
-        """How many rounds there are."""
+        """The number of rounds."""
         return min((len(s) for s in self.samples.values()), default=0)
 
     def ratio(self, baseline: str, variant: str) -> Ratio:
@@ -45,11 +45,11 @@ class Rounds:
         return ratio_of([math.log(a.ns / b.ns) for a, b in clean], clean=share)
 
     def seconds(self, name: str) -> float:
-        """Median time of one call."""
+        """Median time of one call, in seconds."""
         return statistics.median(s.ns for s in self.samples[name]) / 1e9
 
     def is_narrow(self, baseline: str) -> bool:
-        """Whether every ratio to the baseline is known well enough."""
+        """Whether the interval of every ratio to the baseline is narrower than `NARROW`."""
         try:
             return all(self.ratio(baseline, name).half_width < NARROW for name in self.samples if name != baseline)
         except NotMeasuredError:

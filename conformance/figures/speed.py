@@ -1,6 +1,6 @@
-"""The speeds of a judged run: which cells to time side by side, each group in two processes, and the result.
+"""Plans which cells of a judged run to time side by side, in two processes each, and combines the results.
 
-A speed is measured only of a cell that passes, beside eager fp32 with the same weights and inputs.
+Only cells that pass are timed, next to eager fp32 with the same weights and inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from conformance.run import pool
 from conformance.run.executor import Executor, cell_task
 from conformance.run.store import Contents
 
-DEFAULT = "default"  # in place of a figure's name: the one that a model is timed by if nobody asks for another
+DEFAULT = "default"  # in place of a figure's name: the one that `default_figure` chooses for the model
 PROCESSES = 2  # each process has a bias of its own, from the addresses of its weights
 BUDGET, DEFAULT_BUDGET = 0.5, 0.12  # seconds that the calls of one cell may take in one process
 
@@ -34,7 +34,7 @@ class Speed:
         figure: what was timed; a key of `FIGURES`.
         seconds: median time of one call; None if there is no figure.
         ratios: how many times faster than each baseline, by its cell's id.
-        warm_calls: calls until the time was steady, the most of any process.
+        warm_calls: number of calls until the time was steady, the largest of all processes.
         reason: why there is no figure.
     """
 
@@ -47,7 +47,7 @@ class Speed:
 
     @property
     def lacks_verdict(self) -> bool:
-        """Whether there is no figure because of the cell's verdict, which its table shows already."""
+        """Whether the reason is the cell's verdict, which the table shows already."""
         return self.reason is not None and self.reason.short in STATUSES
 
 
@@ -67,7 +67,7 @@ class TimingGroup:
 
     @property
     def timed(self) -> list[str]:
-        """The cells whose speed it finds; a baseline of another precision has a group of its own."""
+        """Ids of the cells whose speed this group gives. A baseline of another precision belongs to another group."""
         return [p.id for p in self.cells if p.cell.precision == self.cells[-1].cell.precision]
 
     def jobs(self, figure: str) -> list[str]:
@@ -76,7 +76,7 @@ class TimingGroup:
 
 
 def timing_groups(plan: Plan, verdicts: Mapping[str, Verdict]) -> list[TimingGroup]:
-    """One group for each model, precision and device: all cells that pass, beside eager fp32."""
+    """One group for each model, precision and device: all cells that pass, and eager fp32 as the baseline."""
     cells = {p.id: p for p in plan.cells if p.id in verdicts and not p.skip}
     groups: dict[tuple[str, str, str], list[str]] = {}
     for name, planned in cells.items():
@@ -103,18 +103,24 @@ def _group(
 
 
 def default_figure(figures: Sequence[str]) -> str:
-    """The figure that a model is timed by if nobody asks for another."""
+    """The figure that is timed if none is named: "gradient" if the model has it, otherwise its first one."""
     return "gradient" if "gradient" in figures else figures[0]
 
 
 def measurable(contents: Contents) -> list[Cell]:
-    """The cells of which a figure may be taken."""
+    """The cells that may be measured, because they pass; see `why_not`."""
     planned = [p for p in contents.plan.cells if not p.skip and p.id in contents.verdicts]
     return [p.cell for p in planned if not why_not(p.id, p, contents.verdicts)]
 
 
 def why_not(name: str, planned: PlannedCell | None, verdicts: Mapping[str, Verdict]) -> Reason | None:
-    """Why a cell is not measured; None if it passes."""
+    """Why a cell is not measured; None if it passes, apart from declared dtypes.
+
+    Args:
+        name: id of the cell.
+        planned: the cell as planned; None if it is not part of the run.
+        verdicts: verdicts by cell id.
+    """
     if planned is None:
         return Reason("not judged")
     verdict = verdicts[name]
@@ -127,7 +133,7 @@ def why_not(name: str, planned: PlannedCell | None, verdicts: Mapping[str, Verdi
 def timing_jobs(
     plan: Plan, group: TimingGroup, executor: Executor, figure: str, *, keep_samples: bool = False
 ) -> dict[str, Callable[[], Result]]:
-    """The jobs of one group, by name."""
+    """The jobs of one group by name, one for each process; see `time_once`."""
     return {
         name: partial(time_once, plan, group.cells, executor, figure, process_index=i, keep_samples=keep_samples)
         for i, name in enumerate(group.jobs(figure))
@@ -146,11 +152,11 @@ def time_once(  # noqa: PLR0913 -- all that a process is told
     """Time cells side by side in one process.
 
     Args:
-        plan: whose cells.
-        cells: which, the baseline first.
+        plan: the plan of the cells.
+        cells: the cells to time, the baseline first.
         executor: makes the references.
-        figure: a key of `FIGURES`, or `DEFAULT`.
-        process_index: which of several processes this is.
+        figure: what to time: a key of `FIGURES`, or `DEFAULT`.
+        process_index: number of this process among those that time the same cells.
         keep_samples: return every sample.
     """
     tasks = []

@@ -1,4 +1,4 @@
-"""How much each measure may be, from the spread of the oracle's perturbed runs. All constants are here.
+"""Computes the budget of each measure from the spread of the oracle's perturbed runs. All constants are here.
 
 `docs/method.md` gives the reason and the evidence for each constant.
 """
@@ -14,30 +14,34 @@ from conformance.axes import PRECISIONS, Precision
 from conformance.gates.distance import Distance, OracleTensor
 from conformance.records.observation import Measure
 
-NOISE = 4.0  # unit roundoffs by which the perturbed runs move numbers; this covers a flipped unit
-SMOOTH_NOISE = 2.0  # the same for low precisions if nothing can flip
+NOISE = 4.0  # unit roundoffs by which perturbed runs move numbers; enough to flip a unit that a correct run may flip
+SMOOTH_NOISE = 2.0  # the same for low precisions if the model has no kink
 NORM_FACTOR = 1.5
 SLICE_FACTOR = 2.0
 KINKED_SLICE_FACTOR = 4.0  # one flipped unit moves one slice more than it moves the tensor
 POINT_FACTOR = 2.0
 GAIN_FACTOR = 2.0
 NULL_FACTOR = 8.0
-BASELINE_NORM_FACTOR = 2.0  # of eager's own error, in cells that are not eager
+BASELINE_NORM_FACTOR = 2.0  # times eager's own error, in cells that are not eager
 BASELINE_FACTOR = 4.0
-NULL_CONDITION = 2.0**30  # a relative spread this many roundoffs wide is all noise
+NULL_CONDITION = 2.0**30  # a tensor whose relative spread is this many roundoffs is all noise
 FLOAT32 = PRECISIONS["fp32"]
 GAIN_FLOOR = NOISE * FLOAT32.unit  # constants rounded once, such as 1 − momentum
 DROPPED_SHARE = 0.9
-NORM_CAP = 0.5  # beyond it zeros, whose error is 1, come near to passing, and the angle is asked too
-MANY = 8  # elements, from which the direction of a tensor means something
+NORM_CAP = 0.5  # above it the angle is checked too, since zeros, whose error is 1, come near to passing
+MANY = 8  # elements; with fewer, the direction of a tensor means little
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The budgets of one tensor at one precision, absolute where the distance is.
+    """The budgets of one tensor at one precision, in the units of `Distance`.
 
-    `norm` and `slices` bound ‖y − y*‖, of the whole tensor and of every index of every axis. `turn` bounds
-    the angle, and only where the norm's budget is past its cap.
+    Attributes:
+        norm: bound of ‖y − y*‖ for the whole tensor, absolute.
+        slices: for each of the oracle's axes, the same bound for every index: float64, of the axis's length.
+        gain: bound of `Distance.gain`; infinite if the tensor is structurally zero.
+        point: bound of `Distance.point`.
+        turn: bound of 1 − cos of the angle; infinite unless `norm` is above `NORM_CAP` times the oracle's norm.
     """
 
     norm: float
@@ -49,15 +53,16 @@ class Budget:
 
 @dataclass(frozen=True)
 class TensorReference:
-    """What is known of a tensor before any candidate is seen.
+    """What is known of a tensor before any candidate runs.
 
     Attributes:
         oracle: the oracle's tensor.
         spread: the farthest distance of any perturbed run, by precision name.
-        exact: no rounding op touched it; all perturbed runs equal the oracle bit for bit.
-        settled: for integers and booleans, by precision: the elements that no perturbed run changes.
-        kinked: the trace holds an op with a kink.
-        scale: the cotangents' scale, 1 for tensors that do not depend on it.
+        exact: all perturbed runs equal the oracle bit for bit, since no op that rounds touched the tensor.
+        settled: for integers and booleans, a boolean mask of the elements that no perturbed run changes, by precision
+            name.
+        kinked: the model ran an op with a kink.
+        scale: the scale of the cotangents; 1 for tensors that do not depend on it.
     """
 
     oracle: OracleTensor
@@ -69,21 +74,27 @@ class TensorReference:
 
     @property
     def is_null(self) -> bool:
-        """Structurally zero: float64 holds only noise."""
+        """Whether the tensor is structurally zero: even in float64 it holds only noise."""
         norm, spread = self.oracle.norm, self.spread["fp32"].absolute
         return norm == 0.0 or spread / norm >= NULL_CONDITION * NOISE * FLOAT32.unit
 
     def null_slice(self, axis: int, index: int) -> bool:
-        """The same of one slice; `axis` counts the axes of `oracle.axes`."""
+        """Whether one slice is structurally zero. `axis` is a position in `oracle.axes`."""
         norm = float(self.oracle.slice_norms[axis][index])
         spread = float(self.spread["fp32"].slices[axis][index])
         return norm == 0.0 or spread / norm >= NULL_CONDITION * NOISE * FLOAT32.unit
 
 
 def budget_for(reference: TensorReference, precision: Precision, baseline: Distance | None = None) -> Budget:
-    """What a candidate may stray, given the perturbed runs and, in a cell that is not eager, eager's own error."""
+    """The budgets of a candidate.
+
+    Args:
+        reference: what is known of the tensor.
+        precision: the precision whose perturbed runs count.
+        baseline: distance of eager at the same precision, which widens the budgets; None in eager cells.
+    """
     oracle, spread = reference.oracle, reference.spread[precision.name]
-    floor = 2.0 * precision.quantum / reference.scale  # what one element may lose to underflow
+    floor = 2.0 * precision.quantum / reference.scale  # the error of one element from underflow
     count = oracle.reals.numel()
     if reference.is_null:
         beside = BASELINE_FACTOR * baseline.absolute if baseline else 0.0
@@ -99,7 +110,7 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
     )
     turn = math.inf
     if norm > NORM_CAP * oracle.norm and count >= MANY:
-        turn = 1.0 - 0.5 / math.hypot(1.0, norm / oracle.norm)  # half the cosine that such noise leaves
+        turn = 1.0 - 0.5 / math.hypot(1.0, norm / oracle.norm)  # half the cosine that noise of this size leaves
     if baseline is None:
         return Budget(norm, slices, gain, point, turn)
     share = baseline.absolute / oracle.norm
@@ -116,7 +127,15 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
 
 
 def measures(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure, ...]:
-    """The gates norm, slice, gain and pointwise; of a structurally zero tensor its absolute size alone."""
+    """The measures of the gates norm, slice, gain and pointwise.
+
+    A structurally zero tensor has only one: its absolute norm.
+
+    Args:
+        y: distance of the candidate from the oracle.
+        oracle: the oracle's tensor.
+        budget: the budgets of the candidate.
+    """
     if math.isinf(budget.gain):
         return (Measure("norm", y.absolute, budget.norm, "structurally zero, so absolute"),)
     where = oracle.index(y.worst)
@@ -130,7 +149,7 @@ def measures(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure
 
 
 def _direction(y: Distance, budget: Budget) -> tuple[Measure, ...]:
-    """Zeros and the negative stay wrong where rounding may move a tensor by its own size."""
+    """The angle to the oracle, which rejects zeros and the negative if rounding may move a tensor by its own size."""
     if math.isinf(budget.turn):
         return ()
     turn = math.inf if math.isnan(y.turn) else y.turn
@@ -140,7 +159,7 @@ def _direction(y: Distance, budget: Budget) -> tuple[Measure, ...]:
 def _worst_slice(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure, ...]:
     worst, found = -1.0, ()  # type: tuple[float, tuple[Measure, ...]]
     for k, axis in enumerate(oracle.axes):
-        ratio = (y.slices[k] / budget.slices[k]).nan_to_num(0.0, posinf=math.inf)  # 0/0: a zero that was met
+        ratio = (y.slices[k] / budget.slices[k]).nan_to_num(0.0, posinf=math.inf)  # 0/0: no error allowed, none found
         index = int(ratio.argmax())
         if float(ratio[index]) > worst:
             worst = float(ratio[index])
@@ -151,7 +170,13 @@ def _worst_slice(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Mea
 
 
 def holds_float32(baseline: Distance, reference: TensorReference, precision: Precision) -> bool:
-    """Whether eager computed this tensor in float32 although the cell's precision is low."""
+    """Whether eager computed this tensor in float32, although the cell's precision is low.
+
+    Args:
+        baseline: distance of eager's tensor from the oracle.
+        reference: what is known of the tensor.
+        precision: the precision of the cell.
+    """
     wide, low = reference.spread["fp32"].absolute, reference.spread[precision.name].absolute
     if wide > max(precision.unit * reference.oracle.norm, low) / 8:
         return False

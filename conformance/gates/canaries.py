@@ -17,18 +17,21 @@ OTHER = {  # a dtype of the same kind
 }
 SMALLEST = "smallest"
 NOISY = 0.5
-LOUD = 0.5  # of the rms: an element this large is worth missing
+LOUD = 0.5  # times the rms: zeroing an element this large must be noticed
 
 
 def global_canaries(
     truth: torch.Tensor, reference: TensorReference, *, fine: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Damage to the whole tensor, which every budget must see.
+    """Tensors that are wrong as a whole, which all budgets must reject.
 
     Args:
         truth: the oracle's tensor in the dtype of the candidate.
-        reference: of this tensor.
-        fine: it is held to float32, which must see noise, too, that low precisions may bring along.
+        reference: what is known of the tensor.
+        fine: float32's budgets apply, which must also reject noise of half the tensor's size.
+
+    Yields:
+        Name and wrong tensor.
     """
     extra = truth.unsqueeze(0)
     yield "an extra axis", extra
@@ -70,14 +73,15 @@ def _cancelled(truth: torch.Tensor, reference: TensorReference) -> torch.Tensor:
 def local_canaries(
     truth: torch.Tensor, reference: TensorReference, budget: Budget
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Damage to a part or to the order, where the tensor has parts and an order.
+    """Tensors that are wrong in one part or in the order of their elements.
 
     Args:
         truth: the oracle's tensor in the dtype of the candidate.
-        reference: of this tensor.
-        budget: the norm it allows decides which permutation is a damage at all.
+        reference: what is known of the tensor.
+        budget: the budgets of the tensor; a permutation counts as wrong only if it exceeds their norm.
 
-    Yields: name and damaged tensor; names that start with `SMALLEST` damage the smallest slice of an axis.
+    Yields:
+        Name and wrong tensor. A name that starts with `SMALLEST` means that the smallest slice of an axis is zero.
     """
     oracle = reference.oracle
     if reference.is_null or truth.numel() < 2:  # noqa: PLR2004 -- nothing to permute
@@ -91,7 +95,7 @@ def local_canaries(
             break
     if not oracle.is_rounded:
         return
-    if len(oracle.shape) < 2:  # noqa: PLR2004 -- no slices: an element stands in
+    if len(oracle.shape) < 2:  # noqa: PLR2004 -- no slices, so one element is damaged
         yield "one element zeroed", _without_median_element(truth, oracle.rms)
         return
     for k, axis in enumerate(oracle.axes):

@@ -23,9 +23,9 @@ def compare(y: torch.Tensor | None, criteria: TensorCriteria, again: torch.Tenso
 
     Args:
         y: the candidate's tensor; None if the model returned none.
-        criteria: what it is held to.
-        again: the same tensor of an identical second call.
-        fault: what is wrong with it apart from its values, "" for nothing.
+        criteria: the kind and the budgets of the tensor.
+        again: the same tensor of an identical second call; None if the call returned none.
+        fault: what is wrong with the tensor apart from its values, such as its device; "" for nothing.
     """
     if y is None or fault:
         missing = Measure("structure", math.inf, 0.0, fault or "None, where the oracle has a tensor")
@@ -57,7 +57,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def measures_of(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]:
-    """The measure of every gate, the structure first; a wrong shape leaves no others."""
+    """The measure of every gate, the structure first. If the shape is wrong, there are no others."""
     oracle = criteria.reference.oracle
     if tuple(y.shape) != oracle.shape:
         return (Measure("structure", math.inf, 0.0, f"shape {tuple(y.shape)}, the oracle's is {oracle.shape}"),)
@@ -78,7 +78,7 @@ def accepts(y: torch.Tensor, criteria: TensorCriteria, dtype: str) -> bool:
 
 
 def _exact(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
-    """Equal everywhere; for integers, wherever no perturbed run changes the oracle's value."""
+    """Whether all elements are equal; for integers, those whose value no perturbed run changes."""
     oracle = criteria.reference.oracle
     y = y.detach().cpu()
     wanted = oracle.raw.to(y.dtype)
@@ -94,7 +94,10 @@ def _exact(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
 
 
 def _classes(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
-    """Finite, +inf, −inf or NaN like the oracle; inf is fine if the oracle is at the dtype's edge."""
+    """Whether every element is finite, +inf, −inf or NaN like the oracle's.
+
+    An infinity is accepted if the oracle's element is near the largest number of the dtype.
+    """
     oracle = criteria.reference.oracle
     reals, wanted = flat_reals(y), oracle.reals
     if oracle.all_finite and bool(reals.isfinite().all()):
@@ -113,11 +116,11 @@ def _classes(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
 
 
 def _precision(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]:
-    """Whether a float32 tensor has bits cleared as only a round trip through fewer bits clears them."""
+    """Whether the low bits of a float32 tensor are zero, as only a round trip through a narrower dtype makes them."""
     if y.dtype not in (torch.float32, torch.complex64) or criteria.kind == "null":
         return ()
     tests = {p.autocast: p.dropped_bits for p in PRECISIONS.values() if p.dropped_bits}
-    least = 2  # elements: by chance 13 bits are zero in one of 8192
+    least = 2  # elements; by chance, 13 bits are zero in one of 8192
     if criteria.kind != "float32" and criteria.cell_precision.autocast == "float16":
         del tests["float16"]
         least = 7  # one in 8 of float16's own roundings also has the three more bits zero that bfloat16 drops

@@ -1,4 +1,4 @@
-"""What one tensor of one cell is held to: its kind and its budget, fixed before the candidate is looked at."""
+"""Chooses the criteria for one tensor of one cell: its kind and its budgets, fixed before the candidate is seen."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from conformance.gates.budget import FLOAT32, Budget, TensorReference, budget_fo
 
 @dataclass(frozen=True)
 class TensorCriteria:
-    """What one tensor of one cell is held to.
+    """The criteria for one tensor of one cell.
 
     Attributes:
-        case, tensor: names.
+        case, tensor: names of the case and the tensor.
         reference: what is known of the tensor.
         kind: see `Discrepancy.kind`.
-        precision: whose budget holds; float32's if eager reaches it in a low cell.
-        cell_precision: the cell's own.
-        budget: at that precision.
-        dtype: asked by the contract, "" if the contract asks for none.
-        baseline: eager at the same precision; None in eager cells.
+        precision: the precision whose budgets apply: the cell's, or float32 if the tensor must reach it.
+        cell_precision: the precision of the cell.
+        budget: the budgets at `precision`.
+        dtype: name of the dtype that the contract asks for; "" if it asks for none.
+        baseline: eager's tensor at the same precision; None in eager cells.
         bitwise: identical calls must agree bit for bit.
     """
 
@@ -39,11 +39,11 @@ class TensorCriteria:
 
     @property
     def is_fine(self) -> bool:
-        """Whether float32's budget holds."""
+        """Whether float32's budgets apply."""
         return self.precision.name == FLOAT32.name
 
     def at_float32(self) -> TensorCriteria:
-        """The same with float32's budget."""
+        """The same criteria with float32's budgets."""
         return replace(self, precision=FLOAT32, budget=budget_for(self.reference, FLOAT32))
 
 
@@ -58,14 +58,14 @@ def criteria_for(  # noqa: PLR0913 -- a record's fields
     accurate: bool,
     bitwise: bool,
 ) -> TensorCriteria:
-    """Choose the kind and the budget of a tensor.
+    """Choose the kind and the budgets of a tensor.
 
     Args:
-        case: its name.
-        tensor: its name.
+        case: name of the case.
+        tensor: name of the tensor.
         reference: what is known of the tensor.
-        precision: the cell's.
-        dtype: asked by the contract, or "".
+        precision: the precision of the cell.
+        dtype: name of the dtype that the contract asks for; "" if it asks for none.
         baseline: eager's tensor at the same precision; None in eager cells.
         accurate: the spec asks for float32's precision in every cell.
         bitwise: identical calls must agree bit for bit.
@@ -81,12 +81,12 @@ def criteria_for(  # noqa: PLR0913 -- a record's fields
     elif reference.is_null:
         kind, held_to = "null", FLOAT32 if accurate else precision
     else:
-        low = bool(precision.autocast)  # a kernel chooses by itself whether it takes TF32, and nothing else follows
+        low = bool(precision.autocast)  # not for TF32: each kernel chooses whether to use it
         reaches = accurate or (low and beside is not None and holds_float32(beside, reference, precision))
         kind, held_to = ("float32", FLOAT32) if low and reaches else ("rounded", precision)
     budget = Budget(0.0, (), 0.0, 0.0)
     if kind not in ("empty", "exact"):
         budget = budget_for(reference, held_to)
         if beside is not None and all(m.met for m in measures(beside, oracle, budget)):
-            budget = budget_for(reference, held_to, beside)  # eager that fails its own budget excuses nothing
+            budget = budget_for(reference, held_to, beside)  # if eager fails its own budgets, it excuses nothing
     return TensorCriteria(case, tensor, reference, kind, held_to, precision, budget, dtype, usable, bitwise)

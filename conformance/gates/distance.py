@@ -1,4 +1,4 @@
-"""Measures how far a tensor is from the oracle's. It never judges."""
+"""Measures the distance of a tensor from the oracle's. It does not judge."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from dataclasses import dataclass
 
 import torch
 
-FAINT = 2.0**-12
+FAINT = 2.0**-12  # times the rms: smaller elements of the oracle may be zeros plus float64's noise
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far one tensor lies from the oracle, over the elements that are finite in both.
+    """The distance of a tensor y from the oracle's y*, over the elements that are finite in both.
 
     Attributes:
         absolute: ‖y − y*‖.
-        slices: for each of the oracle's axes, ‖y − y*‖ of every index.
-        point: largest |y_i − y*_i| / (|y*_i| + rms); `worst` is its flat index.
+        slices: for each of the oracle's axes, ‖y − y*‖ of every index: float64, of the axis's length.
+        point: largest |y_i − y*_i| / (|y*_i| + rms).
         gain: |⟨y − y*, y*⟩| / ‖y*‖².
-        turn: 1 − cos of the angle between y and y*; NaN where y is zero.
+        turn: 1 − cos of the angle between y and y*; NaN if either is zero.
+        worst: flat index of the element that gives `point`.
     """
 
     absolute: float
@@ -32,7 +33,11 @@ class Distance:
 
 
 def farthest(distances: Iterable[Distance]) -> Distance:
-    """The worst value of every measure over several tensors: the spread of perturbed runs."""
+    """The largest absolute, slices, point and gain of several distances: the spread of perturbed runs.
+
+    Raises:
+        ValueError: no distances.
+    """
     many = list(distances)
     return Distance(
         max(d.absolute for d in many),
@@ -43,16 +48,19 @@ def farthest(distances: Iterable[Distance]) -> Distance:
 
 
 class OracleTensor:
-    """The oracle's tensor, prepared to measure others against.
+    """The oracle's tensor, prepared to measure the distances of other tensors.
 
     Attributes:
         raw: the oracle's tensor as it is.
-        reals: its values in float64; a complex tensor is seen as pairs of reals.
-        shape: as the model returned it.
-        finite: where the oracle is finite.
-        norm, rms: of the finite elements.
-        axes: those of size ≥ 2 whose slices have ≥ 2 elements.
-        slice_norms: for each of these axes, the norm of every index.
+        shape: its shape.
+        is_rounded: its numbers are floating or complex.
+        reals: its numbers as float64 on the CPU; a complex tensor gets a last axis of size 2.
+        finite: boolean mask of the finite numbers.
+        all_finite: all numbers are finite.
+        values: `reals` with 0 in place of infinities and NaN.
+        norm, rms: 2-norm, and root mean square, of the finite numbers.
+        axes: the axes of `reals` of size ≥ 2 whose slices have ≥ 2 elements.
+        slice_norms: for each of these axes, the norm of every index: float64, of the axis's length.
     """
 
     def __init__(self, oracle: torch.Tensor) -> None:
@@ -71,13 +79,13 @@ class OracleTensor:
         self.slice_norms = self._by_slice(self.values.square())
 
     def distance(self, y: torch.Tensor) -> Distance:
-        """Measure a tensor of the same shape."""
+        """The distance of a tensor of the same shape, with any dtype on any device."""
         reals = flat_reals(y)
         gap = reals - self.values
         if not (self.all_finite and bool(reals.isfinite().all())):
             gap = gap.where(self.finite & reals.isfinite(), 0.0)
         scaled = gap.abs() / (self.values.abs() + self.rms)
-        scaled = scaled.nan_to_num(0.0, posinf=math.inf)  # 0/0 where the whole oracle is zero and met
+        scaled = scaled.nan_to_num(0.0, posinf=math.inf)  # 0/0: the whole oracle is zero, and so is y
         worst = int(scaled.argmax()) if scaled.numel() else 0
         absolute, along, square = float(gap.norm()), float((gap * self.values).sum()), self.norm * self.norm
         length = math.sqrt(max(0.0, square + 2.0 * along + absolute * absolute))
@@ -104,7 +112,7 @@ class OracleTensor:
 
 
 def flat_reals(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's numbers as float64 on the CPU; complex ones as pairs along a new last axis."""
+    """The tensor's numbers as float64 on the CPU; complex numbers become pairs along a new last axis."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     return tensor.detach().to(device="cpu", dtype=torch.float64)
@@ -121,14 +129,21 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def dropped_bits_share(y: torch.Tensor, oracle: OracleTensor, bits: int, least: int) -> float:
-    """Share of float32 elements with this many zero low bits, among those whose oracle has some set there.
+    """The share of elements whose low bits are all zero, among those whose oracle has some of these bits set.
 
-    NaN where fewer than `least` elements can tell.
+    Args:
+        y: a float32 or complex64 tensor.
+        oracle: the oracle's tensor of the same shape.
+        bits: number of low mantissa bits of a float32.
+        least: the fewest elements that give an answer.
+
+    Returns:
+        A number from 0 to 1; NaN if fewer than `least` elements can tell.
     """
     mask = (1 << bits) - 1
     found = flat_reals(y).to(torch.float32).view(torch.int32)
     wanted = oracle.values.to(torch.float32).view(torch.int32)
-    loud = oracle.values.abs() > FAINT * oracle.rms  # fainter ones may be zero but for float64's noise
+    loud = oracle.values.abs() > FAINT * oracle.rms  # see `FAINT`
     telling = ((wanted & mask) != 0) & oracle.finite & loud
     count = int(telling.sum())
     if count < least:

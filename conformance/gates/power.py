@@ -1,4 +1,4 @@
-"""What the canaries show of the gates: a gate that accepts a wrong tensor has no power."""
+"""Tries the canaries on the gates: a gate that accepts a wrong tensor has no power."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Power:
     """What the canaries showed of the gates.
 
     Attributes:
-        accepted: canaries that the gates accept and should reject.
-        weak: local canaries that a gate accepts because of the numbers, not because it is weak; see `_is_weak`.
-        unresolved: this low precision cannot tell the tensor from a wrong one; float32's budgets can.
+        accepted: names of canaries that the gates accept and should reject.
+        weak: names of local canaries that the gates accept for a reason that excuses them; see `_is_weak`.
+        unresolved: this low precision cannot tell the tensor from a wrong one, but float32's budgets can.
     """
 
     accepted: tuple[str, ...] = ()
@@ -30,12 +30,12 @@ class Power:
 
 
 def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Accepts) -> Power:
-    """Try all canaries.
+    """Try all canaries on the gates.
 
     Args:
-        y: the candidate, whose dtype the canaries take.
-        criteria: what it is held to.
-        every_gate_accepts: whether all gates accept a canary under some criteria.
+        y: the candidate; the canaries get its dtype.
+        criteria: the kind and the budgets of the tensor.
+        every_gate_accepts: returns whether all gates accept a canary under some criteria.
     """
     if criteria.kind == "empty":
         return Power()
@@ -59,10 +59,10 @@ def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Acce
 
 
 def _is_weak(name: str, canary: torch.Tensor, criteria: TensorCriteria, passes: Accepts) -> bool:
-    """Whether an accepted local canary tells of the numbers and not of the gates.
+    """Whether the gates are excused for accepting a local canary.
 
-    It damages a part below a low precision's noise that float32's budgets do see. Or, behind a kink, it damages the
-    smallest slice, which one flipped unit may make or unmake in any precision.
+    They are if the damaged part is below the noise of a low precision, and float32's budgets reject the canary. They
+    are also if it zeroes the smallest slice behind a kink, which one flipped unit may do in any precision.
     """
     if criteria.kind == "exact":
         return False

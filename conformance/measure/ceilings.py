@@ -1,9 +1,8 @@
-"""Child process: measures the most that this machine can do in a second: numbers multiplied, and bytes moved.
+"""Child process: measures the highest rates of this machine, in operations and in bytes per second.
 
-A ceiling is the best of many samples, not their middle: whatever disturbs a sample only makes it slower. Bytes have
-no single ceiling. What fits a cache moves several times faster than what does not, and a model that is called again
-and again finds its small tensors in the cache. So the rate is measured at many sizes, and a model is held to the
-one of a buffer no larger than what the model has to move: see `roofline.byte_rate`.
+A ceiling is the best of many samples, not their median, because a disturbance only makes a sample slower. Bytes have no
+single ceiling: data that fits a cache moves several times faster, and a model that is called repeatedly finds its small
+tensors in the cache. So the rate is measured at many sizes, and `roofline.byte_rate` chooses the one for a model.
 """
 
 from __future__ import annotations
@@ -24,23 +23,28 @@ from conformance.run.child_side import ChildProcess
 
 Work = tuple[float, Callable[[], Any]]
 
-SECONDS, BURST = 1.0, 0.02  # of samples for one ceiling, and of those taken before the next one's turn
-LONG_ENOUGH = 0.01  # a product of this many seconds needs no larger one beside it
+SECONDS, BURST = 1.0, 0.02  # seconds of samples for one ceiling in all, and in one turn
+LONG_ENOUGH = 0.01  # seconds; after a product that takes longer, no larger one is tried
 SIDES = {"cpu": (128, 256, 512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
-SMALLEST, STEP, BEYOND_CACHE = 2**14, 4, 4  # bytes moved; factor between sizes; the largest in last caches
+SMALLEST, STEP, BEYOND_CACHE = 2**14, 4, 4  # smallest size in bytes; factor between sizes; largest size in last caches
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNKNOWN_CACHE = 64 * 2**20
 
 
 class Rival(NamedTuple):
-    """Calls that compete for one ceiling, each with the work it does, at one precision."""
+    """Calls that compete for one ceiling.
+
+    Attributes:
+        precision: the precision that they run at.
+        work: the work of each call, in FLOPs or bytes, and the call.
+    """
 
     precision: Precision
     work: list[Work]
 
 
 def observe(task: CeilingsTask, process: ChildProcess) -> Ceilings:
-    """Measure the ceilings of a device at some precisions, alone on the machine."""
+    """Measure the ceilings of a device at the task's precisions, alone on the machine."""
     set_policy()
     with process.alone():
         with process.phase("prepare"):
@@ -88,7 +92,7 @@ def _moves(size: int, device: str) -> list[Work]:
 
 
 def _ceilings(ceilings: list[Rival], device: str) -> list[float]:
-    """The best rate of each, taken in turns, so that a bad second of the machine is no one's alone."""
+    """The best rate of each ceiling. They take turns, so that a slow second of the machine does not hit only one."""
     best, end = [0.0] * len(ceilings), time.perf_counter() + SECONDS * len(ceilings)
     while not all(best) or time.perf_counter() < end:
         best = [max(rate, _best(rival, device)) for rate, rival in zip(best, ceilings, strict=True)]
@@ -96,7 +100,7 @@ def _ceilings(ceilings: list[Rival], device: str) -> list[float]:
 
 
 def _best(rival: Rival, device: str) -> float:
-    """The highest rate in a burst of samples, every call in turn."""
+    """The highest rate in a burst of samples of all calls in turn."""
     tf32.switch(rival.precision)
     for _, call in rival.work:
         _seconds(call, device)
@@ -120,7 +124,7 @@ def _seconds(call: Callable[[], Any], device: str) -> float:
 
 
 def _sizes(last_cache: int) -> list[int]:
-    """Sizes from what any first cache holds to several times the last cache."""
+    """Sizes in bytes, from one that fits every first-level cache to several times the last cache."""
     sizes = [SMALLEST]
     while sizes[-1] < BEYOND_CACHE * last_cache:
         sizes.append(sizes[-1] * STEP)
@@ -128,7 +132,7 @@ def _sizes(last_cache: int) -> list[int]:
 
 
 def _last_cache(device: str) -> int:
-    """Bytes of the last cache, or a large guess where the system does not tell."""
+    """Size of the last-level cache in bytes; a large guess if the system does not tell it."""
     if device == "cuda":
         return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", UNKNOWN_CACHE))
     try:

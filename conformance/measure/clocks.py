@@ -1,4 +1,4 @@
-"""The clocks of devices."""
+"""Times single calls on the clock of a device."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from conformance.records.measurements import Sample
 
 
 class DeviceClock:
-    """Time between two events of the device, whose L2 cache is flushed before; and wall time to the synchronisation."""
+    """Measures the time between two CUDA events, and the wall time until the device has finished.
+
+    The L2 cache is flushed before each call.
+    """
 
     def __init__(self, device: str) -> None:
         self._host = HostClock()
         size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 64 * 2**20)
         self._flush = torch.empty(2 * size, dtype=torch.int8, device=device)
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self._end.record()  # the first record creates the event, which must not happen between the two
+        self._end.record()  # the first record creates the event, which must not happen in the measured time
 
     def sample(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
-        """Time one call, and return its result too."""
+        """Time one call; returns the sample and the result of the call."""
         self._flush.zero_()
 
         def until_done() -> Any:
             self._start.record()
             result = call()
             self._end.record()
-            torch.cuda.synchronize()  # of the whole device, so that no other stream works on into the next sample
+            torch.cuda.synchronize()  # the whole device, so that no stream still works in the next sample
             return result
 
         torch.cuda.synchronize()

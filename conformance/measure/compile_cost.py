@@ -1,4 +1,4 @@
-"""Child process: times what a mode costs before its first result: seconds to the first output and first gradient."""
+"""Child process: times how long a mode takes to its first output and its first gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from conformance.run.child_side import ChildProcess
 
 
 def observe(task: CompileTask, process: ChildProcess) -> CompileRun:
-    """Make a cell's callable and call it once, with a compile cache of its own.
+    """Make a cell's callable and call it once, with the compile cache of the task.
 
     The fork server has already imported what torch imports at the first compile of a process, so that is not counted.
     """

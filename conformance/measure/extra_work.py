@@ -1,4 +1,4 @@
-"""Adds work to a timed call, so that the meter can be tested, and forbids what a timed call must not do."""
+"""Adds work to a timed call, which tests the meter, and forbids recompilation in timed calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TURNS, SLEEP_CYCLES = 10_000, 1_000_000
 
 
 def slow_down(timed: TimedCall, device: str) -> None:
-    """Add a tenth of its time of other work behind a timed call."""
+    """Add other work after each run of a timed call: a tenth of the time of its quickest run."""
     call, extra = timed.call, EXTRA_WORK * timed.quickest
     if device == "cuda":
         cycles = round(extra * SLEEP_CYCLES / _quickest(DeviceClock(device), _sleep))
@@ -54,7 +54,7 @@ def _sleep() -> None:
 
 @contextlib.contextmanager
 def no_recompilation() -> Iterator[None]:
-    """A timed call that would compile anew, or fall back to eager, raises an error (from torch 2.6)."""
+    """A context in which a call that would compile anew raises an error (from torch 2.6; before, nothing happens)."""
     set_stance = getattr(torch.compiler, "set_stance", None)
     with contextlib.nullcontext() if set_stance is None else set_stance("fail_on_recompile"):
         yield

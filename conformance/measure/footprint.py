@@ -1,4 +1,4 @@
-"""Child process: counts what a cell costs in bytes, operations and graphs. Counts are equal at every repeat."""
+"""Child process: counts what a cell costs in bytes, operations and graphs. A repeated count gives the same."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from zoo.memory import kept_bytes, peak_bytes, saved_bytes
 MEMORY = ("saved", "held", "peak_forward", "peak")
 GRAPHS = ("graphs", "graph_breaks", "recompiles")
 FIELDS = (*MEMORY, "flops", "least_bytes", *GRAPHS, "aten_calls")
-CALLS = 3  # after so many calls, compiled code is taken to be done with compiling
+CALLS = 3  # after so many calls, compilation is taken to be finished
 NO_GRADIENT = Reason("no gradient is asked for")
 
 
 def observe(task: CellTask, process: ChildProcess) -> Footprint:
-    """Count what a cell costs on the first draw of its model's first case, beside other work on the machine."""
+    """Count what a cell costs on the first draw of its model's first case. Other cells may run at the same time."""
     with process.shared():
         with process.phase("import"):
             session = open_task(task, process)
@@ -137,7 +137,7 @@ class _Counts:
         return _Subject(made, self._session.question(self._session.spec.cases[0], model))
 
     def _subject(self) -> _Subject:
-        """The cell's callable, called until it compiles no more. Its graphs are counted on the way."""
+        """The cell's callable, called until it no longer compiles. Its graphs are counted during these calls."""
         session = self._session
         made = session.prepare()
         subject = self._on_question(made, session.build())
@@ -153,7 +153,7 @@ class _Counts:
         from torch._dynamo.utils import counters  # noqa: PLC0415 -- other cells must not pay for it
 
         compiled = counters["frames"]["total"]
-        for _ in range(CALLS - 1):  # one was made to see the outputs
+        for _ in range(CALLS - 1):  # `_Subject` has already made one
             subject.forward()
         self._found["graphs"] = counters["stats"]["unique_graphs"]
         self._found["graph_breaks"] = sum(counters["graph_break"].values())
@@ -196,20 +196,20 @@ def least_bytes(
     saved: int = 0,
     held: int = 0,
 ) -> int:
-    """The fewest bytes a call has to move, if it reads its inputs whole and keeps nothing else in memory.
+    """The fewest bytes that a call must move, if it reads all of its inputs and keeps nothing else in memory.
 
     Args:
         read: inputs and parameters.
         written: outputs; one that is also an input counts once.
-        gradients: written by backward.
+        gradients: the gradients that backward writes.
         saved: bytes saved for backward, which reads them.
-        held: those of them that are no output, and so were written for backward alone.
+        held: bytes of these that are not part of an output, so that they were written for backward alone.
     """
     return _touched([*read, *written]) + _touched(gradients) + saved + min(saved, held)
 
 
 def _touched(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the elements, each storage at most once: views overlap, and expanded tensors repeat themselves."""
+    """Bytes of the elements, at most the size of each storage: views overlap, and expanded tensors repeat elements."""
     touched: dict[int, int] = {}
     sizes: dict[int, int] = {}
     for tensor in {id(t): t for t in tensors}.values():
@@ -221,7 +221,7 @@ def _touched(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _moved(subject: _Subject) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What a call reads and what it writes."""
+    """The tensors that a call reads, and those that it writes."""
     weights = list(subject.owner.parameters()) if isinstance(subject.owner, torch.nn.Module) else []
     return [*_tensors(subject.arguments), *weights], _tensors(subject.outputs)
 
@@ -238,7 +238,7 @@ def _flops(call: Callable[[], Any]) -> int:
 
 
 class _Calls(TorchDispatchMode):
-    """Counts dispatched operators; one written in Python counts once."""
+    """Counts dispatched operators. An operator written in Python counts once."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Child process: plans what a revision has of the sources that are compared."""
+"""Child process: plans those of the compared sources that a revision has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 import zoo
 from conformance.errors import UsageError
 from conformance.gates.compare import name_of
-from conformance.measure import footprint, timed_cell  # noqa: F401 -- they import all that conformance needs of the zoo
+from conformance.measure import footprint, timed_cell  # noqa: F401 -- they import all that conformance needs from the zoo
 from conformance.oracle import inputs
 from conformance.plan import matrix
 from conformance.plan.find import spec_at
@@ -27,7 +27,7 @@ def make(task: PlanRequest, process: ChildProcess) -> RevisionPlan:
     """The plan for those of the sources that this revision has.
 
     Raises:
-        UsageError: the revision's zoo is too old, or what was asked for cannot be done.
+        UsageError: the revision's zoo is too old, or the request cannot be planned.
     """
     if lacking := _lacking():
         raise UsageError(f"its zoo has no {lacking[0]}, which this conformance needs; it lacks {len(lacking)} files")
@@ -41,7 +41,7 @@ def make(task: PlanRequest, process: ChildProcess) -> RevisionPlan:
 
 
 def _lacking() -> list[str]:
-    """What conformance needs of the zoo and found elsewhere: an editable install provides what a folder lacks."""
+    """Modules of the zoo that this revision lacks: an editable install has provided them from another folder."""
     own = Path(zoo.__path__[0])
     return sorted(
         name
@@ -64,7 +64,7 @@ def _why_unknown(source: str) -> str:
 
 
 def _first_case(model: str, location: SpecLocation, seed: int) -> str:
-    """The inputs of what is counted and timed, in words."""
+    """The inputs of a model's first case in words; it is the one that is counted and timed."""
     call = inputs.draw_batch(spec_at(location, model).cases[0], seed, 0)
     words = []
     for leaf in pytree.tree_leaves((call.args, dict(call.kwargs))):

@@ -1,4 +1,4 @@
-"""What a worker does when two revisions are timed: it prepares the cells of one of them, and times single calls."""
+"""Runs in a worker when two revisions are timed: prepares the cells of one revision, and times single calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _for_good = no_recompilation()
 
 
 def prepare(task: TimedRevision) -> Refusals:
-    """Make the cells of one model ready to be timed."""
+    """Prepare the cells of one model for timing. A cell that cannot be timed has a reason in the result."""
     set_policy()
     torch.set_grad_enabled(task.figure != "forward")
     reasons = {}
@@ -41,7 +41,7 @@ def prepare(task: TimedRevision) -> Refusals:
 
 
 def warm_up(task: TimedCellRequest) -> Refusals:
-    """Call a cell until its time is steady; with `slowed`, add a tenth more work behind it."""
+    """Call a cell until its time is steady; with `slowed`, add a tenth more work to its calls."""
     timed = _timed[task.cell]
     device = timed.session.cell.device
     if device not in _clocks:
@@ -56,7 +56,7 @@ def warm_up(task: TimedCellRequest) -> Refusals:
 
 
 def settle(task: Nothing) -> Nothing:
-    """From now on nothing is compiled, and no garbage is collected."""
+    """Forbid compilation, and stop the garbage collector, for the rest of the process."""
     gc.collect()
     gc.disable()
     _for_good.__enter__()
@@ -73,5 +73,5 @@ def sample(task: TimedCellRequest) -> Sample:
 
 
 def wrong_result(task: TimedCellRequest) -> Complaint:
-    """What is wrong with one of a cell's timed results, drawn at random."""
+    """Check one of a cell's timed results, drawn at random."""
     return Complaint(_timed[task.cell].wrong_result())

@@ -1,4 +1,4 @@
-"""Child process of a measurement: it times cells side by side, of which the first is the baseline.
+"""Child process: times cells side by side; the first one is the baseline.
 
 Two controls test the meter itself; see `figures.controls`.
 """
@@ -31,7 +31,7 @@ NO_REASON = Reason("reason unknown")
 
 
 def observe(task: TimingTask, process: ChildProcess) -> Timing:
-    """Time the cells of a task. A cell that cannot be timed has a reason in place of its figure."""
+    """Time the cells of a task, alone on the machine. A cell that cannot be timed gets a reason."""
     measurement = _SideBySide(task, process)
     try:
         measurement.run()
@@ -65,7 +65,7 @@ class _SideBySide:
         return Timing(self._task.figure, self._found, self._controls, self._process.seconds, self._samples)
 
     def run(self) -> None:
-        """Prepare beside other work, then measure alone."""
+        """Prepare while other cells may run, then measure alone on the machine."""
         process, device = self._process, self._task.cells[0].cell.device
         with process.shared(), process.phase("prepare"):
             base, *controls = self._prepare_all()
@@ -77,7 +77,7 @@ class _SideBySide:
                 self._conclude(rounds)
 
     def _prepare_all(self) -> list[TimedCall]:
-        """The baseline and its controls: copies, since calls that share data find it in the cache."""
+        """The baseline and its controls, which are copies, since calls that share data find it in the cache."""
         first, *others = self._task.cells
         with torch.set_grad_enabled(self._task.figure != "forward"):
             base, *controls = (self._timed_cell(first) for _ in range(3))
@@ -98,7 +98,7 @@ class _SideBySide:
 
     @contextlib.contextmanager
     def _reasons(self, name: str) -> Iterator[None]:
-        """A cell that cannot be measured leaves the others alone."""
+        """A context that notes an error as the reason of one cell, so that the others are still measured."""
         try:
             yield
         except Exception as problem:  # noqa: BLE001 -- the mode may raise anything

@@ -1,4 +1,4 @@
-"""One cell prepared to be timed, and the check of one of its timed calls, drawn at random."""
+"""Prepares one cell for timing, and checks one of its timed calls, drawn at random."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from conformance.verdict import judge
 from zoo.training.step import Step, train_step
 
 LEARNING_RATE = 1e-6  # the arithmetic of a step without its effect: the weights hardly move
-LOSS_SCALE = 2.0**10  # no step is skipped at first, as some are from torch's own 2¹⁶
+LOSS_SCALE = 2.0**10  # no step is skipped at first, as some are with torch's default of 2¹⁶
 
 
 class TimedCell:
     """A cell's callable on the first case, called and proven once.
 
     Args:
-        session: of the cell, with its references.
-        figure: `forward` alone, where the caller switches gradients off; `gradient`: forward and backward;
-            `step`: with loss and optimiser around them; `fit`: the spec's whole training.
+        session: the session of the cell, with its references.
+        figure: "forward": forward alone, for which the caller switches gradients off; "gradient": forward and
+            backward; "step": forward and backward with loss and optimiser; "fit": the spec's whole training.
 
     Attributes:
-        session: of the cell.
-        call: to be timed.
+        session: the session of the cell.
+        call: the call to time.
 
     Raises:
         NotMeasuredError: the model has no such figure.
@@ -73,7 +73,7 @@ class TimedCell:
         inputs.restore(self._question.call, self._question.pristine)
 
     def _before(self) -> Callable[[], None] | None:
-        """What to put back before each sample; None if a call leaves nothing behind."""
+        """A function that restores the state before each sample; None if a call changes no state."""
         put_back = self._put_back()
         if self.session.cell.device == "cpu":
             return put_back
@@ -100,7 +100,7 @@ class TimedCell:
         return put_back
 
     def _forward(self) -> Callable[[], Any]:
-        """Forward, with the entry into autocast, since whoever calls the model pays for that too."""
+        """Forward, with the entry into autocast, because every call of the model pays for that too."""
         call = partial(self._call, *self._question.call.args, **self._question.call.kwargs)
         if not self.session.precision.autocast:
             return call
@@ -164,7 +164,7 @@ class TimedCell:
         return partial(fit, self._call, self._owner, precision, *self._question.call.args)
 
     def keep(self, result: Any) -> None:
-        """Show the result of a timed call. One is kept; each has the same chance."""
+        """Offer the result of a timed call. One of all results is kept, each with the same probability."""
         self._seen += 1
         if self._figure != "step" and self._random.random() * self._seen < 1:
             self._kept = pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), result)

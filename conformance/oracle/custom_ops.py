@@ -30,6 +30,6 @@ class OpMode(TorchDispatchMode):
 
 
 def _implementation(func: Any) -> Callable[..., Any] | None:
-    """The function behind an operator of `torch.library.custom_op`; None for every other."""
+    """The Python function of an operator of `torch.library.custom_op`; None for other operators."""
     definition = OPDEFS.get(func._schema.name)  # noqa: SLF001 -- the public handle on an op's name
     return getattr(definition, "_init_fn", None)

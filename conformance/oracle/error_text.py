@@ -1,4 +1,4 @@
-"""Says what an exception means."""
+"""Shortens the text of an exception to one line, and recognises those that mean out of memory."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ REFUSALS = (
     "ALLOCATION_FAILED",  # cuDNN 9
 )
 ADVICE = re.compile(r"(?<=CUDA error: )([^\n]*)\n.*| *Of the allocated memory .*", re.DOTALL)
-CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, where a script calls Python
+CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, if a script calls Python
 HEAD, TAIL = 120, 280  # TorchScript puts the cause at the end of a long traceback
 POISONED = "the fork server had touched CUDA before this cell left it, so CUDA refuses the cell"
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
-    """Whether memory was refused. Too little shared memory for a kernel is something else."""
+    """Whether an allocation failed. A kernel that needs too much shared memory does not count."""
     if isinstance(problem, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
     return isinstance(problem, RuntimeError) and any(text in str(problem) for text in REFUSALS)
 
 
 def one_line(problem: BaseException) -> str:
-    """The exception's text on one line without torch's advice and callers, its middle left out where it runs on."""
+    """The exception's text on one line, without torch's advice and callers. A long text loses its middle."""
     text = " ".join(CALLERS.sub("\n", ADVICE.sub(r"\1", str(problem))).split())
-    if "forked subprocess" in text and torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- known nowhere else
+    if "forked subprocess" in text and torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- nothing public tells it
         text = f"{POISONED}: {text}"
     return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]} … {text[-TAIL:]}"

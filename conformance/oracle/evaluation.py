@@ -1,4 +1,4 @@
-"""One evaluation of a callable: outputs, gradients, second derivatives, buffers, and what it changed.
+"""Evaluates a callable: outputs, gradients, second derivatives, buffers, and what the call changed.
 
 The oracle, its perturbed runs and every cell go through this code, so all of them are asked the same question.
 """
@@ -25,19 +25,20 @@ FIRST, SECOND = "gradient of", "second gradient of"
 
 @dataclass(frozen=True)
 class Question:
-    """What to evaluate: the arguments, and what to ask of them.
+    """What to evaluate: the arguments, and which results to compute.
 
     Attributes:
         call: the arguments, on the device and in the dtypes of the run.
-        pristine: a copy of them, to start every run from.
-        names: leaf names of the arguments, from `inputs.named_inputs`.
-        seed: of the cotangents, which must be the same in every run of a case.
-        differentiate: ask for the gradients of inputs and parameters.
-        second: ask for Hessian-vector products too.
-        mutates: names of inputs that may change.
-        fit: trains the model in place of calling it; its parameters may change.
-        precision, device: the autocast to run forward under; None for none.
-        scale: power of two on the cotangents, taken out of the gradients again, so that small float16
+        pristine: a copy of the arguments, from which every run starts.
+        names: the leaves of the arguments by name, from `inputs.named_inputs`.
+        seed: seed of the cotangents, which must be the same in every run of a case.
+        differentiate: compute the gradients of inputs and parameters.
+        second: compute Hessian-vector products too.
+        mutates: names of the inputs that may change.
+        fit: a function that trains the model and is called in place of it; its parameters may change. None: the model
+            is called.
+        precision, device: precision and device type of the autocast that forward runs under; None for float64.
+        scale: a power of two that multiplies the cotangents and divides the gradients again, so that small float16
             gradients do not vanish.
     """
 
@@ -59,9 +60,9 @@ class Evaluation:
     """What one evaluation returned.
 
     Attributes:
-        tensors: by name: "output…", "gradient of …", "second gradient of …", "buffer …", "… after".
-        requires_grad: of every output tensor.
-        changed: inputs and parameters that forward changed and the spec does not declare.
+        tensors: the results by name: "output…", "gradient of …", "second gradient of …", "buffer …", "… after".
+        requires_grad: `requires_grad` of every output tensor, by name.
+        changed: names of inputs and parameters that forward changed, although the spec does not declare it.
         refused: the error that the mode raised for second derivatives; "" if it raised none.
     """
 
@@ -72,16 +73,17 @@ class Evaluation:
 
 
 def evaluate(call: Callable[..., Any], owner: Any, question: Question) -> Evaluation:
-    """Run forward, backward and, if asked, a second backward.
+    """Run forward and, if the question asks for gradients, backward; see also `differentiate_twice`.
 
     Args:
         call: the callable of some mode.
         owner: the module whose parameters and buffers it uses, or a plain function.
-        question: what to ask.
+        question: what to evaluate.
 
     Raises:
-        SpecError: an output is no tensor.
-        NotProvenError: autocast was off after forward.
+        SpecError: an output is not a strided tensor.
+        NotProvenError: autocast was not as the precision says, or a training never called the model.
+        Whatever the mode or the model raises.
     """
     result = Evaluation()
     inputs.restore(question.call, question.pristine)
@@ -110,9 +112,9 @@ def differentiate_twice(
     Args:
         call: the callable of some mode.
         owner: the module whose parameters it uses, or a plain function.
-        question: what to ask.
-        wanted: tensors known to have a second derivative; if only these are asked for, a mode that has lost
-            the graph raises an error; with allow_unused it would return None in silence. None: ask for all.
+        question: what to evaluate.
+        wanted: names of the tensors that have a second derivative. Only these are computed, so a mode that has lost
+            the graph raises an error; with allow_unused it would return None without one. None: compute all.
 
     Raises:
         Whatever the mode raises; torch.compile raises an error for second derivatives.
@@ -138,7 +140,7 @@ def differentiate_twice(
 
 
 def reset(owner: Any, state: dict[str, torch.Tensor]) -> None:
-    """Put parameters and buffers back, in place, so that nothing recompiles."""
+    """Restore parameters and buffers from `state_of`, in place, so that nothing recompiles."""
     if isinstance(owner, torch.nn.Module):
         with torch.no_grad():
             for name, parameter in owner.named_parameters():
@@ -147,13 +149,13 @@ def reset(owner: Any, state: dict[str, torch.Tensor]) -> None:
 
 
 def reset_buffers(owner: Any, state: dict[str, torch.Tensor]) -> None:
-    """Put the buffers back, in place, without telling autograd: batch norm saves them for its backward."""
+    """Restore the buffers in place, hidden from autograd, because batch norm saves them for its backward."""
     for name, buffer in _buffers(owner).items():
         buffer.data.copy_(state[name])
 
 
 def state_of(owner: Any) -> dict[str, torch.Tensor]:
-    """Copies of all parameters and buffers by name."""
+    """Copies of a module's parameters and buffers by name; none for a plain function."""
     if not isinstance(owner, torch.nn.Module):
         return {}
     named = dict(owner.named_parameters()) | _buffers(owner)
@@ -161,6 +163,10 @@ def state_of(owner: Any) -> dict[str, torch.Tensor]:
 
 
 def leaves_of(owner: Any, question: Question) -> dict[str, torch.Tensor]:
+    """The input tensors by name, each once, and the module's parameters unless the question trains them.
+
+    It sets `requires_grad` of floating inputs that may not change: True if the question asks for gradients.
+    """
     leaves: dict[str, torch.Tensor] = {}
     for name, leaf in question.names.items():
         if isinstance(leaf, torch.Tensor) and not any(leaf is other for other in leaves.values()):
@@ -210,13 +216,14 @@ def _trained(call: Callable[..., Any], owner: Any, question: Question) -> Any:
 
 
 def autocast(question: Question) -> contextlib.AbstractContextManager[Any]:
+    """The autocast context of the question's precision; a context that does nothing if it has none."""
     if question.precision is None or not question.precision.autocast:
         return contextlib.nullcontext()
     return torch.autocast(question.device, dtype=getattr(torch, question.precision.autocast))
 
 
 def _prove_autocast(question: Question, when: str) -> None:
-    """Raises NotProvenError where autocast is not as the precision says."""
+    """Raise `NotProvenError` if autocast is not as the precision says."""
     if question.precision is None:
         return
     asked = question.precision.autocast
@@ -247,7 +254,7 @@ def _gradients(
 
 
 def _unscaled(gradients: Tensors, scale: float) -> Tensors:
-    """Copies without the scale: exact, since it is a power of two, and safe from the next replay of a graph."""
+    """Copies divided by the scale, which is exact. The next replay of a CUDA graph cannot overwrite a copy."""
 
     def unscaled(gradient: torch.Tensor) -> torch.Tensor:
         return gradient.detach().clone() if scale == 1.0 else gradient.detach() / scale

@@ -1,4 +1,4 @@
-"""The truth that every cell is held to: the eager model in float64 on the CPU."""
+"""Runs the oracle, with which every cell is compared: the eager model in float64 on the CPU."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from zoo.spec import Spec
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
-SAME_BITS = {torch.Tensor.view}  # a dtype here reinterprets and does not convert
+SAME_BITS = {torch.Tensor.view}  # a dtype argument reinterprets the bits and does not convert
 
 
 class Widened(TorchFunctionMode):
-    """Turns every cast to a floating dtype into one to float64, and narrow constants with it.
+    """Turns every cast to a floating dtype into one to float64, and widens float32 and narrower constants.
 
-    Casts inside a model (`.float()`, `dtype=torch.float32`) must not pull the oracle down.
+    Casts inside a model (`.float()`, `dtype=torch.float32`) must not lower the precision of the oracle.
     """
 
     def __torch_function__(
@@ -50,7 +50,7 @@ def _widened(leaf: Any) -> Any:
 
 @contextlib.contextmanager
 def widened() -> Iterator[None]:
-    """Everything inside computes in float64."""
+    """A context in which torch computes in float64, also for casts and constants of lower precision."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -61,7 +61,13 @@ def widened() -> Iterator[None]:
 
 
 def prepared_model(spec: Spec, seed: int, build: Callable[..., Any] | None = None) -> Any:
-    """A model as every run of a cell or reference wants it: seeded, on representable weights."""
+    """Build a model with seeded weights that every precision represents exactly.
+
+    Args:
+        spec: the spec of the model.
+        seed: seed of the weights.
+        build: a builder to use in place of the spec's.
+    """
     torch.manual_seed(seed)
     model = (build or spec.build)()
     if spec.initialise is not None:
@@ -80,9 +86,9 @@ class Oracle:
     """The float64 model of one spec and seed.
 
     Attributes:
-        spec, seed: whose.
-        model: in float64; a plain function as it is.
-        state: its parameters and buffers as every run finds them.
+        spec, seed: the spec, and the seed of weights, inputs and cotangents.
+        model: the model in float64; a plain function as it is.
+        state: copies of its parameters and buffers, from which every run starts.
     """
 
     def __init__(self, spec: Spec, seed: int) -> None:
@@ -93,11 +99,11 @@ class Oracle:
         self.state = evaluation.state_of(self.model)
 
     def question(self, case: Case, picks: inputs.Picks) -> Question:
-        """What every run of a case is asked, here in float64."""
+        """The question that every run of a case answers, with arguments in float64."""
         return question_of(self.spec, case, self.seed, picks, wide_call, self.model)
 
     def evaluate(self, question: Question) -> Evaluation:
-        """Outputs, gradients, buffers and, where claimed, second derivatives."""
+        """Outputs, gradients, buffers and, if the question asks for them, second derivatives."""
         self.reset()
         with widened():
             found = evaluation.evaluate(self.model, self.model, question)
@@ -110,8 +116,8 @@ class Oracle:
         """Run one draw of a case forward, for the dispatch modes that watch it.
 
         Raises:
-            NoOracleError: it runs in float32 and not in float64.
-            SpecError: it does not run at all.
+            NoOracleError: the model runs in float32 and not in float64.
+            SpecError: the model does not run at all.
         """
         wide = wide_call(call)
         self.reset()
@@ -126,13 +132,13 @@ class Oracle:
             raise problem
         try:
             self._narrow(*call.args, **call.kwargs)
-        except Exception:  # noqa: BLE001 -- it fails in float32 too, so the first problem stands
+        except Exception:  # noqa: BLE001 -- it fails in float32 too, so the spec is wrong
             raise SpecError(f"case {case.name}: {type(problem).__name__}: {one_line(problem)}") from problem
         text = f"case {case.name} runs in float32 but not in float64: {one_line(problem)}"
         raise NoOracleError(text) from problem
 
     def reset(self) -> None:
-        """Put parameters and buffers back."""
+        """Restore the model's parameters and buffers."""
         evaluation.reset(self.model, self.state)
 
 
@@ -144,7 +150,16 @@ def question_of(  # noqa: PLR0913 -- one question, asked in two places
     convert: Callable[[Call], Call],
     model: Any,
 ) -> Question:
-    """The question of one case, its inputs drawn afresh and taken through `convert`."""
+    """The question of one case, with newly drawn inputs.
+
+    Args:
+        spec: the spec of the model.
+        case: the case.
+        seed: seed of inputs and cotangents.
+        picks: the draw, or the rows of several draws, to take as inputs.
+        convert: moves the inputs to the device and dtypes of the run.
+        model: the model; its signature names the inputs.
+    """
     call = convert(inputs.draw(case, seed, picks))
     pristine = inputs.place(call, convert=lambda t: t)
     names = inputs.named_inputs(model, call)

@@ -1,4 +1,4 @@
-"""Inputs, weights and cotangents that every precision represents exactly, on the device and dtype of a run."""
+"""Makes inputs, weights and cotangents that every precision represents exactly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def representable(values: torch.Tensor) -> torch.Tensor:
         return torch.view_as_complex(representable(torch.view_as_real(values)))
     coarse = values.to(torch.bfloat16)
     both = coarse.to(torch.float16)
-    within = both.gt(-math.inf) & both.lt(math.inf)  # isfinite would take abs, which is a kink to those who watch
+    within = both.gt(-math.inf) & both.lt(math.inf)  # isfinite calls abs, which `KinkWatch` would note as a kink
     return torch.where(within, both.to(values.dtype), coarse.to(values.dtype))
 
 
@@ -46,7 +46,7 @@ def is_rounded(value: Any) -> bool:
 
 
 def widest(dtype: torch.dtype) -> torch.dtype:
-    """The 64-bit-per-number dtype of the same kind."""
+    """float64 for floating dtypes, complex128 for complex ones; other dtypes as they are."""
     return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else dtype
 
 
@@ -56,7 +56,7 @@ Picks = int | list[tuple[int, int]]  # the number of a draw, or (draw, row) of e
 def draw(case: Case, seed: int, picks: Picks) -> Call:
     """The inputs of a case: one of its draws, or the picked rows of several.
 
-    Floating inputs are representable; strides and aliasing are as drawn, except where rows are picked.
+    Floating inputs are representable; strides and aliasing are as drawn, unless rows are picked.
     """
     if isinstance(picks, int):
         return draw_batch(case, seed, picks)
@@ -79,7 +79,7 @@ def draw_batch(case: Case, seed: int, number: int) -> Call:
 
 
 def row_count(call: Call) -> int:
-    """Rows along the first axis of the first tensor among the arguments; 0 without one."""
+    """Length of the first axis of the first tensor among the arguments; 0 if there is none."""
     for leaf in pytree.tree_leaves((call.args, dict(call.kwargs))):
         if isinstance(leaf, torch.Tensor):
             return leaf.shape[0] if leaf.dim() else 0
@@ -119,7 +119,7 @@ def _with_layout(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.T
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The stretch of memory a tensor covers, each place once however often its strides come by."""
+    """The memory that a tensor covers, in one dimension; elements that share memory appear once."""
     if tensor.numel() == 0:
         return tensor
     extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
@@ -127,7 +127,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def restore(call: Call, pristine: Call) -> None:
-    """Undo in-place changes of the arguments."""
+    """Undo in-place changes of the arguments: copy `pristine` into `call`, which has the same structure."""
     leaves, originals = (pytree.tree_leaves((c.args, dict(c.kwargs))) for c in (call, pristine))
     for leaf, original in zip(leaves, originals, strict=True):
         if isinstance(leaf, torch.Tensor):
@@ -135,9 +135,9 @@ def restore(call: Call, pristine: Call) -> None:
 
 
 def cotangent(name: str, like: torch.Tensor, seed: tuple[object, ...]) -> torch.Tensor:
-    """Random representable values in the shape, dtype and device of `like`, drawn for this name."""
+    """Random representable values with the shape, dtype and device of `like`; name and seed determine them."""
     dtype = torch.complex64 if like.is_complex() else torch.float32
-    with torch._C.DisableTorchFunction():  # noqa: SLF001 -- the oracle widens dtypes, and so would draw other numbers
+    with torch._C.DisableTorchFunction():  # noqa: SLF001 -- `Widened` would draw other numbers
         values = torch.randn(like.shape, generator=seeded(*seed, name), dtype=dtype)
         return representable(values).to(device=like.device, dtype=like.dtype)
 
@@ -153,7 +153,7 @@ def named_inputs(model: Any, call: Call) -> dict[str, Any]:
     target = model.forward if isinstance(model, torch.nn.Module) else model
     try:
         bound = inspect.signature(target).bind(*call.args, **call.kwargs).arguments
-    except (TypeError, ValueError):  # built-in functions have none; a wrong call will say so itself
+    except (TypeError, ValueError):  # built-in functions have no signature; a wrong call raises an error later
         bound = {**{f"input{i}": value for i, value in enumerate(call.args)}, **call.kwargs}
     named: dict[str, Any] = {}
     for argument, value in bound.items():

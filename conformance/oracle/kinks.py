@@ -1,4 +1,4 @@
-"""Watches the oracle run for kinks, where a gradient jumps."""
+"""Watches runs of the oracle for kinks: points at which a gradient jumps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conformance.oracle.custom_ops import OpMode
 from conformance.oracle.inputs import is_rounded
 
 MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three times the noise of a perturbed bfloat16 run
-TIE = 2.0**-40  # of the rms: this near to a kink, even float64 gives either gradient
+TIE = 2.0**-40  # times the rms: this close to a kink, even float64 may give either gradient
 ONE_SIDED = frozenset({"relu", "leaky_relu", "abs", "prelu", "_prelu_kernel", "threshold", "clamp", "hardtanh"})
 KINKS = frozenset(
     """
@@ -22,15 +22,16 @@ KINKS = frozenset(
 
 
 class KinkWatch(OpMode):
-    """Notes kinked ops, and how near each row of a batch comes to one.
+    """Notes ops with a kink, and how close each row of a batch comes to a kink.
 
     Args:
-        rows: rows of the batch; 0 where rows are of no interest.
+        rows: number of rows of the batch; 0 if rows do not matter.
 
     Attributes:
-        kinked: an op with a kink was seen.
-        margins: for each row the smallest distance to a kink, in units of the tensor's rms.
-        ties, above: for each op that bends at a fixed value, in order, which elements lie on it or above.
+        kinked: an op with a kink ran.
+        margins: for each row, the smallest distance to a kink in units of the tensor's rms: float64 of shape (rows,).
+        ties, above: for each op with its kink at a fixed value, in order: boolean masks of the elements that lie on the
+            kink, and above it.
     """
 
     def __init__(self, rows: int = 0) -> None:
@@ -41,6 +42,7 @@ class KinkWatch(OpMode):
         self.above: list[torch.Tensor] = []
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen op, and note it if it has a kink."""
         name = func.overloadpacket.__name__.rstrip("_")
         if name in KINKS and args and _is_real(args[0]) and args[0].numel():
             self.kinked = True
@@ -63,7 +65,7 @@ def _is_real(value: Any) -> bool:
 
 
 def tossed(oracle: KinkWatch, perturbed: KinkWatch) -> int:
-    """Elements on a kink in the oracle's run that rounding takes off it: their gradient is a coin toss.
+    """The number of elements on a kink in the oracle's run that rounding moves off it: their gradient is random.
 
     An element that stays there, such as a zero that no weight reaches, has one well-defined gradient.
     """
@@ -71,7 +73,7 @@ def tossed(oracle: KinkWatch, perturbed: KinkWatch) -> int:
 
 
 def flipped(oracle: KinkWatch, perturbed: KinkWatch) -> int:
-    """Elements that rounding takes to the other side of a kink."""
+    """The number of elements that rounding moves to the other side of a kink."""
     return _count(oracle.above, perturbed.above, torch.logical_xor)
 
 

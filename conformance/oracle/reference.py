@@ -17,8 +17,8 @@ from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
 from zoo.spec import Spec
 
-COTANGENT = 4.0  # the size that random cotangents hardly ever pass
-HEADROOM = 2.0**12  # scaled gradients stay this far inside float16's range of 2^16
+COTANGENT = 4.0  # random cotangents are hardly ever larger
+HEADROOM = 2.0**12  # the largest scaled gradient, well inside float16's range of 2^16
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class CaseReference:
     """What is known of one case before any candidate runs.
 
     Attributes:
-        picks: which draw the inputs are, or which rows of several.
-        scale: of the cotangents under float16, a power of two.
-        tensors: by tensor name; None for a tensor that the oracle gave as None.
-        requires_grad: of every output tensor, by name.
+        picks: the draw of the inputs, or the rows of several draws.
+        scale: the scale of the cotangents under float16, a power of two.
+        tensors: what is known of each tensor, by name; None for a tensor that the oracle gave as None.
+        requires_grad: `requires_grad` of every output tensor, by name.
     """
 
     picks: inputs.Picks
@@ -38,17 +38,17 @@ class CaseReference:
     requires_grad: dict[str, bool]
 
 
-ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for what depends on shapes alone
+ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
 
 
 def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) -> dict[str, CaseReference]:
-    """The reference of a model, by case name.
+    """Make the reference of a model, by case name.
 
     Args:
-        spec: of the model.
+        spec: the spec of the model.
         twin: the spec of its twin, if it declares one.
-        seed: of weights, inputs and cotangents.
-        precisions: to find the spread of rounding for.
+        seed: seed of weights, inputs and cotangents.
+        precisions: the precisions for which the perturbed runs are made.
 
     Raises:
         NoOracleError, RandomError, SelfCheckError, SpecError: there is no oracle that can be trusted.
@@ -77,7 +77,7 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
 
 
 def _scale(found: Evaluation) -> float:
-    """The power of two that lifts gradients as far as float16's range allows."""
+    """The largest power of two with which the scaled gradients stay within `HEADROOM`, but at least 2^-10."""
     largest = COTANGENT
     for name, tensor in found.tensors.items():
         if "gradient of" in name and tensor is not None and tensor.numel():

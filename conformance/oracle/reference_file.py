@@ -1,4 +1,4 @@
-"""The reference of a model in a file, which all its cells read."""
+"""Writes the reference of a model to a file, and reads it for each cell."""
 
 from __future__ import annotations
 

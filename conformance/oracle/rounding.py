@@ -1,10 +1,10 @@
-"""The oracle run again with every rounding perturbed: how far a correct implementation may stray.
+"""Perturbs every rounding of a run of the oracle, to see how far a correct implementation may stray.
 
-This is Monte Carlo arithmetic: every ATen op that rounds has its operands and results multiplied by 1 + η·ξ,
-ξ uniform in [−1, 1] and fresh for each element, in forward and backward. η is four unit roundoffs, or
-4·2⁻²⁴·√L where an op sums over L terms in an order of its own choice, whichever is more. TF32 concerns the operands of
-products, and of them the numbers that it does not hold: there η is larger, and ξ reaches two roundoffs further down,
-for a device that cuts.
+This is Monte Carlo arithmetic. In forward and backward, the operands and results of every ATen op that rounds are
+multiplied by 1 + η·ξ. ξ is uniform in [−1, 1] and new for each element. η is four unit roundoffs (two for a low
+precision without kinks), or 4·2⁻²⁴·√L if an op sums L terms in an order of its choice, whichever is more. TF32 affects
+the operands of products, and only the numbers that it does not represent. For these η is larger, and the range of the
+factor reaches two roundoffs further down, because a device may truncate.
 """
 
 from __future__ import annotations
@@ -41,24 +41,25 @@ MOVES = frozenset(
     unfold_copy unique value_selecting_reduction_backward view_as_complex_copy where zero zeros zeros_like
     """.split()
 )
-# What tensor cores compute, and which arguments are multiplied: cuBLAS and cuDNN may round these to TF32, and no other.
+# Ops that tensor cores compute, with the positions of the arguments that are multiplied. cuBLAS and cuDNN may round
+# these to TF32, and no others.
 PRODUCTS = {
     **dict.fromkeys(("mm", "bmm", "linear", "convolution", "_convolution", "cudnn_convolution"), (0, 1)),
     **dict.fromkeys(("addmm", "baddbmm"), (1, 2)),
     "convolution_backward": (0, 1, 2),
 }
-BELOW_TF32 = 2**42 - 1  # the mantissa's bits of a float64 that TF32 has not
+BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
 BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 REDUCTIONS = frozenset({"sum", "mean", "nansum", "cumsum", "prod", "cumprod", "trace"})
 
 
 class Rounding(OpMode):
-    """Perturbs every rounding while active; an optimiser's step rounds to float32 in every precision.
+    """Perturbs every rounding while active. An optimiser's step rounds to float32 in every precision.
 
     Args:
-        precision: whose unit roundoff to perturb by.
-        generator: of the perturbations.
-        noise: how many of them.
+        precision: the precision whose unit roundoff scales the perturbations.
+        generator: random generator of the perturbations.
+        noise: size of the perturbations, in unit roundoffs.
     """
 
     def __init__(self, precision: Precision, generator: torch.Generator, noise: float = NOISE) -> None:
@@ -67,7 +68,7 @@ class Rounding(OpMode):
         self._product = noise * precision.product_unit
         self._cut = 2.0 * precision.product_unit
         self._generator = generator
-        self._hooks: list[tuple[Any, ...]] = []  # of every time it was entered; it enters itself
+        self._hooks: list[tuple[Any, ...]] = []  # one pair for each time that it was entered; `OpMode` enters it again
 
     def __enter__(self) -> Self:
         def narrow(*_: Any) -> None:
@@ -86,6 +87,7 @@ class Rounding(OpMode):
             hook.remove()
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen op; if it rounds, perturb its operands and results."""
         name = func.overloadpacket.__name__.rstrip("_")
         if func.is_view or name in MOVES or not _has_rounded((args, kwargs)) or _adds_single_terms(name, func, args):
             return func(*args, **kwargs)
@@ -106,7 +108,7 @@ class Rounding(OpMode):
         return pytree.tree_map(perturb, result)
 
     def _multiplied(self, operand: torch.Tensor, eta: float) -> torch.Tensor:
-        """An operand of a product: a device may round it or cut its last bits off, and cutting has a direction."""
+        """A perturbed operand of a product. A device may round or truncate it, and truncation only makes it smaller."""
         coarse = self._perturbed(operand, max(eta, self._product + self._cut), max(eta, self._product))
         if operand.is_complex():
             return coarse
@@ -127,7 +129,7 @@ def _among(leaf: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
 
 
 def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Floating tensors the op writes in place; batch norms do so without saying it in their schema."""
+    """Floating tensors that the op writes in place. The schema of batch norms does not name theirs."""
     if name in BATCH_NORMS:
         return [t for t in args[3:5] if is_rounded(t)]
     schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
@@ -140,7 +142,7 @@ def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _adds_single_terms(name: str, func: Any, args: tuple[Any, ...]) -> bool:
-    """A reduction over axes of size one: every sum has one term, nothing rounds."""
+    """Whether the op is a reduction over axes of size one: every sum has one term, so nothing rounds."""
     if name not in REDUCTIONS or not args or not isinstance(args[0], torch.Tensor):
         return False
     shape, axes = args[0].shape, args[1] if len(args) > 1 else None

@@ -10,17 +10,17 @@ from conformance.oracle.kinks import MARGIN, KinkWatch, flipped, tossed
 from conformance.oracle.rounding import RUNS, Rounding
 from zoo.case import Case
 
-REDRAWS = 4  # of a case in which float32's rounding flips a unit
-BATCHES = 16  # to pick rows from that stay away from kinks
+REDRAWS = 4  # draws of a case to try until float32's rounding flips no unit
+BATCHES = 16  # draws to pick rows from that stay away from kinks
 
 
 def choose(oracle: Oracle, case: Case) -> inputs.Picks:
-    """Which draw of a case to use, or which rows of several where its samples are independent.
+    """Choose the draw of a case to use; if its samples are independent, the rows of several draws.
 
-    Training passes kinks at every step, and a loss curve does not jump there: it takes the first draw.
+    A training takes the first draw, because it passes kinks at every step, and its loss curve does not jump there.
 
     Raises:
-        SelfCheckError: in every draw numbers sit on a kink exactly, but for rounding.
+        SelfCheckError: in every draw, a number is exactly on a kink and rounding moves it off.
         NoOracleError, SpecError: the model does not run in float64, or not at all.
     """
     if oracle.spec.fit is not None:
@@ -29,7 +29,7 @@ def choose(oracle: Oracle, case: Case) -> inputs.Picks:
 
 
 def _rows_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
-    """(draw, row) pairs that keep the margin, topped up with the best of the others."""
+    """The (draw, row) pairs that keep the margin; if there are too few, also those that come closest to it."""
     candidates: list[tuple[float, int, int]] = []
     rows = 0
     for draw in range(BATCHES):

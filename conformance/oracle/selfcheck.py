@@ -21,8 +21,8 @@ from conformance.oracle.float64 import Oracle, prepared_model, wide_model, widen
 from zoo.case import Call
 from zoo.spec import Spec
 
-AGREEMENT = 1e-9  # of two float64 formulas, relative to the norm
-SMALL = 400  # numbers in all inputs and parameters, up to which gradcheck takes every one by itself
+AGREEMENT = 1e-9  # largest difference of two float64 formulas, relative to the norm
+SMALL = 400  # up to this many numbers in all inputs and parameters, gradcheck tests each
 
 
 class SelfCheck:
@@ -37,7 +37,11 @@ class SelfCheck:
         self._oracle, self._spec, self._model, self._twin = oracle, oracle.spec, oracle.model, twin
 
     def of_outputs(self, question: Question, first: Evaluation) -> None:
-        """All checks except finite differences: a second run, the reference, the surrogate and the twin.
+        """Make all checks except finite differences: a second run, the reference, the surrogate and the twin.
+
+        Args:
+            question: the question of a case.
+            first: what the oracle returned for it.
 
         Raises:
             RandomError: two identical runs differ.
@@ -88,10 +92,14 @@ class SelfCheck:
         _agree(f"its twin {spec.name}", inputs.named_leaves(outputs, "output"), first)
 
     def of_gradients(self, question: Question, first: Evaluation) -> None:
-        """Finite differences, which alone see a wrong backward.
+        """Compare the gradients with finite differences, the only check that sees a wrong backward.
+
+        Args:
+            question: the question of a case.
+            first: what the oracle returned for it.
 
         Raises:
-            SelfCheckError: a gradient, or where the spec claims it a second derivative, is not the derivative.
+            SelfCheckError: a gradient is wrong, or a second derivative that the spec claims.
         """
         question = self._on_plain_memory(question)
         prefix = f"{evaluation.FIRST} "
@@ -126,10 +134,10 @@ class SelfCheck:
         return replace(question, call=call, names=inputs.named_inputs(self._model, call))
 
     def _outputs(self, question: Question, first: Evaluation) -> Callable[..., tuple[torch.Tensor, ...]]:
-        """The model as gradcheck wants it: its finite outputs.
+        """The model as a function for gradcheck, which returns its finite outputs.
 
-        gradcheck changes the leaves in place, so the arguments are theirs; what the model itself changes is
-        handed to it as a copy.
+        gradcheck changes the leaves in place, so the function uses these and ignores its arguments. The model gets
+        copies of the inputs that it changes itself.
         """
         finite = {
             name: t.isfinite()
@@ -171,7 +179,7 @@ def _agree(whose: str, wanted: dict[str, Any], found: Evaluation) -> None:
 
 
 def _norm(tensor: torch.Tensor) -> float:
-    """Of the finite elements."""
+    """The 2-norm of the finite elements."""
     return float(tensor.abs().nan_to_num(0.0, 0.0, 0.0).square().sum().sqrt())
 
 

@@ -1,4 +1,4 @@
-"""How far perturbed runs of one case stray from the oracle."""
+"""Measures how far the perturbed runs of one case stray from the oracle."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ class Spread:
     """How far the perturbed runs of one case stray from the oracle.
 
     Args:
-        oracle, question, found: what was asked, and what the oracle found.
-        kinked: the trace holds an op with a kink.
+        oracle: the oracle to run again.
+        question: the question of the case.
+        found: what the oracle returned for it.
+        kinked: the model ran an op with a kink.
     """
 
     def __init__(self, oracle: Oracle, question: Question, found: Evaluation, *, kinked: bool) -> None:
@@ -60,7 +62,7 @@ class Spread:
         """What is known of every tensor, by name; None for a tensor that the oracle gave as None.
 
         Args:
-            scale: of the cotangents, on which gradients depend.
+            scale: the scale of the cotangents, on which gradients depend.
         """
         return {name: self._reference(name, scale) for name in self._found.tensors}
 

@@ -1,4 +1,4 @@
-"""Trees of tensors, numbers and text in one file, without pickle: a JSON header, then raw bytes."""
+"""Stores trees of tensors, numbers and text in one file, without pickle: a JSON header, then raw bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = "$tensor"
 
 
 def save(path: Path, tree: Any) -> None:
-    """Write a tree of dicts, lists, numbers, text, None and CPU tensors, at once or not at all."""
+    """Write a tree of dicts, lists, numbers, text, None and tensors. No other process sees a partial file."""
     blobs: list[torch.Tensor] = []
     header = json.dumps(_without_tensors(tree, blobs)).encode()
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
@@ -27,7 +27,7 @@ def save(path: Path, tree: Any) -> None:
 
 
 def load(path: Path) -> Any:
-    """Read what `save` wrote."""
+    """Read what `save` wrote. Tuples come back as lists, and tensors are on the CPU."""
     data = bytearray(path.read_bytes())
     size = int.from_bytes(data[:8], "little")
     return _with_tensors(json.loads(data[8 : 8 + size]), data, 8 + size)

@@ -1,1 +1,1 @@
-"""Plans a run: finds the specs that a person names, and makes the cells. With torch."""
+"""Plans a run: finds the specs that the user names, and makes the cells. With torch."""

@@ -25,7 +25,7 @@ Convert = Callable[[Any], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Digits:
-    """How many significant digits of a number are kept."""
+    """How many significant digits of a number are kept; an annotation of a field's type."""
 
     count: int
 
@@ -38,7 +38,7 @@ def to_json(value: Any, hint: Any = None) -> Any:
 
     Args:
         value: a record, number, text, None, or tuples and dictionaries of these.
-        hint: its declared type; the value's own type if None.
+        hint: its declared type; None: the type of the value.
 
     >>> from conformance.records.cell import Cell
     >>> to_json(Cell("merge", "eager", "fp32", "cpu"))
@@ -50,6 +50,10 @@ def to_json(value: Any, hint: Any = None) -> Any:
 
 def from_json(hint: Any, data: Any) -> Any:
     """The value of a declared type from its JSON form.
+
+    Args:
+        hint: the declared type.
+        data: what `to_json` returned for a value of that type.
 
     Raises:
         RecordError: the data is not of that type; the message names record and field.
@@ -198,7 +202,7 @@ def _float(data: Any) -> float:
 
 
 def _of(wanted: type, data: Any) -> Any:
-    """The data, if it is of that type; a boolean is no number."""
+    """The data, if it is of that type; a boolean is not a number."""
     if type(data) is wanted:
         return data
     raise RecordError(f"want {wanted.__name__}, got {type(data).__name__}")

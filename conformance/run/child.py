@@ -1,4 +1,4 @@
-"""Calls one function in a fresh process, and says how the process ended.
+"""Calls one function in a fresh process, and reports how the process ended.
 
 TorchScript keeps the first autocast dtype for the life of a process, the recompile limit turns compiled code into
 eager code, and a compiler can crash. So every cell has its own process. A fork server that has imported torch already
@@ -28,11 +28,11 @@ from conformance.records.tasks import ResultT, Target, TaskT
 from conformance.run.child_side import WAITING, serve
 
 FORK_SERVER = "conformance.fork_server"  # what the fork server imports
-GRACE_SECONDS = 5.0  # for a child that has sent its result to leave
-LAST_SECONDS = 60.0  # for a killed child to be gone; a driver may hold it while a kernel runs on
+GRACE_SECONDS = 5.0  # for a child to exit after it has sent its result
+LAST_SECONDS = 60.0  # for a killed child to disappear; a driver may hold it while a kernel still runs
 MAX_MESSAGE_BYTES = 256 * 2**20
 
-_running: set[int] = set()  # children of the fork server that are cells; a cell left every other one behind
+_running: set[int] = set()  # children of the fork server that are cells; cells have left all others behind
 _starting = Lock()
 
 
@@ -43,7 +43,7 @@ class Ending(Generic[ResultT]):
     Attributes:
         kind: "answered", "refused" (it raised a `UsageError`), "crashed" or "timed out".
         result: what the function returned; None unless it answered.
-        phase: the last one it reported.
+        phase: the last phase that it reported.
         message: one line: the error, the signal, the exit code or the deadline.
         seconds: wall time from start to end.
     """
@@ -60,9 +60,12 @@ def run(target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method:
 
     Args:
         target: the function, and the records that it takes and returns.
-        task: what it is told.
+        task: the argument of the function.
         deadline: seconds until the process and everything it started are killed; the phase `WAITING` does not count.
         method: "forkserver", or "spawn" for a process that shares nothing.
+
+    Raises:
+        EOFError: the fork server does not start; it has printed why.
     """
     started = time.monotonic()
     context = multiprocessing.get_context(method)
@@ -105,7 +108,7 @@ def run(target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method:
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Hide the parent's main module: a child would import it again, and so run a script twice."""
+    """Hide the parent's main module, because a child would import it again and so run a script twice."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -173,7 +176,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _parent(pid: int) -> int:
-    """The parent's process id, 0 where it cannot be told."""
+    """The parent's process id; 0 if it is unknown."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
     return 0

@@ -1,4 +1,4 @@
-"""The child's side of a fresh process: it calls one function, reports its phases, and sends the result."""
+"""Runs in the child: calls one function, reports its phases, and sends the result."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from conformance.errors import UsageError
 from conformance.records.convert import from_json, to_json
 from conformance.run import machine_lock
 
-WAITING = "waiting for the machine"  # a phase without a deadline; its time does not count
+WAITING = "waiting for the machine"  # in this phase the deadline does not run
 
 
 class ChildProcess:
-    """What a function that runs in a child knows of its process.
+    """The child process, as the function that runs in it sees it: its phases, and the machine lock.
 
     Args:
-        report: told each phase as it begins.
+        report: called with the name of each phase at its beginning.
 
     Attributes:
-        seconds: spent by phase.
-        current: the phase it is in.
+        seconds: seconds spent in each phase, by the name of the phase.
+        current: name of the current phase.
     """
 
     def __init__(self, report: Callable[[str], None] = lambda phase: None) -> None:  # noqa: ARG005
@@ -39,7 +39,7 @@ class ChildProcess:
         self._report = report
 
     def enter(self, name: str) -> None:
-        """Report a phase whose time is not counted by itself."""
+        """Report a phase without adding up its seconds."""
         self.current = name
         self._report(name)
 
@@ -53,7 +53,7 @@ class ChildProcess:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Hold the machine lock beside other work; see `run.machine_lock`."""
+        """Hold the machine lock together with other cells; see `run.machine_lock`."""
         before = self.current
         self.enter(WAITING)
         with machine_lock.shared():
@@ -71,12 +71,16 @@ class ChildProcess:
 
 
 def call(function: str, task: Any, *further: Any) -> Any:
-    """Call a function of any module on a task, both ways through JSON.
+    """Call a function of any module on a task. Task and result are in JSON form.
 
     Args:
         function: "package.module:function"; its annotations name the records that it takes and returns.
         task: the JSON form of its first argument.
         further: more arguments.
+
+    Raises:
+        RecordError: the task is not of the type that the function takes.
+        Whatever the function raises.
     """
     module, _, name = function.partition(":")
     found = getattr(importlib.import_module(module), name)
@@ -86,7 +90,13 @@ def call(function: str, task: Any, *further: Any) -> Any:
 
 
 def serve(pipe: Connection, function: str, task: Any) -> None:
-    """Call the function, send what it returns or raises, and leave."""
+    """Call a function, and send over the pipe what it returns or raises.
+
+    Args:
+        pipe: the pipe to the parent.
+        function: "package.module:function".
+        task: the JSON form of its first argument.
+    """
     os.setsid()
     die_with_parent()
     with contextlib.suppress(OSError):

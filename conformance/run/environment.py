@@ -1,4 +1,4 @@
-"""What child processes inherit from the environment. Nothing else sets these variables."""
+"""Sets the environment variables that child processes inherit. No other module sets them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,34 @@ def inherited(cache: Path, *, compiles: bool) -> dict[str, str]:
     Args:
         cache: folder of compiled code.
         compiles: some child will call the compiler, so the fork server loads it once for all of them.
+
+    >>> inherited(Path("cache"), compiles=True)
+    {'TORCHINDUCTOR_CACHE_DIR': 'cache', 'TORCHINDUCTOR_COMPILE_THREADS': '1', 'CONFORMANCE_PRELOAD': 'compiler'}
     """
     return {
         CACHE: str(cache),
-        THREADS: "1",  # no pool of compilers beside each cell
+        THREADS: "1",  # no pool of compiler processes for each cell
         PRELOAD: "compiler" if compiles else "",
     }
 
 
 def prepare_children(cache: Path, *, compiles: bool) -> None:
-    """Set the variables for all children to come; see `inherited`. It has an effect until the fork server starts."""
+    """Set the variables of all later children; see `inherited`. Call it before the fork server starts."""
     os.environ.update(inherited(cache, compiles=compiles))
 
 
 def use_cache(folder: str) -> None:
-    """Child process: keep compiled code in a folder of its own, before anything is compiled."""
+    """Child process: keep compiled code in a folder of its own. Call it before anything is compiled."""
     os.environ[CACHE] = folder
 
 
 def loads_compiler() -> bool:
-    """Whether the fork server is to load the compiler."""
+    """Whether the fork server should load the compiler."""
     return os.environ.get(PRELOAD) == "compiler"
 
 
 def cache_of(known: Environment) -> Path:
-    """The compile cache of this torch on this processor."""
+    """The folder of the compile cache for a version of torch and a processor."""
     key = hashlib.sha256(f"{known.cpu} {known.cpu_capability}".encode()).hexdigest()[:8]
     base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     return base / "torch-conformance" / f"{known.torch}-{key}"

@@ -1,4 +1,4 @@
-"""Runs cells one after the other, each in its own process, and the reference of a model before its cells."""
+"""Runs each cell in its own process, and makes the reference of a model before its cells."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Executor:
     """Judges the cells of a plan.
 
     Args:
-        plan: whose cells.
-        folder: for the references, one file for each model; those that are there already are used.
+        plan: the plan of the cells.
+        folder: the folder of the reference files, one for each model; files that exist are used.
     """
 
     def __init__(self, plan: Plan, folder: Path) -> None:
@@ -48,7 +48,7 @@ class Executor:
         return replace(judge(cell.id, seen, planned.expect), seconds=ending.seconds)
 
     def reference(self, model: str) -> Observation | Path:
-        """The reference's file; if there is none, what to say of every cell."""
+        """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells."""
         with self._making:
             if model not in self._references:
                 self._references[model] = self._made(model)
@@ -72,6 +72,6 @@ class Executor:
 
 
 def cell_task(plan: Plan, cell: Cell, reference: Path | None = None, expect: tuple[Expectation, ...] = ()) -> CellTask:
-    """What a child process is told to open a cell of a plan."""
+    """The task with which a child process opens a cell of a plan."""
     place = "" if reference is None else str(reference)
     return CellTask(cell, plan.models[cell.model], plan.sources, plan.seed, place, expect)

@@ -1,4 +1,4 @@
-"""One lock for the whole machine: cells share it, a measurement has it alone.
+"""Locks the whole machine: cells share the lock, and a measurement holds it alone.
 
 A cell holds one of many slots. A measurement holds all of them. Everyone takes the turnstile lock first; a measurement
 keeps it while it waits, so that new cells cannot starve it. The system releases the locks of a process that dies.
@@ -19,13 +19,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 FOLDER = "torch-conformance-locks"
-SLOTS = 64  # more cells than this at one time wait for each other
+SLOTS = 64  # cells that may run at the same time
 POLL_SECONDS = 0.1  # a waiting process must not disturb the measurement that it waits for
 
 
 @contextlib.contextmanager
 def shared() -> Iterator[None]:
-    """Work that may go on beside other work, and never beside a measurement."""
+    """Hold one slot: other cells may run at the same time, but no measurement."""
     with _lock("turnstile").acquire(poll_interval=POLL_SECONDS):
         slot = _free_slot()
     try:
@@ -36,7 +36,7 @@ def shared() -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """A measurement: it waits until all other work is done, and keeps new work out."""
+    """Hold all slots: wait until all other work is done, and keep new work out."""
     with contextlib.ExitStack() as held:
         for name in ("turnstile", *map(_slot, range(SLOTS))):
             held.enter_context(_lock(name).acquire(poll_interval=POLL_SECONDS))

@@ -15,7 +15,7 @@ AnyResult = TypeVar("AnyResult")
 
 
 def carry_out(jobs: Mapping[str, Callable[[], AnyResult]]) -> Iterator[tuple[str, AnyResult]]:
-    """Run all jobs, as many at a time as there are cores, and yield name and result of each as it ends."""
+    """Run all jobs, as many at a time as there are cores; yields the name and the result of each when it ends."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         pending = {pool.submit(job): name for name, job in jobs.items()}
         try:

@@ -1,4 +1,4 @@
-"""The run folder: `plan.json` first, then one checked line per verdict or measurement, then `run.json` when complete.
+"""Stores a run: `plan.json` first, then one checked line per verdict or measurement, then `run.json` when complete.
 
 Nothing here is ever unpickled. A line reads "crc32 json". A torn last line is dropped and reported; damage anywhere
 else is an error. One writer at a time holds the lock.
@@ -25,7 +25,7 @@ from conformance.records.verdicts import Verdict
 
 FORMAT = 3
 PLAN, LINES, LOCK, OWNER, DONE = "plan.json", "cells.jsonl", "run.lock", "run.owner", "run.json"
-REFERENCES = "references"  # while the run lasts
+REFERENCES = "references"  # a folder that exists only during the run
 
 Measured = TypeVar("Measured")
 
@@ -35,10 +35,10 @@ class Contents:
     """What a run folder holds.
 
     Attributes:
-        plan: as planned.
+        plan: the plan of the run.
         selected: ids of the cells chosen from the plan.
-        verdicts: by cell id, in the order they came.
-        results: of the processes that measured, by the name of their job.
+        verdicts: verdicts by cell id, in the order in which they were stored.
+        results: results of the measuring processes, by the name of the job.
         torn_bytes: length of an unfinished last line, which is left out.
     """
 
@@ -59,7 +59,7 @@ class Contents:
         return tuple(p.cell for p in self.plan.cells if not p.skip and p.id in self.verdicts)
 
     def result(self, kind: type[Measured], job: str) -> Measured | Reason | None:
-        """What a job measured, or why it measured nothing; None if it is not done."""
+        """The result of a job of that type, or the reason why it has none; None if the job is not done."""
         found = self.results.get(job)
         return found if isinstance(found, (kind, Reason)) else None
 
@@ -80,7 +80,11 @@ _lines: dict[Path, _Lines] = {}
 
 
 def create(folder: Path, plan: Plan) -> None:
-    """Make a new run folder with its plan."""
+    """Make a new run folder with its plan.
+
+    Raises:
+        FileExistsError: the folder exists.
+    """
     folder.mkdir(parents=True)
     _write(folder / PLAN, {"format": FORMAT, "plan": to_json(plan)})
 
@@ -89,7 +93,7 @@ def read(folder: Path) -> Contents:
     """Everything that is stored. A process decodes each line once, however often it reads the folder.
 
     Raises:
-        UsageError: no run folder, of another format, or damaged; the message names file and line.
+        UsageError: the folder is no run folder, has another format, or is damaged; the message names file and line.
     """
     plan = _read_plan(folder / PLAN)
     lines, torn = _read_lines(folder / LINES)
@@ -158,7 +162,7 @@ def _checksum(text: bytes) -> bytes:
 
 
 class Writer:
-    """Adds to a run folder, alone.
+    """Appends to a run folder. It holds the folder's lock until `close`.
 
     Raises:
         UsageError: another process is writing this run.
@@ -177,23 +181,23 @@ class Writer:
         self._lines.truncate(self._lines.tell() - read(folder).torn_bytes)
 
     def select(self, cells: list[str]) -> None:
-        """Note which cells of the plan this run is about."""
+        """Store the ids of the cells that were chosen from the plan."""
         self._append({"selected": cells})
 
     def add(self, verdict: Any) -> None:
-        """Store the JSON form of one verdict; it survives whatever comes next."""
+        """Store the JSON form of one verdict. It is on the disk when this returns."""
         self._append({"verdict": verdict})
 
     def add_result(self, job: str, result: Result) -> None:
-        """Store what a process measured."""
+        """Store the result of a job. It is on the disk when this returns."""
         self._append({"job": job, "result": to_json(result, Result)})
 
     def finish(self, cells: int, seconds: float) -> None:
-        """Declare the run complete."""
+        """Mark the run as complete, with its number of cells and its seconds."""
         _write(self._folder / DONE, {"cells": cells, "seconds": seconds})
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock, so that other processes can write."""
         self._lines.close()
         self._lock.release()
 

@@ -1,4 +1,4 @@
-"""Draws a bench as text: what was timed of each model and size, what it costs, and the sizes at which variants pay."""
+"""Draws a bench as text: times and costs of each model and size, and the sizes at which variants pay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Bench:
         self._cells = speed.measurable(contents)
 
     def text(self) -> str:
-        """All tables."""
+        """The whole report: a table of speeds and one of costs for each model, then the sizes at which variants pay."""
         parts = []
         for model, device in dict.fromkeys((c.model, c.device) for c in self._cells):
             cells = [c for c in self._cells if (c.model, c.device) == (model, device)]
@@ -103,7 +103,7 @@ class Bench:
         return self._speeds.get(figure, {}).get(cell.id)
 
     def _first_gradient(self, cell: Cell, cache: str) -> float | Reason | None:
-        """Seconds, or why there are none; the middle one of several warm runs."""
+        """Seconds to the first gradient, the median of the warm runs; the reason if there are none."""
         cost = self._contents.result(CompileCost, compile_job(cell))
         if not isinstance(cost, CompileCost):
             return cost

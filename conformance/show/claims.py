@@ -1,7 +1,7 @@
 """Compares measurements with a published gain: the verdict at each size, the verdict over sizes, and the page.
 
-This is pure: ratios in, words out. The claim must be proven: a factor counts as reproduced if the whole interval is
-near it or above. What is too uncertain to tell counts as weaker.
+The functions are pure. The claim must be proven: a factor counts as reproduced only if the whole interval is near it
+or above. A gain whose interval reaches lower counts as weaker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from conformance.records.claims import PublishedClaim
 from conformance.records.measurements import FASTER, FIGURES, NOISY, SAME, SLOWER, Ratio
 from conformance.show.text import ratio_text, visible
 
-SHARE = 0.8  # of the published gain
+SHARE = 0.8  # share of the published gain that counts as reproduced
 REPRODUCED, WEAKER, WORSE = "reproduced", "weaker", "worse"
 SIZE_DEPENDENT, NOT_REPRODUCED = "size-dependent", "not reproduced"
 NO_FIGURE, NEEDS_CUDA = "no figure", "needs CUDA"
@@ -72,7 +72,7 @@ class Replica:
 
 
 def word(ratio: Ratio, factor: float) -> str:
-    """The word for a ratio beside a published factor.
+    """The word that compares a ratio with a published factor.
 
     >>> word(Ratio(3.0, 2.9, 3.1, pairs=20), 2.0), word(Ratio(1.5, 1.4, 1.9, pairs=20), 2.0)
     ('reproduced', 'weaker')
@@ -83,7 +83,7 @@ def word(ratio: Ratio, factor: float) -> str:
 
 
 def figure(point: Point, factor: float) -> str:
-    """One size: ratio, interval if there is one, and word; without a ratio, the reason in short.
+    """One size as text: ratio, interval if there is one, and word; without a ratio, the short reason.
 
     >>> figure(Point(64, Ratio(1.5, 1.4, 1.6, pairs=20)), 2.0), figure(Point(256, Ratio(2.0, 2.0, 2.0, pairs=3)), 2.0)
     ('▲1.50 [1.40, 1.60] weaker', '▲2.00 reproduced')
@@ -99,8 +99,8 @@ def page(header: str, replicas: Sequence[Replica]) -> str:
     """The page in Markdown: the rule, a table, and why figures are missing.
 
     Args:
-        header: the machine and the versions.
-        replicas: in the order to show them.
+        header: the machine and the versions, on one line.
+        replicas: the claims with their measurements, in the order of the table.
     """
     rows = [HEADERS, ["---"] * len(HEADERS), *map(_row, replicas)]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
@@ -128,7 +128,7 @@ def _row(replica: Replica) -> list[str]:
 
 
 def _verdict(replica: Replica) -> str:
-    """The verdict; if sizes disagree, how."""
+    """The verdict and, if the sizes disagree, how they do."""
     claim = replica.published
     if replica.verdict != SIZE_DEPENDENT:
         return replica.verdict

@@ -36,11 +36,11 @@ def measured_line(contents: Contents, job: str) -> str:
 
 
 def render(contents: Contents, *, folder: Path, seconds: float | None = None) -> str:
-    """The whole report.
+    """The whole report as text.
 
     Args:
-        contents: of the run folder.
-        folder: its path, for the last line.
+        contents: contents of the run folder.
+        folder: path of the run folder, for the last line.
         seconds: wall time of the command; None if it is not known.
     """
     selected = set(contents.selected)
@@ -121,7 +121,7 @@ def _judged(verdict: Verdict, notes: Footnotes) -> str:
 
 
 def _figure(margin: float) -> str:
-    """The worst error over its budget: two digits, and never 0.00 for what is not zero."""
+    """The worst error over its budget in two digits; never 0.00 if it is not zero."""
     if margin == 0.0:
         return "0"
     return f"{margin:.2f}" if 0.005 <= margin < 1000 else f"{margin:.0e}"  # noqa: PLR2004 -- a display range

@@ -1,7 +1,7 @@
-"""Draws speedup over size as SVG: plain text, the standard library alone, the same bytes for the same curves.
+"""Draws speedup over size as SVG, with the standard library alone; equal curves give equal bytes.
 
-Every colour stands out from a white page and from a dark one. Every curve also has dashes and dots of its own, so that
-none is told by colour alone.
+Every colour is visible on a white page and on a dark one. Every curve also has its own dashes and dots, so that colour
+is not the only difference.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DOTS = (
     *("m0,5l5,-9h-10z", "m-5,0l9,5v-10z", "m5,0l-9,5v-10z", "m-1.5,-5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z"),
 )
 WIDTH, MARGIN, LEFT, PLOT, INSET = 720, 20, 76, 300, 28  # pixels; INSET keeps the outermost dots off the frame
-FONT, LINE, SAMPLE, GAP = 13, 22, 56, 24  # GAP: between two ratios on the axis, at the least
+FONT, LINE, SAMPLE, GAP = 13, 22, 56, 24  # GAP: smallest distance of two ratios on the axis
 BOLD = 'font-weight="bold"'
 STEPS = ((1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9), (1, 1.5, 2, 3, 5, 7), (1, 2, 5))
 LEAST_RANGE = (0.8, 1.25)  # noise must not fill the picture
@@ -34,7 +34,14 @@ UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 @dataclass(frozen=True)
 class Frame:
-    """Where sizes and ratios lie on the picture; both axes are logarithmic."""
+    """Positions of sizes and ratios on the picture, in pixels. Both axes are logarithmic.
+
+    Attributes:
+        size_name: what the size is called, such as "width".
+        sizes: the sizes, ascending.
+        low, high: smallest and largest ratio.
+        right, top: edges of the frame, in pixels.
+    """
 
     size_name: str
     sizes: Sequence[int]
@@ -44,25 +51,28 @@ class Frame:
     top: float
 
     def x(self, size: int) -> float:
+        """Horizontal position of a size, in pixels."""
         first, last = math.log2(self.sizes[0]), math.log2(self.sizes[-1])
         share = (math.log2(size) - first) / (last - first) if first < last else 0.5
         return LEFT + INSET + share * (self.right - LEFT - 2 * INSET)
 
     def y(self, ratio: float) -> float:
+        """Vertical position of a ratio, in pixels."""
         return self.top + PLOT * math.log(self.high / ratio) / math.log(self.high / self.low)
 
     @property
     def bottom(self) -> float:
+        """Lower edge of the frame, in pixels."""
         return self.top + PLOT
 
 
 def draw(title: str, size_name: str, curves: Mapping[str, Sequence[Point]]) -> str:
-    """The picture.
+    """Draw the picture.
 
     Args:
-        title: above it, of any length.
+        title: text above the curves, of any length.
         size_name: what the size is called, such as "width".
-        curves: their points by the name in the legend. Where a point has no ratio the curve has a gap.
+        curves: points of each curve, by its name in the legend. A curve has a gap at a point without a ratio.
 
     Returns:
         SVG, one element.
@@ -119,7 +129,7 @@ def _axes(frame: Frame) -> Iterable[str]:
 
 
 def _ticks(frame: Frame) -> list[float]:
-    """As many round ratios as have room for their labels, 1 among them."""
+    """Round ratios, 1 among them, as many as there is room for labels."""
     decades = range(math.floor(math.log10(frame.low)), math.ceil(math.log10(frame.high)) + 1)
     choices = [[float(f"{step}e{d}") for d in decades for step in steps] for steps in STEPS]
     choices += [[float(f"1e{d}") for d in decades if d % stride == 0] for stride in range(1, len(decades) + 1)]
@@ -131,7 +141,7 @@ def _ticks(frame: Frame) -> list[float]:
 
 
 def _stride(frame: Frame) -> int:
-    """Every how many sizes have room for their labels."""
+    """The smallest n for which the labels of every n-th size have room."""
     for stride in range(1, len(frame.sizes)):
         shown = [(frame.x(size), _length(str(size)) / 2) for size in frame.sizes[::stride]]
         if all(b - a >= half + wide for (a, half), (b, wide) in pairwise(shown)):
@@ -149,7 +159,7 @@ def _curves(frame: Frame, curves: Sequence[Sequence[Point]]) -> Iterable[str]:
 def _curve(frame: Frame, n: int, count: int, points: Sequence[Point]) -> Iterable[str]:
     colour, dashes, dot = _look(n)
     nearest = min((frame.x(b) - frame.x(a) for a, b in pairwise(frame.sizes)), default=math.inf)
-    aside = (n - (count - 1) / 2) * min(4.0, nearest / (3 * count))  # or the intervals would cover each other
+    aside = (n - (count - 1) / 2) * min(4.0, nearest / (3 * count))  # otherwise the intervals would cover each other
     for _, run in groupby(points, key=lambda p: p.ratio is None):
         spots = [(frame.x(p.size) + aside, *map(frame.y, (r.low, r.middle, r.high))) for p in run if (r := p.ratio)]
         path = "L".join(f"{x:.1f},{middle:.1f}" for x, _, middle, _ in spots)
@@ -170,7 +180,7 @@ def _legend(frame: Frame, n: int, columns: int, name: str) -> Iterable[str]:
 
 
 def _look(n: int) -> tuple[str, str, str]:
-    """Colour, dashes and dot of the n-th curve; 64 differ."""
+    """Colour, dashes and dot of the n-th curve; those of the first 64 differ."""
     other = (n + n // 8) % 8
     return COLOURS[n % 8], f'stroke-dasharray="{DASHES[other]}"', DOTS[other]
 
@@ -185,7 +195,7 @@ def _text(x: float, y: float, words: str, anchor: str = "start", look: str = "")
 
 def _wrapped(title: str, room: float) -> list[str]:
     """The title in lines that fit."""
-    share = room / (_length(title) * 1.3 or 1)  # it is larger and bold
+    share = room / (_length(title) * 1.3 or 1)  # the title is larger, and bold
     return textwrap.wrap(title, max(1, int(len(title) * share))) or [""]
 
 

@@ -1,4 +1,4 @@
-"""Draws the page docs/probes.md from the declarations of the probes; nothing is run for it."""
+"""Draws the page docs/probes.md from the declarations of the probes; no probe is run for it."""
 
 from __future__ import annotations
 

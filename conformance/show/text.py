@@ -17,7 +17,11 @@ SIGNS = "▲ faster, ▼ slower, = the same within 3 %, ~ too noisy to say, with
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """A ratio with its verdict and its interval."""
+    """A ratio with the sign of its verdict and with its interval.
+
+    >>> ratio_text(Ratio(1.5, 1.4, 1.6, pairs=20))
+    '▲1.50 [1.40, 1.60]'
+    """
     middle, low, high = (_digits(value) for value in (ratio.middle, ratio.low, ratio.high))
     return f"{ARROWS[ratio.verdict]}{middle} [{low}, {high}]"
 
@@ -27,7 +31,11 @@ def _digits(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that reads best."""
+    """Seconds in s, ms, µs or ns.
+
+    >>> duration(12.0), duration(0.00025)
+    ('12 s', '250 µs')
+    """
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -35,7 +43,7 @@ def duration(seconds: float) -> str:
 
 
 def speed_text(speed: Speed) -> str:
-    """The ratio to the first baseline; for the baseline itself its time; otherwise why there is none."""
+    """The ratio to the first baseline; the time of the baseline itself; or the reason why there is no figure."""
     if speed.seconds is None:
         return visible(speed.reason.short) if speed.reason else ""
     if not speed.ratios:
@@ -68,12 +76,16 @@ def wrapped(text: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
-    """A table as plain text; "" without rows."""
+    """A table as plain text; "" if it has no rows."""
     return tabulate.tabulate(rows, head, tablefmt="simple", disable_numparse=True) if rows else ""
 
 
 def visible(text: str) -> str:
-    """Text that a terminal cannot take for a command: control and direction characters are spelt out."""
+    r"""Text in which codes replace control and direction characters, so that a terminal cannot take it for a command.
+
+    >>> visible("beep\a")
+    'beep\\u0007'
+    """
     return "".join(
         c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else f"\\u{ord(c):04x}" for c in text
     )

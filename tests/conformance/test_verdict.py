@@ -2,12 +2,14 @@
 
 import json
 import math
-from dataclasses import asdict
 
 import pytest
 
+from conformance.plan.matrix import expectation
+from conformance.records.convert import from_json, to_json
+from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.records.verdicts import STATUSES, Verdict
 from conformance.verdict import failed_gate, judge
-from conformance.records import STATUSES, Discrepancy, Measure, Observation, Verdict
 from zoo.expect import Expect
 
 GATES = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision")
@@ -26,10 +28,10 @@ def measure(gate, value=0.5, budget=1.0):
     return Measure(gate, value, budget)
 
 
-def tensor(*refusing, name="output", case="typical", **fields):
+def tensor(*rejecting, name="output", case="typical", **fields):
     """Make a discrepancy that every gate accepts but those named."""
-    measures = [measure(g, 2.0 if g in refusing else 0.5) for g in GATES if g != "dtype"]
-    dtype = "float64" if "dtype" in refusing else "float32"
+    measures = [measure(g, 2.0 if g in rejecting else 0.5) for g in GATES if g != "dtype"]
+    dtype = "float64" if "dtype" in rejecting else "float32"
     return Discrepancy(case, name, "rounded", dtype, "float32", tuple(measures), **fields)
 
 
@@ -45,7 +47,7 @@ def finished(*tensors, **fields):
 def expect(outcome, **fields):
     if outcome == "refuses":
         fields = {"error": "TypeError", "match": "takes no", **fields}
-    return asdict(Expect(outcome=outcome, reason="known", link="https://example.org", **fields))
+    return expectation(Expect(outcome=outcome, reason="known", link="https://example.org", **fields))
 
 
 def verdict(seen, *expectations):
@@ -58,7 +60,7 @@ def test_all_gates_met_is_a_pass():
 
 
 @pytest.mark.parametrize("first", range(len(GATES)))
-def test_the_earliest_refusing_gate_of_a_tensor_is_named(first):
+def test_the_earliest_rejecting_gate_of_a_tensor_is_named(first):
     found = verdict(finished(tensor(*GATES[first:])))
     assert found.status == "FAIL"
     assert found.text.startswith(f"{GATES[first]}  output, case typical")
@@ -128,7 +130,7 @@ def test_something_changed_is_a_structure_fault_before_any_tensor():
     assert (found.status, found.text) == ("FAIL", "structure  weight changed in forward, undeclared")
 
 
-def test_a_canary_that_got_through_is_inconclusive():
+def test_an_accepted_canary_is_inconclusive():
     found = verdict(finished(tensor(accepted=("zeros", "the negative"))))
     assert found.status == "INCONCLUSIVE"
     assert "the gates accept zeros and the negative" in found.text
@@ -144,7 +146,7 @@ def test_a_weak_canary_is_a_note_and_no_verdict():
     assert found.notes != ()
 
 
-def test_what_a_low_precision_cannot_tell_is_inconclusive_only_where_nothing_else_is_told():
+def test_what_a_low_precision_cannot_tell_is_inconclusive_if_nothing_else_is_told():
     lost = {"unresolved": True}
     assert verdict(finished(tensor(**lost))).status == "INCONCLUSIVE"
     gradients = tensor(name="gradient of x", **lost), tensor(name="gradient of w", **lost)
@@ -283,4 +285,4 @@ def test_a_verdict_survives_the_trip_through_json(ending):
         ending, "call", "E", "m", ("x",), (tensor("class"), weighed(math.inf, 0.0)), {"graphs": 1}, {"call": 0.5}
     )
     there = verdict(seen)
-    assert Verdict.from_json(json.loads(json.dumps(there.to_json(), allow_nan=False))) == there
+    assert from_json(Verdict, json.loads(json.dumps(to_json(there), allow_nan=False))) == there

@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
+FOLDERS = (str(TESTS.parent), str(TESTS))  # the project first: `conformance` is also a folder of the tests
 
 
 def printed(script, **environment):
     """What a script prints in a fresh interpreter, as JSON; it can import the harness."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]), **environment}
+    path = os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": path, **environment}
     done = subprocess.run(
         [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=240, check=False
     )

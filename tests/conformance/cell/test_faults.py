@@ -7,11 +7,12 @@ import signal
 
 import pytest
 import torch
-from test_cli import conformance
+from harness.command import conformance
+from harness.targets import hang, target_of
 
-from conformance.run import child
-from conformance.cell.observe import leave_room
+from conformance.cell.session import leave_room
 from conformance.oracle.error_text import is_out_of_memory, one_line
+from conformance.run import child
 
 ADVICE = """
 Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more.
@@ -96,7 +97,7 @@ def test_memory_refused_in_every_form(problem):
         ValueError("the last batch is out of memory order"),
     ],
 )
-def test_what_is_no_want_of_memory(problem):
+def test_another_refusal_is_no_refusal_of_memory(problem):
     assert not is_out_of_memory(problem)
 
 
@@ -139,9 +140,9 @@ def test_a_dead_process_that_the_system_holds_does_not_hold_the_run(monkeypatch)
     """As one that a driver keeps until its kernel ends. Here nobody kills it, which looks the same."""
     monkeypatch.setattr(child, "_kill", lambda *_, **__: None)
     monkeypatch.setattr(child, "LAST_SECONDS", 0.5)
-    ending = child.run("test_isolation:hang", {}, deadline=2.0)
-    for child in multiprocessing.active_children():
-        os.kill(child.pid, signal.SIGKILL)
+    ending = child.run(target_of(hang), {}, deadline=2.0)
+    for held in multiprocessing.active_children():
+        os.kill(held.pid, signal.SIGKILL)
     assert (ending.kind, ending.message) == ("timed out", "no answer within 2 s")
     assert ending.seconds < 30.0
 

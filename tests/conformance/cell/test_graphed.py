@@ -1,19 +1,22 @@
 """CUDA graphs as a mode: where none is recorded, the cell proves nothing. What a GPU does is in test_cuda.py."""
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
-from planning import plan_of
+from harness.plans import plan_of
+from harness.specs import CORRECT_FILES
 
-from conformance.cell import modes
-from conformance.run.executor import Execution
+from conformance.cell import cuda_graphs, modes
+from conformance.errors import NotProvenError
+from conformance.run.executor import Executor
 
 
 def test_compiled_code_that_was_left_without_graphs_is_void(tmp_path):
-    plan = {**plan_of("correct_models.py"), "deadline": 120.0}
-    planned = next(c for c in plan["cells"] if c["mode"] == "compiled" and c["precision"] == "fp32")
-    verdict = Execution(plan, Path(tmp_path)).verdict({**planned, "mode": "graphed"})
+    plan = replace(plan_of(*CORRECT_FILES), deadline=120.0)
+    planned = next(p for p in plan.cells if p.cell.mode == "compiled" and p.cell.precision == "fp32")
+    planned = replace(planned, cell=replace(planned.cell, mode="graphed"))
+    verdict = Executor(plan, tmp_path).verdict(planned)
     assert verdict.status == "VOID"
     assert verdict.text.startswith("in phase")
     assert "0 CUDA graphs were recorded" in verdict.text
@@ -32,16 +35,16 @@ def test_the_proof_wants_a_graph_of_everything_compiled(monkeypatch, graphs, lef
 
     import zoo  # noqa: PLC0415
 
-    monkeypatch.setattr(modes, "_recorded_graphs", lambda: graphs)
+    monkeypatch.setattr(cuda_graphs, "_recorded_graphs", lambda: graphs)
     monkeypatch.setitem(counters["inductor"], "cudagraph_skips", left_out)
     marked = []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marked.append(True))
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     made = modes.BUILDERS["graphed"](zoo.get_spec("sinh"), lambda: torch.sinh)
-    assert made.bare(torch.zeros(2)).tolist() == [0.0, 0.0]
+    assert made.unchecked_call(torch.zeros(2)).tolist() == [0.0, 0.0]
     assert marked == [True]
     if said:
-        with pytest.raises(modes.NotProvenError, match=said):
+        with pytest.raises(NotProvenError, match=said):
             made.proof()
     else:
         assert made.proof()["CUDA graphs"] == graphs

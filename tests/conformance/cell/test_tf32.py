@@ -4,16 +4,21 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from planning import benchmark
+from harness.benchmarks import benchmark
+from harness.plans import SPECS
 
-from conformance.cell import tf32
+from conformance.axes import PRECISIONS
+from conformance.cell import reference, tf32
+from conformance.errors import NotProvenError
+from conformance.measure.timed_cell import TimedCell
 from conformance.oracle import evaluation, reference_file
-from conformance.axes import PRECISIONS, NotProvenError
-from conformance.measure.timed_cell import Entrant
 from conformance.oracle.inputs import seeded
 from conformance.oracle.rounding import Rounding
-from conformance.records import Cell
-from conformance.plan.find import Home
+from conformance.plan.find import spec_at
+from conformance.records.cell import Cell
+from conformance.records.plan import SpecLocation
+from conformance.records.tasks import ReferenceTask
+from conformance.run.child_side import ChildProcess
 
 FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
 
@@ -31,36 +36,12 @@ def references(tmp_path_factory):
     known = {}
     for model in ("three_products", "merge", "conv_bn"):
         path = tmp_path_factory.mktemp("references") / model
-        home = Home(file=__file__) if model == "three_products" else Home(module="zoo.models.merge")
-        task = {"home": vars(home), "model": model, "seed": 0, "precisions": ["fp32", "tf32"], "path": str(path)}
-        assert reference_file.make(task, lambda _: None)["ending"] == "ok"
-        known[model] = (home.spec(model), reference_file.load(path))
+        location = SpecLocation(file=str(SPECS / "three_products.py"))
+        task = ReferenceTask(model, location, seed=0, precisions=("fp32", "tf32"), path=str(path))
+        assert reference.make(task, ChildProcess()).ending == "ok"
+        known[model] = (spec_at(location, model), reference_file.load(path))
     yield known
     torch.set_num_threads(threads)
-
-
-def three_products(x, y, z):
-    """Its second and third product are of numbers that TF32 does not hold, as its gradients are."""
-    return ((x @ y) @ z) @ x
-
-
-def _spec():
-    from zoo import Case, Spec  # noqa: PLC0415 -- the file is a source too, found by its SPEC
-
-    def squares(generator):
-        return tuple(torch.randn(16, 16, generator=generator) for _ in range(3))
-
-    return Spec(
-        name="three_products",
-        summary="x y z x",
-        source="here",
-        build=lambda: three_products,
-        cases=(Case(name="typical", inputs=squares),),
-        dtypes="follows",
-    )
-
-
-SPEC = _spec()
 
 
 @pytest.mark.parametrize("rounded", ["nearest", "cut"])
@@ -120,7 +101,7 @@ def test_the_proof_sees_what_a_device_does(device):
 
 @pytest.mark.parametrize("products", [True, False])
 @pytest.mark.parametrize("convolutions", [True, False])
-def test_the_proof_objects_where_the_device_does_another_thing(monkeypatch, products, convolutions):
+def test_the_proof_fails_where_the_device_does_another_thing(monkeypatch, products, convolutions):
     monkeypatch.setattr(tf32, "_product_rounds", lambda _: products)
     monkeypatch.setattr(tf32, "_convolution_rounds", lambda _: convolutions)
     for precision, asked in ((FP32, False), (PRECISIONS["amp_bf16"], False), (TF32, True)):
@@ -153,6 +134,6 @@ def test_each_timed_call_on_cuda_has_its_own_switch(monkeypatch):
     done = []
     monkeypatch.setattr(tf32, "switch", lambda precision: done.append(precision.name))
     for put_back in (None, lambda: done.append("put back")):
-        run = SimpleNamespace(cell=Cell("net", "eager", "tf32", "cuda"), precision=TF32)
-        Entrant._before(SimpleNamespace(run=run, _put_back=lambda put_back=put_back: put_back))()
+        session = SimpleNamespace(cell=Cell("net", "eager", "tf32", "cuda"), precision=TF32)
+        TimedCell._before(SimpleNamespace(session=session, _put_back=lambda put_back=put_back: put_back))()
     assert done == ["tf32", "tf32", "put back"]

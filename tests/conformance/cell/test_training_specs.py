@@ -1,7 +1,7 @@
 """A spec that trains is judged by its loss curve, in every mode and precision."""
 
-import planning
 import pytest
+from harness.plans import judge_of, material
 
 from zoo.case import SpecError
 from zoo.spec import Spec
@@ -9,7 +9,7 @@ from zoo.spec import Spec
 
 @pytest.fixture(scope="module")
 def judge():
-    with planning.execution("fits.py", deadline=120.0) as judge:
+    with judge_of("training_specs.py", deadline=120.0) as judge:
         yield judge
 
 
@@ -43,4 +43,4 @@ def test_wrong_training_is_not(judge, cell, status, text):
 
 def test_a_fit_takes_its_own_gradients(judge):
     with pytest.raises(SpecError, match="greedy: fit takes its own gradients, so it needs differentiable=False"):
-        Spec(**{**vars(planning.material("fits.py").RIGHT), "name": "greedy", "differentiable": True})
+        Spec(**{**vars(material("training_specs.py").RIGHT), "name": "greedy", "differentiable": True})

@@ -9,6 +9,7 @@ from conformance.records.tasks import CeilingsTask
 from conformance.run import machine_lock
 from conformance.run.child_side import WAITING, ChildProcess
 
+
 def test_sizes_reach_several_times_the_last_cache():
     assert ceilings._sizes(2**16) == [2**14, 2**16, 2**18]
     assert ceilings._sizes(1) == [2**14]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from harness.counting import DEPEND_ON_THE_PROCESSOR, RECORDED_FOOTPRINT, counted, has_the_kernels
 
 from conformance.records.cell import Cell
 from conformance.records.measurements import Footprint
 from conformance.records.plan import SpecLocation
-from harness.counting import DEPEND_ON_THE_PROCESSOR, RECORDED_FOOTPRINT, counted, has_the_kernels
 from zoo import catalog
 
 RELEASE = ".".join(torch.__version__.split(".")[:2])  # the compiler changes with the minor number of torch

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from harness.counting import ALL, counted
 
 from conformance.measure.footprint import FIELDS, least_bytes
 from conformance.records.cell import Cell
 from conformance.records.measurements import Footprint, PerPass, Reason
 from conformance.records.plan import SpecLocation
-from harness.counting import ALL, counted
 from zoo import catalog
 
 SPECS = """
@@ -47,6 +47,7 @@ REFUSES = spec("refuses", lambda: refuses)
 HALF = spec("half", lambda: half, mutates=("x",), differentiable=False)
 FIT = spec("training", lambda: nn.Linear(4, 1), differentiable=False, fit=lambda call, model, precision, x: call(x))
 """
+
 
 @pytest.fixture(scope="module")
 def count(tmp_path_factory):

@@ -1,13 +1,13 @@
 """Graphs, graph breaks and recompilations: counted of every mode that compiles, and of no other."""
 
 import pytest
+from harness.counting import counted
 
 from conformance.axes import MODES
 from conformance.measure.footprint import GRAPHS
 from conformance.records.cell import Cell
 from conformance.records.measurements import Reason
 from conformance.records.plan import SpecLocation
-from harness.counting import counted
 
 NO_GRAPHS = Reason("only a mode that compiles has graphs")
 SPECS = """

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 import zoo
-from conformance.oracle import sampling
 from conformance.axes import PRECISIONS
+from conformance.oracle import sampling
+from conformance.oracle.float64 import Oracle
 from conformance.oracle.inputs import cotangent, representable, seeded
 from conformance.oracle.kinks import KinkWatch
-from conformance.oracle.float64 import Oracle
 from conformance.oracle.rounding import Rounding
 from zoo.case import Case
 from zoo.spec import Spec
@@ -39,7 +39,7 @@ def test_an_evaluation_is_kinked_where_the_model_is(build, kinked):
     oracle = Oracle(spec_of(build, randn), seed=0)
     question = oracle.question(oracle.spec.cases[0], 0)
     with KinkWatch() as watch:
-        oracle.answer(question)
+        oracle.evaluate(question)
     assert watch.kinked is kinked
 
 

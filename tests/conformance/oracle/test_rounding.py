@@ -16,7 +16,7 @@ PRECISION = PRECISIONS["amp_bf16"]
 ETA = NOISE * PRECISION.unit
 
 
-def probe(function, *args, precision=PRECISION, run=0):
+def perturbed(function, *args, precision=PRECISION, run=0):
     with Rounding(precision, seeded("test", run)):
         return function(*args)
 
@@ -30,14 +30,14 @@ def x():
 def test_one_rounding_moves_each_element_by_at_most_its_share_and_nearly_that(precision):
     x = torch.ones(4096, dtype=torch.float64)
     eta = NOISE * precision.unit
-    strays = (probe(torch.clone, probe(lambda t: t / 1.0, x, precision=precision)) - 1).abs()
+    strays = (perturbed(torch.clone, perturbed(lambda t: t / 1.0, x, precision=precision)) - 1).abs()
     assert float(strays.max()) <= 3.01 * eta + 4 * eta * eta  # operand and result, each once
     assert float(strays.max()) > 1.5 * eta
     assert 0.5 * eta < float(strays.square().mean().sqrt()) < 1.2 * eta
 
 
 def test_noise_is_fresh_for_each_element_run_and_seeded(x):
-    one, other, again = (probe(torch.exp, x, run=run) for run in (1, 2, 1))
+    one, other, again = (perturbed(torch.exp, x, run=run) for run in (1, 2, 1))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     noise = one / x.exp() - 1
@@ -70,7 +70,7 @@ def test_noise_is_fresh_for_each_element_run_and_seeded(x):
     ],
 )
 def test_what_moves_or_selects_is_exact(x, move):
-    assert torch.equal(probe(move, x), move(x))
+    assert torch.equal(perturbed(move, x), move(x))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_moves_or_selects_is_exact(x, move):
     ],
 )
 def test_what_rounds_is_moved_a_little(x, rounding):
-    wanted, found = rounding(x), probe(rounding, x)
+    wanted, found = rounding(x), perturbed(rounding, x)
     far = float((found - wanted).norm() / wanted.norm())
     assert 0.01 * ETA < far < 10 * ETA
 
@@ -104,8 +104,8 @@ def test_what_an_operator_written_in_python_does_inside_is_perturbed(x):
     function, operator = zoo.create_model("batch_norm2d"), zoo.create_model("batch_norm2d_op")
     images = x.reshape(2, 4, 4, 4)
     for run in range(3):
-        assert torch.equal(probe(function, images, run=run), probe(operator, images, run=run))
-    assert not torch.equal(probe(operator, images), operator(images))
+        assert torch.equal(perturbed(function, images, run=run), perturbed(operator, images, run=run))
+    assert not torch.equal(perturbed(operator, images), operator(images))
 
 
 def test_an_optimisers_step_rounds_to_float32(x):
@@ -119,23 +119,23 @@ def test_an_optimisers_step_rounds_to_float32(x):
     def descent(parameters):
         return torch.optim.SGD(parameters, lr=1.0)
 
-    strays = (probe(stepped, descent) - 1).abs().max()
+    strays = (perturbed(stepped, descent) - 1).abs().max()
     assert 0 < strays < 32 * PRECISIONS["fp32"].unit
     before = torch.optim.SGD([nn.Parameter(x.clone())], lr=1.0)
     before.step()  # the hooks are gone
-    assert (probe(lambda: x * 2) - x * 2).abs().max() > 2.0**-10
+    assert (perturbed(lambda: x * 2) - x * 2).abs().max() > 2.0**-10
 
 
 def test_operands_are_never_written(x):
     kept = x.clone()
-    probe(lambda t: (t * 2).sum(), x)
+    perturbed(lambda t: (t * 2).sum(), x)
     assert torch.equal(x, kept)
 
 
 def test_long_sums_stray_by_the_root_of_their_length():
     row = torch.ones(1, 1 << 14, dtype=torch.float64)
     column = torch.ones(1 << 14, 256, dtype=torch.float64)
-    far = probe(torch.mm, row, column, precision=PRECISIONS["fp32"]) / (1 << 14) - 1
+    far = perturbed(torch.mm, row, column, precision=PRECISIONS["fp32"]) / (1 << 14) - 1
     eta = NOISE * 2.0**-24 * math.sqrt(1 << 14)
     assert 0.3 * eta < float(far.abs().max()) < 1.1 * eta
 
@@ -146,13 +146,13 @@ def test_backward_is_perturbed_too(x):
         (found,) = torch.autograd.grad(torch.sin(leaf), leaf, torch.ones_like(leaf))
         return found
 
-    far = float((probe(slope) - x.cos()).abs().max())
+    far = float((perturbed(slope) - x.cos()).abs().max())
     assert 0.1 * ETA < far < 100 * ETA
 
 
 def test_running_statistics_are_perturbed_although_no_schema_says_they_are_written(x):
     norm = nn.BatchNorm1d(8).double()
-    probe(norm, x)
+    perturbed(norm, x)
     exact = nn.BatchNorm1d(8).double()
     exact(x)
     for found, wanted in ((norm.running_mean, exact.running_mean), (norm.running_var, exact.running_var)):

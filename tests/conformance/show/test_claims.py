@@ -1,11 +1,12 @@
-"""What came of a published claim: the verdict over sizes, and the page that says so."""
+"""The verdict on a published claim over sizes, and the page that shows it."""
 
 import pytest
 
+from conformance.figures.crossover import NOT_MEASURED, Point
+from conformance.records.claims import PublishedClaim
+from conformance.records.measurements import Ratio, Reason
 from conformance.show import claims
-from conformance.figures.crossover import Point
-from conformance.figures.ratio import Ratio
-from conformance.show.claims import Published, Replica, figure, word
+from conformance.show.claims import Replica, figure, word
 
 TEXT = "a|b pays"
 
@@ -24,10 +25,10 @@ HOLDS, SOME, NONE, LOSS, NOISE = (
 
 
 def claim(**changes):
-    told = {"model": "new", "knob": "rows", "sizes": (8, 64), "text": TEXT, "source": "a post", "factor": 2.0}
+    told = {"model": "new", "size_name": "rows", "sizes": (8, 64), "text": TEXT, "source": "a post", "factor": 2.0}
     told |= {"quantity": "forward", "baseline": "old", "device": "cpu"}
     told |= {"mode": "eager", "precision": "fp32", "baseline_mode": "eager", "baseline_precision": "fp32"}
-    return Published(**(told | changes))
+    return PublishedClaim(**(told | changes))
 
 
 @pytest.mark.parametrize(
@@ -67,12 +68,14 @@ def test_four_fifths_of_a_published_gain_reproduce_it(found, factor, expected):
     ],
 )
 def test_the_verdict_over_sizes_is_that_of_those_with_a_clear_answer(found, verdict):
-    points = tuple(Point(size, r, "" if r else "too slow: 9 s") for size, r in zip((8, 64), found, strict=True))
+    points = tuple(
+        Point(size, r, NOT_MEASURED if r else Reason("too slow", "9 s")) for size, r in zip((8, 64), found, strict=True)
+    )
     assert Replica(claim(), points).verdict == verdict
 
 
 def test_a_figure_without_a_ratio_is_the_reason_in_short():
-    assert figure(Point(8, None, "FAIL: new@8, gate norm"), 2.0) == "FAIL"
+    assert figure(Point(8, None, Reason("FAIL", "new@8, gate norm")), 2.0) == "FAIL"
     assert figure(Point(8, NOISE), 2.0) == "~1.00 [0.80, 1.30] too noisy"
     assert figure(Point(8, ratio(1.5, 1.5, 1.5)), 2.0) == "▲1.50 weaker"
 
@@ -93,13 +96,13 @@ def test_a_row_has_claim_published_factor_measured_sizes_and_verdict():
     assert row(Replica(claim(), (Point(8, HOLDS), Point(64, HOLDS)))) == expected
 
 
-def test_a_row_where_sizes_disagree_says_from_where_on_it_pays():
+def test_a_row_whose_sizes_disagree_names_the_size_from_which_it_pays():
     assert row(Replica(claim(), (Point(8, LOSS), Point(64, HOLDS)))).endswith(
         "8: ▼0.50 [0.40, 0.60] worse<br>64: ▲2.00 [1.90, 2.10] reproduced | size-dependent: pays from rows 64 on |"
     )
 
 
-def test_a_row_with_a_gain_at_every_size_says_where_it_is_the_published_one():
+def test_a_row_with_a_gain_at_every_size_names_the_sizes_that_reproduce_it():
     assert row(Replica(claim(), (Point(8, SOME), Point(64, HOLDS)))).endswith(
         "| size-dependent: a gain everywhere, reproduced at rows 64 |"
     )
@@ -114,7 +117,7 @@ def test_a_row_of_an_absent_device_has_no_sizes():
 
 
 def test_missing_figures_are_explained_once_under_the_table():
-    replica = Replica(claim(), (Point(8, HOLDS), Point(64, None, "too slow: 9 s a call")))
+    replica = Replica(claim(), (Point(8, HOLDS), Point(64, None, Reason("too slow", "9 s a call"))))
     page = claims.page("torch 9 · 1 thread", [replica, replica])
     assert "\ntorch 9 · 1 thread\n" in page
     assert rows_of(page)[0] == "| claim | published | measured | verdict |"

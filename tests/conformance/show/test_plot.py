@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from conformance.figures.crossover import Point
-from conformance.figures.ratio import Ratio
+from conformance.records.measurements import Ratio, Reason
 from conformance.show.plot import COLOURS, DASHES, DOTS, INK, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -17,8 +17,8 @@ def point(size, middle, spread=1.1):
     return Point(size, Ratio(middle, middle / spread, middle * spread, pairs=20))
 
 
-def drawn(curves, title="mlp", knob="width"):
-    return ET.fromstring(draw(title, knob, curves))
+def drawn(curves, title="mlp", size_name="width"):
+    return ET.fromstring(draw(title, size_name, curves))
 
 
 def texts(svg, anchor):
@@ -89,7 +89,7 @@ def test_intervals_end_short_of_the_axis():
 
 
 def test_a_curve_breaks_where_there_is_no_ratio():
-    points = [point(16, 1.0), point(32, 1.1), Point(64, None, "out of time"), point(128, 1.2), point(256, 1.3)]
+    points = [point(16, 1.0), point(32, 1.1), Point(64, None, Reason("out of time")), point(128, 1.2), point(256, 1.3)]
     whole, broken = ([p for p in points if p.ratio], points)
     lines = [[d for d in paths(drawn({"a": curve}), COLOURS[0]) if "L" in d] for curve in (whole, broken)]
     assert [[d.count("L") for d in found] for found in lines] == [[3], [1, 1]]
@@ -101,7 +101,7 @@ def test_a_point_between_gaps_is_still_a_dot():
     assert len(paths(svg, COLOURS[0])) == 4  # interval, dot, and the two of the legend
 
 
-def test_intervals_of_one_size_stand_side_by_side():
+def test_intervals_of_one_size_are_drawn_side_by_side():
     svg = drawn({"a": [point(64, 2.0)], "b": [point(64, 2.0)], "c": [point(64, 2.0)]})
     dots = [float(paths(svg, colour)[1][1:].partition(",")[0]) for colour in COLOURS[:3]]
     assert dots == [384.0, 388.0, 392.0]
@@ -149,7 +149,7 @@ def test_titles_and_names_of_any_length_stay_inside(name):
     assert " ".join(words(svg, "start")).startswith(("a long title, wrapped " * 20).strip() + " speedup")
 
 
-def test_what_is_said_aloud():
+def test_the_description_for_screen_readers_has_title_and_crossovers():
     svg = drawn({"compiled": [point(16, 0.5), point(64, 2.0)], "scripted": []}, title="mlp on cpu")
     assert svg.get("role") == "img"
     assert [e.tag for e in svg][:2] == [f"{SVG}title", f"{SVG}desc"]
@@ -160,22 +160,22 @@ def test_what_is_said_aloud():
 
 
 def test_text_is_escaped_and_what_xml_cannot_hold_is_replaced():
-    svg = drawn({"<b> & \x00": [point(64, 2.0)]}, title='a "b" <c>\x1b', knob="n&m")
+    svg = drawn({"<b> & \x00": [point(64, 2.0)]}, title='a "b" <c>\x1b', size_name="n&m")
     assert svg[0].text == 'a "b" <c>\ufffd'
     assert words(svg, "start") == ['a "b" <c>\ufffd', "speedup", "<b> & \ufffd"]
     assert words(svg, "middle") == ["64", "n&m"]
 
 
-@pytest.mark.parametrize("curves", [{}, {"a": []}, {"a": [Point(16, None), Point(64, None, "out of memory")]}])
-def test_nothing_measured_is_said(curves):
+@pytest.mark.parametrize("curves", [{}, {"a": []}, {"a": [Point(16, None), Point(64, None, Reason("out of memory"))]}])
+def test_a_picture_without_ratios_reads_nothing_measured(curves):
     assert words(drawn(curves, title=""), "middle")[-1] == "nothing measured"
 
 
-def test_nothing_of_the_sort_where_something_is():
+def test_a_picture_with_one_ratio_does_not_read_nothing_measured():
     assert words(drawn({"a": [], "b": [point(64, 2.0)]}), "middle") == ["64", "width"]
 
 
-def test_the_order_of_points_leaves_no_trace():
+def test_the_order_of_points_does_not_change_the_picture():
     points = [point(16, 0.5), point(64, 2.0), Point(128, None), point(256, 3.0)]
     assert draw("mlp", "n", {"a": points}) == draw("mlp", "n", {"a": points[::-1]})
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import torch
 from torch.overrides import TorchFunctionMode
 
-from conformance.cell import observe, tf32
+from conformance.cell import session, tf32
 
 NAME = "Stand-in GPU"
 MEMORY = {"requested_bytes.all.current": 0, "requested_bytes.all.peak": 0}
@@ -76,13 +76,13 @@ def sleep(cycles):
         pass
 
 
-def fault(self, name, y, known, answer):
+def fault(self, name, y, known, found):
     """What a cell finds wrong with a tensor, but for its device."""
-    return original_fault(SimpleNamespace(cell=SimpleNamespace(device="cpu")), name, y, known, answer)
+    return original_fault(SimpleNamespace(cell=SimpleNamespace(device="cpu")), name, y, known, found)
 
 
-original_fault = observe.Run._fault
-observe.Run._fault = fault
+original_fault = session.CellSession._fault
+session.CellSession._fault = fault
 tf32._product_rounds = lambda _: torch.backends.cuda.matmul.allow_tf32
 tf32._convolution_rounds = lambda _: torch.backends.cudnn.allow_tf32
 torch.nn.Module.to = moved(torch.nn.Module.to)

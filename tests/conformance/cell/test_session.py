@@ -1,0 +1,113 @@
+"""Every process that works on a cell opens it in one way: policy, sources, spec, references."""
+
+import ast
+
+import pytest
+from harness.sessions import open_in_child
+from harness.sources import MODULES
+from harness.spec_files import file_of
+
+from conformance.records.cell import Cell
+from conformance.records.plan import Expectation, SpecLocation
+from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceResult, ReferenceTask
+from conformance.run import child
+
+MERGE = SpecLocation("zoo.models.merge")
+BACKEND = "import conformance\nconformance.register_mode('planted', lambda model: conformance.Prepared(model, dict))\n"
+
+
+def task_for(model="merge", mode="eager", precision="fp32", location=MERGE, **fields):
+    return CellTask(Cell(model, mode, precision, "cpu"), location, **{"sources": (), "seed": 5, **fields})
+
+
+def opened(task):
+    ending = open_in_child(task)
+    assert ending.kind == "answered", ending.message
+    return ending.result
+
+
+def test_a_task_becomes_a_session_of_its_cell():
+    declared = Expectation("FAIL", "known", gate="norm")
+    found = opened(task_for(precision="amp_bf16", expect=(declared,)))
+    assert (found["spec"], found["cell"], found["seed"]) == ("merge", "merge[eager-amp_bf16-cpu]", 5)
+    assert (found["mode"], found["precision"], found["is_eager"]) == ("eager", "amp_bf16", True)
+    assert found["expect"] == [{"outcome": "FAIL", "reason": "known", "gate": "norm"}]
+    assert found["same_process"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "amp_bf16"])
+def test_every_switch_is_set_and_none_inherited(precision):
+    found = opened(task_for(precision=precision))
+    assert found["threads"] == 1
+    assert found["tf32"] == [precision == "tf32"] * 2
+
+
+def test_sources_are_imported_before_the_spec_so_their_modes_exist(tmp_path):
+    backend = tmp_path / "backend.py"
+    backend.write_text(BACKEND)
+    sources = (SpecLocation(file=str(backend)),)
+    found = opened(task_for(mode="planted", sources=sources))
+    assert (found["mode"], found["is_eager"]) == ("planted", False)
+    assert "planted" not in opened(task_for())["modes"]
+
+
+def test_a_file_that_is_source_and_place_of_the_spec_is_imported_once(tmp_path):
+    path = tmp_path / "one.py"
+    file_of(tmp_path, "one")
+    path.write_text(path.read_text() + BACKEND)  # a second import would register the mode again
+    location = SpecLocation(file=str(path))
+    assert opened(task_for("one", location=location, sources=(location, location)))["spec"] == "one"
+
+
+def test_a_model_opens_at_its_size():
+    assert opened(task_for("mlp@64", location=SpecLocation("zoo.models.mlp")))["spec"] == "mlp@64"
+
+
+def test_references_are_read_where_the_task_names_their_file(tmp_path):
+    path = str(tmp_path / "merge.reference")
+    made = child.run(REFERENCE, ReferenceTask("merge", MERGE, 5, ("fp32",), path), deadline=120.0)
+    assert made.result == ReferenceResult("ok")
+    found = opened(task_for(reference=path))
+    assert "typical" in found["references"]
+    assert "output" in found["tensors"]
+    without = opened(task_for())
+    assert (without["references"], without["tensors"]) == ([], [])
+
+
+def test_a_source_or_a_spec_that_does_not_import_is_refused_by_name(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("1 / 0")
+    location = SpecLocation(file=str(path))
+    for task in (task_for(sources=(location,)), task_for("broken", location=location)):
+        ending = open_in_child(task)
+        assert (ending.kind, ending.message) == (
+            "refused",
+            f"{path} does not import: ZeroDivisionError: division by zero",
+        )
+
+
+def test_a_model_that_is_gone_is_named():
+    ending = open_in_child(task_for("nobody"))
+    assert ending.kind == "crashed"
+    assert ending.message.startswith("UnknownModelError: no model named 'nobody'")
+
+
+def test_a_cell_that_cannot_be_opened_has_an_observation_that_says_so(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("1 / 0")
+    ending = child.run(CELL, task_for(sources=(SpecLocation(file=str(path)),)), deadline=120.0)
+    seen = ending.result
+    assert (seen.ending, seen.phase, seen.error) == ("raised", "import", "UsageError")
+    assert seen.message == f"{path} does not import: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize("name", ["CellSession", "load_sources"])
+def test_no_other_module_opens_a_cell_by_itself(name):
+    callers = {module for module, path in MODULES.items() if name in called(path)}
+    assert callers == {"conformance.cell.session"}
+
+
+def called(path):
+    """The names of all functions and classes that a file calls."""
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return {getattr(call, "id", getattr(call, "attr", "")) for call in calls}

@@ -1,0 +1,174 @@
+"""What a command cannot do: exit code 4 or 5, one line that names the fault, and no run folder left behind."""
+
+import importlib.metadata
+
+import pytest
+from harness.command import FP32, conformance, run_folder
+
+from conformance import cli
+from conformance.exit_codes import ExitCode
+
+NETS = """
+import torch
+from zoo import Case, Spec
+
+CASE = Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g),))
+DOUBLING = Spec(name="doubling", summary="s", source="a test", build=lambda: lambda x: x * 2, cases=(CASE,))
+"""
+
+
+@pytest.fixture
+def nets(tmp_path):
+    """A folder with a file of one model."""
+    (tmp_path / "nets.py").write_text(NETS)
+    return tmp_path
+
+
+def stored_runs(folder):
+    return list((folder / ".conformance" / "runs").glob("*"))
+
+
+def check_usage(folder, arguments, message):
+    """The command ends with 4 and one line that has the message, and stores nothing."""
+    code, output = conformance(folder, *arguments)
+    assert code == ExitCode.USAGE, output
+    assert message in output
+    assert output.startswith("conformance: ")
+    assert len(output.splitlines()) == 1
+    assert stored_runs(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "merg"), "conformance: no model named 'merg'; did you mean merge"),
+        (("run", "none.py"), "conformance: no file none.py"),
+        (("run", "merge", "--mode", "compield"), "conformance: unknown mode 'compield'; did you mean compiled?"),
+        (("run", "merge", "--mode", "xyz"), "conformance: unknown mode 'xyz'; known: eager"),
+        (("run", "merge", "--device", "tpu"), "conformance: unknown device 'tpu'; did you mean cpu?"),
+        (("run", "--resume", "nowhere"), "is no run folder: it has no plan.json"),
+        (("show", "nowhere"), "is no run folder: it has no plan.json"),
+        (("run", "merge", "--resume", "nowhere"), "leave out sources and axes"),
+        (("probes", "double_forward"), "no probe named 'double_forward'; did you mean double_backward"),
+        (("probes", "--mode=eager"), "probes: unknown option --mode=eager"),
+        (("show", "nowhere", "-k", "merge"), "show: unknown option -k"),
+        (("claims", "--sed=1"), "claims: unknown option --sed=1; did you mean --seed?"),
+    ],
+)
+def test_what_cannot_be_done_is_four_in_one_line(tmp_path, arguments, message):
+    check_usage(tmp_path, arguments, message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "the following arguments are required: COMMAND; conformance --help lists the options"),
+        (("frobnicate",), "invalid choice: 'frobnicate'"),
+        (("run", "--seed", "x"), "argument --seed: invalid int value: 'x'; conformance run --help lists the options"),
+        (("run", "--timeout=soon"), "argument --timeout: invalid float value: 'soon'"),
+        (("run", "--mode"), "argument --mode: expected one argument"),
+        (("show",), "the following arguments are required: run; conformance show --help lists the options"),
+        (("bench", "--against"), "argument --against: expected one argument"),
+    ],
+)
+def test_what_cannot_be_read_is_four_in_one_line(tmp_path, arguments, message):
+    check_usage(tmp_path, arguments, message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["--store", "elsewhere"], "--store"),
+        (["-k", "merge"], "-k"),
+        (["-n", "2"], "-n"),
+        (["-x"], "-x"),
+        (["--resume", "nowhere"], "--resume"),
+        (["--fresh-cache"], "--fresh-cache"),
+        (["--durations=3"], "--durations=3"),
+        (["-x", "--store", "elsewhere", "-q"], "-x --store -q"),
+    ],
+)
+def test_a_comparison_refuses_options_that_it_would_ignore(tmp_path, monkeypatch, capsys, arguments, option):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["bench", "merge", "--against", "HEAD", *arguments]) == ExitCode.USAGE
+    assert capsys.readouterr() == ("", f"conformance: bench --against does not take {option}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_is_absent_and_was_asked_for_is_four(tmp_path):
+    code, output = conformance(tmp_path, "run", "merge", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
+    assert code == ExitCode.USAGE
+    assert "device 'cuda' was asked for, but torch sees no CUDA device" in output
+
+
+def test_a_mistyped_option_names_its_neighbour_and_leaves_no_run(nets):
+    code, output = conformance(nets, "run", "nets.py", *FP32, "--modee=eager")
+    assert code == ExitCode.USAGE, output
+    assert output.splitlines()[-1].startswith("conformance: unknown option --modee=eager; did you mean --mode, ")
+    assert "Traceback" not in output
+    assert stored_runs(nets) == []
+
+
+def test_an_option_of_pytest_is_passed_on(nets):
+    code, output = conformance(nets, "run", "nets.py", *FP32, "-n", "1", "--junitxml=report.xml")
+    assert code == ExitCode.OK, output
+    assert 'name="doubling[eager-fp32-cpu]"' in (nets / "report.xml").read_text()
+
+
+def test_a_choice_of_nothing_is_five_and_leaves_no_run(nets):
+    code, output = conformance(nets, "run", "nets.py", *FP32, "-n", "1", "-k", "nobody")
+    assert code == ExitCode.NOTHING_SELECTED, output
+    assert stored_runs(nets) == []
+
+
+def test_a_choice_that_cannot_be_read_is_four_and_leaves_no_run(nets):
+    code, output = conformance(nets, "run", "nets.py", *FP32, "-n", "1", "-k", "and and")
+    assert code == ExitCode.USAGE, output
+    assert stored_runs(nets) == []
+
+
+def test_a_resumed_run_stays_whatever_is_chosen_from_it(nets):
+    code, output = conformance(nets, "run", "nets.py", *FP32, "-n", "1", "--collect-only")
+    assert code == ExitCode.RED, output  # nothing was judged
+    (stored,) = stored_runs(nets)
+    assert run_folder(output) == stored
+    code, output = conformance(nets, "run", "--resume", str(stored), "-n", "1", "-k", "nobody")
+    assert code == ExitCode.NOTHING_SELECTED, output
+    code, output = conformance(nets, "run", "--resume", str(stored), "-n", "1", "--modee=eager")
+    assert code == ExitCode.USAGE, output
+    code, output = conformance(nets, "run", "--resume", str(stored), "-n", "1")
+    assert code == ExitCode.OK, output
+    assert "1 cells: 1 pass" in output
+
+
+def test_the_version_is_printed(tmp_path):
+    try:
+        version = importlib.metadata.version("torch-conformance")
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown"
+    assert conformance(tmp_path, "--version") == (0, f"conformance {version}\n")
+
+
+def test_help_is_no_error(tmp_path):
+    code, output = conformance(tmp_path, "run", "--help")
+    assert code == ExitCode.OK
+    assert "--fresh-cache" in output
+
+
+@pytest.mark.parametrize(
+    ("ours", "name"),
+    [
+        (ExitCode.OK, "OK"),
+        (ExitCode.RED, "TESTS_FAILED"),
+        (ExitCode.INTERRUPTED, "INTERRUPTED"),
+        (ExitCode.INTERNAL_ERROR, "INTERNAL_ERROR"),
+        (ExitCode.USAGE, "USAGE_ERROR"),
+        (ExitCode.NOTHING_SELECTED, "NO_TESTS_COLLECTED"),
+    ],
+)
+def test_an_exit_code_is_that_of_pytest(ours, name):
+    assert int(ours) == int(pytest.ExitCode[name])
+
+
+def test_every_exit_code_is_held_to_pytest():
+    assert [code.value for code in ExitCode] == list(range(6))

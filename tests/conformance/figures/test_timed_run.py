@@ -1,0 +1,120 @@
+"""A run that times its cells, from end to end: figures beside verdicts, and reasons in place of figures."""
+
+import re
+
+import pytest
+from harness.command import conformance, run_folder
+
+MODELS = """
+import time
+import torch
+from zoo import Case, Spec
+
+def spec(name, build, **others):
+    case = Case(name="typical", inputs=lambda g: (torch.randn(16, 16, generator=g),))
+    return Spec(name=name, summary=name, source="a test", build=build, cases=(case,), **others)
+
+def chain(x):
+    return x.sin().cos().exp().sin()
+
+def slow(x):  # but not as float64, where the reference needs it fifty times
+    if x.dtype == torch.float32:
+        time.sleep(0.3)
+    return x.sin()
+
+def at_first(x):
+    if x.dtype == torch.float32:
+        at_first.calls += 1
+    return x.sin() * (1.0 if at_first.calls < 10 else 1.5)
+at_first.calls = 0
+
+def waver(x):
+    if x.dtype == torch.float32:
+        waver.calls += 1
+        time.sleep(0.001 * (waver.calls % 7) ** 2)
+    return x.sin()
+waver.calls = 0
+
+CHAIN = spec("chain", lambda: chain)
+SLOW = spec("slow", lambda: slow)
+NOTHING = spec("nothing", lambda: lambda x: x, differentiable=False)
+AT_FIRST = spec("at_first", lambda: at_first)
+WAVER = spec("waver", lambda: waver)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the models above."""
+    folder = tmp_path_factory.mktemp("speeds")
+    (folder / "models.py").write_text(MODELS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def output(folder):
+    """What a run of the models above prints."""
+    axes = ("--mode=eager", "--mode=scripted", "--precision=fp32", "--device=cpu")
+    return conformance(folder, "run", "models.py", *axes, TMPDIR=str(folder))[1]  # with a lock of its own
+
+
+def row(output, model):
+    return re.search(rf"^{model} +fp32 .*$", output, re.MULTILINE)[0]
+
+
+def test_the_table_shows_time_and_ratio_beside_the_verdict(output):
+    # where a machine is too busy to see 10 % more work, the reason stands there instead
+    figure, reason = r"[▲▼=~]\d+\.\d\d \[\d+\.\d\d, \d+\.\d\d\]", "(too noisy|control failed)"
+    assert re.search(rf"✓ \S+  ([\d.]+ µs|{reason}) +✓ \S+  ({figure}|{reason})", row(output, "chain"))
+
+
+def test_a_reason_takes_the_place_of_the_number(output):
+    assert "too slow" in row(output, "slow")
+    assert "too fast to time" in row(output, "nothing")
+    assert re.search(r"no speed, too slow: slow\[eager-fp32-cpu\]", output)
+
+
+def test_a_wrong_result_in_a_timed_call_takes_the_figure_away(output):
+    assert re.search(r"at_first +fp32 +✓ .*wrong result in a timed call", output)
+    assert "norm  output, case typical" in output
+
+
+def test_a_time_that_wavers_gives_no_figure(output):
+    assert re.search(r"no steady state|too noisy|control failed", row(output, "waver"))
+
+
+def test_a_measurement_that_is_missing_is_taken_when_the_run_is_resumed(folder, output):
+    stored = run_folder(output)
+    lines = (stored / "cells.jsonl").read_bytes().splitlines(keepends=True)
+    (last,) = [n for n, line in enumerate(lines) if b"nothing[fp32-cpu] #1" in line]
+    (stored / "cells.jsonl").write_bytes(b"".join(lines[:last] + lines[last + 1 :]))
+    code, shown = conformance(folder, "run", "--resume", str(stored), TMPDIR=str(folder))
+    assert code == 1  # for the red cells of the models above
+    assert "taking 1 measurements" in shown
+    assert "too fast to time" in row(shown, "nothing")
+
+
+WEARS_OUT = """
+import torch
+from zoo import Case, Spec
+
+def wears_out(x):
+    if torch.is_autocast_enabled("cpu"):
+        wears_out.calls += 1
+        if wears_out.calls > 40:  # some time after it was steady
+            raise ValueError("worn out")
+    return x.sin()
+wears_out.calls = 0
+
+CASE = Case(name="typical", inputs=lambda g: (torch.randn(16, 16, generator=g),))
+SPEC = Spec(name="wears_out", summary="wears out", source="a test", build=lambda: wears_out, cases=(CASE,))
+"""
+
+
+def test_a_cell_that_raises_leaves_the_others_their_figures(tmp_path):
+    (tmp_path / "models.py").write_text(WEARS_OUT)
+    axes = ("--mode=eager", "--precision=fp32", "--precision=amp_bf16", "--device=cpu")
+    _, output = conformance(tmp_path, "run", "models.py", *axes, TMPDIR=str(tmp_path))
+    assert re.search(r"wears_out +fp32 +✓ \S+  ([\d.]+ µs|too noisy|control failed)", output), output
+    assert re.search(r"amp_bf16 +✓ \S+  ValueError", output), output
+    assert "worn out" in output

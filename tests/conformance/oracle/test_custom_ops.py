@@ -1,0 +1,115 @@
+"""A mode that watches ops sees those inside an operator written in Python, which torch dispatches as one."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.oracle.custom_ops import OpMode
+
+LIBRARY = torch.library.Library("conformance_tests_in_one", "DEF")
+LIBRARY.define("thrice(Tensor x) -> Tensor")
+LIBRARY.impl("thrice", lambda x: x * 3, "CompositeExplicitAutograd")
+
+
+@torch.library.custom_op("conformance_tests::scaled_sine", mutates_args=())
+def scaled_sine(x: Tensor, factor: float = 2.0) -> Tensor:
+    return x.sin() * factor
+
+
+@torch.library.custom_op("conformance_tests::outer", mutates_args=())
+def outer(x: Tensor) -> Tensor:
+    return scaled_sine(x.exp(), factor=0.5) + 1
+
+
+@torch.library.custom_op("conformance_tests::halve", mutates_args=("x",))
+def halve(x: Tensor) -> None:
+    x.mul_(0.5)
+
+
+def name_of(func):
+    return func._schema.name.rpartition("::")[2]
+
+
+class Names(OpMode):
+    """Notes the name of every op that it runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def run_op(self, func, args, kwargs):
+        self.seen.append(name_of(func))
+        return super().run_op(func, args, kwargs)
+
+
+class PlainNames(TorchDispatchMode):
+    """The same without `OpMode`."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(name_of(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Negated(OpMode):
+    """Turns the sign of every sine."""
+
+    def run_op(self, func, args, kwargs):
+        result = func(*args, **kwargs)
+        return -result if name_of(func) == "sin" else result
+
+
+@pytest.fixture
+def x():
+    return torch.linspace(-1.0, 1.0, 5, dtype=torch.float64)
+
+
+def test_torch_dispatches_an_operator_written_in_python_as_one(x):
+    with PlainNames() as watch:
+        scaled_sine(x)
+    assert watch.seen == ["scaled_sine"]
+
+
+def test_a_mode_sees_the_ops_inside_an_operator(x):
+    with Names() as watch:
+        found = scaled_sine(x, factor=3.0)
+    assert watch.seen == ["sin", "mul"]
+    assert torch.equal(found, x.sin() * 3.0)
+
+
+def test_a_mode_sees_the_ops_of_an_operator_inside_an_operator(x):
+    with Names() as watch:
+        found = outer(x)
+    assert watch.seen == ["exp", "sin", "mul", "add"]
+    assert torch.equal(found, x.exp().sin() * 0.5 + 1)
+
+
+def test_a_mode_changes_the_ops_inside_an_operator(x):
+    with Negated():
+        found = outer(x)
+    assert torch.equal(found, x.exp().sin() * -0.5 + 1)
+    assert torch.equal(outer(x), x.exp().sin() * 0.5 + 1)
+
+
+def test_an_operator_that_changes_its_argument_changes_it_under_a_mode(x):
+    kept = x.clone()
+    with Names() as watch:
+        halve(x)
+    assert watch.seen == ["mul_"]
+    assert torch.equal(x, kept * 0.5)
+
+
+def test_an_operator_of_another_kind_is_one_op(x):
+    with Names() as watch:
+        found = torch.ops.conformance_tests_in_one.thrice(x)
+    assert watch.seen == ["thrice"]
+    assert torch.equal(found, x * 3)
+
+
+def test_a_mode_without_a_method_of_its_own_changes_nothing(x):
+    with OpMode():
+        assert torch.equal(outer(x), x.exp().sin() * 0.5 + 1)

@@ -1,0 +1,98 @@
+"""One real bench, from end to end, in a mode that compiles and in one that its source registers."""
+
+import re
+
+import pytest
+from harness.command import conformance, run_folder
+
+from conformance.figures.bench_jobs import WARM_RUNS, compile_job, footprint_job
+from conformance.records.cell import Cell
+from conformance.records.measurements import CompileCost, Footprint
+from conformance.run import store
+
+SIZES, MODES = (4, 16), ("eager", "compiled", "captured")
+NETS = """
+import torch
+from conformance import Prepared, register_mode
+from zoo import Case, Scale, Spec
+
+class Net(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = torch.nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.linear(x).sin()
+
+def inputs(width, g):
+    return (torch.randn(8, width, generator=g),)
+
+register_mode("captured", lambda model: Prepared(torch.compile(model, backend="aot_eager"), dict))
+SPEC = Spec(
+    name="net", summary="a net", source="a test", build=lambda: Net(4),
+    cases=(Case(name="typical", inputs=lambda g: inputs(4, g)),),
+    scale=Scale(size_name="width", sizes=(4, 16), build=Net, inputs=inputs),
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of the spec."""
+    folder = tmp_path_factory.mktemp("nets")
+    (folder / "nets.py").write_text(NETS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def output(folder):
+    """What the bench prints."""
+    axes = (*(f"--mode={mode}" for mode in MODES), "--precision=fp32", "--device=cpu")
+    code, output = conformance(folder, "bench", "nets.py", *axes, TMPDIR=str(folder))
+    assert code == 0, output
+    return output
+
+
+@pytest.fixture(scope="module")
+def stored(output):
+    """What the bench stored."""
+    return store.read(run_folder(output))
+
+
+def test_a_bench_prints_verdicts_speeds_bytes_and_compile_times(output):
+    for size in SIZES:
+        assert re.search(rf"── net@{size} \(width {size}\), cpu ──", output)
+        assert re.search(rf"net@{size} +fp32 +✓", output)
+    # the weight gradient needs x and the sine what came into it: 8 rows of 4 bytes each
+    assert re.search(r"^fp32 +eager .* 128 +128 ", output, re.MULTILINE)
+    assert re.search(r"^fp32 +compiled +[\d.]+ m?s +[\d.]+ m?s", output, re.MULTILINE)
+
+
+def test_a_bench_stores_every_measurement(stored):
+    # ceilings; at each size three figures twice, two costs of each cell
+    assert len(stored.results) == 1 + len(SIZES) * (3 * 2 + 2 * len(MODES))
+    assert stored.plan.measure == "bench"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_graphs_and_warm_compile_runs_are_those_of_the_modes_that_compile(stored, mode):
+    assert stored.plan.compiling_modes == ("compiled", "captured")
+    compiles = mode in stored.plan.compiling_modes
+    for size in SIZES:
+        cell = Cell(f"net@{size}", mode, "fp32", "cpu")
+        cost = stored.result(CompileCost, compile_job(cell))
+        assert len(cost.warm) == (WARM_RUNS if compiles else 0)
+        assert all(run.reason is None and run.first_gradient > 0 for run in (cost.cold, *cost.warm))
+        assert stored.result(Footprint, footprint_job(cell)).graphs == (1 if compiles else None)
+
+
+def test_the_compiled_code_of_the_cold_run_is_found_in_the_warm_ones(stored):
+    cost = stored.result(CompileCost, compile_job(Cell("net@16", "compiled", "fp32", "cpu")))
+    assert [run.cache for run in (cost.cold, *cost.warm)] == ["miss", "hit", "hit", "hit"]
+
+
+def test_a_stored_bench_is_printed_again(folder, output):
+    code, shown = conformance(folder, "show", str(run_folder(output)))
+    assert code == 0
+    assert "── net@4 (width 4), cpu ──" in shown
+    assert re.findall("^── .*", shown, re.MULTILINE) == re.findall("^── .*", output, re.MULTILINE)

@@ -1,0 +1,78 @@
+"""The matrix of a run, from contents made by hand."""
+
+import re
+
+import pytest
+from harness.made_by_hand import passed, plan_for, timed
+
+from conformance.records.cell import Cell
+from conformance.records.measurements import Reason
+from conformance.records.verdicts import Verdict
+from conformance.run.store import Contents
+from conformance.show import matrix
+
+MODES, PRECISIONS = ("eager", "scripted"), ("fp32", "amp_bf16")
+JOBS = ("speed default net[fp32-cpu] #0", "speed default net[fp32-cpu] #1")
+
+
+def contents(measure="speed", results=(), precisions=PRECISIONS, **status):
+    plan = plan_for(*(Cell("net", m, p, "cpu") for p in precisions for m in MODES), measure=measure)
+    verdicts = passed(plan, **status)
+    return Contents(plan, tuple(verdicts), verdicts, dict(zip(JOBS, results, strict=False)))
+
+
+def rendered(found, folder):
+    return matrix.render(found, folder=folder)
+
+
+@pytest.mark.parametrize(("measure", "is_explained"), [("speed", True), ("", False)])
+def test_missing_speeds_are_explained_only_if_speeds_were_asked_for(tmp_path, measure, is_explained):
+    text = rendered(contents(measure, eager_fp32="FAIL"), tmp_path)
+    assert ("no speed, no baseline" in text) is is_explained
+
+
+def test_a_speed_is_printed_beside_its_verdict(tmp_path):
+    text = rendered(contents(results=[timed(scripted=2.0)] * 2), tmp_path)
+    assert re.search(r"^net +fp32 +✓ 0  1 ms +✓ 0  ▲2\.00 \[1\.98, 2\.02\]$", text, re.MULTILINE)
+    assert re.search(r"^ +amp_bf16 +✓ 0 +✓ 0$", text, re.MULTILINE)
+
+
+def test_the_legend_names_only_the_figures_that_were_timed(tmp_path):
+    text = " ".join(rendered(contents(results=[timed(scripted=2.0)] * 2), tmp_path).split())
+    assert "Timed: forward and backward, of the first case, on one thread." in text
+    assert "Timed" not in rendered(contents(), tmp_path)
+
+
+def test_a_verdict_takes_the_place_of_the_speed_it_prevents(tmp_path):
+    text = rendered(contents(results=[timed()] * 2, precisions=("fp32",), scripted="FAIL"), tmp_path)
+    (row,) = re.findall(r"^net .*$", text, re.MULTILINE)
+    assert re.fullmatch(r"net +fp32 +✓ 0  1 ms +✗ *", row)
+
+
+def test_a_reason_takes_the_place_of_a_speed_and_is_explained_below(tmp_path):
+    text = rendered(contents(results=[timed(scripted=2.0), Reason("crashed", "in phase measure, x")]), tmp_path)
+    assert re.search(r"^net +fp32 +✓ 0  crashed +✓ 0  crashed$", text, re.MULTILINE)
+    assert "· no speed, crashed: net[eager-fp32-cpu] and 1 more (in phase measure, x)" in text
+
+
+def test_a_finished_measurement_prints_the_speeds_that_it_completed():
+    result = timed(scripted=2.0)
+    assert matrix.measured_line(contents(results=[result]), JOBS[0]) == f"◷ {JOBS[0]}"
+    expected = "◷ net[eager-fp32-cpu] 1 ms  net[scripted-fp32-cpu] ▲2.00 [1.98, 2.02]"
+    assert matrix.measured_line(contents(results=[result] * 2), JOBS[1]) == expected
+
+
+def test_a_cell_without_a_verdict_is_counted_as_not_run(tmp_path):
+    found = contents("")
+    verdicts = {name: verdict for name, verdict in found.verdicts.items() if "scripted" not in name}
+    text = rendered(Contents(found.plan, found.selected, verdicts), tmp_path)
+    assert "4 cells: 2 pass, 2 notrun" in text
+    assert f"incomplete: conformance run --resume {tmp_path}" in text
+
+
+def test_the_line_of_a_red_cell_cannot_command_a_terminal(tmp_path):
+    name = Cell("net", "eager", "fp32", "cpu").id
+    plan = plan_for(Cell("net", "eager", "fp32", "cpu"))
+    text = rendered(Contents(plan, (name,), {name: Verdict(name, "ERROR", "\x1b[2J")}), tmp_path)
+    assert f"✗ {name}  ERROR  \\u001b[2J" in text
+    assert "\x1b" not in text
