@@ -52,7 +52,7 @@ def main() -> None:
     started = time.monotonic()
     jobs = [(model, seed) for seed in range(options.seeds) for model in plan.models]
     with ThreadPoolExecutor(options.jobs) as threads:
-        for done, trials in enumerate(threads.map(lambda job: _trials_of(plan, *job), jobs), 1):
+        for done, trials in enumerate(threads.map(lambda job: trials_of(plan, *job), jobs), 1):
             model, seed = jobs[done - 1]
             for trial in trials:
                 results.add(seed, trial)
@@ -79,7 +79,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _trials_of(plan: Plan, model: str, seed: int) -> list[CellTrial]:
+def trials_of(plan: Plan, model: str, seed: int) -> list[CellTrial]:
     """All cells of a model under one seed; the reference is made first."""
     seeded = replace(plan, seed=seed)
     with tempfile.TemporaryDirectory() as folder:

@@ -11,12 +11,12 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmarks.results import VALUE_GATES, Key, Results
+from benchmarks.tasks import UNDAMAGED
 from conformance.axes import PRECISIONS
 from conformance.records.cell import model_of
 from conformance.records.convert import to_json
 from conformance.records.plan import Plan
 
-UNDAMAGED = "nothing"
 RIVALS = ("assert_close", "dynamo same", "flash-attention")
 SHOWN = 60  # rows of a long list
 

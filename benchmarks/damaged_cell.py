@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.damages import JUDGED, Victim, damaged
 from benchmarks.rivals import known, rejections
-from benchmarks.tasks import DamagedCell, Survivor
+from benchmarks.tasks import UNDAMAGED, DamagedCell, Survivor
 from conformance.cell import observe as cell
 from conformance.gates.compare import compare, measures_of, name_of
 from conformance.gates.criteria import TensorCriteria
@@ -21,7 +21,6 @@ from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess
 from conformance.verdict import failed_gate
 
-UNDAMAGED = "nothing"
 Kept = list[tuple[torch.Tensor, TensorCriteria]]
 
 

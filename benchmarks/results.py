@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.tasks import DamagedCell
 from conformance.records.cell import Cell
+from conformance.records.convert import to_json
 from conformance.records.observation import Observation
 from conformance.records.verdicts import Verdict
 
@@ -58,7 +59,7 @@ class Results:
         if trial.damaged:
             for damage, counts in trial.damaged.damages.items():
                 self.kills[cell.mode, cell.precision, damage].update(counts)
-            self.survivors += [{**vars(cell), "seed": seed, **vars(s)} for s in trial.damaged.survivors]
+            self.survivors += [{**vars(cell), "seed": seed, **to_json(s)} for s in trial.damaged.survivors]
         self.verdicts.append((seed, replace(verdict, observation=Observation("none"))))
         self.seconds[cell.mode].append(trial.seconds)
 

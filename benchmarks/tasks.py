@@ -10,6 +10,8 @@ from conformance.records.measurements import Ratio, Reason
 from conformance.records.observation import Observation
 from conformance.records.tasks import CellTask, Target
 
+UNDAMAGED = "nothing"  # the name of the damage that leaves a tensor as it is
+
 
 @dataclass(frozen=True)
 class Survivor:

@@ -1,4 +1,4 @@
-"""The axes of the matrix: modes, precisions and devices, one small table each.
+"""Defines the axes of the matrix: modes, precisions and devices, one small table each.
 
 A precision is one row here. A mode is one row here and one builder in `cell.modes`, or one call of `register_mode`
 from outside. This module does not import torch, so planning and reporting start quickly.

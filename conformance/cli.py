@@ -1,4 +1,4 @@
-"""The command line: its commands, options and exit codes."""
+"""Reads the command line, runs the command, and returns its exit code."""
 
 from __future__ import annotations
 

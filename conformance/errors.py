@@ -1,4 +1,4 @@
-"""Every error that a step of a run may raise, in one place.
+"""Defines every error that a step of a run may raise.
 
 | step | error |
 |---|---|

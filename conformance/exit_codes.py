@@ -1,4 +1,4 @@
-"""The exit codes of the command. They are pytest's, because pytest runs the cells."""
+"""Defines the exit codes of the command. They are pytest's, because pytest runs the cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fork server imports before any cell: torch, the zoo and, if a cell compiles, the compiler.
+"""Imports torch, the zoo and, if a cell compiles, the compiler into the fork server, before any cell starts.
 
 It only imports. No op may run here: if the server has run one parallel region, its forked children hang. No call may
 reach the CUDA runtime: if the server has made a single one, CUDA does not work in its children.

@@ -1,4 +1,4 @@
-"""The pytest plugin: a run folder's plan is collected like a test file, with a scope per model and an item per cell.
+"""The pytest plugin: collects a run folder's plan like a test file, with a scope per model and an item per cell.
 
 It does nothing without `--conformance-run`. It never imports torch: only the cells' own processes do.
 """

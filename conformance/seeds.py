@@ -1,4 +1,4 @@
-"""Seeds of all random numbers."""
+"""Makes the seeds of all random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges an observation under a contract: records in, verdict out. It does not import torch."""
+"""Judges an observation by the contract of its spec. It takes and returns records, and does not import torch."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def set_policy(precision: Precision = PRECISIONS["fp32"]) -> None:
     warnings.simplefilter("ignore")  # models and compilers warn; the verdict is the report
     torch.set_num_threads(1)
     tf32.switch(precision)
-    sound = Version(torch.__version__).release >= (2, 13)  # pytorch#181564: its key forgot the autocast dtype
+    sound = Version(torch.__version__).release >= (2, 13)  # pytorch#181564: the cache key lacked the autocast dtype
     for switch in ("enable_autograd_cache", "autograd_cache_allow_custom_autograd_functions"):
         if hasattr(functorch_config, switch):
             setattr(functorch_config, switch, sound)

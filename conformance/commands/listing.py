@@ -1,4 +1,4 @@
-"""`conformance list`: the models with their summaries and cases."""
+"""`conformance list`: prints the models with their summaries and cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages and progress, which a command prints on the error stream."""
+"""Prints messages and progress on the error stream."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def _judge(options: RunOptions, contents: Contents, folder: Path) -> int:
 
 
 def _measure(folder: Path) -> None:
-    """Do the measurements that are not stored yet, of a run whose cells are all judged."""
+    """Take the measurements that are not stored yet, if all cells are judged."""
     contents = store.read(folder)
     if contents.missing:
         return

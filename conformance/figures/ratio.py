@@ -40,7 +40,7 @@ def ratio_of(logs: Sequence[float], *, clean: float = 1.0) -> Ratio:
 
 
 def pooled(ratios: Sequence[Ratio]) -> Ratio:
-    """One ratio from those of several processes; its interval is the hull, so a verdict must hold in each of them.
+    """One ratio from those of several processes. Its interval spans all of theirs, so a gain must show in each of them.
 
     A process has a bias of its own that its interval does not show.
 

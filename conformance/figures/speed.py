@@ -27,7 +27,7 @@ BUDGET, DEFAULT_BUDGET = 0.5, 0.12  # seconds that the calls of one cell may tak
 
 @dataclass(frozen=True)
 class Speed:
-    """What is known of one cell's speed.
+    """The speed of one cell.
 
     Attributes:
         cell: its id.

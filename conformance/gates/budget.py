@@ -24,11 +24,11 @@ GAIN_FACTOR = 2.0
 NULL_FACTOR = 8.0
 BASELINE_NORM_FACTOR = 2.0  # times eager's own error, in cells that are not eager
 BASELINE_FACTOR = 4.0
-NULL_CONDITION = 2.0**30  # a tensor whose relative spread is this many roundoffs is all noise
+NULL_CONDITION = 2.0**30  # a tensor with a relative spread of this many roundoffs is all noise
 FLOAT32 = PRECISIONS["fp32"]
 GAIN_FLOOR = NOISE * FLOAT32.unit  # constants rounded once, such as 1 − momentum
 DROPPED_SHARE = 0.9
-NORM_CAP = 0.5  # above it the angle is checked too, since zeros, whose error is 1, come near to passing
+NORM_CAP = 0.5  # above it the angle is checked too, because zeros, with an error of 1, almost pass
 MANY = 8  # elements; with fewer, the direction of a tensor means little
 
 
@@ -53,7 +53,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class TensorReference:
-    """What is known of a tensor before any candidate runs.
+    """The reference of one tensor, made before any candidate runs.
 
     Attributes:
         oracle: the oracle's tensor.
@@ -89,7 +89,7 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
     """The budgets of a candidate.
 
     Args:
-        reference: what is known of the tensor.
+        reference: the reference of the tensor.
         precision: the precision whose perturbed runs count.
         baseline: distance of eager at the same precision, which widens the budgets; None in eager cells.
     """
@@ -174,7 +174,7 @@ def holds_float32(baseline: Distance, reference: TensorReference, precision: Pre
 
     Args:
         baseline: distance of eager's tensor from the oracle.
-        reference: what is known of the tensor.
+        reference: the reference of the tensor.
         precision: the precision of the cell.
     """
     wide, low = reference.spread["fp32"].absolute, reference.spread[precision.name].absolute

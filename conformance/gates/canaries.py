@@ -1,4 +1,4 @@
-"""Wrong tensors that the gates must reject, made from the oracle's. If a gate accepts one, a pass proves nothing."""
+"""Makes wrong tensors from the oracle's. The gates must reject them; otherwise a pass proves nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def global_canaries(
 
     Args:
         truth: the oracle's tensor in the dtype of the candidate.
-        reference: what is known of the tensor.
+        reference: the reference of the tensor.
         fine: float32's budgets apply, which must also reject noise of half the tensor's size.
 
     Yields:
@@ -77,7 +77,7 @@ def local_canaries(
 
     Args:
         truth: the oracle's tensor in the dtype of the candidate.
-        reference: what is known of the tensor.
+        reference: the reference of the tensor.
         budget: the budgets of the tensor; a permutation counts as wrong only if it exceeds their norm.
 
     Yields:

@@ -16,7 +16,7 @@ class TensorCriteria:
 
     Attributes:
         case, tensor: names of the case and the tensor.
-        reference: what is known of the tensor.
+        reference: the reference of the tensor.
         kind: see `Discrepancy.kind`.
         precision: the precision whose budgets apply: the cell's, or float32 if the tensor must reach it.
         cell_precision: the precision of the cell.
@@ -63,7 +63,7 @@ def criteria_for(  # noqa: PLR0913 -- a record's fields
     Args:
         case: name of the case.
         tensor: name of the tensor.
-        reference: what is known of the tensor.
+        reference: the reference of the tensor.
         precision: the precision of the cell.
         dtype: name of the dtype that the contract asks for; "" if it asks for none.
         baseline: eager's tensor at the same precision; None in eager cells.

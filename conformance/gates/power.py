@@ -61,8 +61,8 @@ def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Acce
 def _is_weak(name: str, canary: torch.Tensor, criteria: TensorCriteria, passes: Accepts) -> bool:
     """Whether the gates are excused for accepting a local canary.
 
-    They are if the damaged part is below the noise of a low precision, and float32's budgets reject the canary. They
-    are also if it zeroes the smallest slice behind a kink, which one flipped unit may do in any precision.
+    There are two excuses. The damaged part is below the noise of a low precision, and float32's budgets reject the
+    canary. Or the canary zeroes the smallest slice behind a kink, which one flipped unit may do in any precision.
     """
     if criteria.kind == "exact":
         return False

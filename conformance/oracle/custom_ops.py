@@ -1,4 +1,4 @@
-"""A dispatch mode that sees the ops inside operators written in Python, which torch dispatches as one op."""
+"""Defines a dispatch mode that sees the ops inside operators written in Python, which torch dispatches as one op."""
 
 from __future__ import annotations
 

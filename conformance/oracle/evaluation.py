@@ -1,6 +1,6 @@
 """Evaluates a callable: outputs, gradients, second derivatives, buffers, and what the call changed.
 
-The oracle, its perturbed runs and every cell go through this code, so all of them are asked the same question.
+The oracle, its perturbed runs and every cell use this code, so their results can be compared.
 """
 
 from __future__ import annotations

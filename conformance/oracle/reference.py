@@ -1,4 +1,4 @@
-"""Makes the reference of a model: what is known of each case before any candidate runs."""
+"""Makes the reference of a model: the oracle's tensors and their spread for each case, before any candidate runs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HEADROOM = 2.0**12  # the largest scaled gradient, well inside float16's range o
 
 @dataclass(frozen=True)
 class CaseReference:
-    """What is known of one case before any candidate runs.
+    """The reference of one case, made before any candidate runs.
 
     Attributes:
         picks: the draw of the inputs, or the rows of several draws.
         scale: the scale of the cotangents under float16, a power of two.
-        tensors: what is known of each tensor, by name; None for a tensor that the oracle gave as None.
+        tensors: the reference of each tensor, by name; None for a tensor that the oracle gave as None.
         requires_grad: `requires_grad` of every output tensor, by name.
     """
 

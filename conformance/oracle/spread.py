@@ -59,7 +59,7 @@ class Spread:
             self._spread[name][precision.name] = farthest(distances)
 
     def references(self, scale: float) -> dict[str, TensorReference | None]:
-        """What is known of every tensor, by name; None for a tensor that the oracle gave as None.
+        """The reference of every tensor, by name; None for a tensor that the oracle gave as None.
 
         Args:
             scale: the scale of the cotangents, on which gradients depend.

@@ -1,4 +1,4 @@
-"""A cell of the matrix, and a model at a size."""
+"""Records of a cell of the matrix, and of a model at a size."""
 
 from __future__ import annotations
 

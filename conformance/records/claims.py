@@ -1,4 +1,4 @@
-"""A published claim, as data."""
+"""The record of a published claim."""
 
 from __future__ import annotations
 

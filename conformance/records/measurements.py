@@ -44,7 +44,7 @@ class Ratio:
 
     Attributes:
         middle: median over the pairs.
-        low, high: 99 % interval of the median; for several processes, the hull of their intervals.
+        low, high: 99 % interval of the median; for several processes, the interval that spans all of theirs.
         pairs: number of pairs of calls that the median was taken from.
         clean: share of all pairs in which neither call waited for a processor.
         processes: number of processes that measured it.
@@ -211,7 +211,7 @@ class CompileCost:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The most that a device can do on one thread.
+    """The highest rates of a device, on one thread of the host.
 
     Attributes:
         flop_rates: FLOP/s, by the name of the precision.

@@ -3,8 +3,8 @@
 A cell holds one of many slots. A measurement holds all of them. Everyone takes the turnstile lock first; a measurement
 keeps it while it waits, so that new cells cannot starve it. The system releases the locks of a process that dies.
 
-The process that does the work holds the lock: a child for itself, and the one that compares two revisions for the
-workers that it commands.
+The process that does the work holds the lock: a child for itself, and the process that compares two revisions for its
+workers.
 """
 
 from __future__ import annotations

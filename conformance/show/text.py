@@ -1,4 +1,4 @@
-"""Numbers and words as every report prints them."""
+"""Formats numbers and words as every report prints them."""
 
 from __future__ import annotations
 

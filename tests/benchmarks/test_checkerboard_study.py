@@ -1,57 +1,63 @@
-"""The study of the checkerboard: what is done, in which order, what is kept, and what the table says."""
+"""The study of the checkerboard: what is done, in which order, what is kept, and what the table shows."""
 
-import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 import torch
-from planning import benchmark
 from torch.utils.flop_counter import FlopCounterMode
 
-SETTING = {"device": "cpu", "size": 8, "steps": 4, "torch": "2.13.0", "machine": "a machine"}
-TRAINED = {"first": 0.5, "rest": 0.02, "loss": 0.25, "skipped": 1, "peak": 2_500_000, "flops": 8_000_000_000}
-RATIO = {"middle": 2.0, "low": 1.9, "high": 2.1, "pairs": 20, "clean": 1.0, "processes": 1}
-COMPARED = {"ratio": RATIO, "seconds": 0.1, "eager_seconds": 0.2}
+from benchmarks import checkerboard as study
+from benchmarks import checkerboard_trial as trial
+from benchmarks import children
+from benchmarks.tasks import COMPARE, TRAIN, Comparison, Training, TrainingTask
+from conformance.plan import matrix
+from conformance.records.measurements import Ceilings, Ratio, Reason
+from conformance.records.tasks import CEILINGS
+from zoo.models.checkerboard import Checkerboard
+
+SETTING = study.Setting("cpu", 8, 4, "2.13.0", "a machine")
+TRAINED = Training(first=0.5, rest=0.02, loss=0.25, skipped=1, peak=2_500_000, flops=8_000_000_000)
+COMPARED = Comparison(Ratio(2.0, 1.9, 2.1, pairs=20), seconds=0.1, eager_seconds=0.2)
+NO_RATES = Ceilings({}, ())
 
 
-@pytest.fixture(name="study")
-def _study():
-    return benchmark("checkerboard")
+def task(mode="eager", precision="fp32"):
+    return TrainingTask("cpu", mode, precision, size=8, steps=4)
 
 
-@pytest.fixture(name="trial")
-def _trial():
-    return benchmark("checkerboard_trial")
+def names(results, device="cpu"):
+    return [job.name for job in study.missing(study.Study(replace(SETTING, device=device), results))]
 
 
-def names(study, results, device="cpu"):
-    return [job.name for job in study.missing({"setting": SETTING | {"device": device}, "results": results})]
+def table(results):
+    """The page, and the cells of its table row by row."""
+    page = study.page(study.Study(SETTING, results))
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    return page, rows
 
 
-def test_trainings_come_first_then_ratios_then_ceilings(study):
-    wanted = names(study, {})
+def test_trainings_come_first_then_ratios_then_ceilings():
+    wanted = names({})
     assert wanted[:4] == ["train eager fp32", "train eager amp_fp16", "train eager amp_bf16", "train compiled fp32"]
     assert [name.split()[0] for name in wanted] == ["train"] * 9 + ["compare"] * 8 + ["ceilings"]
     assert "compare eager fp32" not in wanted
 
 
-def test_tf32_is_for_cuda_alone(study):
-    assert not [name for name in names(study, {}) if "tf32" in name]
-    assert len([name for name in names(study, {}, "cuda") if "tf32" in name]) == 6
+def test_tf32_is_for_cuda_alone():
+    assert not [name for name in names({}) if "tf32" in name]
+    assert len([name for name in names({}, "cuda") if "tf32" in name]) == 6
 
 
-def test_what_is_done_is_left_out_and_what_failed_comes_last(study):
-    results = {"train eager fp32": TRAINED, "train eager amp_fp16": {"reason": "crashed"}}
-    wanted = names(study, results)
+def test_what_is_done_is_left_out_and_what_failed_comes_last():
+    wanted = names({"train eager fp32": TRAINED, "train eager amp_fp16": Reason("crashed")})
     assert "train eager fp32" not in wanted
     assert (wanted[0], wanted[-1], len(wanted)) == ("train eager amp_bf16", "train eager amp_fp16", 17)
 
 
-def test_the_table_shows_every_figure(study):
+def test_the_table_shows_every_figure():
     results = {"train eager fp32": TRAINED, "train compiled amp_bf16": TRAINED, "compare compiled amp_bf16": COMPARED}
-    rates = {"flop_rates": {"fp32": 2e11, "amp_bf16": 1.6e11}}
-    page = study.page({"setting": SETTING, "results": results | {"ceilings": rates}})
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    page, rows = table({**results, "ceilings": Ceilings({"fp32": 2e11, "amp_bf16": 1.6e11}, ())})
     shown = ["0.50 s", "20.00", "0.2500", "1", "2.5"]
     assert rows[2] == ["eager", "fp32", *shown, "1", "0.04", "20%"]
     assert rows[3] == ["eager", "amp_fp16"] + [""] * 8
@@ -59,14 +65,14 @@ def test_the_table_shows_every_figure(study):
     assert "Not done" not in page
 
 
-def test_failures_stand_in_the_table_with_their_reason(study):
-    results = {
-        "train eager fp32": {"reason": "crashed: out of memory"},
-        "train scripted fp32": TRAINED,
-        "compare scripted fp32": {"reason": "crashed: too noisy"},
-    }
-    page = study.page({"setting": SETTING, "results": results})
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+def test_the_table_shows_failures_and_the_page_their_reason():
+    page, rows = table(
+        {
+            "train eager fp32": Reason("crashed", "out of memory"),
+            "train scripted fp32": TRAINED,
+            "compare scripted fp32": Reason("crashed", "too noisy"),
+        }
+    )
     assert rows[2] == ["eager", "fp32", "failed"] + [""] * 7
     assert rows[8][:8] == ["scripted", "fp32", "0.50 s", "20.00", "0.2500", "1", "2.5", "no figure"]
     assert page.endswith(
@@ -74,21 +80,27 @@ def test_failures_stand_in_the_table_with_their_reason(study):
     )
 
 
-def test_results_are_kept_as_they_come_and_a_second_call_goes_on(study, tmp_path, monkeypatch, capsys):
-    done, path = [], tmp_path / "results.json"
+@pytest.fixture(name="done")
+def _done(monkeypatch):
+    """What was asked of child processes, which answer at once. The second one is interrupted."""
+    done = []
+    answers = {TRAIN: TRAINED, COMPARE: COMPARED, CEILINGS: NO_RATES}
 
-    def answer(target, task, deadline):
-        if target == "conformance.plan.matrix:probe":
-            return {"gpus": [], "cpu": "a machine", "torch": "2.13.0"}
-        done.append((target, task.get("mode"), task.get("precision")))
+    def result(target, task, deadline):
+        done.append((target.function, getattr(task, "mode", ""), getattr(task, "precision", "")))
         if len(done) == 2:
             raise KeyboardInterrupt
-        return {"checkerboard_trial:train": TRAINED, "checkerboard_trial:compare": COMPARED}.get(
-            target, {"flop_rates": {}}
-        )
+        return answers[target]
 
-    monkeypatch.setattr(study.jobs, "answer", answer)
-    monkeypatch.setattr(study.machine, "alone", contextlib.nullcontext)
+    here = replace(matrix.environment(), cpu="a machine", gpus=(), torch="2.13.0")
+    monkeypatch.setattr(study.pool, "result", result)
+    monkeypatch.setattr(children, "look_around", lambda: here)
+    monkeypatch.setattr(children, "prepare", lambda _: None)
+    return done
+
+
+def test_results_are_kept_as_they_come_and_a_second_call_goes_on(done, tmp_path, capsys):
+    path = tmp_path / "results.json"
     arguments = ["--device", "cpu", "--json", str(path), "--size", "8", "--steps", "4"]
     with pytest.raises(KeyboardInterrupt):
         study.main(arguments)
@@ -99,25 +111,49 @@ def test_results_are_kept_as_they_come_and_a_second_call_goes_on(study, tmp_path
     assert len(done) == 2 + 17
     assert len(set(done)) == 18
     assert "one thread of a machine" in capsys.readouterr().out
+    kept = study.resume(path, study.setting(children.look_around(), "cpu", 8, 4))
+    assert (kept.results["train eager fp32"], kept.results["compare scripted fp32"]) == (TRAINED, COMPARED)
     with pytest.raises(SystemExit, match="holds results for size 8, asked for 16"):
         study.main([*arguments[:-3], "16", "--steps", "4"])
 
 
+def test_a_comparison_without_a_figure_is_kept_as_its_reason(done, monkeypatch):
+    reason = Reason("too noisy", "5 of 20 pairs")
+    monkeypatch.setattr(study.pool, "result", lambda *_: Comparison(reason=reason))
+    assert study.carried_out(study.Job("compare eager amp_bf16", COMPARE, task())) == reason
+    assert done == []
+
+
+def test_a_file_of_something_else_is_refused(done, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text("{}")
+    with pytest.raises(SystemExit, match="holds no results of this study: Study has no setting"):
+        study.main(["--device", "cpu", "--json", str(path)])
+    assert done == []
+
+
+def test_an_absent_device_is_refused(done, tmp_path):
+    with pytest.raises(SystemExit, match="there is no CUDA device"):
+        study.main(["--device", "cuda", "--json", str(tmp_path / "results.json")])
+    assert done == []
+
+
 @pytest.mark.parametrize("arguments", [["--size", "12"], ["--size", "0"], ["--steps", "3"]])
-def test_sizes_and_steps_that_cannot_be_are_refused(study, tmp_path, arguments, capsys):
+def test_sizes_and_steps_that_cannot_be_are_refused(tmp_path, arguments, capsys):
     with pytest.raises(SystemExit):
         study.main(["--device", "cpu", "--json", str(tmp_path / "results.json"), *arguments])
     assert "want a positive multiple of 8" in capsys.readouterr().err
 
 
-def test_the_steps_counted_apart_are_those_the_table_names(study, trial):
+def test_the_steps_counted_apart_are_those_the_table_names():
     assert study.FEWEST_STEPS == trial.FIRST_STEPS + 1
     assert f"first {trial.FIRST_STEPS} steps" in study.NOTES
+    assert study.BASELINE == trial.BASELINE
 
 
-def test_operations_are_those_torch_counts(trial):
-    model = trial.Checkerboard(channels=8)
-    step = trial._step(model, {"precision": "fp32", "device": "cpu", "size": 8})
+def test_operations_are_those_torch_counts():
+    model = Checkerboard(channels=8)
+    step = trial.training_step(model, task())
     counter = FlopCounterMode(display=False)
     with counter:
         step()
@@ -125,13 +161,12 @@ def test_operations_are_those_torch_counts(trial):
 
 
 @pytest.mark.parametrize("mode", ["eager", "scripted"])
-def test_a_step_of_the_trial_learns(trial, mode):
-    model = trial._network(mode, "cpu")
-    step = trial._step(model, {"precision": "amp_bf16", "device": "cpu", "size": 8})
+def test_a_step_of_the_trial_learns(mode):
+    step = trial.training_step(trial.network(mode, "cpu"), task(mode, "amp_bf16"))
     losses = [step().loss.item() for _ in range(4)]
     assert losses[-1] < losses[0]
 
 
-def test_a_network_begins_the_same_in_every_mode(trial):
-    states = [trial._network(mode, "cpu").state_dict() for mode in ("eager", "scripted")]
+def test_a_network_begins_the_same_in_every_mode():
+    states = [trial.network(mode, "cpu").state_dict() for mode in ("eager", "scripted")]
     assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states), strict=True))

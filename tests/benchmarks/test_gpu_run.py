@@ -4,7 +4,8 @@ import json
 import sys
 
 import pytest
-from planning import benchmark
+
+from benchmarks import gpu_run
 
 NOTE = "import sys; open(sys.argv[1], 'a').write('x'); print('noted'); sys.exit(int(sys.argv[2]))"
 WAIT_ONCE = """
@@ -16,23 +17,17 @@ if not begun.exists():
 """
 
 
-@pytest.fixture(name="gpu_run")
-def _gpu_run(monkeypatch):
-    module = benchmark("gpu_run")
-    monkeypatch.setattr(module, "GRACE", 0.5)
-    return module
-
-
 @pytest.fixture(name="call")
-def _call(gpu_run, monkeypatch, tmp_path, capsys):
+def _call(monkeypatch, tmp_path, capsys):
     """Call the command for so many seconds: exit code, steps by name and what was printed."""
+    monkeypatch.setattr(gpu_run, "GRACE", 0.5)
     python = [sys.executable, "-c"]
     commands = {
         "first": [*python, NOTE, str(tmp_path / "first"), "0"],
         "slow": [*python, WAIT_ONCE, str(tmp_path / "begun")],
         "red": [*python, NOTE, str(tmp_path / "red"), "1"],
     }
-    monkeypatch.setattr(gpu_run, "_commands", lambda *_: commands)
+    monkeypatch.setattr(gpu_run, "commands", lambda *_: commands)
 
     def call(seconds):
         monkeypatch.setattr(sys, "argv", ["gpu_run.py", str(tmp_path / "results"), "--seconds", str(seconds)])
@@ -55,7 +50,7 @@ def test_a_second_call_does_what_the_first_had_no_time_for(call, tmp_path):
     assert (tmp_path / "results" / "tables.txt").read_text() in printed
 
 
-def test_what_starts_over_when_interrupted_is_begun_first_or_not_at_all(call, gpu_run, monkeypatch, tmp_path):
+def test_a_step_that_starts_over_begins_first_or_not_at_all(call, monkeypatch, tmp_path):
     monkeypatch.setattr(gpu_run, "WHOLE", {"first": 1000.0, "slow": 1000.0})
     _, steps, _ = call(3)
     assert steps == {"first": 0, "slow": None, "red": 1}
@@ -64,12 +59,23 @@ def test_what_starts_over_when_interrupted_is_begun_first_or_not_at_all(call, gp
     assert (tmp_path / "begun").exists()
 
 
-def test_the_commands_resume_the_run_that_was_begun(gpu_run, tmp_path):
-    fresh = gpu_run._commands(tmp_path, "cuda", ["merge"])
+def test_the_commands_resume_the_run_that_was_begun(tmp_path):
+    fresh = gpu_run.commands(tmp_path, "cuda", ["merge"])
     assert list(fresh) == ["tests", "probes", "matrix", "graphs", "checkerboard", "claims", "bench"]
     assert fresh["matrix"][3:] == ["run", "merge", "--device", "cuda", "--store", str(tmp_path / "matrix")]
     assert "graphed" in fresh["graphs"]
     begun = tmp_path / "matrix" / "runs" / "20260101-000000-abcd"
     begun.mkdir(parents=True)
-    assert gpu_run._commands(tmp_path, "cuda", ["merge"])["matrix"][3:] == ["run", "--resume", str(begun)]
-    assert "graphed" not in gpu_run._commands(tmp_path, "cpu", [])["graphs"]
+    assert gpu_run.commands(tmp_path, "cuda", ["merge"])["matrix"][3:] == ["run", "--resume", str(begun)]
+    assert "graphed" not in gpu_run.commands(tmp_path, "cpu", [])["graphs"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_file_and_module_of_the_commands_exists(tmp_path, device):
+    commands = gpu_run.commands(tmp_path, device, [])
+    files = [argument for argument in commands["tests"] if argument.endswith(".py")]
+    assert len(files) == 2
+    assert all((gpu_run.ROOT / file).is_file() for file in files)
+    modules = {command[2] for command in commands.values()}
+    assert all(command[1] == "-m" for command in commands.values())
+    assert modules == {"pytest", "conformance", "benchmarks.checkerboard"}

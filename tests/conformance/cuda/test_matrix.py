@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_cli import conformance, run_folder
+from harness.command import conformance, run_folder
 
 from conformance.run import store
 

@@ -1,4 +1,4 @@
-"""One real bench, from end to end, in a mode that compiles and in one that its source registers."""
+"""One real bench, from end to end."""
 
 import re
 
@@ -10,10 +10,9 @@ from conformance.records.cell import Cell
 from conformance.records.measurements import CompileCost, Footprint
 from conformance.run import store
 
-SIZES, MODES = (4, 16), ("eager", "compiled", "captured")
+SIZES, MODES = (4, 16), ("eager", "compiled")
 NETS = """
 import torch
-from conformance import Prepared, register_mode
 from zoo import Case, Scale, Spec
 
 class Net(torch.nn.Module):
@@ -27,7 +26,6 @@ class Net(torch.nn.Module):
 def inputs(width, g):
     return (torch.randn(8, width, generator=g),)
 
-register_mode("captured", lambda model: Prepared(torch.compile(model, backend="aot_eager"), dict))
 SPEC = Spec(
     name="net", summary="a net", source="a test", build=lambda: Net(4),
     cases=(Case(name="typical", inputs=lambda g: inputs(4, g)),),
@@ -76,7 +74,7 @@ def test_a_bench_stores_every_measurement(stored):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_graphs_and_warm_compile_runs_are_those_of_the_modes_that_compile(stored, mode):
-    assert stored.plan.compiling_modes == ("compiled", "captured")
+    assert stored.plan.compiling_modes == ("compiled",)
     compiles = mode in stored.plan.compiling_modes
     for size in SIZES:
         cell = Cell(f"net@{size}", mode, "fp32", "cpu")
