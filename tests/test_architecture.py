@@ -116,6 +116,11 @@ def test_the_light_rooms_leave_torch_out_of_a_fresh_interpreter():
     ]
 
 
+def test_the_plugin_costs_other_test_suites_next_to_nothing():
+    code = "import sys, pytest, conformance.plugin; print(*(m for m in sys.modules if m.startswith('conformance.')))"
+    assert set(fresh(code)) <= {"conformance.plugin", "conformance.axes", "conformance.errors"}
+
+
 def test_the_zoo_brings_torch_and_packaging_alone():
     code = """
 import sys, torch, packaging.specifiers, difflib, pkgutil, fnmatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,21 @@ from pathlib import Path
 from conformance.errors import UsageError
 from conformance.figures import speed
 from conformance.figures.bench_jobs import footprint
-from conformance.records.revisions import PLAN_REVISION, Account, AccountTask, MeasuredCell, ShortVerdict
+from conformance.records.revisions import (
+    PLAN_REVISION,
+    Account,
+    AccountTask,
+    MeasuredCell,
+    RevisionPlan,
+    ShortVerdict,
+)
 from conformance.run import child, pool
+from conformance.run.child import Ending
 from conformance.run.executor import Executor
 from conformance.run.store import Contents
 
 PLAN_DEADLINE = 300.0
+LACKING = re.compile(r"ModuleNotFoundError: No module named '(zoo\.[\w.]+)'")  # unless an editable install provides it
 
 
 def measure_revision(task: AccountTask) -> Account:
@@ -26,7 +36,7 @@ def measure_revision(task: AccountTask) -> Account:
     """
     ending = child.run(PLAN_REVISION, task.request, deadline=PLAN_DEADLINE, method="spawn")
     if ending.result is None:
-        raise UsageError(ending.message if ending.kind == "refused" else f"the process that plans {ending.message}")
+        raise UsageError(_why_no_plan(ending))
     plan = ending.result.plan
     if plan is None:
         return Account(ending.result)
@@ -40,3 +50,10 @@ def measure_revision(task: AccountTask) -> Account:
         {name: ShortVerdict(verdict.status, verdict.text) for name, verdict in verdicts.items()},
         {cell.id: MeasuredCell(footprints[cell.id], str(executor.reference(cell.model))) for cell in cells},
     )
+
+
+def _why_no_plan(ending: Ending[RevisionPlan]) -> str:
+    lacking = LACKING.match(ending.message)
+    if lacking:
+        return f"its zoo has no {lacking[1]}, which this conformance needs"
+    return ending.message if ending.kind == "refused" else f"planning: {ending.message}"

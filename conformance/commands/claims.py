@@ -110,7 +110,7 @@ def _planned(request: PlanRequest) -> Plan:
         return ending.result
     asked = " ".join(request.sources) or "the zoo"
     refused = ending.kind == "refused"
-    raise UsageError(ending.message if refused else f"reading the claims of {asked}: the process {ending.message}")
+    raise UsageError(ending.message if refused else f"reading the claims of {asked}: {ending.message}")
 
 
 def _replicate(plan: Plan, executor: Executor) -> tuple[list[Replica], dict[str, Verdict]]:

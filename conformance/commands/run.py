@@ -197,9 +197,7 @@ def _planned(options: RunOptions) -> Path:
     ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method="spawn")
     if ending.result is None:
         asked = " ".join(request.sources) or "the zoo"
-        raise UsageError(
-            ending.message if ending.kind == "refused" else f"planning {asked}: the process {ending.message}"
-        )
+        raise UsageError(ending.message if ending.kind == "refused" else f"planning {asked}: {ending.message}")
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = (options.folder / "runs" / name).resolve()
     store.create(folder, replace(ending.result, measure=options.measure))

@@ -10,13 +10,13 @@ ROOT = Path(__file__).parent.parent.parent
 FP32 = ("--mode=eager", "--precision=fp32", "--device=cpu", "--no-speed")
 
 
-def conformance(folder, *arguments, **environment):
+def conformance(folder, *arguments, timeout=240, **environment):
     """Run the command in a folder; returns its exit code and what it printed."""
     command = [sys.executable, "-m", "conformance", *arguments]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])  # this checkout, installed or not
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
     env.pop("PYTEST_ADDOPTS", None)
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -1,5 +1,7 @@
 """Functions that child processes call to show what only a GPU can show."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -15,8 +17,8 @@ FINE = 1 + 2**-12  # TF32 has ten bits behind the point
 
 
 def target_of(function):
-    """The target of a function of this file; its result is any JSON."""
-    return Target(f"{__name__}:{function.__name__}", dict, object)
+    """The target of a function of this file; its result is any JSON value."""
+    return Target(f"{__name__}:{function.__name__}", dict, Any)
 
 
 def multiply(task, process):

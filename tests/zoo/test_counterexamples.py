@@ -15,8 +15,10 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.utils.data import DataLoader
 
 import zoo.counterexamples
+from conformance.records.cell import Cell
+from conformance.records.tasks import PLAN, PlanRequest
 from conformance.run import child
-from conformance.run.executor import Execution
+from conformance.run.executor import Executor
 from conformance.verdict import judge
 from zoo.counterexamples import every_worker_reads_all as reading
 from zoo.counterexamples.fused_conv_bn import fused_conv_bn_twice
@@ -89,22 +91,21 @@ def cells(*, caught_only=False):
 @cache
 def plan():
     folder = pkgutil.iter_modules(zoo.counterexamples.__path__, "zoo.counterexamples.")
-    axes = {"modes": [], "precisions": [], "devices": ["cpu"], "seed": 0, "deadline": 240.0}
-    task = {"sources": [module.name for module in folder], **axes}
-    ending = child.run("conformance.plan.matrix:make", task, deadline=120.0, method="spawn")
+    request = PlanRequest(tuple(module.name for module in folder), devices=("cpu",), deadline=240.0)
+    ending = child.run(PLAN, request, deadline=120.0, method="spawn")
     assert ending.kind == "answered", ending
-    return ending.answer
+    return ending.result
 
 
 @pytest.fixture(scope="module")
 def verdict_of(tmp_path_factory):
-    planned = {(cell["model"], cell["mode"], cell["precision"]): cell for cell in plan()["cells"]}
-    running = Execution(plan(), tmp_path_factory.mktemp("references"))
-    return cache(lambda *cell: running.verdict(planned[cell]))
+    planned = {planned.cell: planned for planned in plan().cells}
+    executor = Executor(plan(), tmp_path_factory.mktemp("references"))
+    return cache(lambda *cell: executor.verdict(planned[Cell(*cell, "cpu")]))
 
 
 def test_the_table_names_every_counterexample():
-    assert {cell["model"] for cell in plan()["cells"]} == set(CAUGHT)
+    assert {planned.cell.model for planned in plan().cells} == set(CAUGHT)
     assert {param.values[0] for param in cells(caught_only=True)} == set(CAUGHT)
 
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from harness.benchmarks import benchmark
 from harness.plans import SPECS
 
+from benchmarks import tf32_device as device
 from conformance.axes import PRECISIONS
 from conformance.cell import reference, tf32
 from conformance.errors import NotProvenError
@@ -21,12 +21,6 @@ from conformance.records.tasks import ReferenceTask
 from conformance.run.child_side import ChildProcess
 
 FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
-
-
-@pytest.fixture(scope="module")
-def device():
-    """The study whose device rounds here."""
-    return benchmark("tf32_device")
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +40,19 @@ def references(tmp_path_factory):
 
 @pytest.mark.parametrize("rounded", ["nearest", "cut"])
 @pytest.mark.parametrize("model", ["three_products", "merge", "conv_bn"])
-def test_a_device_that_rounds_to_tf32_passes_with_room(device, references, model, rounded):
+def test_a_device_that_rounds_to_tf32_passes_with_room(references, model, rounded):
     found = device.verdict(*references[model], "tf32", getattr(device, rounded))
     assert found.status == "PASS", found.text
     assert found.margin < 0.8
 
 
 @pytest.mark.parametrize("rounded", ["nearest", "cut"])
-def test_float32_that_was_rounded_to_tf32_is_red(device, references, rounded):
+def test_float32_that_was_rounded_to_tf32_is_red(references, rounded):
     found = device.verdict(*references["three_products"], "fp32", getattr(device, rounded))
     assert (found.status, found.text.split()[0]) == ("FAIL", "norm")
 
 
-def test_what_is_coarser_than_tf32_is_red(device, references):
+def test_what_is_coarser_than_tf32_is_red(references):
     found = device.verdict(*references["three_products"], "tf32", lambda x: device.cut(x, device.DROPPED + 3))
     assert found.status == "FAIL"  # that is bfloat16, cut
 
@@ -74,7 +68,7 @@ def test_what_is_coarser_than_tf32_is_red(device, references):
         (0.0, 0.0, 0.0),
     ],
 )
-def test_the_device_rounds_as_it_should(device, x, near, below):
+def test_the_device_rounds_as_it_should(x, near, below):
     assert device.nearest(torch.tensor(x)).item() == near
     assert device.cut(torch.tensor(x)).item() == below
 
@@ -92,7 +86,7 @@ def test_sums_are_held_to_float32(references):
     assert strays["product", "tf32"] > 100 * strays["product", "fp32"]
 
 
-def test_the_proof_sees_what_a_device_does(device):
+def test_the_proof_sees_what_a_device_does():
     for rounds in (tf32._product_rounds, tf32._convolution_rounds):
         assert not rounds("cpu")
         with device.Operands(device.nearest):

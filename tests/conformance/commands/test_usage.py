@@ -95,6 +95,13 @@ def test_a_comparison_refuses_options_that_it_would_ignore(tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_source_that_ends_the_planning_process_is_four_with_the_ending(nets):
+    (nets / "nets.py").write_text("import os\nos._exit(3)\n")
+    for command, doing in (("run", "planning"), ("claims", "reading the claims of")):
+        check_usage(nets, (command, "nets.py"), f"conformance: {doing} nets.py: left with exit code 3 and no answer")
+    check_usage(nets, ("list", "nets.py"), "conformance: reading the models: left with exit code 3 and no answer")
+
+
 def test_a_device_that_is_absent_and_was_asked_for_is_four(tmp_path):
     code, output = conformance(tmp_path, "run", "merge", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
     assert code == ExitCode.USAGE

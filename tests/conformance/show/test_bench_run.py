@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
 def output(folder):
     """What the bench prints."""
     axes = (*(f"--mode={mode}" for mode in MODES), "--precision=fp32", "--device=cpu")
-    code, output = conformance(folder, "bench", "nets.py", *axes, TMPDIR=str(folder))
+    code, output = conformance(folder, "bench", "nets.py", *axes, timeout=600, TMPDIR=str(folder))
     assert code == 0, output
     return output
 
