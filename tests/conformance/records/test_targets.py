@@ -1,0 +1,58 @@
+"""Both ends of a child process agree: each target names a function with exactly its task and its result."""
+
+import importlib
+import inspect
+import pkgutil
+import typing
+
+import pytest
+
+from conformance import records
+from conformance.records import probes, revisions, tasks
+from conformance.records.tasks import Target
+from conformance.run.child_side import ChildProcess
+
+TARGETS = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": target
+    for module in (tasks, probes, revisions)
+    for name, target in vars(module).items()
+    if isinstance(target, Target)
+}
+BY_WORKERS = {"PREPARE_REVISION", "WARM_UP", "SETTLE", "SAMPLE", "WRONG_RESULT", "MEASURE_REVISION"}
+
+
+def function_of(target):
+    module, _, name = target.function.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_targets_are_declared_where_this_file_looks():
+    found = {
+        id(value)
+        for package in pkgutil.walk_packages(records.__path__, f"{records.__name__}.")
+        for value in vars(importlib.import_module(package.name)).values()
+        if isinstance(value, Target)
+    }
+    assert found == {id(target) for target in TARGETS.values()}
+    assert len(TARGETS) >= 19
+    assert {name.rpartition(".")[2] for name in TARGETS} > BY_WORKERS
+
+
+def test_no_two_targets_name_one_function():
+    assert len({target.function for target in TARGETS.values()}) == len(TARGETS)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_names_a_function_with_its_task_and_result(name):
+    hints = typing.get_type_hints(function_of(TARGETS[name]))
+    assert hints["task"] is TARGETS[name].task
+    assert hints["return"] is TARGETS[name].result
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_function_of_a_child_takes_its_process_and_that_of_a_worker_does_not(name):
+    function = function_of(TARGETS[name])
+    is_by_worker = name.rpartition(".")[2] in BY_WORKERS
+    assert list(inspect.signature(function).parameters) == (["task"] if is_by_worker else ["task", "process"])
+    if not is_by_worker:
+        assert typing.get_type_hints(function)["process"] is ChildProcess

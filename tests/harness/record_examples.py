@@ -1,0 +1,140 @@
+"""One example of every record; no field of an example has its default value."""
+
+from conformance.records import cell, claims, measurements, observation, plan, probes, revisions, tasks, verdicts
+
+CELL = cell.Cell("merge@64", "compiled", "bf16", "cuda")
+SIZED = cell.SizedModel("merge", 64, "width")
+CLAIM = claims.PublishedClaim(
+    model="new",
+    size_name="width",
+    sizes=(16, 64),
+    text="it is faster",
+    source="a post",
+    factor=1.5,
+    quantity="forward",
+    baseline="old",
+    mode="compiled",
+    precision="bf16",
+    baseline_mode="eager",
+    baseline_precision="fp32",
+    device="cuda",
+)
+
+REASON = measurements.Reason("no graph", "it breaks at a print")
+RATIO = measurements.Ratio(1.2345, 1.2, 1.3, pairs=20, clean=0.875, processes=3)
+SAMPLE = measurements.Sample(1000.0, 2000.0, 3.0)
+CELL_TIMING = measurements.CellTiming(1.25e-3, 6, {"other": RATIO}, REASON)
+TIMING = measurements.Timing(
+    figure="gradient",
+    cells={CELL.id: CELL_TIMING},
+    controls={"slower": RATIO},
+    seconds={"warm": 1.5},
+    samples={CELL.id: ((1, 2, 3), (4, 5, 6))},
+)
+PER_PASS = measurements.PerPass(4, 12)
+FOOTPRINT = measurements.Footprint(
+    saved=1,
+    held=2,
+    peak_forward=3,
+    peak=4,
+    flops=PER_PASS,
+    least_bytes=measurements.PerPass(5),
+    graphs=6,
+    graph_breaks=7,
+    recompiles=8,
+    aten_calls=9,
+    why={"least_bytes.both": REASON},
+)
+COMPILE_RUN = measurements.CompileRun(1.5, 2.5, "miss", REASON)
+COMPILE_COST = measurements.CompileCost(COMPILE_RUN, (measurements.CompileRun(0.5),))
+CEILINGS = measurements.Ceilings({"fp32": 1e9}, ((64.0, 1e10), (128.0, 2e10)))
+
+MEASURE = observation.Measure("norm", 0.1234, 2.5, "at (0, 1)")
+DISCREPANCY = observation.Discrepancy(
+    case="typical",
+    tensor="gradient of x",
+    kind="rounded",
+    dtype="bfloat16",
+    dtype_asked="float32",
+    measures=(MEASURE,),
+    accepted=("a zero",),
+    weak=("a sign",),
+    unresolved=True,
+    closer=False,
+)
+OBSERVATION = observation.Observation(
+    ending="raised",
+    phase="call",
+    error="ValueError",
+    message="a line",
+    changed=("x",),
+    discrepancies=(DISCREPANCY,),
+    facts={"graphs": 2, "cache": "hit", "list": [1, None, True], "inner": {"a": 0.5}},
+    seconds={"call": 0.25},
+)
+VERDICT = verdicts.Verdict(
+    cell=CELL.id,
+    status="FAIL",
+    text="a text with ünïcode\nand a line break",
+    margin=1.234,
+    short="1.2",
+    reason="it is known",
+    link="https://issue",
+    notes=("a note", "another"),
+    seconds=12.5,
+    observation=OBSERVATION,
+)
+
+EXPECTATION = plan.Expectation("fails", "a reason", "a link", "x", "bfloat16", "ValueError", "a match", "norm", "case")
+PLANNED = plan.PlannedCell(CELL, "no device", (EXPECTATION,))
+LOCATION = plan.SpecLocation("a.module", "/a/file.py")
+ENVIRONMENT = plan.Environment("2.9", "3.12", "Linux", "a processor", "AVX2", 8, 1, ("a GPU",), "12.8", "python")
+PLAN = plan.Plan(
+    seed=3,
+    deadline=7.5,
+    environment=ENVIRONMENT,
+    sources=(LOCATION,),
+    models={"merge@64": LOCATION},
+    figures={"merge@64": ("forward", "gradient")},
+    cells=(PLANNED,),
+    sizes={"merge@64": SIZED},
+    compiling_modes=("compiled",),
+    measure="bench",
+    claims=(CLAIM,),
+)
+
+REQUEST = tasks.PlanRequest(("merge",), ("eager",), ("fp32",), ("cpu",), seed=1, deadline=2.5, all_sizes=True)
+CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,))
+LISTED = tasks.ListedModel("merge", "a summary", ("typical",))
+SEEN = probes.SeenOn(">=2.4", ("2.4.1",))
+PROBE = probes.ProbeInfo("p", "s", "an issue", "a source", "a symptom", ("cpu",), {"cpu": SEEN}, True, None)
+REVISION_PLAN = revisions.RevisionPlan(PLAN, {"gone": "no model"}, {"merge": "(4, 3) float32"})
+SHORT_VERDICT = revisions.ShortVerdict("PASS", "a text")
+MEASURED = revisions.MeasuredCell(REASON, "/reference")
+
+EXAMPLES = (
+    *(CELL, SIZED, CLAIM),
+    *(REASON, RATIO, SAMPLE, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
+    *(MEASURE, DISCREPANCY, OBSERVATION, VERDICT),
+    *(EXPECTATION, PLANNED, LOCATION, ENVIRONMENT, PLAN),
+    *(REQUEST, CELL_TASK, LISTED),
+    tasks.Nothing(),
+    tasks.Listing((LISTED,)),
+    tasks.ReferenceTask("merge", LOCATION, 3, ("fp32", "bf16"), "/path"),
+    tasks.ReferenceResult("invalid", "a message"),
+    tasks.CompileTask(CELL_TASK, "/cache"),
+    tasks.TimingTask((CELL_TASK,), "forward", 2, 1.5, keep_samples=True),
+    tasks.CeilingsTask("cpu", ("fp32",)),
+    *(SEEN, PROBE),
+    probes.ProbesRequest("zoo.probes", "cpu"),
+    probes.ProbeList((PROBE,)),
+    probes.ProbeTask("zoo.probes.p", "cpu", "/cache"),
+    probes.ProbeSighting("saw", "a symptom"),
+    *(REVISION_PLAN, SHORT_VERDICT, MEASURED),
+    revisions.AccountTask(REQUEST, "/folder"),
+    revisions.Account(REVISION_PLAN, {CELL.id: SHORT_VERDICT}, {CELL.id: MEASURED}),
+    revisions.TimedRevision((CELL_TASK,), "gradient"),
+    revisions.Refusals({CELL.id: REASON}),
+    revisions.TimedCellRequest(CELL.id, slowed=True),
+    revisions.Complaint("a complaint"),
+)
