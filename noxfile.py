@@ -7,7 +7,7 @@ import nox
 from packaging.requirements import Requirement
 
 TORCH = "2.13.0"
-STUDIES = ("calibrate", "miniatures", "meters")
+STUDIES = ("calibrate", "miniatures", "meters")  # modules of benchmarks/
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "venv"
@@ -56,7 +56,7 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def benchmarks(session: nox.Session) -> None:
     """Run one benchmark: `nox -s benchmarks -- overhead --help`."""
-    arguments = install(session, "numpy")
+    arguments = install(session)
     if not arguments:
         session.error("name a module of benchmarks/ after `--`")
     session.run("python", "-m", f"benchmarks.{arguments[0]}", *arguments[1:])
@@ -65,9 +65,9 @@ def benchmarks(session: nox.Session) -> None:
 @nox.session
 def studies(session: nox.Session) -> None:
     """Repeat the studies behind docs/method.md and docs/measurement.md; this takes hours."""
-    arguments = install(session, "numpy")
+    install(session, "pytest-benchmark")
     for study in STUDIES:
-        session.run("python", "-m", f"benchmarks.{study}", *arguments)
+        session.run("python", "-m", f"benchmarks.{study}")
 
 
 @nox.session

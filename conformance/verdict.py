@@ -68,8 +68,8 @@ def failed_gate(seen: Discrepancy) -> Measure | None:
 
 def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> Verdict:
     """The verdict if only the expectations on dtypes apply."""
-    if seen.ending in ENDINGS:
-        status = ENDINGS[seen.ending]
+    if seen.ending != "finished":
+        status = ENDINGS.get(seen.ending, "ERROR")
         error = f"{seen.error}: " if seen.error and seen.ending == "raised" else ""
         where = f"in phase {seen.phase}: " if seen.phase else ""
         return Verdict(cell, status, f"{where}{error}{seen.message}", short=status)

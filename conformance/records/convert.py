@@ -158,6 +158,8 @@ def _record_decoder(cls: type) -> Convert:
     def decode(data: Any) -> Any:
         if not isinstance(data, dict):
             raise RecordError(f"want {cls.__name__}, got {type(data).__name__}")
+        if data.get(NAME, cls.__name__) != cls.__name__:
+            raise RecordError(f"want {cls.__name__}, got {data[NAME]}")
         if not names.issuperset(data):
             raise RecordError(f"{cls.__name__} has an unknown field {next(key for key in data if key not in names)!r}")
         values = {}
@@ -179,7 +181,7 @@ def _union_decoder(members: tuple[type, ...]) -> Convert:
 
     def decode(data: Any) -> Any:
         name = data.get(NAME) if isinstance(data, dict) else None
-        if name not in decoders:
+        if not isinstance(name, str) or name not in decoders:
             raise RecordError(f"want one of {', '.join(decoders)}, got {name or type(data).__name__}")
         return decoders[name](data)
 

@@ -142,21 +142,25 @@ def test_a_value_of_another_type_is_refused_by_record_and_field(example):
         (float, "1.5", "want a number, got str"),
         (bool, 1, "want bool, got int"),
         (str, 1, "want str, got int"),
-        (tuple[int, ...], {}, "want a list, got dict"),
+        (tuple[int, ...], {}, "want list, got dict"),
         (tuple[int, ...], [1, "2"], "want int, got str"),
         (tuple[int, int], [1], "want 2 items, got 1"),
         (tuple[int, int], [1, 2, 3], "want 2 items, got 3"),
-        (Mapping[str, int], [], "want an object, got list"),
+        (Mapping[str, int], [], "want dict, got list"),
         (Mapping[str, int], {"a": "b"}, "want int, got str"),
         (PlannedCell, {"cell": {"model": "m"}}, "PlannedCell.cell: Cell has no mode"),
         (Plan, {"seed": 0, "deadline": 1, "environment": {}}, "Plan.environment: Environment has no torch"),
-        (PlanRequest, {"sources": "merge"}, "PlanRequest.sources: want a list, got str"),
+        (PlanRequest, {"sources": "merge"}, "PlanRequest.sources: want list, got str"),
         (Result, {"record": "Cell"}, "want one of Timing, Footprint, CompileCost, Ceilings, Reason, got Cell"),
         (Result, {"short": "x"}, "want one of Timing, Footprint, CompileCost, Ceilings, Reason, got dict"),
         (Result, None, "want one of Timing, Footprint, CompileCost, Ceilings, Reason, got NoneType"),
         (Result, {"record": "Reason"}, "Reason has no short"),
+        (Result, {"record": ["Reason"]}, "want one of Timing, Footprint, CompileCost, Ceilings, Reason, got"),
+        (float, [], "want a number, got list"),
+        (float, {}, "want a number, got dict"),
+        (float, None, "want a number, got NoneType"),
         (MeasuredCell, {"footprint": 1, "reference": ""}, "MeasuredCell.footprint: want one of Footprint, Reason, got"),
-        (Cell, {**to_json(CELL), "record": "Reason"}, "Cell has an unknown field 'record'"),
+        (Cell, {**to_json(CELL), "record": "Reason"}, "want Cell, got Reason"),
     ],
 )
 def test_what_is_wrong_is_named(hint, data, message):
@@ -192,7 +196,7 @@ def test_a_whole_number_is_a_number():
 
 @pytest.mark.parametrize(
     ("value", "kept"),
-    [(1.23456789, 1.235), (123456.789, 123500.0), (1.23456e-30, 1.235e-30), (-0.00098765, -0.0009876), (1.0, 1.0)],
+    [(1.23456789, 1.235), (123456.789, 123500.0), (1.23456e-30, 1.235e-30), (-0.00098764, -0.0009876), (1.0, 1.0)],
 )
 def test_digits_are_rounded_where_the_field_declares_it(value, kept):
     odd = Odd(plain=value, rounded=value, maybe=value)

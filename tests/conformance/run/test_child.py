@@ -142,9 +142,9 @@ def test_a_result_that_json_cannot_hold_is_a_crash_that_names_its_type():
 def test_a_result_of_another_type_is_a_crash_that_names_both():
     ending = run(targets.a_list)
     assert (ending.kind, ending.result) == ("crashed", None)
-    assert ending.message == "sent a result that cannot be read: want an object, got list"
+    assert ending.message == "sent a result that cannot be read: want dict, got list"
     ending = run(targets.not_a_number)
-    assert ending.message == "sent a result that cannot be read: want an object, got str"
+    assert ending.message == "sent a result that cannot be read: want dict, got str"
 
 
 def test_a_result_that_is_not_a_number_arrives_as_such():
