@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.size < 8 or options.size % 8 or options.steps < FEWEST_STEPS:
         parser.error(f"want a positive multiple of 8 for the size and at least {FEWEST_STEPS} steps")
     end = time.monotonic() + options.seconds
-    here = children.look_around()
+    here = children.observe_environment()
     children.prepare(here)
     study = resume(options.json, setting(here, options.device, options.size, options.steps))
     for job in missing(study):

@@ -16,7 +16,7 @@ from conformance.run import child, environment
 DEADLINE = 300.0
 
 
-def look_around() -> Environment:
+def observe_environment() -> Environment:
     """The environment, found by a process of its own, so that the fork server does not start yet."""
     return result_of(ENVIRONMENT, Nothing(), DEADLINE, method="spawn")
 

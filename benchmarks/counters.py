@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS, help="count only these (default: all)")
     parser.add_argument("--write", action="store_true", help=f"write to {FILE.relative_to(ROOT)}")
     options = parser.parse_args()
-    here = children.look_around()
+    here = children.observe_environment()
     children.prepare(here)
     os.environ.update(KERNELS)
     chosen = [cell for cell in cells() if cell.model in options.models]

@@ -235,14 +235,14 @@ def _wrong_dtype(v: Victim) -> torch.Tensor:
 @_damage("float32 through bfloat16")
 def _through_bfloat16(v: Victim) -> torch.Tensor | None:
     """Round if the contract forbids it. A bfloat16 cell allows it for tensors of low precision."""
-    allowed = not v.criteria.is_fine and v.criteria.cell_precision.autocast == "bfloat16"
+    allowed = not v.criteria.uses_float32_budget and v.criteria.cell_precision.autocast == "bfloat16"
     return None if allowed or v.y.dtype != torch.float32 else v.y.bfloat16().float()
 
 
 @_damage("float32 through float16")
 def _through_float16(v: Victim) -> torch.Tensor | None:
     """Round if float32 is asked for."""
-    asked = v.criteria.is_fine and v.y.dtype == torch.float32
+    asked = v.criteria.uses_float32_budget and v.y.dtype == torch.float32
     return v.y.half().float() if asked else None
 
 

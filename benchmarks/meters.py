@@ -29,7 +29,7 @@ from benchmarks import children
 from benchmarks.meter_rivals import RULES
 from benchmarks.meter_trial import AGAIN, NETWORKS, OURS, SLOWED
 from benchmarks.tasks import METERS, MeterTask, Reading, Readings
-from conformance.figures.ratio import pooled
+from conformance.figures.ratio import pooled_ratio
 from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import FASTER, NOISY, SAME, SLOWER
 from conformance.records.plan import Environment
@@ -113,7 +113,7 @@ def main() -> None:
     options = parser.parse_args()
     if importlib.util.find_spec("pytest_benchmark") is None:
         sys.exit("the study compares with pytest-benchmark, which is not installed: pip install pytest-benchmark")
-    here = children.look_around()
+    here = children.observe_environment()
     children.prepare(here, compiles=False)
     text = page(study(setting_of(here), options.trials, options.json))
     if options.write:
@@ -159,7 +159,7 @@ def verdict(processes: Sequence[Reading], side: str) -> str:
     if any(seen.reason for seen in processes):
         return NOISY
     if processes[0].intervals:
-        return pooled([seen.intervals[side] for seen in processes]).verdict
+        return pooled_ratio([seen.intervals[side] for seen in processes]).verdict
     words = {seen.verdicts[side] for seen in processes}
     return words.pop() if len(words) == 1 else NOISY if NOISY in words else SAME
 

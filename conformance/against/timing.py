@@ -63,7 +63,7 @@ def time_revisions(cells: Comparable, old: Callable[[], Worker], new: Callable[[
         new: starts a worker of the newer one.
     """
     results = [_Session(cells, index).run(old, new) for index in range(speed.PROCESSES)]
-    return [speed.pooled(name, results) for name in cells.cells]
+    return [speed.pooled_speed(name, results) for name in cells.cells]
 
 
 class _Session:

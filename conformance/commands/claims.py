@@ -205,7 +205,7 @@ def _point(pair: _Pair, results: Sequence[Counted]) -> Point:
         return Point(pair.size, None, reason)
     timings = [result for result in results if isinstance(result, Timing)]
     if timings:
-        found = speed.pooled(pair.variant.id, timings)
+        found = speed.pooled_speed(pair.variant.id, timings)
         return Point(pair.size, found.ratios.get(pair.baseline.id), found.reason or NOT_MEASURED)
     counts = [(result.baseline, result.variant) for result in results if isinstance(result, _Counts)]
     if len(set(counts)) > 1:

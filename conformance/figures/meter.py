@@ -155,7 +155,7 @@ def measure(
     *,
     seed: int,
     budget: float,
-    show: Callable[[str, Any], None] = lambda name, result: None,  # noqa: ARG005
+    on_result: Callable[[str, Any], None] = lambda name, result: None,  # noqa: ARG005
 ) -> Rounds:
     """Sample all calls in rounds.
 
@@ -164,7 +164,7 @@ def measure(
         clock: the clock of their device.
         seed: seed of the order within each round.
         budget: seconds that the calls of one `TimedCall` may take in all, once there are 12 rounds.
-        show: called with the name and the result of every timed call, outside the measured time.
+        on_result: called with the name and the result of every timed call, outside the measured time.
 
     Raises:
         TimedCallError: a call raised an exception.
@@ -183,7 +183,7 @@ def measure(
                 except Exception as problem:
                     raise TimedCallError(timed.name, problem) from problem
                 spent[timed.name] += taken[timed.name].host_ns * (priming + 1)
-                show(timed.name, result)
+                on_result(timed.name, result)
                 del result
             rounds.add(taken)
             if rounds.count == look:

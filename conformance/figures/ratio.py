@@ -39,7 +39,7 @@ def ratio_of(logs: Sequence[float], *, clean: float = 1.0) -> Ratio:
     return Ratio(math.exp(statistics.median(ordered)), math.exp(low), math.exp(high), len(ordered), clean)
 
 
-def pooled(ratios: Sequence[Ratio]) -> Ratio:
+def pooled_ratio(ratios: Sequence[Ratio]) -> Ratio:
     """One ratio from those of several processes. Its interval spans all of theirs, so a gain must show in each of them.
 
     A process has a bias of its own that its interval does not show.
@@ -47,7 +47,7 @@ def pooled(ratios: Sequence[Ratio]) -> Ratio:
     Raises:
         ValueError: no ratios.
 
-    >>> both = pooled([Ratio(1.0, 0.9, 1.1, pairs=20), Ratio(1.21, 1.2, 1.3, pairs=30)])
+    >>> both = pooled_ratio([Ratio(1.0, 0.9, 1.1, pairs=20), Ratio(1.21, 1.2, 1.3, pairs=30)])
     >>> round(both.middle, 2), both.low, both.high, both.pairs, both.processes
     (1.1, 0.9, 1.3, 50, 2)
     """

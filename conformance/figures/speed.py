@@ -177,7 +177,7 @@ def speeds(contents: Contents, figure: str = DEFAULT) -> dict[str, Speed]:
         results = _results(contents, group, figure)
         if len(results) == len(group.jobs(figure)):
             found |= {speed.cell: speed for speed in group.refused}
-            found |= {name: pooled(name, results) for name in group.timed} if results else {}
+            found |= {name: pooled_speed(name, results) for name in group.timed} if results else {}
     return found
 
 
@@ -186,7 +186,7 @@ def _results(contents: Contents, group: TimingGroup, figure: str) -> list[Timing
     return [result for result in done if result is not None]
 
 
-def pooled(name: str, results: Sequence[Timing | Reason]) -> Speed:
+def pooled_speed(name: str, results: Sequence[Timing | Reason]) -> Speed:
     """One cell's speed from the results of all processes. If one could not measure it, there is no figure."""
     figure = next((result.figure for result in results if isinstance(result, Timing)), "")
     seen = [r.cells[name] if isinstance(r, Timing) else CellTiming(reason=r) for r in results]
@@ -197,7 +197,7 @@ def pooled(name: str, results: Sequence[Timing | Reason]) -> Speed:
         name,
         figure,
         seconds=min(timing.seconds or 0.0 for timing in seen),
-        ratios={base: ratio.pooled([timing.ratios[base] for timing in seen]) for base in seen[0].ratios},
+        ratios={base: ratio.pooled_ratio([timing.ratios[base] for timing in seen]) for base in seen[0].ratios},
         warm_calls=max(timing.warm_calls for timing in seen),
     )
 
@@ -215,5 +215,5 @@ def completed(contents: Contents, job: str) -> list[Speed]:
     for group in timing_groups(contents.plan, contents.verdicts):
         if job in group.jobs(DEFAULT):
             results = _results(contents, group, DEFAULT)
-            return [pooled(name, results) for name in group.timed] if len(results) == PROCESSES else []
+            return [pooled_speed(name, results) for name in group.timed] if len(results) == PROCESSES else []
     return []

@@ -24,12 +24,12 @@ GAIN_FACTOR = 2.0
 NULL_FACTOR = 8.0
 BASELINE_NORM_FACTOR = 2.0  # times eager's own error, in cells that are not eager
 BASELINE_FACTOR = 4.0
-NULL_CONDITION = 2.0**30  # a tensor with a relative spread of this many roundoffs is all noise
+NULL_SPREAD = 2.0**30  # a tensor with a relative spread of this many roundoffs is all noise
 FLOAT32 = PRECISIONS["fp32"]
 GAIN_FLOOR = NOISE * FLOAT32.unit  # constants rounded once, such as 1 − momentum
 DROPPED_SHARE = 0.9
 NORM_CAP = 0.5  # above it the angle is checked too, because zeros, with an error of 1, almost pass
-MANY = 8  # elements; with fewer, the direction of a tensor means little
+MIN_DIRECTION_ELEMENTS = 8  # elements; with fewer, the direction of a tensor means little
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Budget:
         slices: for each of the oracle's axes, the same bound for every index: float64, of the axis's length.
         gain: bound of `Distance.gain`; infinite if the tensor is structurally zero.
         point: bound of `Distance.point`.
-        turn: bound of 1 − cos of the angle; infinite unless `norm` is above `NORM_CAP` times the oracle's norm.
+        cosine_gap: bound of 1 − cos of the angle; infinite unless `norm` is above `NORM_CAP` times the oracle's norm.
     """
 
     norm: float
     slices: tuple[torch.Tensor, ...]
     gain: float
     point: float
-    turn: float = math.inf
+    cosine_gap: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ class TensorReference:
     def is_null(self) -> bool:
         """Whether the tensor is structurally zero: even in float64 it holds only noise."""
         norm, spread = self.oracle.norm, self.spread["fp32"].absolute
-        return norm == 0.0 or spread / norm >= NULL_CONDITION * NOISE * FLOAT32.unit
+        return norm == 0.0 or spread / norm >= NULL_SPREAD * NOISE * FLOAT32.unit
 
     def null_slice(self, axis: int, index: int) -> bool:
         """Whether one slice is structurally zero. `axis` is a position in `oracle.axes`."""
         norm = float(self.oracle.slice_norms[axis][index])
         spread = float(self.spread["fp32"].slices[axis][index])
-        return norm == 0.0 or spread / norm >= NULL_CONDITION * NOISE * FLOAT32.unit
+        return norm == 0.0 or spread / norm >= NULL_SPREAD * NOISE * FLOAT32.unit
 
 
 def budget_for(reference: TensorReference, precision: Precision, baseline: Distance | None = None) -> Budget:
@@ -108,11 +108,11 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
         factor * torch.maximum(strayed, share * norms) + floor * math.sqrt(count / norms.numel())
         for strayed, norms in zip(spread.slices, oracle.slice_norms, strict=True)
     )
-    turn = math.inf
-    if norm > NORM_CAP * oracle.norm and count >= MANY:
-        turn = 1.0 - 0.5 / math.hypot(1.0, norm / oracle.norm)  # half the cosine that noise of this size leaves
+    cosine_gap = math.inf
+    if norm > NORM_CAP * oracle.norm and count >= MIN_DIRECTION_ELEMENTS:
+        cosine_gap = 1.0 - 0.5 / math.hypot(1.0, norm / oracle.norm)  # half the cosine that noise of this size leaves
     if baseline is None:
-        return Budget(norm, slices, gain, point, turn)
+        return Budget(norm, slices, gain, point, cosine_gap)
     share = baseline.absolute / oracle.norm
     return Budget(
         max(norm, BASELINE_NORM_FACTOR * baseline.absolute),
@@ -122,7 +122,7 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
         ),
         max(gain, GAIN_FACTOR * baseline.gain),
         max(point, BASELINE_FACTOR * baseline.point),
-        turn,
+        cosine_gap,
     )
 
 
@@ -150,10 +150,10 @@ def measures(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure
 
 def _direction(y: Distance, budget: Budget) -> tuple[Measure, ...]:
     """The angle to the oracle, which rejects zeros and the negative if rounding may move a tensor by its own size."""
-    if math.isinf(budget.turn):
+    if math.isinf(budget.cosine_gap):
         return ()
-    turn = math.inf if math.isnan(y.turn) else y.turn
-    return (Measure("gain", turn, budget.turn, "of the angle to the oracle, 1 − cos"),)
+    cosine_gap = math.inf if math.isnan(y.cosine_gap) else y.cosine_gap
+    return (Measure("gain", cosine_gap, budget.cosine_gap, "of the angle to the oracle, 1 − cos"),)
 
 
 def _worst_slice(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure, ...]:

@@ -17,18 +17,18 @@ OTHER = {  # a dtype of the same kind
 }
 SMALLEST = "smallest"
 NOISY = 0.5
-LOUD = 0.5  # times the rms: zeroing an element this large must be noticed
+LARGE_ELEMENT = 0.5  # times the rms: zeroing an element this large must be noticed
 
 
 def global_canaries(
-    truth: torch.Tensor, reference: TensorReference, *, fine: bool
+    truth: torch.Tensor, reference: TensorReference, *, held_to_float32: bool
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors that are wrong as a whole, which all budgets must reject.
 
     Args:
         truth: the oracle's tensor in the dtype of the candidate.
         reference: the reference of the tensor.
-        fine: float32's budgets apply, which must also reject noise of half the tensor's size.
+        held_to_float32: float32's budgets apply, which must also reject noise of half the tensor's size.
 
     Yields:
         Name and wrong tensor.
@@ -52,7 +52,7 @@ def global_canaries(
     yield "zeros", torch.zeros_like(truth)
     yield "the negative", -truth
     yield "1.25 times", 1.25 * truth
-    if fine:
+    if held_to_float32:
         noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed_of("noise")), dtype=torch.float64)
         yield (
             "noise of half its size",
@@ -110,7 +110,7 @@ def local_canaries(
 
 def _without_median_element(truth: torch.Tensor, rms: float) -> torch.Tensor:
     sizes = truth.abs().double().nan_to_num(0.0, posinf=0.0)
-    loud = (sizes >= LOUD * rms).nonzero().flatten()
+    loud = (sizes >= LARGE_ELEMENT * rms).nonzero().flatten()
     damaged = truth.clone()
     damaged[loud[sizes[loud].argsort()[len(loud) // 2]]] = 0
     return damaged

@@ -38,7 +38,7 @@ class TensorCriteria:
     bitwise: bool
 
     @property
-    def is_fine(self) -> bool:
+    def uses_float32_budget(self) -> bool:
         """Whether float32's budgets apply."""
         return self.precision.name == FLOAT32.name
 

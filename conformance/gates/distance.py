@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-FAINT = 2.0**-12  # times the rms: smaller elements of the oracle may be zeros plus float64's noise
+SMALL_ELEMENT = 2.0**-12  # times the rms: smaller elements of the oracle may be zeros plus float64's noise
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Distance:
         slices: for each of the oracle's axes, ‖y − y*‖ of every index: float64, of the axis's length.
         point: largest |y_i − y*_i| / (|y*_i| + rms).
         gain: |⟨y − y*, y*⟩| / ‖y*‖².
-        turn: 1 − cos of the angle between y and y*; NaN if either is zero.
+        cosine_gap: 1 − cos of the angle between y and y*; NaN if either is zero.
         worst: flat index of the element that gives `point`.
     """
 
@@ -28,7 +28,7 @@ class Distance:
     slices: tuple[torch.Tensor, ...]
     point: float
     gain: float
-    turn: float = 0.0
+    cosine_gap: float = 0.0
     worst: int = 0
 
 
@@ -143,7 +143,7 @@ def dropped_bits_share(y: torch.Tensor, oracle: OracleTensor, bits: int, least: 
     mask = (1 << bits) - 1
     found = flat_reals(y).to(torch.float32).view(torch.int32)
     wanted = oracle.values.to(torch.float32).view(torch.int32)
-    loud = oracle.values.abs() > FAINT * oracle.rms  # see `FAINT`
+    loud = oracle.values.abs() > SMALL_ELEMENT * oracle.rms  # see `SMALL_ELEMENT`
     telling = ((wanted & mask) != 0) & oracle.finite & loud
     count = int(telling.sum())
     if count < least:

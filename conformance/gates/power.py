@@ -45,14 +45,14 @@ def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Acce
 
     reference = criteria.reference
     truth = _as_returned(reference.oracle, y)
-    whole = dict(global_canaries(truth, reference, fine=criteria.is_fine))
+    whole = dict(global_canaries(truth, reference, held_to_float32=criteria.uses_float32_budget))
     accepted = [name for name, z in whole.items() if passes(z, criteria)]
     local = {n: z for n, z in local_canaries(truth, reference, criteria.budget) if passes(z, criteria)}
     weak = [name for name, z in local.items() if _is_weak(name, z, criteria, passes)]
     accepted += [name for name in local if name not in weak]
-    if accepted and criteria.kind == "rounded" and not criteria.is_fine:
+    if accepted and criteria.kind == "rounded" and not criteria.uses_float32_budget:
         finely = criteria.at_float32()
-        whole |= dict(global_canaries(truth, reference, fine=True))
+        whole |= dict(global_canaries(truth, reference, held_to_float32=True))
         if not any(passes(z, finely) for z in whole.values()):
             return Power(weak=tuple(weak), unresolved=True)
     return Power(tuple(accepted), tuple(weak))
@@ -68,7 +68,7 @@ def _is_weak(name: str, canary: torch.Tensor, criteria: TensorCriteria, passes: 
         return False
     if criteria.reference.kinked and name.startswith(SMALLEST):
         return True
-    return not criteria.is_fine and not passes(canary, criteria.at_float32())
+    return not criteria.uses_float32_budget and not passes(canary, criteria.at_float32())
 
 
 def _as_returned(oracle: OracleTensor, y: torch.Tensor) -> torch.Tensor:

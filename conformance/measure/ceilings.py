@@ -31,7 +31,7 @@ CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNKNOWN_CACHE = 64 * 2**20
 
 
-class Rival(NamedTuple):
+class CeilingCandidates(NamedTuple):
     """Calls that compete for one ceiling.
 
     Attributes:
@@ -51,7 +51,7 @@ def observe(task: CeilingsTask, process: ChildProcess) -> Ceilings:
             precisions = [PRECISIONS[name] for name in dict.fromkeys(("fp32", *task.precisions))]
             sizes = _sizes(_last_cache(task.device))
             work = [_products(precision, task.device) for precision in precisions]
-            work += [Rival(PRECISIONS["fp32"], _moves(size, task.device)) for size in sizes]
+            work += [CeilingCandidates(PRECISIONS["fp32"], _moves(size, task.device)) for size in sizes]
         with process.phase("measure"):
             found = _ceilings(work, task.device)
     rates = dict(zip((p.name for p in precisions), found, strict=False))
@@ -62,7 +62,7 @@ def observe(task: CeilingsTask, process: ChildProcess) -> Ceilings:
     )
 
 
-def _products(precision: Precision, device: str) -> Rival:
+def _products(precision: Precision, device: str) -> CeilingCandidates:
     """Square products; which size is best differs between machines."""
     tf32.switch(precision)
     dtype = getattr(torch, precision.autocast or "float32")
@@ -74,7 +74,7 @@ def _products(precision: Precision, device: str) -> Rival:
         products.append((2.0 * side**3, product))
         if _seconds(product, device) > LONG_ENOUGH:
             break
-    return Rival(precision, products)
+    return CeilingCandidates(precision, products)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
@@ -91,7 +91,7 @@ def _moves(size: int, device: str) -> list[Work]:
     return [(size, lambda: target.copy_(source)), (size, target.neg_)]
 
 
-def _ceilings(ceilings: list[Rival], device: str) -> list[float]:
+def _ceilings(ceilings: list[CeilingCandidates], device: str) -> list[float]:
     """The best rate of each ceiling. They take turns, so that a slow second of the machine does not hit only one."""
     best, end = [0.0] * len(ceilings), time.perf_counter() + SECONDS * len(ceilings)
     while not all(best) or time.perf_counter() < end:
@@ -99,7 +99,7 @@ def _ceilings(ceilings: list[Rival], device: str) -> list[float]:
     return best
 
 
-def _best(rival: Rival, device: str) -> float:
+def _best(rival: CeilingCandidates, device: str) -> float:
     """The highest rate in a burst of samples of all calls in turn."""
     tf32.switch(rival.precision)
     for _, call in rival.work:

@@ -15,7 +15,7 @@ from conformance.measure.extra_work import no_recompilation, slow_down
 from conformance.measure.timed_cell import TimedCell
 from conformance.oracle.error_text import one_line
 from conformance.records.measurements import Reason, Sample
-from conformance.records.revisions import Complaint, Refusals, TimedCellRequest, TimedRevision
+from conformance.records.revisions import NotTimed, TimedCellRequest, TimedRevision, WrongResult
 from conformance.records.tasks import Nothing
 from conformance.run.child_side import ChildProcess
 
@@ -24,7 +24,7 @@ _clocks: dict[str, Clock] = {}
 _for_good = no_recompilation()
 
 
-def prepare(task: TimedRevision) -> Refusals:
+def prepare(task: TimedRevision) -> NotTimed:
     """Prepare the cells of one model for timing. A cell that cannot be timed has a reason in the result."""
     set_policy()
     torch.set_grad_enabled(task.figure != "forward")
@@ -37,10 +37,10 @@ def prepare(task: TimedRevision) -> Refusals:
             reasons[name] = Reason(problem.short, problem.detail)
         except Exception as problem:  # noqa: BLE001 -- the mode may raise anything
             reasons[name] = Reason(type(problem).__name__, one_line(problem))
-    return Refusals(reasons)
+    return NotTimed(reasons)
 
 
-def warm_up(task: TimedCellRequest) -> Refusals:
+def warm_up(task: TimedCellRequest) -> NotTimed:
     """Call a cell until its time is steady; with `slowed`, add a tenth more work to its calls."""
     timed = _timed[task.cell]
     device = timed.session.cell.device
@@ -49,10 +49,10 @@ def warm_up(task: TimedCellRequest) -> Refusals:
     try:
         meter.warm_up(timed.call, _clocks[device])
     except NotMeasuredError as problem:
-        return Refusals({task.cell: Reason(problem.short, problem.detail)})
+        return NotTimed({task.cell: Reason(problem.short, problem.detail)})
     if task.slowed:
         slow_down(timed.call, device)
-    return Refusals()
+    return NotTimed()
 
 
 def settle(task: Nothing) -> Nothing:
@@ -72,6 +72,6 @@ def sample(task: TimedCellRequest) -> Sample:
     return taken
 
 
-def wrong_result(task: TimedCellRequest) -> Complaint:
+def wrong_result(task: TimedCellRequest) -> WrongResult:
     """Check one of a cell's timed results, drawn at random."""
-    return Complaint(_timed[task.cell].wrong_result())
+    return WrongResult(_timed[task.cell].wrong_result())

@@ -125,11 +125,11 @@ class _SideBySide:
                     ready = [call for call in ready if call.name != problem.call]
 
     def _rounds(self, ready: list[TimedCall], clock: Clock) -> Rounds:
-        def show(name: str, result: Any) -> None:
+        def keep(name: str, result: Any) -> None:
             if name in self._timed:
                 self._timed[name].keep(result)
 
-        return meter.measure(ready, clock, seed=self._task.process_index, budget=self._task.budget, show=show)
+        return meter.measure(ready, clock, seed=self._task.process_index, budget=self._task.budget, on_result=keep)
 
     def _conclude(self, rounds: Rounds) -> None:
         for control in (A_A_CONTROL, SLOWER_CONTROL):

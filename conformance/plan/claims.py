@@ -85,7 +85,7 @@ def _published(spec: Spec, location: SpecLocation, claim: Claim) -> list[Publish
             spec.at(size), baseline.at(size)
     except (catalog.UnknownModelError, SpecError) as problem:
         raise SpecError(f"{where}: {problem}") from problem
-    devices = [claim.device] if claim.device else [device for device in DEVICES if not matrix.absence(device)]
+    devices = [claim.device] if claim.device else [device for device in DEVICES if not matrix.why_absent(device)]
     own = {"model": spec.name, "size_name": spec.scale.size_name, "sizes": sizes, "baseline": baseline.name}
     return [PublishedClaim(**{**vars(claim), **own, "device": device}) for device in devices]
 

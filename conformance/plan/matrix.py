@@ -57,7 +57,7 @@ def plan(asked: PlanRequest) -> Plan:
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
     for device in asked.devices:
         check_present(device)
-    skip = {(d, p): absence(d, p) for d in devices for p in precisions if exists(PRECISIONS[p], d)}
+    skip = {(d, p): why_absent(d, p) for d in devices for p in precisions if exists(PRECISIONS[p], d)}
     cells = []
     for spec, _ in found:
         for mode, precision, device in _squares(modes, precisions, devices):
@@ -141,12 +141,12 @@ def check_present(device: str) -> None:
     Raises:
         UsageError: the device is absent; the message gives the reason.
     """
-    reason = absence(device)
+    reason = why_absent(device)
     if reason:
         raise UsageError(f"device {device!r} was asked for, but {reason}")
 
 
-def absence(device: str, precision: str = "fp32") -> str:
+def why_absent(device: str, precision: str = "fp32") -> str:
     """Why this machine does not have a device, or a precision on it; "" if it has it."""
     if device == "cuda" and not torch.cuda.is_available():
         return "torch sees no CUDA device"
@@ -155,7 +155,7 @@ def absence(device: str, precision: str = "fp32") -> str:
     return ""
 
 
-def look_around(task: Nothing, process: ChildProcess) -> Environment:  # noqa: ARG001
+def observe_environment(task: Nothing, process: ChildProcess) -> Environment:  # noqa: ARG001
     """Child process: describe the environment."""
     return environment()
 

@@ -88,7 +88,7 @@ class TimedRevision:
 
 
 @dataclass(frozen=True)
-class Refusals:
+class NotTimed:
     """Why some cells cannot be timed, by cell id."""
 
     reasons: Mapping[str, Reason] = field(default_factory=dict)
@@ -108,16 +108,16 @@ class TimedCellRequest:
 
 
 @dataclass(frozen=True)
-class Complaint:
+class WrongResult:
     """What is wrong with a result; "" if it is right."""
 
     text: str = ""
 
 
 PLAN_REVISION = Target("conformance.measure.revision_plan:make", PlanRequest, RevisionPlan)
-PREPARE_REVISION = Target("conformance.measure.revision_worker:prepare", TimedRevision, Refusals)
-WARM_UP = Target("conformance.measure.revision_worker:warm_up", TimedCellRequest, Refusals)
+PREPARE_REVISION = Target("conformance.measure.revision_worker:prepare", TimedRevision, NotTimed)
+WARM_UP = Target("conformance.measure.revision_worker:warm_up", TimedCellRequest, NotTimed)
 SETTLE = Target("conformance.measure.revision_worker:settle", Nothing, Nothing)
 SAMPLE = Target("conformance.measure.revision_worker:sample", TimedCellRequest, Sample)
-WRONG_RESULT = Target("conformance.measure.revision_worker:wrong_result", TimedCellRequest, Complaint)
+WRONG_RESULT = Target("conformance.measure.revision_worker:wrong_result", TimedCellRequest, WrongResult)
 MEASURE_REVISION = Target("conformance.against.account:measure_revision", AccountTask, Account)

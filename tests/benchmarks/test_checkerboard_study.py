@@ -94,7 +94,7 @@ def _done(monkeypatch):
 
     here = replace(matrix.environment(), cpu="a machine", gpus=(), torch="2.13.0")
     monkeypatch.setattr(study.pool, "result", result)
-    monkeypatch.setattr(children, "look_around", lambda: here)
+    monkeypatch.setattr(children, "observe_environment", lambda: here)
     monkeypatch.setattr(children, "prepare", lambda _: None)
     return done
 
@@ -111,7 +111,7 @@ def test_results_are_kept_as_they_come_and_a_second_call_goes_on(done, tmp_path,
     assert len(done) == 2 + 17
     assert len(set(done)) == 18
     assert "one thread of a machine" in capsys.readouterr().out
-    kept = study.resume(path, study.setting(children.look_around(), "cpu", 8, 4))
+    kept = study.resume(path, study.setting(children.observe_environment(), "cpu", 8, 4))
     assert (kept.results["train eager fp32"], kept.results["compare scripted fp32"]) == (TRAINED, COMPARED)
     with pytest.raises(SystemExit, match="holds results for size 8, asked for 16"):
         study.main([*arguments[:-3], "16", "--steps", "4"])

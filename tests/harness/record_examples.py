@@ -134,7 +134,7 @@ EXAMPLES = (
     revisions.AccountTask(REQUEST, "/folder"),
     revisions.Account(REVISION_PLAN, {CELL.id: SHORT_VERDICT}, {CELL.id: MEASURED}),
     revisions.TimedRevision((CELL_TASK,), "gradient"),
-    revisions.Refusals({CELL.id: REASON}),
+    revisions.NotTimed({CELL.id: REASON}),
     revisions.TimedCellRequest(CELL.id, slowed=True),
-    revisions.Complaint("a complaint"),
+    revisions.WrongResult("a complaint"),
 )

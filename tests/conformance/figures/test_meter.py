@@ -155,7 +155,7 @@ def test_the_last_of_the_calls_in_a_row_counts_and_all_are_equally_many():
 
     seen = []
     several = [of("a", 1e5), of("b", 3.3e5)]  # the slower one decides: three before
-    rounds = measure(several, Scripted(), seed=0, budget=0.0, show=lambda name, ns: seen.append((name, ns)))
+    rounds = measure(several, Scripted(), seed=0, budget=0.0, on_result=lambda name, ns: seen.append((name, ns)))
     assert calls == {"a": 4 * meter.FEWEST_ROUNDS, "b": 4 * meter.FEWEST_ROUNDS}
     assert [s.ns - 1e5 for s in rounds.samples["a"]] == [4 * n for n in range(1, meter.FEWEST_ROUNDS + 1)]
     assert len(seen) == 2 * meter.FEWEST_ROUNDS

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from conformance.figures.ratio import CONFIDENCE, pooled, ratio_of
+from conformance.figures.ratio import CONFIDENCE, pooled_ratio, ratio_of
 from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import Ratio
 
@@ -57,7 +57,7 @@ def test_a_verdict_needs_an_interval_clear_of_the_margin(low, high, verdict):
 
 def test_a_claim_must_come_true_in_every_process():
     quick, same = Ratio(1.2, 1.1, 1.3, 50, 0.9), Ratio(1.0, 0.99, 1.01, 70, 1.0)
-    both = pooled([quick, same])
+    both = pooled_ratio([quick, same])
     assert (both.low, both.high, both.pairs, both.clean, both.processes) == (0.99, 1.3, 120, 0.9, 2)
     assert both.middle == pytest.approx(math.sqrt(1.2))
     assert both.verdict == "too noisy"

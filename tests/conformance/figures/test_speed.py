@@ -97,7 +97,7 @@ def test_the_measurable_cells_are_those_that_pass():
 def test_a_speed_pools_the_timings_of_two_processes():
     assert speed.PROCESSES == 2
     seconds, more = timed(scripted=2.0), timed(scripted=2.2, seconds=2e-3, warm_calls=9)
-    found = speed.pooled(name("scripted", "fp32"), [seconds, more])
+    found = speed.pooled_speed(name("scripted", "fp32"), [seconds, more])
     ratio = found.ratios[EAGER]
     assert (found.figure, found.seconds, found.warm_calls) == ("gradient", pytest.approx(5e-4), 9)
     assert (ratio.low, ratio.high, ratio.processes) == (pytest.approx(1.98), pytest.approx(2.222), 2)
@@ -106,10 +106,10 @@ def test_a_speed_pools_the_timings_of_two_processes():
 def test_a_cell_that_one_process_could_not_measure_has_no_figure():
     noise, crash = Reason("too noisy", "all of it"), Reason("crashed", "x")
     broken = Timing("gradient", {EAGER: CellTiming(reason=noise)})
-    found = speed.pooled(EAGER, [timed(), broken])
+    found = speed.pooled_speed(EAGER, [timed(), broken])
     assert (found.seconds, found.ratios, found.reason) == (None, {}, noise)
-    assert speed.pooled(EAGER, [crash, broken]).reason == crash
-    assert speed.pooled(EAGER, [crash, crash]).figure == ""
+    assert speed.pooled_speed(EAGER, [crash, broken]).reason == crash
+    assert speed.pooled_speed(EAGER, [crash, crash]).figure == ""
 
 
 @pytest.mark.parametrize(
@@ -177,4 +177,4 @@ def test_two_processes_that_disagree_are_too_noisy_together():
     quick = timed(scripted=1.2)
     base = {EAGER: Ratio(1.0, 0.99, 1.01, 100)}
     same = Timing("gradient", {name("scripted", "fp32"): CellTiming(1e-3, 6, base)})
-    assert speed.pooled(name("scripted", "fp32"), [quick, same]).ratios[EAGER].verdict == "too noisy"
+    assert speed.pooled_speed(name("scripted", "fp32"), [quick, same]).ratios[EAGER].verdict == "too noisy"

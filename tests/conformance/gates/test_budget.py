@@ -133,7 +133,7 @@ def test_past_the_cap_the_angle_is_asked(oracle):
     assert rejecting(oracle, reference, BF16) == set()
     assert "gain" in rejecting(torch.zeros_like(oracle), reference, BF16)
     assert "gain" in rejecting(-oracle, reference, BF16)
-    assert math.isinf(budget_for(reference_of(oracle), BF16).turn)
+    assert math.isinf(budget_for(reference_of(oracle), BF16).cosine_gap)
 
 
 def test_eager_that_reaches_float32_in_a_low_cell_is_known(oracle):

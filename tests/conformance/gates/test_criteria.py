@@ -22,7 +22,7 @@ def oracle():
 
 def same(one, other):
     """Whether two budgets are equal."""
-    plain = [(b.norm, b.gain, b.point, b.turn) for b in (one, other)]
+    plain = [(b.norm, b.gain, b.point, b.cosine_gap) for b in (one, other)]
     return plain[0] == plain[1] and all(map(torch.equal, one.slices, other.slices))
 
 
@@ -33,7 +33,7 @@ def test_numbers_that_round_have_the_budget_of_the_cells_precision(oracle, preci
     assert criteria.kind == "rounded"
     assert criteria.precision is criteria.cell_precision is PRECISIONS[precision]
     assert same(criteria.budget, budget_for(reference, PRECISIONS[precision]))
-    assert criteria.is_fine is (precision == "fp32")
+    assert criteria.uses_float32_budget is (precision == "fp32")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -67,7 +67,7 @@ def test_a_structural_zero_is_null_in_every_precision(accurate):
 def test_a_low_cell_is_held_to_float32_where_the_spec_says_so(oracle, precision):
     reference = reference_of(oracle)
     criteria = criteria_of(reference, precision, accurate=True)
-    assert (criteria.kind, criteria.precision, criteria.is_fine) == ("float32", FLOAT32, True)
+    assert (criteria.kind, criteria.precision, criteria.uses_float32_budget) == ("float32", FLOAT32, True)
     assert criteria.cell_precision is PRECISIONS[precision]
     assert same(criteria.budget, budget_for(reference, FLOAT32))
 

@@ -22,7 +22,7 @@ def measured(oracle):
 
 def test_the_oracle_is_no_distance_from_itself(measured, oracle):
     far = measured.distance(oracle)
-    assert (far.absolute, far.point, far.gain, far.turn) == (0.0, 0.0, 0.0, pytest.approx(0.0, abs=1e-15))
+    assert (far.absolute, far.point, far.gain, far.cosine_gap) == (0.0, 0.0, 0.0, pytest.approx(0.0, abs=1e-15))
     assert all(not s.any() for s in far.slices)
 
 
@@ -60,9 +60,9 @@ def test_the_pointwise_measure_names_the_element(measured, oracle):
 
 
 def test_the_angle_sees_direction_and_not_size(measured, oracle):
-    assert measured.distance(3 * oracle).turn == pytest.approx(0.0, abs=1e-12)
-    assert measured.distance(-oracle).turn == pytest.approx(2.0)
-    assert math.isnan(measured.distance(torch.zeros(SHAPE)).turn)
+    assert measured.distance(3 * oracle).cosine_gap == pytest.approx(0.0, abs=1e-12)
+    assert measured.distance(-oracle).cosine_gap == pytest.approx(2.0)
+    assert math.isnan(measured.distance(torch.zeros(SHAPE)).cosine_gap)
 
 
 def test_axes_of_one_and_slices_of_one_element_are_no_slices():

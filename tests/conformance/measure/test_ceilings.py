@@ -4,7 +4,7 @@ import contextlib
 
 from conformance.axes import PRECISIONS
 from conformance.measure import ceilings
-from conformance.measure.ceilings import Rival, observe
+from conformance.measure.ceilings import CeilingCandidates, observe
 from conformance.records.tasks import CeilingsTask
 from conformance.run import machine_lock
 from conformance.run.child_side import WAITING, ChildProcess
@@ -23,7 +23,7 @@ def test_the_best_sample_counts(monkeypatch):
     monkeypatch.setattr(ceilings, "_seconds", lambda *_: next(seconds))
     monkeypatch.setattr(ceilings.time, "perf_counter", lambda: next(moments))
     monkeypatch.setattr(ceilings.tf32, "switch", lambda _: None)
-    assert ceilings._best(Rival(PRECISIONS["fp32"], [(8.0, None), (1.0, None)]), "cpu") == 4.0
+    assert ceilings._best(CeilingCandidates(PRECISIONS["fp32"], [(8.0, None), (1.0, None)]), "cpu") == 4.0
 
 
 def test_the_measurement_has_a_rate_for_each_precision_and_size_and_the_machine_to_itself(monkeypatch):
