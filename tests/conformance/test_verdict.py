@@ -286,3 +286,8 @@ def test_a_verdict_survives_the_trip_through_json(ending):
     )
     there = verdict(seen)
     assert from_json(Verdict, json.loads(json.dumps(to_json(there), allow_nan=False))) == there
+
+
+def test_an_unknown_ending_is_an_error_and_never_a_pass():
+    verdict = judge("m[eager-fp32-cpu]", Observation("refused", message="no such source"))
+    assert (verdict.status, verdict.text) == ("ERROR", "no such source")

@@ -7,12 +7,12 @@ between processors: one with AMX needs three times as much for a bfloat16 convol
 import os
 from pathlib import Path
 
+from benchmarks.counters import KERNELS
 from conformance.measure import footprint
 from conformance.records.measurements import Footprint
 from conformance.records.tasks import FOOTPRINT, CellTask, Target
 from conformance.run import child
 
-KERNELS = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 DEPEND_ON_THE_PROCESSOR = ("peak_forward", "peak")
 SINGLE = tuple(name for name in footprint.FIELDS if name not in ("flops", "least_bytes"))
 ALL = (*SINGLE, "flops.forward", "flops.both", "least_bytes.forward", "least_bytes.both")

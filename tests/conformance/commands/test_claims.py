@@ -1,6 +1,5 @@
 """Claims, true and false, from the file to the page."""
 
-import os
 import re
 
 import pytest
@@ -19,7 +18,8 @@ def _environment():
     """What the command sets for its children is undone."""
     with pytest.MonkeyPatch.context() as patch:
         for name in (environment.CACHE, environment.THREADS, environment.PRELOAD):
-            patch.setenv(name, os.environ.get(name, ""))
+            patch.setenv(name, "")  # so that it is put back, or removed
+            patch.delenv(name)
         yield
 
 

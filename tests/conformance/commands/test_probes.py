@@ -34,7 +34,8 @@ ALWAYS, NEVER = ">=2.4", "never"
 def _environment(monkeypatch):
     """What the command sets for its children is undone."""
     for name in (environment.CACHE, environment.THREADS, environment.PRELOAD):
-        monkeypatch.setenv(name, os.environ.get(name, ""))
+        monkeypatch.setenv(name, "")  # so that it is put back, or removed
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture
