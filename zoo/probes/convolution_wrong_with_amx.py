@@ -17,6 +17,7 @@ from torch.nn import functional
 from zoo.probe import Probe, Seen, Unavailable
 
 SYMPTOM = "the error is as large as the result"
+has_amx = getattr(torch.cpu, "_is_amx_tile_supported", bool)
 
 
 def observe(device: str) -> str:
@@ -25,11 +26,11 @@ def observe(device: str) -> str:
     Raises:
         Unavailable: the processor has no AMX, or this torch cannot tell.
     """
-    if not getattr(torch.cpu, "_is_amx_tile_supported", bool)():
+    if not has_amx():
         raise Unavailable("the processor has no AMX, or this torch cannot tell")
-    generator = torch.Generator().manual_seed(0)
-    image = torch.randn(1, 8, 10, 10, generator=generator).bfloat16().to(device)
-    kernel = torch.randn(8, 8, 8, 8, generator=generator).bfloat16().to(device)
+    torch.manual_seed(0)
+    image = torch.randn(1, 8, 10, 10, dtype=torch.bfloat16, device=device)
+    kernel = torch.randn(8, 8, 8, 8, dtype=torch.bfloat16, device=device)
     right = functional.conv2d(image.double(), kernel.double())
     error = (functional.conv2d(image, kernel).double() - right).norm() / right.norm()
     return SYMPTOM if error > 0.5 else ""  # noqa: PLR2004 -- bfloat16 alone explains 0.002
