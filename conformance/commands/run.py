@@ -77,6 +77,8 @@ def run(options: RunOptions) -> int:
     folder = _resumed(options.resume, options.request) if options.resume else _planned(options)
     started = time.monotonic()
     code = _judged_and_measured(options, folder)
+    if code == ExitCode.NOTHING_SELECTED:
+        say(f"no cell is selected{f' by -k {options.expression!r}' if options.expression else ''}")
     if code in (ExitCode.USAGE, ExitCode.NOTHING_SELECTED) and not options.resume:
         shutil.rmtree(folder)
     else:

@@ -125,6 +125,7 @@ def test_an_option_of_pytest_is_passed_on(nets):
 def test_a_choice_of_nothing_is_five_and_leaves_no_run(nets):
     code, output = conformance(nets, "run", "nets.py", *FP32, "-n", "1", "-k", "nobody")
     assert code == ExitCode.NOTHING_SELECTED, output
+    assert output.splitlines()[-1] == "conformance: no cell is selected by -k 'nobody'"
     assert stored_runs(nets) == []
 
 
