@@ -14,13 +14,6 @@ from conformance.run import store
 
 
 @pytest.fixture
-def folder(tmp_path):
-    run = tmp_path / "run"
-    store.create(run, plan_of(*NAMES))
-    return run
-
-
-@pytest.fixture
 def filled(folder):
     write(folder, *NAMES)
     return folder

@@ -12,13 +12,6 @@ from conformance.run import store
 
 
 @pytest.fixture
-def folder(tmp_path):
-    run = tmp_path / "run"
-    store.create(run, plan_of(*NAMES))
-    return run
-
-
-@pytest.fixture
 def decoded(monkeypatch):
     """The types that were decoded, in order."""
     types, convert = [], store.from_json

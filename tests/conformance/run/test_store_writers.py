@@ -5,19 +5,12 @@ import os
 import signal
 
 import pytest
-from harness.stored_runs import NAMES, cell, plan_of, write
+from harness.stored_runs import cell, write
 
 from conformance.errors import UsageError
 from conformance.run import store
 
 FORK = multiprocessing.get_context("fork")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    run = tmp_path / "run"
-    store.create(run, plan_of(*NAMES))
-    return run
 
 
 @pytest.fixture
