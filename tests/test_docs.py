@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import zoo
+from conformance.show.claims import INTRODUCTION
+
 DOCS = Path(__file__).parent.parent / "docs"
 found = importlib.util.spec_from_file_location("docs_build", DOCS / "build.py")
 build = importlib.util.module_from_spec(found)
@@ -14,3 +17,11 @@ found.loader.exec_module(build)
 @pytest.mark.parametrize("page", build.PAGES)
 def test_a_generated_page_is_what_the_specs_say(page):
     assert (DOCS / page).read_text(encoding="utf-8") == build.PAGES[page](), "run: python docs/build.py"
+
+
+def test_the_page_of_claims_has_the_words_of_the_command_and_of_the_specs():
+    page = (DOCS / "claims.md").read_text(encoding="utf-8")
+    header = next(line for line in page.splitlines() if line.startswith("torch "))
+    assert page.startswith(INTRODUCTION.format(header=header))
+    texts = [claim.text for name in zoo.list_models() for claim in zoo.get_spec(name).claims]
+    assert [text for text in texts if f"| {text}<br>" not in page] == []
