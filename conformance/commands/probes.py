@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from conformance.axes import DEVICES, choose
 from conformance.errors import UsageError, suggestion
@@ -79,13 +78,12 @@ def run(names: tuple[str, ...], device: str, timeout: float) -> list[Finding]:
         UsageError: no probe has that name, the device is unknown or absent, or the probes cannot be read.
     """
     choose("device", DEVICES, (device,))
-    with tempfile.TemporaryDirectory(prefix="conformance-probes-", ignore_cleanup_errors=True) as folder:
-        environment.prepare_children(Path(folder), compiles=True)
-        known = {probe.name: probe for probe in read(device)}
-        for name in names:
-            if name not in known:
-                raise UsageError(f"no probe named {name!r}{suggestion(name, known)}")
-        return [_finding(known[name], device, timeout) for name in names or known]
+    environment.prepare_children(None, compiles=True)  # each probe has a cache of its own
+    known = {probe.name: probe for probe in read(device)}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no probe named {name!r}{suggestion(name, known)}")
+    return [_finding(known[name], device, timeout) for name in names or known]
 
 
 def read(device: str) -> tuple[ProbeInfo, ...]:

@@ -11,24 +11,24 @@ from conformance.records.plan import Environment
 CACHE, THREADS, PRELOAD = "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "CONFORMANCE_PRELOAD"
 
 
-def inherited(cache: Path, *, compiles: bool) -> dict[str, str]:
+def inherited(cache: Path | None, *, compiles: bool) -> dict[str, str]:
     """The variables of child processes.
 
     Args:
-        cache: folder of compiled code.
+        cache: folder of compiled code; None: torch's own choice.
         compiles: some child will call the compiler, so the fork server loads it once for all of them.
 
     >>> inherited(Path("cache"), compiles=True)
     {'TORCHINDUCTOR_CACHE_DIR': 'cache', 'TORCHINDUCTOR_COMPILE_THREADS': '1', 'CONFORMANCE_PRELOAD': 'compiler'}
     """
     return {
-        CACHE: str(cache),
+        **({} if cache is None else {CACHE: str(cache)}),
         THREADS: "1",  # no pool of compiler processes for each cell
         PRELOAD: "compiler" if compiles else "",
     }
 
 
-def prepare_children(cache: Path, *, compiles: bool) -> None:
+def prepare_children(cache: Path | None, *, compiles: bool) -> None:
     """Set the variables of all later children; see `inherited`. Call it before the fork server starts."""
     os.environ.update(inherited(cache, compiles=compiles))
 
