@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from conformance.axes import Prepared
 from conformance.cell import tf32
+from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
 from conformance.errors import NotProvenError
 from conformance.gates.compare import compare
@@ -63,8 +64,14 @@ def observation_of(session: CellSession) -> Observation:
                 measured, again = _two_calls(session, made, question, known)
             baseline = None if session.is_eager else session.baseline(eager, question)
         changed |= dict.fromkeys(measured.changed)
+        with process.phase("redraw"):
+            orders = replace(question, second=question.second and not measured.refused)
+            drawn = over_draws(session, made, eager, case, known, orders)
         with process.phase("judge"):
-            found += session.compared(case, known, question, measured, again, baseline)
+            found += session.compared(case, known, question, measured, again, baseline, drawn)
+    with process.phase("change"):
+        for case in session.spec.cases:
+            found += after_changes(session, made, eager, case, session.known(case))
     facts = session.facts | made.proof() | tf32.prove(session.precision, session.cell.device)
     return Observation("finished", changed=tuple(changed), discrepancies=tuple(found), facts=facts)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -20,7 +20,9 @@ from torch._functorch import config as functorch_config
 
 from conformance.axes import MODES, PRECISIONS, Mode, Precision, Prepared
 from conformance.cell import modes, tf32
-from conformance.gates.compare import compare, name_of
+from conformance.gates.compare import compare, compare_values, name_of
+from conformance.gates.distance import same_bytes
+from conformance.gates.budget import TensorReference
 from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.oracle import evaluation, float64, inputs, reference_file
 from conformance.oracle.error_text import is_out_of_memory, one_line
@@ -35,7 +37,9 @@ from conformance.run.child_side import ChildProcess
 from zoo.case import Call, Case
 from zoo.spec import Spec
 
-Comparison = Callable[[torch.Tensor | None, TensorCriteria, torch.Tensor | None, str], Discrepancy]
+Comparison = Callable[
+    [torch.Tensor | None, TensorCriteria, torch.Tensor | None, str, Sequence[torch.Tensor | None]], Discrepancy
+]
 
 FOR_TENSORS = 0.9  # share of a GPU's memory; every process keeps kernels and handles there too
 
@@ -170,6 +174,7 @@ class CellSession:
         found: Evaluation,
         again: Evaluation,
         baseline: Evaluation | None,
+        drawn: Mapping[str, Sequence[torch.Tensor | None]],
     ) -> Iterator[Discrepancy]:
         """Compare every tensor of a case with the oracle's.
 
@@ -180,6 +185,7 @@ class CellSession:
             found: the evaluation of the cell's callable.
             again: the evaluation of an identical second call.
             baseline: the evaluation of eager at the same precision; None in eager cells, or if eager raised an error.
+            drawn: the callable's tensors in further draws, by name.
         """
         names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
@@ -190,17 +196,35 @@ class CellSession:
                     yield Discrepancy(case.name, name, "absent", "", "", (extra,))
                 continue
             beside = baseline.tensors.get(name) if baseline else None
-            criteria = criteria_for(
-                case.name,
-                name,
-                reference,
-                self.precision,
-                dtype=self._dtype(name, question, beside),
-                baseline=beside,
-                accurate=name in self.spec.float32_accurate,
-                bitwise=self.spec.deterministic and self.cell.device == "cpu",
-            )
-            yield self.comparison(y, criteria, again.tensors.get(name), self._fault(name, y, known, found))
+            dtype = self._dtype(name, question, beside)
+            if y is not None and beside is not None and same_bytes(y, beside):
+                beside = None  # equal to eager, so it gets eager's verdict
+            criteria = self._criteria(case, name, reference, dtype, beside)
+            fault = self._fault(name, y, known, found)
+            yield self.comparison(y, criteria, again.tensors.get(name), fault, drawn.get(name, ()))
+
+    def compared_values(
+        self, case: Case, known: CaseReference, question: Question, found: Evaluation
+    ) -> Iterator[Discrepancy]:
+        """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it."""
+        for name, reference in known.tensors.items():
+            if reference is not None:
+                y, criteria = found.tensors.get(name), self._criteria(case, name, reference, self._dtype(name, question, None))
+                yield compare_values(y, criteria, self._fault(name, y, known, found))
+
+    def _criteria(
+        self, case: Case, name: str, reference: TensorReference, dtype: str, baseline: torch.Tensor | None = None
+    ) -> TensorCriteria:
+        return criteria_for(
+            case.name,
+            name,
+            reference,
+            self.precision,
+            dtype=dtype,
+            baseline=baseline,
+            accurate=name in self.spec.float32_accurate,
+            bitwise=self.spec.deterministic and self.cell.device == "cpu",
+        )
 
     def _fault(self, name: str, y: torch.Tensor | None, known: CaseReference, found: Evaluation) -> str:
         if y is not None and y.device.type != self.cell.device:

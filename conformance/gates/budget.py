@@ -12,6 +12,7 @@ import torch
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.gates.distance import Distance, OracleTensor
+from conformance.gates.sums import Redraws
 from conformance.records.observation import Measure
 
 NOISE = 4.0  # unit roundoffs by which perturbed runs move numbers; enough to flip a unit that a correct run may flip
@@ -63,6 +64,7 @@ class TensorReference:
             name.
         kinked: the model ran an op with a kink.
         scale: the scale of the cotangents; 1 for tensors that do not depend on it.
+        redraws: the tensor in further draws of the case; None if it is not judged over draws.
     """
 
     oracle: OracleTensor
@@ -71,6 +73,7 @@ class TensorReference:
     settled: dict[str, torch.Tensor]
     kinked: bool
     scale: float
+    redraws: Redraws | None = None
 
     @property
     def is_null(self) -> bool:

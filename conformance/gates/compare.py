@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -12,13 +13,20 @@ from conformance.gates.budget import measures as value_measures
 from conformance.gates.criteria import TensorCriteria
 from conformance.gates.distance import dropped_bits_share, flat_reals, same_bytes
 from conformance.gates.power import Power, power_of
+from conformance.gates.redraws import redraw_measures
 from conformance.records.observation import Discrepancy, Measure
 from conformance.verdict import failed_gate
 
 ABSENT = "None"
 
 
-def compare(y: torch.Tensor | None, criteria: TensorCriteria, again: torch.Tensor | None, fault: str) -> Discrepancy:
+def compare(
+    y: torch.Tensor | None,
+    criteria: TensorCriteria,
+    again: torch.Tensor | None,
+    fault: str,
+    drawn: Sequence[torch.Tensor | None] = (),
+) -> Discrepancy:
     """Measure a candidate by every gate, try the canaries, and compare it with a second call.
 
     Args:
@@ -26,12 +34,11 @@ def compare(y: torch.Tensor | None, criteria: TensorCriteria, again: torch.Tenso
         criteria: the kind and the budgets of the tensor.
         again: the same tensor of an identical second call; None if the call returned none.
         fault: what is wrong with the tensor apart from its values, such as its device; "" for nothing.
+        drawn: the tensor in further draws of the case, as `sampled` gives it; empty if it is not judged over draws.
     """
     if y is None or fault:
-        missing = Measure("structure", math.inf, 0.0, fault or "None, where the oracle has a tensor")
-        dtype = ABSENT if y is None else name_of(y.dtype)
-        return Discrepancy(criteria.case, criteria.tensor, "absent", dtype, criteria.dtype, (missing,))
-    measures = measures_of(y, criteria)
+        return _absent(y, criteria, fault)
+    measures = measures_of(y, criteria, drawn)
     if again is not None and measures[0].met:
         measures = (*measures, _stability(y, again, criteria))
     power = power_of(y, criteria, lambda z, held: accepts(z, held, name_of(y.dtype))) if measures[0].met else Power()
@@ -51,13 +58,35 @@ def compare(y: torch.Tensor | None, criteria: TensorCriteria, again: torch.Tenso
     )
 
 
+def compare_values(y: torch.Tensor | None, criteria: TensorCriteria, fault: str) -> Discrepancy:
+    """As `compare`, without canaries and without a second call."""
+    if y is None or fault:
+        return _absent(y, criteria, fault)
+    measures = measures_of(y, criteria)
+    return Discrepancy(criteria.case, criteria.tensor, criteria.kind, name_of(y.dtype), criteria.dtype, measures)
+
+
+def _absent(y: torch.Tensor | None, criteria: TensorCriteria, fault: str) -> Discrepancy:
+    missing = Measure("structure", math.inf, 0.0, fault or "None, where the oracle has a tensor")
+    dtype = ABSENT if y is None else name_of(y.dtype)
+    return Discrepancy(criteria.case, criteria.tensor, "absent", dtype, criteria.dtype, (missing,))
+
+
 def name_of(dtype: torch.dtype) -> str:
     """The name of a dtype without "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
-def measures_of(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]:
-    """The measure of every gate, the structure first. If the shape is wrong, there are no others."""
+def measures_of(
+    y: torch.Tensor, criteria: TensorCriteria, drawn: Sequence[torch.Tensor | None] = ()
+) -> tuple[Measure, ...]:
+    """The measure of every gate, the structure first. If the shape is wrong, there are no others.
+
+    Args:
+        y: the candidate's tensor.
+        criteria: the kind and the budgets of the tensor.
+        drawn: the tensor in further draws, as `sampled` gives it.
+    """
     oracle = criteria.reference.oracle
     if tuple(y.shape) != oracle.shape:
         return (Measure("structure", math.inf, 0.0, f"shape {tuple(y.shape)}, the oracle's is {oracle.shape}"),)
@@ -67,7 +96,8 @@ def measures_of(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...
     if criteria.kind == "exact":
         return (structure, _exact(y, criteria))
     values = value_measures(oracle.distance(y), oracle, criteria.budget)
-    return (structure, _classes(y, criteria), *values, *_precision(y, criteria))
+    over_draws = redraw_measures(drawn, criteria.reference, criteria.precision) if criteria.redrawn and drawn else ()
+    return (structure, _classes(y, criteria), *values, *over_draws, *_precision(y, criteria))
 
 
 def accepts(y: torch.Tensor, criteria: TensorCriteria, dtype: str) -> bool:

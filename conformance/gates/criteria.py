@@ -42,6 +42,12 @@ class TensorCriteria:
         """Whether float32's budgets apply."""
         return self.precision.name == FLOAT32.name
 
+    @property
+    def redrawn(self) -> bool:
+        """Whether the tensor is judged over further draws too."""
+        redraws = self.reference.redraws
+        return self.kind == "rounded" and redraws is not None and self.precision.name in redraws.rounded
+
     def at_float32(self) -> TensorCriteria:
         """The same criteria with float32's budgets."""
         return replace(self, precision=FLOAT32, budget=budget_for(self.reference, FLOAT32))
@@ -89,4 +95,6 @@ def criteria_for(  # noqa: PLR0913 -- a record's fields
         budget = budget_for(reference, held_to)
         if beside is not None and all(m.met for m in measures(beside, oracle, budget)):
             budget = budget_for(reference, held_to, beside)  # if eager fails its own budgets, it excuses nothing
+        elif kind == "float32" and not accurate:
+            kind, held_to, budget = "rounded", precision, budget_for(reference, precision)  # nor does it ask for more
     return TensorCriteria(case, tensor, reference, kind, held_to, precision, budget, dtype, usable, bitwise)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance.gates.canaries import SMALLEST, global_canaries, local_canaries
+from conformance.gates.canaries import global_canaries, local_canaries
 from conformance.gates.criteria import TensorCriteria
 from conformance.gates.distance import OracleTensor, flat_reals
+from conformance.gates.redraws import redraw_measures
 
 Accepts = Callable[[torch.Tensor, TensorCriteria], bool]
 
@@ -46,8 +47,12 @@ def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Acce
     reference = criteria.reference
     truth = _as_returned(reference.oracle, y)
     whole = dict(global_canaries(truth, reference, held_to_float32=criteria.uses_float32_budget))
-    accepted = [name for name, z in whole.items() if passes(z, criteria)]
-    local = {n: z for n, z in local_canaries(truth, reference, criteria.budget) if passes(z, criteria)}
+    accepted = [name for name, z in whole.items() if passes(z, criteria) and not rejected_over_draws(name, criteria)]
+    local = {
+        name: z
+        for name, z in local_canaries(truth, reference, criteria.budget)
+        if passes(z, criteria) and not rejected_over_draws(name, criteria)
+    }
     weak = [name for name, z in local.items() if _is_weak(name, z, criteria, passes)]
     accepted += [name for name in local if name not in weak]
     if accepted and criteria.kind == "rounded" and not criteria.uses_float32_budget:
@@ -58,15 +63,31 @@ def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Acce
     return Power(tuple(accepted), tuple(weak))
 
 
+def rejected_over_draws(name: str, criteria: TensorCriteria) -> bool:
+    """Whether a canary that one draw accepts is rejected over all draws; False if the tensor has no further draws."""
+    reference = criteria.reference
+    if not criteria.redrawn or reference.redraws is None:
+        return False
+    found = []
+    for truth in reference.redraws.truths:
+        made = dict(global_canaries(truth, reference, held_to_float32=False))
+        if tuple(truth.shape) == tuple(reference.oracle.reals.shape):
+            made |= dict(local_canaries(truth, reference, criteria.budget))
+        if name not in made or made[name].shape != truth.shape:
+            return False
+        found.append(made[name])
+    return any(not measure.met for measure in redraw_measures(found, reference, criteria.precision))
+
+
 def _is_weak(name: str, canary: torch.Tensor, criteria: TensorCriteria, passes: Accepts) -> bool:
     """Whether the gates are excused for accepting a local canary.
 
     There are two excuses. The damaged part is below the noise of a low precision, and float32's budgets reject the
-    canary. Or the canary zeroes the smallest slice behind a kink, which one flipped unit may do in any precision.
+    canary. Or it lies behind a kink, where one flipped unit may change it as much in any precision.
     """
     if criteria.kind == "exact":
         return False
-    if criteria.reference.kinked and name.startswith(SMALLEST):
+    if criteria.reference.kinked:
         return True
     return not criteria.uses_float32_budget and not passes(canary, criteria.at_float32())
 

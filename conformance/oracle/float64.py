@@ -89,6 +89,7 @@ class Oracle:
         spec, seed: the spec, and the seed of weights, inputs and cotangents.
         model: the model in float64; a plain function as it is.
         state: copies of its parameters and buffers, from which every run starts.
+        narrow_state: the same in the dtypes of the cells.
     """
 
     def __init__(self, spec: Spec, seed: int) -> None:
@@ -97,6 +98,13 @@ class Oracle:
         self._narrow = prepared_model(spec, seed)
         self.model = wide_model(self._narrow)
         self.state = evaluation.state_of(self.model)
+        self.narrow_state = evaluation.state_of(self._narrow)
+
+    def starting_from(self, state: dict[str, torch.Tensor]) -> Oracle:
+        """The same oracle, whose runs start from other parameters and buffers; they are widened."""
+        other = copy.copy(self)
+        other.state = {name: tensor.to(inputs.widest(tensor.dtype)) for name, tensor in state.items()}
+        return other
 
     def question(self, case: Case, picks: inputs.Picks) -> Question:
         """The question that every run of a case answers, with arguments in float64."""

@@ -53,14 +53,20 @@ def widest(dtype: torch.dtype) -> torch.dtype:
 Picks = int | list[tuple[int, int]]  # the number of a draw, or (draw, row) of each row of the batch
 
 
-def draw(case: Case, seed: int, picks: Picks) -> Call:
+def draw(case: Case, seed: int, picks: Picks, *, coarse: bool = True) -> Call:
     """The inputs of a case: one of its draws, or the picked rows of several.
 
-    Floating inputs are representable; strides and aliasing are as drawn, unless rows are picked.
+    Strides and aliasing are as drawn, unless rows are picked.
+
+    Args:
+        case: the case.
+        seed: seed of the draws.
+        picks: what to draw.
+        coarse: round floating inputs to representable numbers.
     """
     if isinstance(picks, int):
-        return draw_batch(case, seed, picks)
-    draws = {number: draw_batch(case, seed, number) for number in {number for number, _ in picks}}
+        return draw_batch(case, seed, picks, coarse=coarse)
+    draws = {number: draw_batch(case, seed, number, coarse=coarse) for number in {number for number, _ in picks}}
     leaves = {d: pytree.tree_flatten((call.args, dict(call.kwargs))) for d, call in draws.items()}
     structure = leaves[picks[0][0]][1]
     rows = len(picks)
@@ -72,10 +78,10 @@ def draw(case: Case, seed: int, picks: Picks) -> Call:
     return Call(args, kwargs)
 
 
-def draw_batch(case: Case, seed: int, number: int) -> Call:
-    """One draw of a case, made representable."""
+def draw_batch(case: Case, seed: int, number: int, *, coarse: bool = True) -> Call:
+    """One draw of a case; if `coarse`, made representable."""
     drawn = case.draw(seeded(seed, case.name, number))
-    return place(drawn, convert=lambda t: representable(t) if is_rounded(t) else t)
+    return place(drawn, convert=lambda t: representable(t) if coarse and is_rounded(t) else t)
 
 
 def row_count(call: Call) -> int:
@@ -84,6 +90,17 @@ def row_count(call: Call) -> int:
         if isinstance(leaf, torch.Tensor):
             return leaf.shape[0] if leaf.dim() else 0
     return 0
+
+
+def fewer_rows(call: Call) -> Call:
+    """The same inputs without the last row of every tensor that has as many rows as the first."""
+    rows = row_count(call)
+
+    def shortened(leaf: Any) -> Any:
+        return leaf[:-1] if _has_rows(leaf, rows) else leaf
+
+    args, kwargs = pytree.tree_map(shortened, (call.args, dict(call.kwargs)))
+    return Call(args, kwargs)
 
 
 def _has_rows(leaf: Any, rows: int) -> bool:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from conformance.axes import Precision
 from conformance.gates.budget import TensorReference
 from conformance.oracle import inputs, sampling
+from conformance.oracle.error_text import is_out_of_memory
 from conformance.oracle.evaluation import Evaluation, Question
-from conformance.oracle.float64 import Oracle
+from conformance.oracle.float64 import Oracle, wide_call
 from conformance.oracle.kinks import KinkWatch
+from conformance.oracle.many_draws import with_redraws
+from conformance.oracle.redraw import FIRST_NUMBER, Redraw
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
+from zoo.case import Case
 from zoo.spec import Spec
 
 COTANGENT = 4.0  # random cotangents are hardly ever larger
+FEWEST_ROWS = 3  # a batch of one is special to many models, so a batch must be left with two
 HEADROOM = 2.0**12  # the largest scaled gradient, well inside float16's range of 2^16
 
 
@@ -30,12 +36,16 @@ class CaseReference:
         scale: the scale of the cotangents under float16, a power of two.
         tensors: the reference of each tensor, by name; None for a tensor that the oracle gave as None.
         requires_grad: `requires_grad` of every output tensor, by name.
+        redraws: the further draws over which low precisions are judged.
+        changed: the references of the case with other weights, by the draw; only for precisions that round to float32.
     """
 
     picks: inputs.Picks
     scale: float
     tensors: dict[str, TensorReference | None]
     requires_grad: dict[str, bool]
+    redraws: tuple[Redraw, ...] = ()
+    changed: tuple[tuple[Redraw, CaseReference], ...] = ()
 
 
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
@@ -60,20 +70,69 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
     for case in spec.cases:
         picks = sampling.choose(oracle, case)
         question = oracle.question(case, picks)
-        with KinkWatch() as watch:
-            found = oracle.evaluate(question)
+        found, kinked = _watched(oracle, question)
         check.of_outputs(question, found)
-        spread = Spread(oracle, question, found, kinked=watch.kinked)
-        for precision in precisions:
-            spread.run(precision)
-        scale = _scale(found)
-        cases[case.name] = CaseReference(picks, scale, spread.references(scale), found.requires_grad)
+        known = _of_one_draw(oracle, picks, question, found, precisions, kinked=kinked)
+        if spec.fit is None:
+            redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions)
+            changed = _changed(oracle, case, question, precisions)
+            known = replace(known, redraws=redraws, tensors=tensors, changed=changed)
+        cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
         if size and (smallest is None or size < smallest[0]):
             smallest = (size, question, found)
     if spec.differentiable and spec.surrogate_gradient is None and smallest is not None:
         check.of_gradients(smallest[1], smallest[2])
     return cases
+
+
+def _watched(oracle: Oracle, question: Question) -> tuple[Evaluation, bool]:
+    """The oracle's evaluation, and whether an op with a kink ran."""
+    with KinkWatch() as watch:
+        found = oracle.evaluate(question)
+    return found, watch.kinked
+
+
+def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
+    oracle: Oracle,
+    picks: inputs.Picks,
+    question: Question,
+    found: Evaluation,
+    precisions: Sequence[Precision],
+    *,
+    kinked: bool,
+) -> CaseReference:
+    spread = Spread(oracle, question, found, kinked=kinked)
+    for precision in precisions:
+        spread.run(precision)
+    scale = _scale(found)
+    return CaseReference(picks, scale, spread.references(scale), found.requires_grad)
+
+
+def _changed(
+    oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision]
+) -> tuple[tuple[Redraw, CaseReference], ...]:
+    """The references of the case with other weights and full float32 operands.
+
+    If the spec has no other case, there is one more, with a row less. A change that the model does not take is left
+    out. Low precisions are judged over many draws instead.
+    """
+    wide = [p for p in precisions if not p.autocast]
+    redraws = [Redraw(FIRST_NUMBER - 1, weights=0, fine=True)]
+    if len(oracle.spec.cases) == 1 and inputs.row_count(inputs.draw(case, oracle.seed, 0)) >= FEWEST_ROWS:
+        redraws.append(replace(redraws[0], fewer=True))
+    made = []
+    for redraw in redraws if wide else ():
+        there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
+        call = wide_call(redraw.inputs(case, oracle.seed))
+        asked = replace(redraw.question(question, call, oracle.model), second=False)
+        try:
+            found, kinked = _watched(there, asked)
+            made.append((redraw, _of_one_draw(there, redraw.picks, asked, found, wide, kinked=kinked)))
+        except Exception as problem:  # the model's own code may raise anything
+            if is_out_of_memory(problem):
+                raise
+    return tuple(made)
 
 
 def _scale(found: Evaluation) -> float:

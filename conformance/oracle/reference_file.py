@@ -7,7 +7,10 @@ from typing import Any
 
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, OracleTensor
+from conformance.gates.sums import Redraws, Rounded, Sums
 from conformance.oracle import tensorfile
+from conformance.oracle.inputs import Picks
+from conformance.oracle.redraw import Redraw
 from conformance.oracle.reference import CaseReference
 
 
@@ -22,22 +25,59 @@ def load(path: Path) -> dict[str, CaseReference]:
 
 
 def _case_tree(case: CaseReference) -> dict[str, Any]:
-    return {**vars(case), "tensors": {name: _tensor_tree(known) for name, known in case.tensors.items()}}
+    return {
+        **vars(case),
+        "tensors": {name: _tensor_tree(known) for name, known in case.tensors.items()},
+        "redraws": [vars(redraw) for redraw in case.redraws],
+        "changed": [[vars(redraw), _case_tree(there)] for redraw, there in case.changed],
+    }
 
 
 def _tensor_tree(known: TensorReference | None) -> dict[str, Any] | None:
     if known is None:
         return None
     spread = {precision: {**vars(d), "slices": list(d.slices)} for precision, d in known.spread.items()}
-    return {**vars(known), "oracle": known.oracle.raw, "spread": spread}
+    redraws = None if known.redraws is None else _redraws_tree(known.redraws)
+    return {**vars(known), "oracle": known.oracle.raw, "spread": spread, "redraws": redraws}
+
+
+def _redraws_tree(redraws: Redraws) -> dict[str, Any]:
+    rounded = {
+        precision: {**vars(r), "bias": vars(r.bias), "noise": vars(r.noise)} for precision, r in redraws.rounded.items()
+    }
+    return {"truths": list(redraws.truths), "rounded": rounded}
 
 
 def _case_reference(tree: dict[str, Any]) -> CaseReference:
     tensors = {name: None if saved is None else _tensor_reference(saved) for name, saved in tree["tensors"].items()}
-    picks = tree["picks"] if isinstance(tree["picks"], int) else [(draw, row) for draw, row in tree["picks"]]
-    return CaseReference(picks, tree["scale"], tensors, tree["requires_grad"])
+    return CaseReference(
+        **{
+            **tree,
+            "picks": _picks(tree["picks"]),
+            "tensors": tensors,
+            "redraws": tuple(map(_redraw, tree["redraws"])),
+            "changed": tuple((_redraw(redraw), _case_reference(there)) for redraw, there in tree["changed"]),
+        }
+    )
+
+
+def _picks(saved: Any) -> Picks:
+    return saved if isinstance(saved, int) else [(draw, row) for draw, row in saved]
+
+
+def _redraw(saved: dict[str, Any]) -> Redraw:
+    return Redraw(**{**saved, "picks": _picks(saved["picks"])})
 
 
 def _tensor_reference(saved: dict[str, Any]) -> TensorReference:
     spread = {precision: Distance(**{**d, "slices": tuple(d["slices"])}) for precision, d in saved["spread"].items()}
-    return TensorReference(**{**saved, "oracle": OracleTensor(saved["oracle"]), "spread": spread})
+    redraws = None if saved["redraws"] is None else _redraws(saved["redraws"])
+    return TensorReference(**{**saved, "oracle": OracleTensor(saved["oracle"]), "spread": spread, "redraws": redraws})
+
+
+def _redraws(saved: dict[str, Any]) -> Redraws:
+    rounded = {
+        precision: Rounded(**{**r, "bias": Sums(**r["bias"]), "noise": Sums(**r["noise"])})
+        for precision, r in saved["rounded"].items()
+    }
+    return Redraws(tuple(saved["truths"]), rounded)

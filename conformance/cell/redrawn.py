@@ -1,0 +1,112 @@
+"""Calls the callable of a cell on further draws of a case, with its parameters and buffers changed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from conformance.axes import Prepared
+from conformance.cell.session import CellSession
+from conformance.errors import NotProvenError
+from conformance.gates.sums import sampled
+from conformance.oracle import evaluation, inputs
+from conformance.oracle.error_text import is_out_of_memory, one_line
+from conformance.oracle.evaluation import Evaluation, Question
+from conformance.oracle.redraw import Redraw
+from conformance.oracle.reference import CaseReference
+from conformance.records.observation import Discrepancy
+from zoo.case import Case
+
+Drawn = dict[str, list[torch.Tensor | None]]
+
+
+def over_draws(  # noqa: PLR0913 -- all that is known of a case
+    session: CellSession, made: Prepared, eager: Any, case: Case, known: CaseReference, question: Question
+) -> Drawn:
+    """What the callable returns in each further draw, by the name of the tensor, as `sampled` gives it.
+
+    Args:
+        session: the cell.
+        made: its callable.
+        eager: the eager model; its signature names the inputs.
+        case: the case.
+        known: its reference.
+        question: the question of its first draw.
+    """
+    judged = [
+        (name, reference.redraws.rounded[session.precision.name].draws)
+        for name, reference in known.tensors.items()
+        if reference is not None and reference.redraws and session.precision.name in reference.redraws.rounded
+    ]
+    drawn: Drawn = {name: [] for name, _ in judged}
+    for redraw in known.redraws[: max((draws for _, draws in judged), default=0)]:
+        asked = _asked(session, case, question, eager, redraw)
+        found = _evaluated(session, made, redraw, lambda asked=asked: _all_orders(made, asked))
+        for name in drawn:
+            tensor = found.tensors.get(name)
+            drawn[name].append(tensor if tensor is None else sampled(tensor))
+    return drawn
+
+
+def _all_orders(made: Prepared, question: Question) -> Evaluation:
+    owner = made.parameters_of
+    state = evaluation.state_of(owner)
+    found = evaluation.evaluate(made.call, owner, question)
+    if question.second:
+        evaluation.reset(owner, state)
+        found.tensors |= evaluation.differentiate_twice(made.call, owner, question)
+    return found
+
+
+def after_changes(
+    session: CellSession, made: Prepared, eager: Any, case: Case, known: CaseReference
+) -> Iterator[Discrepancy]:
+    """Compare the callable with the oracle after the weights have changed, on full float32 operands.
+
+    Another number of rows may be refused by a mode, not by eager.
+
+    Args:
+        session: the cell.
+        made: its callable.
+        eager: the eager model; its signature names the inputs.
+        case: the case.
+        known: its reference.
+    """
+    for redraw, there in known.changed:
+        if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
+            continue
+        named = replace(case, name=f"{case.name}-{'shorter' if redraw.fewer else 'redrawn'}")
+        asked = _asked(session, case, session.question(case, eager), eager, redraw)
+        asked = replace(asked, second=False)
+        try:
+            found = _evaluated(
+                session, made, redraw, lambda asked=asked: evaluation.evaluate(made.call, made.parameters_of, asked)
+            )
+        except RuntimeError as problem:
+            if session.is_eager or not redraw.fewer or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
+                raise
+            session.facts["other batch refused"] = one_line(problem)
+            continue
+        yield from session.compared_values(named, there, asked, found)
+
+
+def _asked(session: CellSession, case: Case, question: Question, model: Any, redraw: Redraw) -> Question:
+    call = inputs.place(redraw.inputs(case, session.seed), convert=lambda t: t.to(session.cell.device))
+    return redraw.question(question, call, model)
+
+
+def _evaluated(
+    session: CellSession, made: Prepared, redraw: Redraw, evaluate: Callable[[], Evaluation]
+) -> Evaluation:
+    """Evaluate with the parameters and buffers of a draw, and set them back."""
+    owner = made.parameters_of
+    state = evaluation.state_of(owner)
+    evaluation.reset(owner, redraw.state(state, session.seed))
+    try:
+        with session.around_calls():
+            return evaluate()
+    finally:
+        evaluation.reset(owner, state)

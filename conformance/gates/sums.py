@@ -1,0 +1,127 @@
+"""Adds up the errors of one tensor over several draws of a case.
+
+Roundings average out over draws; a wrong factor or constant does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from conformance.gates.distance import flat_reals
+
+SAMPLE = 2**14  # elements; of a larger tensor, only about so many are kept of every draw
+NEAR_LIMIT = 0.25  # of the dtype's largest number: above it, a low precision may overflow
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of the error e = y − y* over draws: first of the whole tensor, then of every index of every axis.
+
+    Attributes:
+        gain: the sums of e · y*, which see a wrong factor: float64 of shape (sums,).
+        shift: the sums of e, which see a wrong constant: the same shape.
+    """
+
+    gain: torch.Tensor
+    shift: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """What the rounded runs of one tensor add up to at one precision. All tensors have the layout of `Sums`.
+
+    Attributes:
+        draws: number of draws.
+        squares: the sums of y*².
+        bias: the sums over the rounded runs.
+        noise: how far these sums would scatter, one standard deviation, if all draws were drawn again.
+    """
+
+    draws: int
+    squares: torch.Tensor
+    bias: Sums
+    noise: Sums
+
+
+@dataclass(frozen=True)
+class Redraws:
+    """One tensor of the oracle in further draws of a case.
+
+    Attributes:
+        truths: the oracle's tensor in each draw, as `sampled` gives it, float32.
+        rounded: what the rounded runs add up to, by precision name.
+    """
+
+    truths: tuple[torch.Tensor, ...]
+    rounded: dict[str, Rounded]
+
+
+def sampled(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of the real numbers of a tensor; if they are more than `SAMPLE`, of evenly spaced ones in one axis."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    if tensor.numel() <= SAMPLE:
+        return tensor.detach().clone()
+    return tensor.detach().reshape(-1)[:: -(-tensor.numel() // SAMPLE)].clone()
+
+
+def parts(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum of a tensor, then its sums for every index of every axis, in one vector."""
+    every = range(tensor.dim())
+    axes = [axis for axis, size in enumerate(tensor.shape) if 1 < size < tensor.numel()]
+    return torch.cat([tensor.sum().reshape(1), *(tensor.sum([a for a in every if a != axis]) for axis in axes)])
+
+
+def sums_of(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Sums:
+    """Add up the errors of a candidate.
+
+    Args:
+        found: the candidate's tensor in each draw, as `sampled` gives it; there may be fewer than truths.
+        truths: the oracle's.
+    """
+    gains, gaps = _errors(found, truths)
+    return Sums(_total(gains), _total(gaps))
+
+
+def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Rounded:
+    """Add up the errors of the rounded runs, and estimate from them how far the sums scatter.
+
+    Args:
+        found: the tensor in the rounded run of each draw, as `sampled` gives it.
+        truths: the oracle's.
+    """
+    gains, gaps = _errors(found, truths)
+    squares = _total([_finite(truth).square() for truth in truths])
+    bias, noise = Sums(_total(gains), _total(gaps)), Sums(_scatter(gains), _scatter(gaps))
+    return Rounded(len(gains), squares, bias, noise)
+
+
+def _errors(
+    found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """For each draw, e · y* and e."""
+    gains, gaps = [], []
+    for y, truth in zip(found, truths, strict=False):
+        wanted = flat_reals(truth)
+        comparable = wanted.isfinite() & (wanted.abs() < NEAR_LIMIT * torch.finfo(y.dtype).max)
+        gap = (flat_reals(y) - wanted).where(comparable, 0.0)
+        gains.append(gap * _finite(truth))
+        gaps.append(gap)
+    return gains, gaps
+
+
+def _finite(truth: torch.Tensor) -> torch.Tensor:
+    return flat_reals(truth).nan_to_num(0.0, 0.0, 0.0)
+
+
+def _total(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([parts(term) for term in terms]).sum(0)
+
+
+def _scatter(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The standard deviation of `_total`, as the draws differ or as the elements do, whichever is more."""
+    by_draw = torch.stack([parts(term) for term in terms]).square().sum(0)
+    return torch.maximum(by_draw, _total([term.square() for term in terms])).sqrt()

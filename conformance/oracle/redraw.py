@@ -1,0 +1,92 @@
+"""Draws a case again with other weights: to judge over many draws, and to see what a mode has kept from the first.
+
+Parameters and buffers are changed in place, as an optimiser does. A mode that kept their old values is wrong then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from conformance.oracle import inputs
+from conformance.oracle.evaluation import Question
+from zoo.case import Call, Case
+
+FIRST_NUMBER = 64  # of the draws; the numbers below are those from which the first inputs of a case are chosen
+SMALLEST_FACTOR = 0.5  # of a weight; all factors are below 1, so that no error of the old weights averages out
+
+
+@dataclass(frozen=True)
+class Redraw:
+    """A further draw of a case.
+
+    Attributes:
+        picks: the draw of the inputs, or the rows of several draws.
+        weights: seed of the factors of the weights.
+        fine: inputs and weights are any numbers of float32, not only those that low precisions represent.
+        fewer: the last row of every input is left out.
+    """
+
+    picks: inputs.Picks
+    weights: int
+    fine: bool = False
+    fewer: bool = False
+
+    def inputs(self, case: Case, seed: int) -> Call:
+        """The inputs, on the CPU.
+
+        Raises:
+            SpecError: see `Case.draw`.
+        """
+        call = inputs.draw(case, seed, self.picks, coarse=not self.fine)
+        return inputs.fewer_rows(call) if self.fewer else call
+
+    def state(self, state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+        """The parameters and buffers for this draw.
+
+        Args:
+            state: its first state, from `evaluation.state_of`; values that float32 represents.
+            seed: seed of the cell.
+        """
+        return {
+            name: self._times_factors(name, tensor, seed) if inputs.is_rounded(tensor) else tensor
+            for name, tensor in state.items()
+        }
+
+    def _times_factors(self, name: str, tensor: torch.Tensor, seed: int) -> torch.Tensor:
+        factors = torch.rand(tensor.shape, generator=inputs.seeded("weights", seed, self.weights, name))
+        factors = (SMALLEST_FACTOR + (1.0 - SMALLEST_FACTOR) * factors).to(tensor.device)
+        changed = (tensor.to(inputs.widest(tensor.dtype)) * factors).to(_single(tensor.dtype))
+        return (changed if self.fine else inputs.representable(changed)).to(tensor.dtype)
+
+    def question(self, first: Question, call: Call, model: Any) -> Question:
+        """The question of this draw.
+
+        Args:
+            first: the question of the case.
+            call: the inputs on the device and in the dtypes of the run.
+            model: the model; its signature names the inputs.
+        """
+        names = inputs.named_inputs(model, call)
+        pristine = inputs.place(call, convert=lambda t: t)
+        again = (*first.seed, repr(self.picks), self.weights, self.fewer)
+        return replace(first, call=call, pristine=pristine, names=names, seed=again)
+
+
+def _single(dtype: torch.dtype) -> torch.dtype:
+    return torch.complex64 if dtype.is_complex else torch.float32
+
+
+def alike(one: Call, other: Call) -> bool:
+    """Whether two calls differ only in the content of their tensors, so that a compiled call fits both."""
+    (mine, how), (theirs, as_well) = (pytree.tree_flatten((c.args, dict(c.kwargs))) for c in (one, other))
+    return how == as_well and all(map(_alike, mine, theirs))
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return type(a) is type(b) and bool(a == b)
+    return a.shape == b.shape and a.dtype == b.dtype and a.stride() == b.stride()
