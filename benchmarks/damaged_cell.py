@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from benchmarks.damages import JUDGED, Victim, damaged
+from benchmarks.damages import JUDGED, Victim, damaged, damaged_draws
 from benchmarks.rivals import known, rejections
 from benchmarks.tasks import UNDAMAGED, DamagedCell, Survivor
 from conformance.cell import observe as cell
@@ -21,7 +23,7 @@ from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess
 from conformance.verdict import failed_gate
 
-Kept = list[tuple[torch.Tensor, TensorCriteria]]
+Kept = list[tuple[torch.Tensor, TensorCriteria, Sequence[torch.Tensor | None]]]
 
 
 def observe(task: CellTask, process: ChildProcess) -> DamagedCell:
@@ -29,11 +31,15 @@ def observe(task: CellTask, process: ChildProcess) -> DamagedCell:
     kept: Kept = []
 
     def keeping(
-        y: torch.Tensor | None, criteria: TensorCriteria, again: torch.Tensor | None, fault: str
+        y: torch.Tensor | None,
+        criteria: TensorCriteria,
+        again: torch.Tensor | None,
+        fault: str,
+        drawn: Sequence[torch.Tensor | None],
     ) -> Discrepancy:
         if y is not None and not fault:
-            kept.append((y.detach().cpu(), criteria))
-        return compare(y, criteria, again, fault)
+            kept.append((y.detach().cpu(), criteria, drawn))
+        return compare(y, criteria, again, fault, drawn)
 
     seen = cell.observe(task, process, keeping)
     if seen.ending != "finished":
@@ -53,14 +59,18 @@ def _victims_by_case(kept: Kept, task: CellTask) -> list[list[Victim]]:
     spec = spec_at(task.location, task.cell.model)
     state = evaluation.state_of(float64.prepared_model(spec, task.seed))
     cases: dict[str, list[Victim]] = {}
-    for y, criteria in kept:
+    for y, criteria, drawn in kept:
         name = criteria.tensor
         before = state.get(name.removeprefix("buffer ")) if name.startswith("buffer ") else None
-        cases.setdefault(criteria.case, []).append(Victim(y, criteria, task.seed, before=before))
+        victim = Victim(y, criteria, task.seed, before=before)
+        victim.draws = [replace(victim, y=t.cpu(), draws=[]) for t in drawn if t is not None]
+        cases.setdefault(criteria.case, []).append(victim)
     for victims in cases.values():
         rows = [len(v.y) for v in victims if v.name.startswith("output") and v.y.dim()]
         for victim in victims:
             victim.rows, victim.others = (rows or [1])[0], victims
+            for number, there in enumerate(victim.draws):
+                there.rows, there.others = victim.rows, [v.draws[number] for v in victims if number < len(v.draws)]
     return list(cases.values())
 
 
@@ -86,12 +96,12 @@ class Tally:
         if criteria.kind == "empty":
             return
         beside = known(y, criteria)
-        judged = self._judged(y, criteria)
+        judged = self._judged(y, criteria, [there.y for there in victim.draws])
         self._count(UNDAMAGED, _rejecting_gates(judged), rejections(y, beside))
         if failed_gate(judged) is not None or criteria.kind not in JUDGED:
             return
         for name, z in damaged(victim):
-            judged = self._judged(z, criteria)
+            judged = self._judged(z, criteria, damaged_draws(victim, name))
             gates = _rejecting_gates(judged)
             self._count(name, gates, rejections(z, beside))
             if not gates:
@@ -99,10 +109,10 @@ class Tally:
                 size = _relative_size(z, y)
                 self.survivors.append(Survivor(name, criteria.case, victim.name, criteria.kind, size, margin))
 
-    def _judged(self, y: torch.Tensor, criteria: TensorCriteria) -> Discrepancy:
+    def _judged(self, y: torch.Tensor, criteria: TensorCriteria, drawn: Sequence[torch.Tensor]) -> Discrepancy:
         """As `compare`, but without canaries: they do not depend on the values of y."""
         asked = self._dtypes.get(criteria.tensor, criteria.dtype)
-        measures = measures_of(y, criteria)
+        measures = measures_of(y, criteria, drawn)
         return Discrepancy(criteria.case, criteria.tensor, criteria.kind, name_of(y.dtype), asked, measures)
 
     def _count(self, damage: str, gates: list[str], rivals: list[str]) -> None:

@@ -31,6 +31,7 @@ class Victim:
         rows: along the first axis of the case's first output.
         before: the buffer's content before the call; None for anything else.
         others: the tensors of the same case, itself included.
+        draws: the tensor in further draws of the case; empty if it is not judged over draws.
     """
 
     y: torch.Tensor
@@ -39,6 +40,7 @@ class Victim:
     rows: int = 1
     before: torch.Tensor | None = None
     others: list[Victim] = field(default_factory=list)
+    draws: list[Victim] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -58,6 +60,7 @@ class Victim:
 
 Damage = Callable[[Victim], torch.Tensor | None]
 DAMAGES: dict[str, Damage] = {}
+FACTORS = ("gradient times 1.01", "gradient times 1.05", "gradient times 2", "mean instead of sum")
 
 
 def damaged(victim: Victim) -> Iterator[tuple[str, torch.Tensor]]:
@@ -67,6 +70,20 @@ def damaged(victim: Victim) -> Iterator[tuple[str, torch.Tensor]]:
             z = damage(victim)
         if z is not None and not _same_values(z, victim.y):
             yield name, z
+
+
+def damaged_draws(victim: Victim, name: str) -> list[torch.Tensor]:
+    """The tensor in further draws with the same damage. Where the damage does not apply, the tensor is as it was.
+
+    Of complex and of large tensors, the judge keeps another shape; only a wrong factor is the same there.
+    """
+    drawn = []
+    for there in victim.draws:
+        applies = there.y.shape == victim.y.shape or name in FACTORS
+        with warnings.catch_warnings(action="ignore"):
+            z = DAMAGES[name](there) if applies else None
+        drawn.append(there.y if z is None else z)
+    return drawn
 
 
 def _same_values(z: torch.Tensor, y: torch.Tensor) -> bool:

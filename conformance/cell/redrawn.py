@@ -18,6 +18,7 @@ from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.redraw import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.records.observation import Discrepancy
+from conformance.verdict import failed_gate
 from zoo.case import Case
 
 Drawn = dict[str, list[torch.Tensor | None]]
@@ -90,7 +91,10 @@ def after_changes(
                 raise
             session.facts["other batch refused"] = one_line(problem)
             continue
-        yield from session.compared_values(named, there, asked, found)
+        compared = list(session.compared_values(named, there, asked, found))
+        yield from compared
+        if any(failed_gate(d) for d in compared):
+            return  # a second change would fail too, and hide which one is to blame
 
 
 def _asked(session: CellSession, case: Case, question: Question, model: Any, redraw: Redraw) -> Question:
@@ -98,9 +102,7 @@ def _asked(session: CellSession, case: Case, question: Question, model: Any, red
     return redraw.question(question, call, model)
 
 
-def _evaluated(
-    session: CellSession, made: Prepared, redraw: Redraw, evaluate: Callable[[], Evaluation]
-) -> Evaluation:
+def _evaluated(session: CellSession, made: Prepared, redraw: Redraw, evaluate: Callable[[], Evaluation]) -> Evaluation:
     """Evaluate with the parameters and buffers of a draw, and set them back."""
     owner = made.parameters_of
     state = evaluation.state_of(owner)

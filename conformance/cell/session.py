@@ -209,7 +209,10 @@ class CellSession:
         """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it."""
         for name, reference in known.tensors.items():
             if reference is not None:
-                y, criteria = found.tensors.get(name), self._criteria(case, name, reference, self._dtype(name, question, None))
+                y, criteria = (
+                    found.tensors.get(name),
+                    self._criteria(case, name, reference, self._dtype(name, question, None)),
+                )
                 yield compare_values(y, criteria, self._fault(name, y, known, found))
 
     def _criteria(

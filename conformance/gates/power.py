@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,12 +47,12 @@ def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Acce
     reference = criteria.reference
     truth = _as_returned(reference.oracle, y)
     whole = dict(global_canaries(truth, reference, held_to_float32=criteria.uses_float32_budget))
-    accepted = [name for name, z in whole.items() if passes(z, criteria) and not rejected_over_draws(name, criteria)]
-    local = {
-        name: z
-        for name, z in local_canaries(truth, reference, criteria.budget)
-        if passes(z, criteria) and not rejected_over_draws(name, criteria)
-    }
+    local = dict(local_canaries(truth, reference, criteria.budget))
+    passing = [name for name, z in (whole | local).items() if passes(z, criteria)]
+    rejected = _rejected_over_draws(passing, criteria)
+    passing = [name for name in passing if name not in rejected]
+    accepted = [name for name in passing if name in whole]
+    local = {name: local[name] for name in passing if name in local}
     weak = [name for name, z in local.items() if _is_weak(name, z, criteria, passes)]
     accepted += [name for name in local if name not in weak]
     if accepted and criteria.kind == "rounded" and not criteria.uses_float32_budget:
@@ -63,20 +63,25 @@ def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Acce
     return Power(tuple(accepted), tuple(weak))
 
 
-def rejected_over_draws(name: str, criteria: TensorCriteria) -> bool:
-    """Whether a canary that one draw accepts is rejected over all draws; False if the tensor has no further draws."""
+def _rejected_over_draws(names: Sequence[str], criteria: TensorCriteria) -> set[str]:
+    """Those of the canaries that one draw accepts and all draws together reject."""
     reference = criteria.reference
-    if not criteria.redrawn or reference.redraws is None:
-        return False
-    found = []
+    if not names or not criteria.redrawn or reference.redraws is None:
+        return set()
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     for truth in reference.redraws.truths:
         made = dict(global_canaries(truth, reference, held_to_float32=False))
         if tuple(truth.shape) == tuple(reference.oracle.reals.shape):
             made |= dict(local_canaries(truth, reference, criteria.budget))
-        if name not in made or made[name].shape != truth.shape:
-            return False
-        found.append(made[name])
-    return any(not measure.met for measure in redraw_measures(found, reference, criteria.precision))
+        for name in names:
+            if name in made:
+                found[name].append(made[name])
+    return {
+        name
+        for name, drawn in found.items()
+        if len(drawn) == len(reference.redraws.truths)
+        and any(not m.met for m in redraw_measures(drawn, reference, criteria.precision))
+    }
 
 
 def _is_weak(name: str, canary: torch.Tensor, criteria: TensorCriteria, passes: Accepts) -> bool:

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import torch
 
 from conformance.axes import Precision
-from conformance.gates.budget import GAIN_FLOOR, TensorReference
-from conformance.gates.sums import SAMPLE, Rounded, Sums, parts, sampled, sums_of
+from conformance.gates.budget import GAIN_FLOOR, KINKED_SLICE_FACTOR, TensorReference
+from conformance.gates.sums import Rounded, Sums, parts, sampled, sums_of
 from conformance.records.observation import Measure
 
-BIAS_FACTOR = 2.0  # times the sum over the rounded runs: what does not average out
-NOISE_FACTOR = 5.0  # standard deviations of that sum
+BIAS_FACTOR = 2.0
+NOISE_FACTOR = 5.0  # standard deviations
+PERTURBED_SHARE = 1.0 / 6.0  # of the worst perturbed run; a lower bound of the noise, if few rounded runs show little
 
 
 def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
@@ -25,14 +26,48 @@ def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) 
     underflow = 2.0 * precision.quantum / reference.scale  # the error of one element
     counts = rounded.draws * _counts(reference)
     size = (counts * rounded.squares).sqrt()
-    gain = BIAS_FACTOR * rounded.bias.gain.abs() + NOISE_FACTOR * rounded.noise.gain
-    shift = BIAS_FACTOR * rounded.bias.shift.abs() + NOISE_FACTOR * rounded.noise.shift
-    gain = gain + GAIN_FLOOR * rounded.squares + underflow * size
-    shift = shift + GAIN_FLOOR * size + underflow * counts
+    least, flips = _least_noise(reference, precision, rounded), _flips(reference, precision, rounded)
+    return Sums(
+        BIAS_FACTOR * rounded.bias.gain
+        + NOISE_FACTOR * rounded.noise.gain.maximum(least.gain)
+        + GAIN_FLOOR * rounded.squares
+        + underflow * size
+        + flips.gain,
+        BIAS_FACTOR * rounded.bias.shift
+        + NOISE_FACTOR * rounded.noise.shift.maximum(least.shift)
+        + GAIN_FLOOR * size
+        + underflow * counts
+        + flips.shift,
+    )
+
+
+def _least_noise(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
+    """A lower bound of the noise, from the perturbed runs of the first draw: few rounded runs may show too little."""
+    one_draw, share = _strayed(reference, precision), _share(reference, precision)
+    counts, root = rounded.draws * _counts(reference), math.sqrt(rounded.draws)
+    return Sums(
+        PERTURBED_SHARE * torch.maximum(root * one_draw.gain, share * rounded.squares / counts.sqrt()),
+        PERTURBED_SHARE * torch.maximum(root * one_draw.shift, share * rounded.squares.sqrt()),
+    )
+
+
+def _flips(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
+    """What flipped units may add. In one draw, the tensor may stray as far as in any perturbed run.
+
+    A slice may belong to a unit that is on in few draws. It may stray by a larger share than the tensor does.
+    """
     if not reference.kinked:
-        return Sums(gain, shift)
-    flips = _one_draw_of_flips(reference, precision)
-    return Sums(gain + flips.gain, shift + flips.shift)
+        return Sums(torch.zeros(()), torch.zeros(()))
+    one_draw, share = _strayed(reference, precision), _share(reference, precision)
+    share *= KINKED_SLICE_FACTOR
+    gain, shift = share * rounded.crowding, share * (_counts(reference) * rounded.squares).sqrt()
+    gain[0] = shift[0] = 0.0
+    return Sums(one_draw.gain + gain, one_draw.shift + shift)
+
+
+def _share(reference: TensorReference, precision: Precision) -> float:
+    """The error of the worst perturbed run, relative to the tensor."""
+    return reference.spread[precision.name].absolute / reference.oracle.norm
 
 
 def _counts(reference: TensorReference) -> torch.Tensor:
@@ -40,16 +75,17 @@ def _counts(reference: TensorReference) -> torch.Tensor:
     return parts(torch.ones_like(sampled(reference.oracle.reals)))
 
 
-def _one_draw_of_flips(reference: TensorReference, precision: Precision) -> Sums:
-    """What flipped units may do in one draw: as much as in any perturbed run. The rounded runs may miss a rare flip."""
+def _strayed(reference: TensorReference, precision: Precision) -> Sums:
+    """How far the worst of the perturbed runs of the first draw strayed, if errors of elements are independent."""
     oracle, spread = reference.oracle, reference.spread[precision.name]
-    share = min(1.0, SAMPLE / oracle.reals.numel())
+    counts = _counts(reference)
+    share = float(counts[0]) / oracle.reals.numel()
     norms, strayed = torch.tensor([oracle.norm]), torch.tensor([spread.absolute])
-    if share == 1.0:
+    if len(counts) > 1:
         norms, strayed = torch.cat([norms, *oracle.slice_norms]), torch.cat([strayed, *spread.slices])
-    gain = share * norms * strayed
+    gain = share * norms * strayed / counts.sqrt()
     gain[0] = share * spread.gain * oracle.norm**2
-    return Sums(gain, strayed * (share * _counts(reference)).sqrt())
+    return Sums(gain, strayed * math.sqrt(share))
 
 
 def redraw_measures(
@@ -64,9 +100,13 @@ def redraw_measures(
     """
     assert reference.redraws is not None
     rounded, truths = reference.redraws.rounded[precision.name], reference.redraws.truths
-    there = [y for y, truth in zip(found[: rounded.draws], truths, strict=False) if y is not None and y.shape == truth.shape]
+    there = [
+        y for y, truth in zip(found[: rounded.draws], truths, strict=False) if y is not None and y.shape == truth.shape
+    ]
     if len(there) < rounded.draws:
-        return (Measure("gain", math.inf, 0.0, f"absent or of another shape in {rounded.draws - len(there)} further draws"),)
+        return (
+            Measure("gain", math.inf, 0.0, f"absent or of another shape in {rounded.draws - len(there)} further draws"),
+        )
     sums = sums_of(there, truths)
     allowed = budgets(reference, precision, rounded)
     size = (rounded.draws * _counts(reference) * rounded.squares).sqrt()

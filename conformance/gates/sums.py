@@ -5,6 +5,7 @@ Roundings average out over draws; a wrong factor or constant does not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,14 +37,36 @@ class Rounded:
     Attributes:
         draws: number of draws.
         squares: the sums of y*².
-        bias: the sums over the rounded runs.
+        crowding: the root of the sum over draws of the squared sums of y*²; it is large if few draws make up `squares`.
+        bias: the part of the sums over rounded runs that does not average out, as far as it stands out of their noise.
         noise: how far these sums would scatter, one standard deviation, if all draws were drawn again.
     """
 
     draws: int
     squares: torch.Tensor
+    crowding: torch.Tensor
     bias: Sums
     noise: Sums
+
+    def over(self, draws: int, truths: Sequence[torch.Tensor] = ()) -> Rounded:
+        """What more rounded runs would add up to, since bias grows like their number and noise like its root.
+
+        Args:
+            draws: number of draws.
+            truths: the oracle's tensor in all of them; none: as large on average as here.
+        """
+        more = draws / self.draws
+        squares, crowding = more * self.squares, math.sqrt(more) * self.crowding
+        if truths:
+            squares, crowding = _squares(truths)
+        grown = (squares / self.squares).nan_to_num(more, posinf=more)
+        return Rounded(
+            draws,
+            squares,
+            crowding,
+            Sums(self.bias.gain * grown, self.bias.shift * more),
+            Sums(self.noise.gain * grown / math.sqrt(more), self.noise.shift * math.sqrt(more)),
+        )
 
 
 @dataclass(frozen=True)
@@ -94,9 +117,19 @@ def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) 
         truths: the oracle's.
     """
     gains, gaps = _errors(found, truths)
-    squares = _total([_finite(truth).square() for truth in truths])
-    bias, noise = Sums(_total(gains), _total(gaps)), Sums(_scatter(gains), _scatter(gaps))
-    return Rounded(len(gains), squares, bias, noise)
+    noise = Sums(_scatter(gains), _scatter(gaps))
+    bias = Sums(_beyond(noise.gain, gains), _beyond(noise.shift, gaps))
+    return Rounded(len(gains), *_squares(truths), bias, noise)
+
+
+def _beyond(noise: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    return (_total(terms).abs() - noise).clamp(min=0.0)
+
+
+def _squares(truths: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """`Rounded.squares` and `Rounded.crowding`."""
+    by_draw = torch.stack([parts(_finite(truth).square()) for truth in truths])
+    return by_draw.sum(0), by_draw.square().sum(0).sqrt()
 
 
 def _errors(

@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from conformance.errors import NoOracleError
 from conformance.oracle import evaluation, inputs
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
+from conformance.oracle.nested import map_leaves
 from zoo.case import Call, Case, SpecError
 from zoo.spec import Spec
 
@@ -37,7 +37,7 @@ class Widened(TorchFunctionMode):
             return args[0].double()
         if func in SAME_BITS or getattr(func, "__name__", "") in ("__get__", "__set__"):
             return func(*args, **kwargs)
-        return func(*pytree.tree_map(_widened, args), **pytree.tree_map(_widened, kwargs))
+        return func(*map_leaves(_widened, args), **map_leaves(_widened, kwargs))
 
 
 def _widened(leaf: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from conformance.axes import Precision
 from conformance.gates.budget import TensorReference
 from conformance.gates.redraws import budgets
-from conformance.gates.sums import Redraws, rounded_sums, sampled
+from conformance.gates.sums import Redraws, Rounded, rounded_sums, sampled
 from conformance.oracle import inputs
 from conformance.oracle.error_text import is_out_of_memory
 from conformance.oracle.evaluation import Question, Tensors
@@ -20,8 +20,9 @@ from conformance.oracle.nearest import Nearest
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
 from zoo.case import Case
 
-FEW, MANY = 4, 16  # draws: if `FEW` are not enough for every tensor, `MANY` are made
-ENOUGH = 0.006  # the gain that a tensor should be judged to: a factor of 1.01 is red then
+ROUNDED_RUNS = 4  # draws that are run rounded too; from these follows how many draws the tensors need
+DRAWS = (4, 8, 16)  # as many as are enough for every tensor, or the most
+ENOUGH = 0.008  # the gain that a tensor should be judged to: a factor of 1.01 is red then
 POOL = 4  # batches from which the rows of one draw are picked
 
 References = dict[str, TensorReference | None]
@@ -44,12 +45,11 @@ def with_redraws(
     if not low or not judged:
         return (), tensors
     draws = _ManyDraws(judged, low)
-    for redraw in _redraws(oracle, case, question, any(r.kinked for r in judged.values())):
-        if len(draws.redraws) in (FEW, MANY):
-            draws.leave_what_is_clear()
-        if len(draws.redraws) == MANY or not draws.precisions or not draws.judged:
-            break
+    kinked = any(r.kinked for r in judged.values())
+    for redraw in _redraws(oracle, case, kinked=kinked):
         draws.add(oracle, case, question, redraw)
+        if len(draws.redraws) >= ROUNDED_RUNS and len(draws.redraws) >= max(draws.needed().values()):
+            break
     return tuple(draws.redraws), {**tensors, **draws.references()}
 
 
@@ -59,10 +59,10 @@ def is_judged_over_draws(reference: TensorReference) -> bool:
     return bool(oracle.reals.numel()) and oracle.is_rounded and not reference.exact and not reference.is_null
 
 
-def _redraws(oracle: Oracle, case: Case, question: Question, kinked: bool) -> Iterator[Redraw]:  # noqa: FBT001
+def _redraws(oracle: Oracle, case: Case, *, kinked: bool) -> Iterator[Redraw]:
     """Draws like the first; each is away from kinks if the samples of the case are independent."""
     first = inputs.draw(case, oracle.seed, 0)
-    for number in range(MANY):
+    for number in range(max(DRAWS)):
         start = FIRST_NUMBER + POOL * number
         redraw = Redraw(start, weights=number + 1)
         if not alike(first, redraw.inputs(case, oracle.seed)):
@@ -87,28 +87,30 @@ def _rows_off_the_kinks(oracle: Oracle, case: Case, redraw: Redraw, numbers: ran
 
 
 class _ManyDraws:
-    """Collects the oracle's tensors and its rounded runs, draw by draw.
+    """Collects the oracle's tensors in each draw, and those of the rounded runs in the first draws.
+
+    Args:
+        judged: the references of the tensors to follow, by name.
+        precisions: the low precisions.
 
     Attributes:
-        judged: the references of the tensors that every draw has, by name.
-        precisions: those that need more draws.
         redraws: the draws so far.
     """
 
-    def __init__(self, judged: dict[str, TensorReference], precisions: list[Precision]) -> None:
-        self.judged, self.precisions, self.redraws = judged, precisions, list[Redraw]()
-        self._all = tuple(precisions)
+    def __init__(self, judged: dict[str, TensorReference], precisions: Sequence[Precision]) -> None:
+        self.redraws: list[Redraw] = []
+        self._judged, self._precisions = dict(judged), precisions
         self._truths: dict[str, list[torch.Tensor]] = {name: [] for name in judged}
-        self._found: dict[tuple[str, str], list[torch.Tensor]] = {}
+        self._found: dict[tuple[str, str], list[torch.Tensor]] = {(p.name, n): [] for p in precisions for n in judged}
 
     def add(self, oracle: Oracle, case: Case, question: Question, redraw: Redraw) -> None:
-        """Run the oracle on one more draw, exactly and rounded. A draw that it refuses is left out."""
+        """Run the oracle on one more draw, and rounded too if it is one of the first. A draw that fails is left out."""
         there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
         asked = redraw.question(question, wide_call(redraw.inputs(case, oracle.seed)), oracle.model)
+        rounded: dict[str, Tensors] = {}
         try:
             truth = there.evaluate(asked).tensors
-            rounded = {}
-            for precision in self.precisions:
+            for precision in self._precisions if len(self.redraws) < ROUNDED_RUNS else ():
                 with Nearest(precision):
                     rounded[precision.name] = there.evaluate(asked).tensors
         except Exception as problem:  # the model's own code may raise anything
@@ -116,43 +118,50 @@ class _ManyDraws:
                 raise
             return
         self.redraws.append(redraw)
-        for name in list(self.judged):
-            runs = [truth, *rounded.values()]
-            if not all(self._has(name, run) for run in runs):
-                del self.judged[name]
+        for name in list(self._judged):
+            if not all(self._has(name, run) for run in (truth, *rounded.values())):
+                del self._judged[name]
                 continue
             self._truths[name].append(_kept(truth, name).to(torch.float32))
-            for precision, run in rounded.items():
-                self._found.setdefault((precision, name), []).append(_kept(run, name))
+            for word, run in rounded.items():
+                self._found[word, name].append(_kept(run, name))
 
     def _has(self, name: str, run: Tensors) -> bool:
         tensor = run.get(name)
-        return tensor is not None and tuple(tensor.shape) == self.judged[name].oracle.shape
+        return tensor is not None and tuple(tensor.shape) == self._judged[name].oracle.shape
 
-    def leave_what_is_clear(self) -> None:
-        """Leave the precisions at which the draws so far judge the gain of every tensor finely enough."""
-        references = self.references()
-        self.precisions = [p for p in self.precisions if any(_is_coarse(r, p) for r in references.values())]
+    def _rounded(self, name: str, precision: Precision) -> Rounded:
+        found = self._found[precision.name, name]
+        return rounded_sums(found, self._truths[name][: len(found)])
+
+    def needed(self) -> dict[str, int]:
+        """How many draws each precision needs, so that the gain of every tensor is judged finely enough."""
+        return {p.name: max((self._needs(name, p) for name in self._judged), default=0) for p in self._precisions}
+
+    def _needs(self, name: str, precision: Precision) -> int:
+        rounded, reference = self._rounded(name, precision), self._judged[name]
+        for draws in DRAWS:
+            more = rounded.over(draws)
+            if float(budgets(reference, precision, more).gain[0]) <= ENOUGH * float(more.squares[0]):
+                return draws
+        return max(DRAWS)
 
     def references(self) -> dict[str, TensorReference]:
-        """The references of the judged tensors, with their redraws."""
+        """The references of the tensors that every draw has, with their redraws."""
         if not self.redraws:
             return {}
-        with_draws = {}
-        for name, reference in self.judged.items():
+        draws = {precision: min(count, len(self.redraws)) for precision, count in self.needed().items()}
+        with_redraws = {}
+        for name, reference in self._judged.items():
             truths = self._truths[name]
-            rounded = {p.name: rounded_sums(self._found[p.name, name], truths) for p in self._all}
-            with_draws[name] = replace(reference, redraws=Redraws(tuple(truths), rounded))
-        return with_draws
+            rounded = {
+                p.name: self._rounded(name, p).over(draws[p.name], truths[: draws[p.name]]) for p in self._precisions
+            }
+            with_redraws[name] = replace(reference, redraws=Redraws(tuple(truths), rounded))
+        return with_redraws
 
 
 def _kept(run: Tensors, name: str) -> torch.Tensor:
     tensor = run[name]
     assert tensor is not None
     return sampled(tensor)
-
-
-def _is_coarse(reference: TensorReference, precision: Precision) -> bool:
-    assert reference.redraws is not None
-    rounded = reference.redraws.rounded[precision.name]
-    return float(budgets(reference, precision, rounded).gain[0]) > ENOUGH * float(rounded.squares[0])

@@ -118,14 +118,15 @@ def _changed(
     out. Low precisions are judged over many draws instead.
     """
     wide = [p for p in precisions if not p.autocast]
+    fresh = Oracle(oracle.spec, oracle.seed)  # it has seen no other weights
     redraws = [Redraw(FIRST_NUMBER - 1, weights=0, fine=True)]
     if len(oracle.spec.cases) == 1 and inputs.row_count(inputs.draw(case, oracle.seed, 0)) >= FEWEST_ROWS:
         redraws.append(replace(redraws[0], fewer=True))
     made = []
     for redraw in redraws if wide else ():
-        there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
+        there = fresh.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
         call = wide_call(redraw.inputs(case, oracle.seed))
-        asked = replace(redraw.question(question, call, oracle.model), second=False)
+        asked = replace(redraw.question(question, call, there.model), second=False)
         try:
             found, kinked = _watched(there, asked)
             made.append((redraw, _of_one_draw(there, redraw.picks, asked, found, wide, kinked=kinked)))

@@ -14,12 +14,12 @@ from typing import Any, Self
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils import _pytree as pytree
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.gates.budget import NOISE
 from conformance.oracle.custom_ops import OpMode
 from conformance.oracle.inputs import is_rounded
+from conformance.oracle.nested import leaves_of, map_leaves
 
 RUNS = 8
 KINKED_RUNS = 20  # for a low precision behind a kink: one perturbed run misses a flipped unit 3 times in 5
@@ -99,13 +99,12 @@ class Rounding(OpMode):
 
         multiplied = PRODUCTS[name] if self._product and name in PRODUCTS else ()
         args = tuple(
-            self._multiplied(arg, eta) if i in multiplied else pytree.tree_map(perturb, arg)
-            for i, arg in enumerate(args)
+            self._multiplied(arg, eta) if i in multiplied else map_leaves(perturb, arg) for i, arg in enumerate(args)
         )
-        result = func(*args, **pytree.tree_map(perturb, kwargs))
+        result = func(*args, **map_leaves(perturb, kwargs))
         for tensor in written:
             tensor.copy_(self._perturbed(tensor, eta, eta))
-        return pytree.tree_map(perturb, result)
+        return map_leaves(perturb, result)
 
     def _multiplied(self, operand: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed operand of a product. A device may round or truncate it, and truncation only makes it smaller."""
@@ -121,7 +120,7 @@ class Rounding(OpMode):
 
 
 def _has_rounded(tree: Any) -> bool:
-    return any(is_rounded(leaf) for leaf in pytree.tree_leaves(tree))
+    return any(is_rounded(leaf) for leaf in leaves_of(tree))
 
 
 def _among(leaf: torch.Tensor, tensors: list[torch.Tensor]) -> bool:

@@ -1,0 +1,114 @@
+"""Modes that keep what they saw first, that cut operands, or whose small factor only many draws show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from damaging_modes import gradients_through
+from miniature_parts import VALUES, fails, gets, register, rows, spec_of
+from torch import Tensor, nn
+
+from conformance import Prepared
+
+
+class Scaled(nn.Module):
+    """A Linear with a buffer that it multiplies by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+        self.register_buffer("factor", torch.tensor(3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * self.factor
+
+
+class Remembers(nn.Module):
+    """A Linear that computes the transposed weight once and keeps it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+        self.kept: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kept is None:
+            self.kept = self.linear.weight.detach().t().clone()
+        return x @ (self.linear.weight.t() * 0 + self.kept) + self.linear.bias
+
+
+def _with_first(names: Callable[[Any], Any]) -> Callable[[Any], Prepared]:
+    """Make a mode that computes with copies of some tensors, made at the start. Gradients reach the tensors."""
+
+    def prepare(model: Any) -> Prepared:
+        first = {name: tensor.detach().clone() for name, tensor in names(model)}
+
+        def call(*args: Any) -> Any:
+            own = dict(names(model))
+            kept = {n: t + (first[n].to(t.device) - t).detach() for n, t in own.items()}
+            return torch.func.functional_call(model, kept, args)
+
+        return Prepared(call, dict)
+
+    return prepare
+
+
+def _products_cut(dtype: torch.dtype) -> Callable[[Any], Prepared]:
+    """Make a mode that rounds the input of the first layer to a narrower dtype."""
+
+    def prepare(model: Any) -> Prepared:
+        return Prepared(lambda x: model(x + (x.to(dtype).to(x.dtype) - x).detach()), dict)
+
+    return prepare
+
+
+def _for_six_rows(model: Any) -> Prepared:
+    """A mode that has the batch size of its first call built in: it fills missing rows, and returns them too."""
+
+    def call(x: Tensor) -> Tensor:
+        rows = torch.cat([x, x[-1:].expand(6 - len(x), *x.shape[1:])])
+        return model(rows)[: len(x)] * (6 / len(x))
+
+    return Prepared(call, dict)
+
+
+register(
+    {
+        "first_weights": _with_first(lambda m: m.named_parameters()),
+        "first_buffers": _with_first(lambda m: m.named_buffers()),
+        "input_cut_to_bfloat16": _products_cut(torch.bfloat16),
+        "input_cut_to_float16": _products_cut(torch.float16),
+        "for_six_rows": _for_six_rows,
+        "one_percent_over": gradients_through(lambda g: g * 1.01),
+        "five_percent_over": gradients_through(lambda g: g * 1.05),
+    }
+)
+
+SCALED = spec_of("scaled_by_a_buffer", Scaled)
+REMEMBERS = spec_of("remembers", Remembers)
+WIDE = spec_of("wide_linear", lambda: nn.Linear(64, 32), rows(32, 64))
+DEEP = spec_of(
+    "deep_relu",
+    lambda: nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.ReLU())), nn.Linear(64, 8)),
+    rows(16, 64),
+)
+
+MINIATURES = (
+    # What a mode has kept
+    gets(SCALED, "eager", "fp32", "PASS"),
+    fails(SCALED, "first_weights", "fp32", *VALUES, text="typical-redrawn"),
+    fails(SCALED, "first_buffers", "fp32", *VALUES, text="typical-redrawn"),
+    fails(SCALED, "for_six_rows", "fp32", *VALUES, text="typical-shorter"),
+    fails(SCALED, "first_weights", "amp_bf16", "gain", text="draws"),
+    fails(REMEMBERS, "eager", "fp32", *VALUES, text="typical-redrawn"),
+    # Operands of full float32
+    fails(SCALED, "input_cut_to_bfloat16", "fp32", *VALUES, text="typical-redrawn"),
+    fails(SCALED, "input_cut_to_float16", "fp32", *VALUES, text="typical-redrawn"),
+    # A small factor
+    fails(WIDE, "one_percent_over", "amp_bf16", "gain", text="gradient of input"),
+    fails(WIDE, "one_percent_over", "amp_fp16", *VALUES, text="gradient of input"),
+    gets(DEEP, "eager", "amp_bf16", "PASS"),
+    fails(DEEP, "five_percent_over", "amp_bf16", "gain", text="gradient of input"),
+)
