@@ -56,7 +56,7 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
 def failed_gate(seen: Discrepancy) -> Measure | None:
     """The measure of the first gate that rejects a tensor; None if all gates accept it.
 
-    The order of the gates is structure, dtype, class, exact, the values, precision.
+    The order of the gates is structure, dtype, class, exact, the values, precision, recompile.
     """
     for measure in seen.measures:
         if measure.gate == "structure" and not measure.met:
@@ -94,7 +94,7 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
 def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
     """The discrepancies by gate, the worst first. A declared dtype that was found replaces the contract's."""
     held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(d.tensor) else d for d in found]
-    order = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision")
+    order = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision", "recompile")
 
     def rank(d: Discrepancy) -> tuple[int, float]:
         measure = failed_gate(d)

@@ -20,6 +20,7 @@ from torch._functorch import config as functorch_config
 
 from conformance.axes import MODES, PRECISIONS, Mode, Precision, Prepared
 from conformance.cell import modes, tf32
+from conformance.cell.recompiles import Recompiles
 from conformance.gates.compare import compare, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.oracle import evaluation, float64, inputs, reference_file
@@ -83,6 +84,7 @@ class CellSession:
         facts: proof of the mode, and other facts for the record.
         dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
         comparison: compares one tensor; a study of the gates can replace it to see every tensor.
+        recompiles: watches what the identical calls of each case compile.
         around_calls: returns a context for the calls of the callable; a study can simulate a device in it.
     """
 
@@ -95,6 +97,7 @@ class CellSession:
     facts: dict[str, Any] = field(default_factory=dict)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     comparison: Comparison = compare
+    recompiles: Recompiles = field(default_factory=Recompiles)
     around_calls: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
     @property
