@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from conformance.axes import NOT_PROVEN
 from conformance.records.observation import Discrepancy, Measure, Observation
 from conformance.records.plan import Expectation
 from conformance.records.verdicts import Verdict
@@ -204,4 +205,6 @@ def _notes(seen: Observation) -> tuple[str, ...]:
         notes.append("second derivatives raise an error")
     if seen.facts.get("graph breaks"):
         notes.append("compiled with graph breaks")
+    if seen.facts.get(NOT_PROVEN):
+        notes.append("the proof of the mode is empty, so nothing shows that the mode took effect")
     return tuple(notes)
