@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from conformance.axes import NOT_PROVEN, Mode, Prepared
+from conformance.cell.candidate import replaced
 from conformance.cell.compiled import compiled
 from conformance.cell.cuda_graphs import graphed
 from conformance.errors import NotProvenError
@@ -21,7 +22,7 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
     """Make the callable of a mode.
 
     Args:
-        mode: a built-in mode or a registered one.
+        mode: a built-in mode, a registered one, or a candidate of the spec.
         spec: the spec of the model; the proof checks its claims.
         build: returns the model on representable weights, from the spec's builder or from the one that it is given.
 
@@ -36,6 +37,9 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
             raise TypeError(f"mode {mode.name!r}: prepare must return a Prepared, got {type(made).__name__}")
         owner = model if made.parameters_of is None else made.parameters_of
         return replace(made, parameters_of=owner, proof=lambda: _facts_of(mode, made) or {NOT_PROVEN: True})
+    for candidate in spec.candidates:
+        if candidate.name == mode.name:
+            return replaced(spec, candidate, build())
     return BUILDERS[mode.name](spec, build)
 
 

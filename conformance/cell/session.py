@@ -18,7 +18,7 @@ import torch
 from packaging.version import Version
 from torch._functorch import config as functorch_config
 
-from conformance.axes import MODES, PRECISIONS, Mode, Precision, Prepared
+from conformance.axes import PRECISIONS, Mode, Precision, Prepared
 from conformance.cell import modes, tf32
 from conformance.cell.recompiles import Recompiles
 from conformance.gates.compare import compare, name_of
@@ -27,6 +27,7 @@ from conformance.oracle import evaluation, float64, inputs, reference_file
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
 from conformance.oracle.reference import ANY_DRAW, CaseReference
+from conformance.plan.candidates import modes_of
 from conformance.plan.find import load_sources, spec_at
 from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure
@@ -102,8 +103,8 @@ class CellSession:
 
     @property
     def mode(self) -> Mode:
-        """The cell's mode."""
-        return MODES[self.cell.mode]
+        """The cell's mode, or the candidate in its place."""
+        return modes_of(self.spec)[self.cell.mode]
 
     @property
     def precision(self) -> Precision:

@@ -21,7 +21,9 @@ Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32:
 case, on one thread.
 """
 
-BREAKS = "breaks: how often torch.compile broke the graph while it compiled the cases; the spec does not claim one_graph."
+BREAKS = (
+    "breaks: how often torch.compile broke the graph while it compiled the cases; the spec does not claim one_graph."
+)
 UNPROVEN = "not proven: the proof of the mode is empty, so nothing shows that the mode took effect."
 
 Footnotes = dict[tuple[str, str, str], int]  # kind, reason and link: number
@@ -68,7 +70,8 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
         if all(v.status == "SKIPPED" for v in judged):
             parts.append(f"{device}: {len(judged)} cells skipped, {judged[0].text}")
         else:
-            parts.append(_matrix(shown, verdicts, speeds, notes, device if len(devices) > 1 else ""))
+            drawn = _matrix(contents.plan, shown, verdicts, speeds, notes)
+            parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
     ordered = [verdicts[p.id] for p in cells]
     parts += [_legend(speeds), _legend_of_marks(ordered)]
     red = [v for v in ordered if v.red and v.status != "NOTRUN"]
@@ -90,23 +93,32 @@ def header(plan: Plan) -> str:
 
 
 def _matrix(
+    plan: Plan,
     cells: Sequence[PlannedCell],
     verdicts: dict[str, Verdict],
     speeds: dict[str, Speed],
     notes: Footnotes,
-    device: str,
 ) -> str:
-    modes = list(dict.fromkeys(p.cell.mode for p in cells))
+    """The table of one device. A model's candidates stand in columns after the modes, each with its name."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
+    modes: dict[str, None] = {}
+    replaced: set[int] = set()  # the places that candidates have among those of their models
     for planned in cells:
-        row = rows.setdefault((planned.cell.model, planned.cell.precision), {})
-        row[planned.cell.mode] = _square(verdicts[planned.id], speeds.get(planned.id), notes)
+        cell, own = planned.cell, plan.candidates.get(planned.cell.model, ())
+        square = _square(verdicts[planned.id], speeds.get(planned.id), notes)
+        row = rows.setdefault((cell.model, cell.precision), {})
+        if cell.mode in own:
+            replaced.add(own.index(cell.mode))
+            row[f"candidate {own.index(cell.mode)}"] = f"{cell.mode} {square}"
+        else:
+            modes[cell.mode] = None
+            row[cell.mode] = square
+    columns = [*modes, *(f"candidate {place}" for place in sorted(replaced))]
     body, last = [], ""
     for (model, precision), row in rows.items():
-        body.append(["" if model == last else model, precision, *(row.get(mode, "") for mode in modes)])
+        body.append(["" if model == last else model, precision, *(row.get(name, "") for name in columns)])
         last = model
-    text = table(body, ["model", "precision", *modes])
-    return f"{device}\n{text}" if device else text
+    return table(body, ["model", "precision", *modes, *("candidate" for _ in replaced)])
 
 
 def _square(verdict: Verdict, speed: Speed | None, notes: Footnotes) -> str:

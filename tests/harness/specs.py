@@ -6,7 +6,8 @@ Each folder's files are sources of one run: they name each other's models and mo
 from harness.plans import material
 
 MINIATURE_FILES = tuple(
-    f"miniatures/{name}.py" for name in ("values", "conduct", "recompiling", "endings", "untrue_specs", "expectations")
+    f"miniatures/{name}.py"
+    for name in ("values", "conduct", "recompiling", "replacements", "endings", "untrue_specs", "expectations")
 )
 CORRECT_FILES = tuple(
     f"correct_models/{name}.py" for name in ("casts_and_gradients", "outputs", "inputs", "networks", "settling")
