@@ -41,7 +41,8 @@ def _compiled_at_every_call(model: nn.Module) -> Prepared:
     """A fresh function with a fresh backend at every call: no earlier code fits."""
 
     def call(x: Tensor) -> Any:
-        return torch.compile(lambda y: model(y), backend=lambda graph, _: graph.forward, dynamic=False)(x)
+        fresh = lambda y: model(y)  # noqa: E731, PLW0108 -- a function of this call alone
+        return torch.compile(fresh, backend=lambda graph, _: graph.forward, dynamic=False)(x)
 
     return Prepared(call, lambda: {"compiler": "torch.compile"})
 
