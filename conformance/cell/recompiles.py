@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -90,6 +91,6 @@ def _new_reason(before: dict[Any, int]) -> str:
     for code, reasons in getattr(tools, "guard_failures", {}).items():
         new = reasons[before.get(code, 0) :]
         if new:
-            told = str(new[-1]).partition("\n")[0].partition("(HINT")[0]
+            told = re.sub(r"^\d+/\d+: ", "", str(new[-1]).partition("\n")[0].partition("(HINT")[0])  # after its number
             return f"; failed guard of {code.co_name}: {' '.join(told.split())[:LONGEST_REASON].rstrip()}"
     return ""
