@@ -15,6 +15,8 @@ from conformance.errors import UsageError, suggestion
 
 Prepare = Callable[..., Any]
 
+NOT_PROVEN = "mode not proven"  # the fact that stands for an empty proof
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -23,6 +25,7 @@ class Prepared:
     Attributes:
         call: the callable; it takes the model's arguments.
         proof: a function that is called after all runs; it returns facts for the record, or raises `NotProvenError`.
+            No facts are no proof: a cell of a registered mode that passes is then marked "not proven".
         parameters_of: the object whose `named_parameters` and `named_buffers` the callable uses;
             None: the model that `prepare` was given.
         unchecked_call: the callable to time, without the checks that `call` does for the proof; None: `call` is timed.

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from conformance.axes import NOT_PROVEN
 from conformance.records.observation import Discrepancy, Measure, Observation
 from conformance.records.plan import Expectation
 from conformance.records.verdicts import Verdict
@@ -56,7 +57,7 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
 def failed_gate(seen: Discrepancy) -> Measure | None:
     """The measure of the first gate that rejects a tensor; None if all gates accept it.
 
-    The order of the gates is structure, dtype, class, exact, the values, precision.
+    The order of the gates is structure, dtype, class, exact, the values, precision, recompile.
     """
     for measure in seen.measures:
         if measure.gate == "structure" and not measure.met:
@@ -94,7 +95,7 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
 def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
     """The discrepancies by gate, the worst first. A declared dtype that was found replaces the contract's."""
     held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(d.tensor) else d for d in found]
-    order = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision")
+    order = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision", "recompile")
 
     def rank(d: Discrepancy) -> tuple[int, float]:
         measure = failed_gate(d)
@@ -204,4 +205,6 @@ def _notes(seen: Observation) -> tuple[str, ...]:
         notes.append("second derivatives raise an error")
     if seen.facts.get("graph breaks"):
         notes.append("compiled with graph breaks")
+    if seen.facts.get(NOT_PROVEN):
+        notes.append("the proof of the mode is empty, so nothing shows that the mode took effect")
     return tuple(notes)

@@ -1,5 +1,6 @@
 """Reference implementations of PyTorch models, ops and custom Functions, each with its own contract."""
 
+from zoo.candidate import Candidate
 from zoo.case import Call, Case, SpecError
 from zoo.catalog import create_model, example_inputs, get_spec, list_models, register
 from zoo.claim import Claim
@@ -9,6 +10,7 @@ from zoo.spec import Spec
 
 __all__ = [
     "Call",
+    "Candidate",
     "Case",
     "Claim",
     "Expect",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from zoo.candidate import Candidate
 from zoo.case import NAME, Case, SpecError
 from zoo.claim import Claim
 from zoo.expect import Expect, check_names, is_dtype
@@ -62,6 +63,7 @@ class Spec:
         expectations: the declared divergences.
         scale: how to build the model at larger sizes, for measurements.
         claims: the gains that its sources publish.
+        candidates: replacements for this model, which a run judges beside its modes.
 
     >>> import torch
     >>> double = Spec(
@@ -97,6 +99,7 @@ class Spec:
     expectations: tuple[Expect, ...] = ()
     scale: Scale | None = None
     claims: tuple[Claim, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME_AND_SIZE.fullmatch(self.name):
@@ -116,6 +119,7 @@ class Spec:
         for item in self.expectations:
             if not isinstance(item, Expect):
                 raise SpecError(f"{self.name}: expectations must hold Expect records, got {item!r}")
+        self._check_candidates()
 
     def _check_cases(self) -> None:
         if not isinstance(self.cases, tuple) or not self.cases:
@@ -126,6 +130,16 @@ class Spec:
                 raise SpecError(f"{self.name}: cases must hold Case records, got {name!r}")
             if names.count(name) > 1:
                 raise SpecError(f"{self.name}: two cases are named {name!r}")
+
+    def _check_candidates(self) -> None:
+        if not isinstance(self.candidates, tuple):
+            raise SpecError(f"{self.name}: candidates: want a tuple of Candidate records, got {self.candidates!r}")
+        names = [item.name if isinstance(item, Candidate) else None for item in self.candidates]
+        for name, item in zip(names, self.candidates, strict=True):
+            if name is None:
+                raise SpecError(f"{self.name}: candidates must hold Candidate records, got {item!r}")
+            if names.count(name) > 1:
+                raise SpecError(f"{self.name}: two candidates are named {name!r}")
 
     def _dtype_words(self) -> list[str]:
         if self.dtypes is None:
@@ -166,8 +180,19 @@ class Spec:
         )
         scripted = None if self.scale.scripted is None else partial(self.scale.scripted, size)
         build = partial(self.scale.build, size)
-        name = f"{self.name}@{size}"
-        return replace(self, name=name, build=build, scripted=scripted, cases=(case,), twin="", scale=None, claims=())
+        return replace(
+            self,
+            name=f"{self.name}@{size}",
+            build=build,
+            scripted=scripted,
+            cases=(case,),
+            twin="",
+            scale=None,
+            claims=(),
+            candidates=tuple(
+                replace(c, build=partial(c.build_at, size), build_at=None) for c in self.candidates if c.build_at
+            ),
+        )
 
     def case(self, name: str) -> Case:
         """Return the case with this name.

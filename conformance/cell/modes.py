@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from conformance.axes import Mode, Prepared
+from conformance.axes import NOT_PROVEN, Mode, Prepared
+from conformance.cell.candidate import replaced
 from conformance.cell.compiled import compiled
 from conformance.cell.cuda_graphs import graphed
 from conformance.errors import NotProvenError
@@ -21,7 +22,7 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
     """Make the callable of a mode.
 
     Args:
-        mode: a built-in mode or a registered one.
+        mode: a built-in mode, a registered one, or a candidate of the spec.
         spec: the spec of the model; the proof checks its claims.
         build: returns the model on representable weights, from the spec's builder or from the one that it is given.
 
@@ -34,8 +35,19 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
         made = mode.prepare(model)
         if not isinstance(made, Prepared):
             raise TypeError(f"mode {mode.name!r}: prepare must return a Prepared, got {type(made).__name__}")
-        return replace(made, parameters_of=model if made.parameters_of is None else made.parameters_of)
+        owner = model if made.parameters_of is None else made.parameters_of
+        return replace(made, parameters_of=owner, proof=lambda: _facts_of(mode, made) or {NOT_PROVEN: True})
+    for candidate in spec.candidates:
+        if candidate.name == mode.name:
+            return replaced(spec, candidate, build())
     return BUILDERS[mode.name](spec, build)
+
+
+def _facts_of(mode: Mode, made: Prepared) -> dict[str, Any]:
+    facts = made.proof()
+    if not isinstance(facts, Mapping):
+        raise TypeError(f"mode {mode.name!r}: proof must return a mapping of facts, got {type(facts).__name__}")
+    return dict(facts)
 
 
 def _eager(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001

@@ -61,7 +61,7 @@ def observation_of(session: CellSession) -> Observation:
         question = session.question(case, eager)
         with process.phase("call"):
             with session.around_calls():
-                measured, again = _two_calls(session, made, question, known)
+                measured, again = _two_calls(session, case.name, made, question, known)
             baseline = None if session.is_eager else session.baseline(eager, question)
         changed |= dict.fromkeys(measured.changed)
         with process.phase("redraw"):
@@ -69,23 +69,28 @@ def observation_of(session: CellSession) -> Observation:
             drawn = over_draws(session, made, eager, case, known, orders)
         with process.phase("judge"):
             found += session.compared(case, known, question, measured, again, baseline, drawn)
+    found += session.recompiles.discrepancies()
     with process.phase("change"):
         for case in session.spec.cases:
             found += after_changes(session, made, eager, case, session.known(case))
-    facts = session.facts | made.proof() | tf32.prove(session.precision, session.cell.device)
+    facts = session.facts | session.recompiles.facts() | made.proof()
+    facts |= tf32.prove(session.precision, session.cell.device)
     return Observation("finished", changed=tuple(changed), discrepancies=tuple(found), facts=facts)
 
 
 def _two_calls(
-    session: CellSession, made: Prepared, question: Question, known: CaseReference
+    session: CellSession, case: str, made: Prepared, question: Question, known: CaseReference
 ) -> tuple[Evaluation, Evaluation]:
     """The measured call and an identical second one."""
     owner = made.parameters_of
     state = evaluation.state_of(owner)
-    calls = []
-    for _ in range(session.mode.warm_calls + 2):
+
+    def identical() -> Evaluation:
         evaluation.reset(owner, state)
-        calls.append(evaluation.evaluate(made.call, owner, question))
+        return evaluation.evaluate(made.call, owner, question)
+
+    calls = [session.recompiles.watched(case, identical) for _ in range(session.mode.warm_calls + 2)]
+    session.recompiles.settle(case, identical)
     measured, again = calls[-2:]
     if question.second:
         evaluation.reset(owner, state)

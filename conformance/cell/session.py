@@ -18,16 +18,17 @@ import torch
 from packaging.version import Version
 from torch._functorch import config as functorch_config
 
-from conformance.axes import MODES, PRECISIONS, Mode, Precision, Prepared
+from conformance.axes import PRECISIONS, Mode, Precision, Prepared
 from conformance.cell import modes, tf32
-from conformance.gates.compare import compare, compare_values, name_of
-from conformance.gates.distance import same_bytes
+from conformance.cell.recompiles import Recompiles
 from conformance.gates.budget import TensorReference
+from conformance.gates.compare import compare, compare_values, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.oracle import evaluation, float64, inputs, reference_file
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
 from conformance.oracle.reference import ANY_DRAW, CaseReference
+from conformance.plan.candidates import modes_of
 from conformance.plan.find import load_sources, spec_at
 from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure
@@ -87,6 +88,7 @@ class CellSession:
         facts: proof of the mode, and other facts for the record.
         dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
         comparison: compares one tensor; a study of the gates can replace it to see every tensor.
+        recompiles: watches what the identical calls of each case compile.
         around_calls: returns a context for the calls of the callable; a study can simulate a device in it.
     """
 
@@ -99,12 +101,13 @@ class CellSession:
     facts: dict[str, Any] = field(default_factory=dict)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     comparison: Comparison = compare
+    recompiles: Recompiles = field(default_factory=Recompiles)
     around_calls: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
     @property
     def mode(self) -> Mode:
-        """The cell's mode."""
-        return MODES[self.cell.mode]
+        """The cell's mode, or the candidate in its place."""
+        return modes_of(self.spec)[self.cell.mode]
 
     @property
     def precision(self) -> Precision:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import torch
 
-from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, Precision, choose, exists
+from conformance.axes import DEVICES, PRECISIONS, Mode, Precision, choose, exists
 from conformance.errors import UsageError
 from conformance.plan import find
+from conformance.plan.candidates import check_sized, modes_of, modes_of_all
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Expectation, Plan, PlannedCell
@@ -47,20 +48,25 @@ def plan(asked: PlanRequest) -> Plan:
     """
     found, sources = find.find(asked.sources)
     sizes: dict[str, SizedModel] = {}
+    unsized = [spec for spec, _ in found]
     if asked.all_sizes:
         found = [(sized, location) for spec, location in found for sized in _at_all_sizes(spec, sizes)]
-    default = tuple(name for name, mode in MODES.items() if mode.default)
-    modes = choose("mode", tuple(MODES), asked.modes, default)
+    specs = [spec for spec, _ in found]
+    check_sized(asked.modes, unsized, specs)
+    known_modes = modes_of_all(specs)
+    default = tuple(name for name, mode in known_modes.items() if mode.default)
+    modes = choose("mode", tuple(known_modes), asked.modes, default)
     precisions = choose("precision", tuple(PRECISIONS), asked.precisions)
     devices = choose("device", DEVICES, asked.devices)
-    _check_devices("mode", MODES, asked.modes, devices)
+    _check_devices("mode", known_modes, asked.modes, devices)
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
     for device in asked.devices:
         check_present(device)
     skip = {(d, p): why_absent(d, p) for d in devices for p in precisions if exists(PRECISIONS[p], d)}
     cells = []
     for spec, _ in found:
-        for mode, precision, device in _squares(modes, precisions, devices):
+        own = modes_of(spec)
+        for mode, precision, device in _squares([own[m] for m in modes if m in own], precisions, devices):
             concerned = [e for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)]
             cell = Cell(spec.name, mode, precision, device)
             cells.append(PlannedCell(cell, skip[device, precision], tuple(map(expectation, concerned))))
@@ -74,16 +80,19 @@ def plan(asked: PlanRequest) -> Plan:
         figures={spec.name: figures_of(spec) for spec, _ in found},
         sizes=sizes,
         cells=tuple(cells),
-        compiling_modes=tuple(name for name in used if MODES[name].compiles),
+        compiling_modes=tuple(name for name in used if known_modes[name].compiles),
+        candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
     )
 
 
-def _squares(modes: Sequence[str], precisions: Sequence[str], devices: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _squares(
+    modes: Sequence[Mode], precisions: Sequence[str], devices: Sequence[str]
+) -> Iterator[tuple[str, str, str]]:
     """Mode, precision and device of every cell of a model, in order."""
     for device in devices:
         for precision in (p for p in precisions if exists(PRECISIONS[p], device)):
-            for mode in (m for m in modes if exists(MODES[m], device)):
-                yield mode, precision, device
+            for mode in (m for m in modes if exists(m, device)):
+                yield mode.name, precision, device
 
 
 def expectation(declared: Expect) -> Expectation:

@@ -104,6 +104,7 @@ class Plan:
         cells: all cells in order, also those that are skipped.
         sizes: the models that are planned at a size of a scale, by name.
         compiling_modes: the modes of these cells that call the compiler.
+        candidates: the names of each model's candidates, by the model's name; such a name stands in place of a mode.
         measure: "" for nothing, "speed", or "bench".
         claims: the published claims that the cells test.
     """
@@ -117,5 +118,6 @@ class Plan:
     cells: tuple[PlannedCell, ...]
     sizes: Mapping[str, SizedModel] = field(default_factory=dict)
     compiling_modes: tuple[str, ...] = ()
+    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     measure: str = ""
     claims: tuple[PublishedClaim, ...] = ()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from conformance.axes import NOT_PROVEN
 from conformance.figures.speed import Speed, completed
 from conformance.figures.speed import speeds as known_speeds
 from conformance.records.measurements import FIGURES
@@ -20,6 +21,11 @@ Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32:
 case, on one thread.
 """
 
+BREAKS = (
+    "breaks: how often torch.compile broke the graph while it compiled the cases; the spec does not claim one_graph."
+)
+UNPROVEN = "not proven: the proof of the mode is empty, so nothing shows that the mode took effect."
+
 Footnotes = dict[tuple[str, str, str], int]  # kind, reason and link: number
 
 
@@ -27,7 +33,15 @@ def line(verdict: Verdict) -> str:
     """A finished cell on one line."""
     status = STATUSES[verdict.status]
     figure = "" if verdict.margin is None else _figure(verdict.margin)
-    return f"{status.glyph} {verdict.cell:<58} {verdict.status:<12} {figure:>8} {verdict.seconds:6.2f} s"
+    text = f"{status.glyph} {verdict.cell:<58} {verdict.status:<12} {figure:>8} {verdict.seconds:6.2f} s"
+    counts = [_counted(verdict, name) for name in ("graph", "graph break", "recompile")]
+    return f"{text}  {', '.join(counts)}" if all(counts) else text
+
+
+def _counted(verdict: Verdict, what: str) -> str:
+    """The number of graphs, graph breaks or recompiles of a cell with its word; "" if it was not counted."""
+    number = verdict.observation.facts.get(f"{what}s")
+    return "" if number is None else f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def measured_line(contents: Contents, job: str) -> str:
@@ -56,9 +70,10 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
         if all(v.status == "SKIPPED" for v in judged):
             parts.append(f"{device}: {len(judged)} cells skipped, {judged[0].text}")
         else:
-            parts.append(_matrix(shown, verdicts, speeds, notes, device if len(devices) > 1 else ""))
-    parts.append(_legend(speeds))
+            drawn = _matrix(contents.plan, shown, verdicts, speeds, notes)
+            parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
     ordered = [verdicts[p.id] for p in cells]
+    parts += [_legend(speeds), _legend_of_marks(ordered)]
     red = [v for v in ordered if v.red and v.status != "NOTRUN"]
     parts.append("\n".join(f"{STATUSES[v.status].glyph} {v.cell}  {v.status}  {visible(v.text)}" for v in red))
     parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
@@ -78,23 +93,32 @@ def header(plan: Plan) -> str:
 
 
 def _matrix(
+    plan: Plan,
     cells: Sequence[PlannedCell],
     verdicts: dict[str, Verdict],
     speeds: dict[str, Speed],
     notes: Footnotes,
-    device: str,
 ) -> str:
-    modes = list(dict.fromkeys(p.cell.mode for p in cells))
+    """The table of one device. A model's candidates stand in columns after the modes, each with its name."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
+    modes: dict[str, None] = {}
+    replaced: set[int] = set()  # the places that candidates have among those of their models
     for planned in cells:
-        row = rows.setdefault((planned.cell.model, planned.cell.precision), {})
-        row[planned.cell.mode] = _square(verdicts[planned.id], speeds.get(planned.id), notes)
+        cell, own = planned.cell, plan.candidates.get(planned.cell.model, ())
+        square = _square(verdicts[planned.id], speeds.get(planned.id), notes)
+        row = rows.setdefault((cell.model, cell.precision), {})
+        if cell.mode in own:
+            replaced.add(own.index(cell.mode))
+            row[f"candidate {own.index(cell.mode)}"] = f"{cell.mode} {square}"
+        else:
+            modes[cell.mode] = None
+            row[cell.mode] = square
+    columns = [*modes, *(f"candidate {place}" for place in sorted(replaced))]
     body, last = [], ""
     for (model, precision), row in rows.items():
-        body.append(["" if model == last else model, precision, *(row.get(mode, "") for mode in modes)])
+        body.append(["" if model == last else model, precision, *(row.get(name, "") for name in columns)])
         last = model
-    text = table(body, ["model", "precision", *modes])
-    return f"{device}\n{text}" if device else text
+    return table(body, ["model", "precision", *modes, *("candidate" for _ in replaced)])
 
 
 def _square(verdict: Verdict, speed: Speed | None, notes: Footnotes) -> str:
@@ -108,7 +132,26 @@ def _legend(speeds: dict[str, Speed]) -> str:
     return textwrap.fill(" ".join(LEGEND.format(signs=SIGNS, figures=names).split()), 120) if names else ""
 
 
+def _marks(verdict: Verdict) -> list[str]:
+    """What the table says of a cell that is not red beside its figure."""
+    if verdict.red:
+        return []
+    breaks = _counted(verdict, "graph break").removeprefix("0 graph breaks").replace("graph ", "")
+    unproven = "not proven" if verdict.observation.facts.get(NOT_PROVEN) else ""
+    return [mark for mark in (breaks, unproven) if mark]
+
+
+def _legend_of_marks(verdicts: list[Verdict]) -> str:
+    marks = {mark for verdict in verdicts for mark in _marks(verdict)}
+    unproven = [UNPROVEN] if "not proven" in marks else []
+    return "\n".join(([BREAKS] if marks - {"not proven"} else []) + unproven)
+
+
 def _judged(verdict: Verdict, notes: Footnotes) -> str:
+    return ", ".join([_sign(verdict, notes), *_marks(verdict)])
+
+
+def _sign(verdict: Verdict, notes: Footnotes) -> str:
     status = STATUSES[verdict.status]
     if verdict.status == "PASS":
         return f"{status.glyph} {_figure(verdict.margin or 0.0)}"

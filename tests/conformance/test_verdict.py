@@ -12,7 +12,7 @@ from conformance.records.verdicts import STATUSES, Verdict
 from conformance.verdict import failed_gate, judge
 from zoo.expect import Expect
 
-GATES = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision")
+GATES = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision", "recompile")
 DEATHS = {"crashed": "CRASH", "timed out": "TIMEOUT", "out of memory": "OOM"}
 ENDINGS = {
     **DEATHS,

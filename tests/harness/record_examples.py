@@ -99,6 +99,7 @@ PLAN = plan.Plan(
     cells=(PLANNED,),
     sizes={"merge@64": SIZED},
     compiling_modes=("compiled",),
+    candidates={"merge@64": ("fused",)},
     measure="bench",
     claims=(CLAIM,),
 )

@@ -5,8 +5,10 @@ import re
 import pytest
 from harness.made_by_hand import passed, plan_for, timed
 
+from conformance.axes import NOT_PROVEN
 from conformance.records.cell import Cell
 from conformance.records.measurements import Reason
+from conformance.records.observation import Observation
 from conformance.records.verdicts import Verdict
 from conformance.run.store import Contents
 from conformance.show import matrix
@@ -76,3 +78,50 @@ def test_the_line_of_a_red_cell_cannot_command_a_terminal(tmp_path):
     text = rendered(Contents(plan, (name,), {name: Verdict(name, "ERROR", "\x1b[2J")}), tmp_path)
     assert f"✗ {name}  ERROR  \\u001b[2J" in text
     assert "\x1b" not in text
+
+
+def with_facts(facts, status="PASS"):
+    """A run of one compiled cell, of which these facts were observed."""
+    cell = Cell("net", "compiled", "fp32", "cpu")
+    verdict = Verdict(cell.id, status, margin=0.25, short="norm", observation=Observation("finished", facts=facts))
+    return Contents(plan_for(cell), (cell.id,), {cell.id: verdict})
+
+
+COUNTS = {"graphs": 3, "graph breaks": 2, "recompiles": 1}
+
+
+def test_graph_breaks_and_a_missing_proof_are_marked_in_the_table_and_explained(tmp_path):
+    text = rendered(with_facts({**COUNTS, NOT_PROVEN: True}), tmp_path)
+    assert re.search(r"^net +fp32 +✓ 0\.25, 2 breaks, not proven$", text, re.MULTILINE)
+    assert f"\n{matrix.BREAKS}\n{matrix.UNPROVEN}\n" in text
+    one = rendered(with_facts({**COUNTS, "graph breaks": 1}), tmp_path)
+    assert re.search(r"^net +fp32 +✓ 0\.25, 1 break$", one, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("facts", "status"), [({}, "PASS"), ({**COUNTS, "graph breaks": 0}, "PASS"), (COUNTS, "FAIL")])
+def test_what_has_no_marks_has_no_legend_of_them(tmp_path, facts, status):
+    text = rendered(with_facts(facts, status), tmp_path)
+    assert "break" not in text
+    assert "proven" not in text
+
+
+def test_the_line_of_a_compiled_cell_counts_graphs_breaks_and_recompiles():
+    (verdict,) = with_facts(COUNTS).verdicts.values()
+    assert matrix.line(verdict).endswith(" s  3 graphs, 2 graph breaks, 1 recompile")
+    (verdict,) = with_facts({}).verdicts.values()
+    assert matrix.line(verdict).endswith(" s")
+
+
+def test_candidates_stand_beside_the_modes_of_their_model_alone(tmp_path):
+    axes = [("one", "eager"), ("one", "a"), ("one", "b"), ("two", "eager"), ("two", "c"), ("three", "eager")]
+    cells = [Cell(model, mode, "fp32", "cpu") for model, mode in axes]
+    plan = plan_for(*cells, candidates={"one": ("a", "b"), "two": ("c",)})
+    verdicts = passed(plan, b="FAIL")
+    text = rendered(Contents(plan, tuple(verdicts), verdicts), tmp_path)
+    table = [re.split(r" {2,}", row.rstrip()) for row in text.split("\n\n")[1].splitlines()]
+    assert table[0] == ["model", "precision", "eager", "candidate", "candidate"]
+    assert table[2:] == [
+        ["one", "fp32", "✓ 0", "a ✓ 0", "b ✗"],
+        ["two", "fp32", "✓ 0", "c ✓ 0"],
+        ["three", "fp32", "✓ 0"],
+    ]

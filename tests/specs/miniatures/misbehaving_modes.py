@@ -13,7 +13,7 @@ from damaging_modes import Bent, first_element, same
 from miniature_parts import around, register
 from torch import Tensor
 
-from conformance import NotProvenError, Prepared
+from conformance import NotProvenError, Prepared, ResultDtypes, Runs
 
 # State
 
@@ -91,6 +91,27 @@ def _unproven(model: Any) -> Prepared:
     return Prepared(model, proof)
 
 
+def _on_a_kernel(*, falls_back: bool) -> Callable[[Any], Prepared]:
+    """A Linear on a kernel of its own, which the second call does not take if it falls back."""
+
+    def prepare(model: Any) -> Prepared:
+        runs, calls = Runs("the kernel"), []
+        kernel = runs.counted(torch.nn.functional.linear)
+
+        def call(x: Tensor) -> Tensor:
+            calls.append(1)
+            return model(x) if falls_back and len(calls) > 1 else kernel(x, model.weight, model.bias)
+
+        return runs.prepared(call)
+
+    return prepare
+
+
+def _in_float16(model: Any) -> Prepared:
+    """It says that its product is in float16, and it is in the precision of the cell."""
+    return ResultDtypes(torch.float16, ("addmm",)).prepared(model)
+
+
 def _refusing(model: Any) -> Prepared:
     raise NotImplementedError("this backend takes no Linear")
 
@@ -136,6 +157,9 @@ register(
         "autocast_on": around(_autocast_on),
         "autocast_ignored": around(_autocast_ignored),
         "unproven": _unproven,
+        "on_a_kernel": _on_a_kernel(falls_back=False),
+        "falling_back": _on_a_kernel(falls_back=True),
+        "in_float16": _in_float16,
         "refusing": _refusing,
         "raising": around(_raising),
         "nothing_prepared": lambda model: model,
