@@ -45,6 +45,9 @@ class Spec:
             its own word; each value may be a mapping from device types in turn. None: the dtype of eager.
         differentiable: the matrix checks the gradient of every floating input and parameter.
         twice_differentiable: the matrix also checks Hessian-vector products, and gradgradcheck in float64.
+        vmappable: `torch.vmap` over a new first axis of every input tensor gives what a loop over the samples gives.
+        forward_mode: forward-mode derivatives (`torch.func.jvp`, `torch.autograd.forward_ad`) agree with the
+            gradients. The backward must be differentiable in its cotangent.
         one_graph: torch.compile captures each call in one graph, without a graph break.
         deterministic: identical calls agree bit for bit.
         mutates: names of the inputs that the model changes in place on purpose; the matrix judges their
@@ -85,6 +88,8 @@ class Spec:
     dtypes: str | Mapping[str, str | Mapping[str, str]] | None = None
     differentiable: bool = True
     twice_differentiable: bool = False
+    vmappable: bool = False
+    forward_mode: bool = False
     one_graph: bool = False
     deterministic: bool = True
     mutates: tuple[str, ...] = ()
@@ -111,11 +116,19 @@ class Spec:
                 raise SpecError(f"{self.name}: dtypes: {word!r} is neither 'follows', 'input' nor a torch dtype")
         if self.twice_differentiable and not self.differentiable:
             raise SpecError(f"{self.name}: twice_differentiable needs differentiable")
+        self._check_transforms()
         if self.fit is not None and self.differentiable:
             raise SpecError(f"{self.name}: fit takes its own gradients, so it needs differentiable=False")
         for item in self.expectations:
             if not isinstance(item, Expect):
                 raise SpecError(f"{self.name}: expectations must hold Expect records, got {item!r}")
+
+    def _check_transforms(self) -> None:
+        if self.forward_mode and not self.differentiable:
+            raise SpecError(f"{self.name}: forward_mode needs differentiable")
+        for claim in ("vmappable", "forward_mode"):
+            if getattr(self, claim) and (self.fit is not None or self.mutates):
+                raise SpecError(f"{self.name}: {claim} needs a model that is called, without fit, and mutates nothing")
 
     def _check_cases(self) -> None:
         if not isinstance(self.cases, tuple) or not self.cases:
@@ -167,7 +180,8 @@ class Spec:
         scripted = None if self.scale.scripted is None else partial(self.scale.scripted, size)
         build = partial(self.scale.build, size)
         name = f"{self.name}@{size}"
-        return replace(self, name=name, build=build, scripted=scripted, cases=(case,), twin="", scale=None, claims=())
+        sized = replace(self, name=name, build=build, scripted=scripted, cases=(case,), twin="", scale=None, claims=())
+        return replace(sized, vmappable=False, forward_mode=False)  # the model's own cases check these
 
     def case(self, name: str) -> Case:
         """Return the case with this name.

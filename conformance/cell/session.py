@@ -19,13 +19,14 @@ from packaging.version import Version
 from torch._functorch import config as functorch_config
 
 from conformance.axes import MODES, PRECISIONS, Mode, Precision, Prepared
-from conformance.cell import modes, tf32
+from conformance.cell import modes, tf32, transformed
 from conformance.gates.compare import compare, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.oracle import evaluation, float64, inputs, reference_file
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
 from conformance.oracle.reference import ANY_DRAW, CaseReference
+from conformance.oracle.transforms import TANGENT, VMAPPED
 from conformance.plan.find import load_sources, spec_at
 from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure
@@ -143,6 +144,8 @@ class CellSession:
 
         known = self.known(case)
         question = float64.question_of(self.spec, case, self.seed, known.picks, onto_device, model)
+        if self.mode.compiles and case.name != self.spec.cases[0].name:  # compiling a transform takes seconds
+            question = replace(question, stacked=None, forward_mode=False)
         scale = known.scale if self.precision.autocast == "float16" else 1.0
         return replace(question, precision=self.precision, device=self.cell.device, scale=scale)
 
@@ -154,6 +157,8 @@ class CellSession:
             if question.second:
                 evaluation.reset(eager, state)
                 found.tensors |= evaluation.differentiate_twice(eager, eager, question)
+            evaluation.reset(eager, state)
+            found.tensors |= transformed.of(Prepared(eager, dict, eager), question)
             evaluation.reset(eager, state)
         except RuntimeError as problem:
             if is_out_of_memory(problem):
@@ -182,6 +187,7 @@ class CellSession:
             baseline: the evaluation of eager at the same precision; None in eager cells, or if eager raised an error.
         """
         names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
+        names = [n for n in names if not n.startswith((*found.left_out, *transformed.unasked(question)))]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
             y, reference = found.tensors.get(name), known.tensors.get(name)
             if reference is None:
@@ -195,9 +201,9 @@ class CellSession:
                 name,
                 reference,
                 self.precision,
-                dtype=self._dtype(name, question, beside),
+                dtype=self._dtype(name, question, beside, y),
                 baseline=beside,
-                accurate=name in self.spec.float32_accurate,
+                accurate=name.removeprefix(f"{VMAPPED} ") in self.spec.float32_accurate,
                 bitwise=self.spec.deterministic and self.cell.device == "cpu",
             )
             yield self.comparison(y, criteria, again.tensors.get(name), self._fault(name, y, known, found))
@@ -210,8 +216,11 @@ class CellSession:
             return f"requires_grad is {has}, the oracle's is {wanted}"
         return ""
 
-    def _dtype(self, name: str, question: Question, baseline: torch.Tensor | None) -> str:
+    def _dtype(self, name: str, question: Question, baseline: torch.Tensor | None, y: torch.Tensor | None) -> str:
         """The dtype that the contract asks of a tensor; "" if it asks for none and eager is the candidate."""
+        if name.startswith(VMAPPED) and self.precision.autocast and y is not None and y.dtype == torch.float32:
+            return "float32"  # torch's rule for linear adds the bias after autocast has cast the product
+        name = name.removeprefix(VMAPPED).removeprefix(TANGENT).strip()  # both have the dtype of their output
         if not name.startswith("output"):
             leaf = name.removeprefix(SECOND).removeprefix(FIRST).removeprefix("buffer").removesuffix(" after").strip()
             owner = question.names.get(leaf)
