@@ -22,6 +22,7 @@ Model = Callable[..., Any]
 
 NAME_AND_SIZE = re.compile(rf"{NAME.pattern}(@[0-9]+)?")
 DTYPE_WORDS = ("follows", "input")
+TRANSFORMED = ("vmapped ", "tangent of ")  # how the names of tensors begin that a claimed transform gives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +182,8 @@ class Spec:
         build = partial(self.scale.build, size)
         name = f"{self.name}@{size}"
         sized = replace(self, name=name, build=build, scripted=scripted, cases=(case,), twin="", scale=None, claims=())
-        return replace(sized, vmappable=False, forward_mode=False)  # the model's own cases check these
+        kept = tuple(e for e in self.expectations if not e.tensor.startswith(TRANSFORMED))
+        return replace(sized, vmappable=False, forward_mode=False, expectations=kept)  # its own cases check these
 
     def case(self, name: str) -> Case:
         """Return the case with this name.

@@ -137,7 +137,7 @@ def _push_in_place(made: Prepared, arguments: Any, tangents: dict[int, torch.Ten
         def raised(leaf: Any) -> Any:
             if id(leaf) not in tangents:
                 return leaf
-            return dual.setdefault(id(leaf), forward_ad.make_dual(leaf, tangents[id(leaf)]))
+            return dual.setdefault(id(leaf), forward_ad.make_dual(_apart(leaf), tangents[id(leaf)]))
 
         args, kwargs = pytree.tree_map(raised, (arguments.args, dict(arguments.kwargs)))
         return _unpacked(made.call(*args, **kwargs))
@@ -155,7 +155,7 @@ def _push_compiled(made: Prepared, arguments: Any, tangents: dict[int, torch.Ten
         with forward_ad.dual_level():
             dual = list(leaves)
             for i, tangent in zip(moving, directions, strict=True):
-                dual[i] = forward_ad.make_dual(leaves[i], tangent)
+                dual[i] = forward_ad.make_dual(_apart(leaves[i]), tangent)
             args, kwargs = pytree.tree_unflatten(dual, structure)
             if not parameters:
                 return _unpacked(model(*args, **kwargs))
@@ -177,6 +177,12 @@ def _unpacked(returned: Any) -> tuple[Any, Any]:
         return forward_ad.unpack_dual(leaf).primal if isinstance(leaf, torch.Tensor) else leaf
 
     return pytree.tree_map(primal, returned), pytree.tree_map(tangent, returned)
+
+
+def _apart(leaf: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy if its elements share memory: torch gives such a tensor no tangent."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True))
+    return leaf.clone() if leaf.numel() > extent else leaf
 
 
 def _parameters(made: Prepared) -> dict[str, torch.Tensor]:

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from correct_parts import PRECISIONS, Cells, drawn, function, green, rows
 from torch import Tensor, nn
 
-from zoo import Call, Expect
+from zoo import Call
 
 CELLS: Cells = []
 _green = partial(green, CELLS, vmappable=True, forward_mode=True)
-EVERYWHERE: dict[str, Any] = {"also": {"scripted": PRECISIONS, "compiled": PRECISIONS}}
-TANGENTS_LOST = Expect(
-    outcome="FAIL",
-    modes=("scripted",),
-    gate="structure",
-    tensor="tangent of output",
-    reason="TorchScript loses tangents without an error in code that it differentiates itself",
-)
 
 
 class _Sine(torch.autograd.Function):
@@ -99,20 +90,21 @@ def _keywords(x: Tensor, *, scale: Tensor, power: int) -> Tensor:
 
 SINE = _green("sine_by_hand", function(_Sine.apply))
 GENERATED = _green("sine_generated", function(Generated.apply))
-DENSE = _green("dense", Dense, **EVERYWHERE, dtypes="follows", expectations=(TANGENTS_LOST,))
+DENSE = _green("dense", Dense, also={"compiled": ("fp32", "amp_bf16")}, dtypes="follows")
+SCRIPTED = green(CELLS, "dense_vmapped", Dense, also={"scripted": PRECISIONS}, vmappable=True)
 SOFTMAX = _green("plain_softmax", function(partial(torch.softmax, dim=-1)))
 NORMALISED = _green("normalised", Normalised, rows(6, 8), rows(1, 8, name="one-row"), also={"compiled": ("fp32",)})
-RELU = _green("rectified", function(lambda x: torch.relu(x - 0.25)), rows(16, 8, rowwise=True))
+RELU = _green("rectified_transformed", function(lambda x: torch.relu(x - 0.25)), rows(16, 8, rowwise=True))
 SEVERAL = _green(
     "several_outputs", SeveralOutputs, drawn(lambda g: (torch.randn(6, 8, generator=g), torch.tensor([0, 5, 5])))
 )
 KEYWORDS = _green(
-    "keywords",
+    "keywords_transformed",
     function(_keywords),
     drawn(lambda g: Call((torch.randn(4, 6, generator=g),), {"scale": torch.rand((), generator=g) + 0.5, "power": 3})),
 )
 COMPLEX = _green(
-    "complex_product",
+    "complex_transformed",
     function(lambda x, y: x * y.conj() + x.sin()),
     drawn(lambda g: tuple(torch.randn(5, 4, generator=g, dtype=torch.complex64) for _ in "xy")),
     precisions=("fp32",),
@@ -120,4 +112,4 @@ COMPLEX = _green(
 OVERLAPPING = _green(
     "overlapping_input", function(torch.tanh), drawn(lambda g: (torch.randn(8, generator=g).expand(3, 8),))
 )
-EMPTY = _green("no_rows", Dense, rows(5, 8), rows(0, 8, name="no-row"))
+EMPTY = _green("no_rows_transformed", Dense, rows(5, 8), rows(0, 8, name="no-row"))
