@@ -29,12 +29,14 @@ class Prepared:
         parameters_of: the object whose `named_parameters` and `named_buffers` the callable uses;
             None: the model that `prepare` was given.
         unchecked_call: the callable to time, without the checks that `call` does for the proof; None: `call` is timed.
+        around: puts a function that calls the model, such as its vmap, into the mode; None: the function calls `call`.
     """
 
     call: Callable[..., Any]
     proof: Callable[[], dict[str, Any]]
     parameters_of: Any = None
     unchecked_call: Callable[..., Any] | None = None
+    around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 
     @property
     def timed_call(self) -> Callable[..., Any]:

@@ -203,6 +203,9 @@ def _notes(seen: Observation) -> tuple[str, ...]:
         notes.append(f"this precision cannot tell a wrong value from a right one, so only fp32 judges {names}")
     if seen.facts.get("second order refused"):
         notes.append("second derivatives raise an error")
+    notes += [
+        f"the mode does not take {word}" for word in ("vmap", "forward mode") if seen.facts.get(f"{word} refused")
+    ]
     if seen.facts.get("graph breaks"):
         notes.append("compiled with graph breaks")
     if seen.facts.get(NOT_PROVEN):

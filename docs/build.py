@@ -53,9 +53,22 @@ def _section(folder: str, title: str) -> str:
             "",
             *(f"| {' | '.join(map(_escaped, row))} |" for row in rows),
             "",
+            *_transforms(specs),
             *([*_heading(folder), *dict.fromkeys(known), ""] if known else []),
         ]
     )
+
+
+def _transforms(specs: list[Spec]) -> list[str]:
+    """Which of the models are checked under vmap and in forward mode."""
+    words = {"vmappable": "`torch.vmap`", "forward_mode": "Forward mode"}
+    checked = {claim: [f"`{spec.name}`" for spec in specs if getattr(spec, claim)] for claim in words}
+    return [
+        f"{words[claim]} is checked for {', '.join(names)}, and unchecked for the others."
+        if names
+        else f"{words[claim]} is unchecked."
+        for claim, names in checked.items()
+    ] + [""]
 
 
 def _heading(folder: str) -> list[str]:

@@ -23,6 +23,7 @@ Model = Callable[..., Any]
 
 NAME_AND_SIZE = re.compile(rf"{NAME.pattern}(@[0-9]+)?")
 DTYPE_WORDS = ("follows", "input")
+TRANSFORMED = ("vmapped ", "tangent of ")  # how the names of tensors begin that a claimed transform gives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,9 @@ class Spec:
             its own word; each value may be a mapping from device types in turn. None: the dtype of eager.
         differentiable: the matrix checks the gradient of every floating input and parameter.
         twice_differentiable: the matrix also checks Hessian-vector products, and gradgradcheck in float64.
+        vmappable: `torch.vmap` over a new first axis of every input tensor gives what a loop over the samples gives.
+        forward_mode: forward-mode derivatives (`torch.func.jvp`, `torch.autograd.forward_ad`) agree with the
+            gradients. The backward must be differentiable in its cotangent.
         one_graph: torch.compile captures each call in one graph, without a graph break.
         deterministic: identical calls agree bit for bit.
         mutates: names of the inputs that the model changes in place on purpose; the matrix judges their
@@ -87,6 +91,8 @@ class Spec:
     dtypes: str | Mapping[str, str | Mapping[str, str]] | None = None
     differentiable: bool = True
     twice_differentiable: bool = False
+    vmappable: bool = False
+    forward_mode: bool = False
     one_graph: bool = False
     deterministic: bool = True
     mutates: tuple[str, ...] = ()
@@ -114,12 +120,20 @@ class Spec:
                 raise SpecError(f"{self.name}: dtypes: {word!r} is neither 'follows', 'input' nor a torch dtype")
         if self.twice_differentiable and not self.differentiable:
             raise SpecError(f"{self.name}: twice_differentiable needs differentiable")
+        self._check_transforms()
         if self.fit is not None and self.differentiable:
             raise SpecError(f"{self.name}: fit takes its own gradients, so it needs differentiable=False")
         for item in self.expectations:
             if not isinstance(item, Expect):
                 raise SpecError(f"{self.name}: expectations must hold Expect records, got {item!r}")
         self._check_candidates()
+
+    def _check_transforms(self) -> None:
+        if self.forward_mode and not self.differentiable:
+            raise SpecError(f"{self.name}: forward_mode needs differentiable")
+        for claim in ("vmappable", "forward_mode"):
+            if getattr(self, claim) and (self.fit is not None or self.mutates):
+                raise SpecError(f"{self.name}: {claim} needs a model that is called, without fit, and mutates nothing")
 
     def _check_cases(self) -> None:
         if not isinstance(self.cases, tuple) or not self.cases:
@@ -180,18 +194,23 @@ class Spec:
         )
         scripted = None if self.scale.scripted is None else partial(self.scale.scripted, size)
         build = partial(self.scale.build, size)
+        kept = tuple(e for e in self.expectations if not e.tensor.startswith(TRANSFORMED))
+        candidates = tuple(
+            replace(c, build=partial(c.build_at, size), build_at=None) for c in self.candidates if c.build_at
+        )
         return replace(
             self,
             name=f"{self.name}@{size}",
             build=build,
             scripted=scripted,
             cases=(case,),
+            vmappable=False,  # its own cases check the transforms
+            forward_mode=False,
+            expectations=kept,
             twin="",
             scale=None,
             claims=(),
-            candidates=tuple(
-                replace(c, build=partial(c.build_at, size), build_at=None) for c in self.candidates if c.build_at
-            ),
+            candidates=candidates,
         )
 
     def case(self, name: str) -> Case:

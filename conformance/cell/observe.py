@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conformance.axes import Prepared
-from conformance.cell import tf32
+from conformance.cell import tf32, transformed
 from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
 from conformance.errors import NotProvenError
@@ -96,6 +96,11 @@ def _two_calls(
         evaluation.reset(owner, state)
         session.process.enter("second order")
         _add_second_order(session, measured, made, question, known)
+        session.process.enter("call")
+    evaluation.reset(owner, state)
+    if transformed.asked(question):
+        session.process.enter("transforms")
+        session.facts |= transformed.add(measured, made, question, known, eager=session.is_eager)
         session.process.enter("call")
     evaluation.reset(owner, state)
     return measured, again

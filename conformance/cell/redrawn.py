@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,17 +46,21 @@ def over_draws(  # noqa: PLR0913 -- all that is known of a case
     drawn: Drawn = {name: [] for name, _ in judged}
     for redraw in known.redraws[: max((draws for _, draws in judged), default=0)]:
         asked = _asked(session, case, question, eager, redraw)
-        found = _evaluated(session, made, redraw, lambda asked=asked: _all_orders(made, asked))
+        found = _evaluated(session, made, redraw, partial(_all_orders, made, asked))
         for name in drawn:
             tensor = found.tensors.get(name)
             drawn[name].append(tensor if tensor is None else sampled(tensor))
     return drawn
 
 
+def _first_order(made: Prepared, question: Question) -> Evaluation:
+    return evaluation.evaluate(made.call, made.parameters_of, question)
+
+
 def _all_orders(made: Prepared, question: Question) -> Evaluation:
     owner = made.parameters_of
     state = evaluation.state_of(owner)
-    found = evaluation.evaluate(made.call, owner, question)
+    found = _first_order(made, question)
     if question.second:
         evaluation.reset(owner, state)
         found.tensors |= evaluation.differentiate_twice(made.call, owner, question)
@@ -83,9 +88,7 @@ def after_changes(
         asked = _asked(session, case, session.question(case, eager), eager, redraw)
         asked = replace(asked, second=False)
         try:
-            found = _evaluated(
-                session, made, redraw, lambda asked=asked: evaluation.evaluate(made.call, made.parameters_of, asked)
-            )
+            found = _evaluated(session, made, redraw, partial(_first_order, made, asked))
         except RuntimeError as problem:
             if session.is_eager or not redraw.fewer or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
                 raise

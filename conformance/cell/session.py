@@ -19,15 +19,17 @@ from packaging.version import Version
 from torch._functorch import config as functorch_config
 
 from conformance.axes import PRECISIONS, Mode, Precision, Prepared
-from conformance.cell import modes, tf32
+from conformance.cell import modes, tf32, transformed
 from conformance.cell.recompiles import Recompiles
 from conformance.gates.budget import TensorReference
 from conformance.gates.compare import compare, compare_values, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
+from conformance.gates.distance import same_bytes
 from conformance.oracle import evaluation, float64, inputs, reference_file
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
 from conformance.oracle.reference import ANY_DRAW, CaseReference
+from conformance.oracle.transforms import TANGENT, VMAPPED
 from conformance.plan.candidates import modes_of
 from conformance.plan.find import load_sources, spec_at
 from conformance.records.cell import Cell
@@ -150,6 +152,8 @@ class CellSession:
 
         known = self.known(case)
         question = float64.question_of(self.spec, case, self.seed, known.picks, onto_device, model)
+        if self.mode.compiles and case.name != self.spec.cases[0].name:  # compiling a transform takes seconds
+            question = replace(question, stacked=None, forward_mode=False)
         scale = known.scale if self.precision.autocast == "float16" else 1.0
         return replace(question, precision=self.precision, device=self.cell.device, scale=scale)
 
@@ -161,6 +165,8 @@ class CellSession:
             if question.second:
                 evaluation.reset(eager, state)
                 found.tensors |= evaluation.differentiate_twice(eager, eager, question)
+            evaluation.reset(eager, state)
+            found.tensors |= transformed.of(Prepared(eager, dict, eager), question)
             evaluation.reset(eager, state)
         except RuntimeError as problem:
             if is_out_of_memory(problem):
@@ -191,6 +197,7 @@ class CellSession:
             drawn: the callable's tensors in further draws, by name.
         """
         names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
+        names = [n for n in names if not n.startswith((*found.left_out, *transformed.unasked(question)))]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
             y, reference = found.tensors.get(name), known.tensors.get(name)
             if reference is None:
@@ -199,7 +206,7 @@ class CellSession:
                     yield Discrepancy(case.name, name, "absent", "", "", (extra,))
                 continue
             beside = baseline.tensors.get(name) if baseline else None
-            dtype = self._dtype(name, question, beside)
+            dtype = self._dtype(name, question, beside, y)
             if y is not None and beside is not None and same_bytes(y, beside):
                 beside = None  # equal to eager, so it gets eager's verdict
             criteria = self._criteria(case, name, reference, dtype, beside)
@@ -212,10 +219,8 @@ class CellSession:
         """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it."""
         for name, reference in known.tensors.items():
             if reference is not None:
-                y, criteria = (
-                    found.tensors.get(name),
-                    self._criteria(case, name, reference, self._dtype(name, question, None)),
-                )
+                y = found.tensors.get(name)
+                criteria = self._criteria(case, name, reference, self._dtype(name, question, None, y))
                 yield compare_values(y, criteria, self._fault(name, y, known, found))
 
     def _criteria(
@@ -228,7 +233,7 @@ class CellSession:
             self.precision,
             dtype=dtype,
             baseline=baseline,
-            accurate=name in self.spec.float32_accurate,
+            accurate=name.removeprefix(f"{VMAPPED} ") in self.spec.float32_accurate,
             bitwise=self.spec.deterministic and self.cell.device == "cpu",
         )
 
@@ -240,8 +245,11 @@ class CellSession:
             return f"requires_grad is {has}, the oracle's is {wanted}"
         return ""
 
-    def _dtype(self, name: str, question: Question, baseline: torch.Tensor | None) -> str:
+    def _dtype(self, name: str, question: Question, baseline: torch.Tensor | None, y: torch.Tensor | None) -> str:
         """The dtype that the contract asks of a tensor; "" if it asks for none and eager is the candidate."""
+        if name.startswith(VMAPPED) and self.precision.autocast and y is not None and y.dtype == torch.float32:
+            return "float32"  # torch's rule for linear adds the bias after autocast has cast the product
+        name = name.removeprefix(VMAPPED).removeprefix(TANGENT).strip()  # both have the dtype of their output
         if not name.startswith("output"):
             leaf = name.removeprefix(SECOND).removeprefix(FIRST).removeprefix("buffer").removesuffix(" after").strip()
             owner = question.names.get(leaf)

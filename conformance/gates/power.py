@@ -53,7 +53,7 @@ def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Acce
     passing = [name for name in passing if name not in rejected]
     accepted = [name for name in passing if name in whole]
     local = {name: local[name] for name in passing if name in local}
-    weak = [name for name, z in local.items() if _is_weak(name, z, criteria, passes)]
+    weak = [name for name, z in local.items() if _is_weak(z, criteria, passes)]
     accepted += [name for name in local if name not in weak]
     if accepted and criteria.kind == "rounded" and not criteria.uses_float32_budget:
         finely = criteria.at_float32()
@@ -84,7 +84,7 @@ def _rejected_over_draws(names: Sequence[str], criteria: TensorCriteria) -> set[
     }
 
 
-def _is_weak(name: str, canary: torch.Tensor, criteria: TensorCriteria, passes: Accepts) -> bool:
+def _is_weak(canary: torch.Tensor, criteria: TensorCriteria, passes: Accepts) -> bool:
     """Whether the gates are excused for accepting a local canary.
 
     There are two excuses. The damaged part is below the noise of a low precision, and float32's budgets reject the

@@ -56,8 +56,9 @@ class TimedCell:
         self._owner = made.parameters_of
         self._state = evaluation.state_of(self._owner)
         asked = session.question(spec.cases[0], eager)
-        # there is no figure of second derivatives, so none are taken
-        self._question = replace(asked, second=False, differentiate=asked.differentiate and figure != "forward")
+        # there is no figure of second derivatives or transforms, so none are taken
+        asked = replace(asked, second=False, stacked=None, forward_mode=False)
+        self._question = replace(asked, differentiate=asked.differentiate and figure != "forward")
         for _ in range(1 + session.mode.warm_calls):
             evaluation.evaluate(made.call, self._owner, self._question)
             self._restore()

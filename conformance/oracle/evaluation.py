@@ -34,6 +34,8 @@ class Question:
         seed: seed of the cotangents, which must be the same in every run of a case.
         differentiate: compute the gradients of inputs and parameters.
         second: compute Hessian-vector products too.
+        stacked: inputs of a batch of samples, on which to compute the outputs of `torch.vmap` too; None: do not.
+        forward_mode: compute the tangents of the outputs too.
         mutates: names of the inputs that may change.
         fit: a function that trains the model and is called in place of it; its parameters may change. None: the model
             is called.
@@ -48,6 +50,8 @@ class Question:
     seed: tuple[object, ...]
     differentiate: bool = True
     second: bool = False
+    stacked: Call | None = None
+    forward_mode: bool = False
     mutates: tuple[str, ...] = ()
     fit: Callable[..., Any] | None = None
     precision: Precision | None = None
@@ -60,16 +64,19 @@ class Evaluation:
     """What one evaluation returned.
 
     Attributes:
-        tensors: the results by name: "output…", "gradient of …", "second gradient of …", "buffer …", "… after".
+        tensors: the results by name: "output…", "gradient of …", "second gradient of …", "buffer …", "… after";
+            of the transforms also "vmapped output…" and "tangent of output…".
         requires_grad: `requires_grad` of every output tensor, by name.
         changed: names of inputs and parameters that forward changed, although the spec does not declare it.
         refused: the error that the mode raised for second derivatives; "" if it raised none.
+        left_out: names of results that the mode does not give begin with one of these.
     """
 
     tensors: Tensors = field(default_factory=dict)
     requires_grad: dict[str, bool] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
     refused: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 def evaluate(call: Callable[..., Any], owner: Any, question: Question) -> Evaluation:

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from conformance.errors import NoOracleError
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import evaluation, inputs, transforms
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.nested import map_leaves
@@ -111,13 +111,14 @@ class Oracle:
         return question_of(self.spec, case, self.seed, picks, wide_call, self.model)
 
     def evaluate(self, question: Question) -> Evaluation:
-        """Outputs, gradients, buffers and, if the question asks for them, second derivatives."""
+        """Outputs, gradients, buffers and, if the question asks for them, second derivatives and transforms."""
         self.reset()
         with widened():
             found = evaluation.evaluate(self.model, self.model, question)
             if question.second:
                 self.reset()
                 found.tensors |= evaluation.differentiate_twice(self.model, self.model, question)
+            found.tensors |= transforms.of_oracle(self.model, question, self.reset)
         return found
 
     def forward(self, case: Case, call: Call) -> None:
@@ -178,6 +179,8 @@ def question_of(  # noqa: PLR0913 -- one question, asked in two places
         (seed, case.name),
         differentiate=spec.differentiable,
         second=spec.twice_differentiable,
+        stacked=convert(transforms.stacked(case, seed, picks)) if spec.vmappable else None,
+        forward_mode=spec.forward_mode,
         mutates=spec.mutates,
         fit=spec.fit,
     )

@@ -73,6 +73,7 @@ class Redraw:
         names = inputs.named_inputs(model, call)
         pristine = inputs.place(call, convert=lambda t: t)
         again = (*first.seed, repr(self.picks), self.weights, self.fewer)
+        first = replace(first, stacked=None, forward_mode=False)  # the first draw checks these
         return replace(first, call=call, pristine=pristine, names=names, seed=again)
 
 

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from conformance.errors import RandomError, SelfCheckError
 from conformance.gates.distance import same_bytes
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import evaluation, inputs, transforms
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle, prepared_model, wide_model, widened
 from zoo.case import Call
@@ -45,9 +45,12 @@ class SelfCheck:
 
         Raises:
             RandomError: two identical runs differ.
-            SelfCheckError: outputs differ from the reference's or the twin's, or gradients from the surrogate's.
+            SelfCheckError: outputs differ from the reference's or the twin's, or gradients from the surrogate's or
+                from the tangents.
         """
         self._try_again(question, first)
+        if question.forward_mode:
+            transforms.check_adjoint(question, first)
         if self._spec.reference is not None:
             self._oracle.reset()
             inputs.restore(question.call, question.pristine)

@@ -13,13 +13,15 @@ MINIATURE_FILES = tuple(
         "staleness",
         "recompiling",
         "replacements",
+        "transforms",
         "endings",
         "untrue_specs",
         "expectations",
     )
 )
 CORRECT_FILES = tuple(
-    f"correct_models/{name}.py" for name in ("casts_and_gradients", "outputs", "inputs", "networks", "settling")
+    f"correct_models/{name}.py"
+    for name in ("casts_and_gradients", "outputs", "inputs", "networks", "settling", "transforms")
 )
 
 MINIATURES = tuple(case for file in MINIATURE_FILES for case in material(file).MINIATURES)

@@ -157,6 +157,7 @@ SPEC = Spec(
     cases=CASES,
     dtypes="follows",
     twice_differentiable=True,
+    vmappable=True,
     one_graph=True,
     reference=_reference,
     expectations=(SECOND_LOST,),

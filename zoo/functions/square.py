@@ -108,6 +108,7 @@ SPEC = Spec(
     cases=CASES,
     dtypes="input",
     twice_differentiable=True,
+    vmappable=True,
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from zoo.case import Case
 from zoo.scale import Scale
-from zoo.shared_expectations import SECOND_LOST_EARLY
+from zoo.shared_expectations import SECOND_LOST_EARLY, TANGENTS_LOST
 from zoo.spec import Spec
 
 
@@ -117,6 +117,7 @@ AFFINE = Spec(
     cases=CASES,
     dtypes="input",
     twice_differentiable=True,
+    forward_mode=True,
     one_graph=True,
     float32_accurate=(
         "output",
@@ -127,6 +128,7 @@ AFFINE = Spec(
         "second gradient of a",
     ),
     reference=_affine_reference,
+    expectations=(TANGENTS_LOST,),
     scale=_scale(Affine),
 )
 
@@ -136,6 +138,7 @@ LINE = replace(
     summary="a straight line on nn.Linear(1, 1)",
     build=Line,
     dtypes="follows",
+    forward_mode=False,
     float32_accurate=(),
     reference=_line_reference,
     scale=_scale(Line),

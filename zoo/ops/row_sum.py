@@ -114,6 +114,8 @@ SUM = Spec(
         Case(name="non-contiguous", inputs=_strided),
     ),
     dtypes="input",
+    vmappable=True,
+    forward_mode=True,
     one_graph=True,
     float32_accurate=("output", "gradient of x"),
     reference=_reference,
@@ -135,6 +137,7 @@ SLICED = replace(
     summary="sum over rows, sliced one by one",
     build=lambda: row_sum_sliced,
     twin="row_sum",
+    forward_mode=False,
     scale=_scale(row_sum_sliced),
     claims=(),
 )
@@ -144,6 +147,7 @@ UNBIND = replace(
     summary="sum over rows, unbound in one call",
     build=lambda: row_sum_unbind,
     twin="row_sum",
+    forward_mode=False,
     scale=_scale(row_sum_unbind),
     claims=(
         Claim(

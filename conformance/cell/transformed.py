@@ -1,0 +1,190 @@
+"""Evaluates a callable of some mode under `torch.vmap` and in forward mode, where the spec claims that they work."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.func import functional_call
+from torch.utils import _pytree as pytree
+
+from conformance.axes import Prepared
+from conformance.oracle import evaluation, inputs
+from conformance.oracle.error_text import is_out_of_memory, one_line
+from conformance.oracle.evaluation import Evaluation, Question, Tensors
+from conformance.oracle.reference import CaseReference
+from conformance.oracle.transforms import TANGENT, VMAPPED, direction, rounded_outputs
+
+WORDS = {VMAPPED: "vmap", TANGENT: "forward mode"}
+
+
+def asked(question: Question) -> tuple[str, ...]:
+    """The beginnings of the names of the results that the question asks for."""
+    return (VMAPPED,) * (question.stacked is not None) + (TANGENT,) * question.forward_mode
+
+
+def unasked(question: Question) -> tuple[str, ...]:
+    """The beginnings of the names of the results that the question does not ask for."""
+    return tuple(prefix for prefix in WORDS if prefix not in asked(question))
+
+
+def of(made: Prepared, question: Question) -> Tensors:
+    """The results of the transforms that the question asks for, by name.
+
+    Raises:
+        Whatever the mode or the model raises.
+    """
+    return {name: t for prefix in asked(question) for name, t in _evaluated(prefix, made, question, None).items()}
+
+
+def add(found: Evaluation, made: Prepared, question: Question, known: CaseReference, *, eager: bool) -> dict[str, str]:
+    """Add the results of the transforms to the evaluation of a cell. Outside eager, the mode may raise an error.
+
+    Args:
+        found: the evaluation.
+        made: the callable of the cell's mode.
+        question: what to evaluate.
+        known: the reference of the case.
+        eager: the mode is eager.
+
+    Returns:
+        The errors that the mode raised, as facts for the record.
+    """
+    refused: dict[str, str] = {}
+    for prefix in asked(question):
+        try:
+            found.tensors |= _evaluated(prefix, made, question, known)
+        except RuntimeError as problem:
+            if eager or is_out_of_memory(problem):
+                raise
+            found.left_out += (prefix,)
+            refused[f"{WORDS[prefix]} refused"] = one_line(problem)
+    return refused
+
+
+def _evaluated(prefix: str, made: Prepared, question: Question, known: CaseReference | None) -> Tensors:
+    if prefix == VMAPPED:
+        return under_vmap(made, question)
+    tensors = known.tensors if known is not None else {}
+    return in_forward_mode(made, question, {n for n, t in tensors.items() if t is not None and t.oracle.norm == 0.0})
+
+
+def under_vmap(made: Prepared, question: Question) -> Tensors:
+    """The outputs of `torch.vmap` on the question's stacked inputs, by name.
+
+    Args:
+        made: the callable of some mode. A mode that has `around` compiles the vmap of the model.
+        question: what to evaluate; it has stacked inputs.
+
+    Raises:
+        Whatever torch.vmap or the mode raises.
+    """
+    assert question.stacked is not None
+    args, kwargs = question.stacked.args, dict(question.stacked.kwargs)
+    axes = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, torch.Tensor) else None, (args, kwargs))
+    model = made.call if made.around is None else made.parameters_of
+
+    def sample(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return model(*args, **kwargs)
+
+    def batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return torch.vmap(sample, in_dims=axes)(args, kwargs)
+
+    function = batch if made.around is None else made.around(batch)
+    with torch.no_grad(), evaluation.autocast(question):
+        returned = function(args, kwargs)
+    return {f"{VMAPPED} {name}": t.detach().clone() for name, t in inputs.named_leaves(returned, "output").items()}
+
+
+def in_forward_mode(made: Prepared, question: Question, zero: Collection[str] = ()) -> Tensors:
+    """The tangents of the outputs by name, for random tangents of all floating inputs and parameters.
+
+    Args:
+        made: the callable of some mode. A mode that has `around` compiles the derivative of the model.
+        question: what to evaluate.
+        zero: names of the tangents that are zero. torch may leave these out; any other that is left out is lost, and
+            becomes None.
+
+    Raises:
+        Whatever the mode or the model raises, such as a Function without jvp.
+    """
+    inputs.restore(question.call, question.pristine)
+    leaves = {name: t for name, t in evaluation.leaves_of(made.parameters_of, question).items() if t.requires_grad}
+    tangents = {id(t): direction(name, t, question) for name, t in leaves.items()}
+    push = _push_in_place if made.around is None else _push_compiled
+    with evaluation.autocast(question):
+        primals, pushed = push(made, question.call, tangents)
+    found: Tensors = {}
+    for name, primal in rounded_outputs(primals).items():
+        tangent = inputs.named_leaves(pushed, "output")[name]
+        if tangent is None and f"{TANGENT} {name}" in zero:
+            tangent = torch.zeros_like(primal)
+        found[f"{TANGENT} {name}"] = tangent if tangent is None else tangent.detach().clone()
+    return found
+
+
+def _push_in_place(made: Prepared, arguments: Any, tangents: dict[int, torch.Tensor]) -> tuple[Any, Any]:
+    """Outputs and tangents. The parameters get their tangents in place, so that a callable of any mode sees them."""
+    with forward_ad.dual_level():
+        with torch.no_grad():
+            for parameter in _parameters(made).values():
+                if id(parameter) in tangents:
+                    parameter.copy_(forward_ad.make_dual(parameter.detach().clone(), tangents[id(parameter)]))
+        dual: dict[int, torch.Tensor] = {}
+
+        def raised(leaf: Any) -> Any:
+            if id(leaf) not in tangents:
+                return leaf
+            return dual.setdefault(id(leaf), forward_ad.make_dual(_apart(leaf), tangents[id(leaf)]))
+
+        args, kwargs = pytree.tree_map(raised, (arguments.args, dict(arguments.kwargs)))
+        return _unpacked(made.call(*args, **kwargs))
+
+
+def _push_compiled(made: Prepared, arguments: Any, tangents: dict[int, torch.Tensor]) -> tuple[Any, Any]:
+    """Outputs and tangents of the mode's own version of the derivative."""
+    assert made.around is not None
+    flat, structure = pytree.tree_flatten((arguments.args, dict(arguments.kwargs)))
+    moving = [i for i, leaf in enumerate(flat) if id(leaf) in tangents]
+    owned = {name: p for name, p in _parameters(made).items() if id(p) in tangents}
+    model = made.parameters_of
+
+    def push(leaves: list[Any], directions: list[Any], parameters: dict[str, Any], theirs: dict[str, Any]) -> Any:
+        with forward_ad.dual_level():
+            dual = list(leaves)
+            for i, tangent in zip(moving, directions, strict=True):
+                dual[i] = forward_ad.make_dual(_apart(leaves[i]), tangent)
+            args, kwargs = pytree.tree_unflatten(dual, structure)
+            if not parameters:
+                return _unpacked(model(*args, **kwargs))
+            duals = {name: forward_ad.make_dual(p, theirs[name]) for name, p in parameters.items()}
+            return _unpacked(functional_call(model, duals, args, kwargs))
+
+    theirs = {name: tangents[id(p)] for name, p in owned.items()}
+    pushed: tuple[Any, Any] = made.around(push)(flat, [tangents[id(flat[i])] for i in moving], owned, theirs)
+    return pushed
+
+
+def _unpacked(returned: Any) -> tuple[Any, Any]:
+    """The tree of values, and the tree of tangents, None where there is none."""
+
+    def tangent(leaf: Any) -> Any:
+        return forward_ad.unpack_dual(leaf).tangent if isinstance(leaf, torch.Tensor) else None
+
+    def primal(leaf: Any) -> Any:
+        return forward_ad.unpack_dual(leaf).primal if isinstance(leaf, torch.Tensor) else leaf
+
+    return pytree.tree_map(primal, returned), pytree.tree_map(tangent, returned)
+
+
+def _apart(leaf: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy if its elements share memory: torch gives such a tensor no tangent."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True))
+    return leaf.clone() if leaf.numel() > extent else leaf
+
+
+def _parameters(made: Prepared) -> dict[str, torch.Tensor]:
+    owner = made.parameters_of
+    return dict(owner.named_parameters()) if isinstance(owner, torch.nn.Module) else {}
