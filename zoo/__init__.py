@@ -3,6 +3,7 @@
 from zoo.case import Call, Case, SpecError
 from zoo.catalog import create_model, example_inputs, get_spec, list_models, register
 from zoo.claim import Claim
+from zoo.convention import Convention
 from zoo.expect import Expect
 from zoo.scale import Scale
 from zoo.spec import Spec
@@ -11,6 +12,7 @@ __all__ = [
     "Call",
     "Case",
     "Claim",
+    "Convention",
     "Expect",
     "Scale",
     "Spec",

@@ -7,14 +7,18 @@ raises a `SpecError` when it is created.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from torch import nn
+
 from zoo.case import NAME, Case, SpecError
 from zoo.claim import Claim
+from zoo.convention import Convention
 from zoo.expect import Expect, check_names, is_dtype
 from zoo.scale import Scale
 
@@ -50,9 +54,15 @@ class Spec:
         mutates: names of the inputs that the model changes in place on purpose; the matrix judges their
             content after the call.
         float32_accurate: names of the tensors that must reach float32's precision under every autocast dtype.
-        reference: independent formula in float64, called as reference(model, *inputs).
+        reference: a formula or a trusted implementation. A formula is called as reference(model, *inputs) in
+            float64. A trusted implementation is a subclass of `nn.Module`, or a callable that can be called
+            without arguments and returns a module or a function, like `build`. It has the parameters and buffers
+            of the model, by name. It then is the oracle: every result of the model is held to its results, and
+            every dtype that `dtypes` does not name to its dtype. With a `scale`, it is called with the size.
         surrogate_gradient: for models whose gradient is not the derivative by design: a function with the
-            arguments of `reference` whose ordinary derivative is that gradient.
+            arguments of a formula whose ordinary derivative is that gradient.
+        conventions: single tensors whose gradient is not the derivative by design; the others are still compared
+            with finite differences.
         twin: name of a model that computes the same in another way, with the same parameters.
         fit: trains the model; the matrix calls it in place of the model, as fit(call, model, precision, *inputs).
             `call` is the model's forward in some mode, `model` owns the parameters, and `precision` is "fp32",
@@ -91,6 +101,7 @@ class Spec:
     float32_accurate: tuple[str, ...] = ()
     reference: Callable[..., Any] | None = None
     surrogate_gradient: Callable[..., Any] | None = None
+    conventions: tuple[Convention, ...] = ()
     twin: str = ""
     fit: Callable[..., Any] | None = None
     scripted: Callable[..., Model] | None = None
@@ -113,6 +124,10 @@ class Spec:
             raise SpecError(f"{self.name}: twice_differentiable needs differentiable")
         if self.fit is not None and self.differentiable:
             raise SpecError(f"{self.name}: fit takes its own gradients, so it needs differentiable=False")
+        if isinstance(self.reference, nn.Module):
+            raise SpecError(f"{self.name}: reference is a module; want its class, or a function that builds it")
+        if not isinstance(self.conventions, tuple) or not all(isinstance(c, Convention) for c in self.conventions):
+            raise SpecError(f"{self.name}: conventions must be a tuple of Convention records, got {self.conventions!r}")
         for item in self.expectations:
             if not isinstance(item, Expect):
                 raise SpecError(f"{self.name}: expectations must hold Expect records, got {item!r}")
@@ -132,6 +147,23 @@ class Spec:
             return []
         values = [self.dtypes] if isinstance(self.dtypes, str) else list(self.dtypes.values())
         return [word for value in values for word in ([value] if isinstance(value, str) else value.values())]
+
+    @property
+    def trusts_model(self) -> bool:
+        """Whether `reference` is a trusted implementation and not a formula.
+
+        >>> import zoo
+        >>> spec = zoo.get_spec("square")
+        >>> spec.trusts_model, replace(spec, reference=nn.Identity).trusts_model
+        (False, True)
+        """
+        if self.reference is None or (isinstance(self.reference, type) and issubclass(self.reference, nn.Module)):
+            return self.reference is not None
+        try:
+            parameters = inspect.signature(self.reference).parameters.values()
+        except (TypeError, ValueError):  # a built-in function has no signature
+            return False
+        return not any(p.default is p.empty for p in parameters)
 
     def dtype_word(self, leaf: str, device: str) -> str | None:
         """Return the declared dtype word of one output leaf; None if the spec declares nothing.
@@ -166,8 +198,9 @@ class Spec:
         )
         scripted = None if self.scale.scripted is None else partial(self.scale.scripted, size)
         build = partial(self.scale.build, size)
-        name = f"{self.name}@{size}"
-        return replace(self, name=name, build=build, scripted=scripted, cases=(case,), twin="", scale=None, claims=())
+        reference = partial(self.reference, size) if self.reference and self.trusts_model else self.reference
+        sized = replace(self, name=f"{self.name}@{size}", build=build, scripted=scripted, cases=(case,), scale=None)
+        return replace(sized, reference=reference, twin="", claims=())
 
     def case(self, name: str) -> Case:
         """Return the case with this name.

@@ -17,7 +17,7 @@ from conformance.errors import RandomError, SelfCheckError
 from conformance.gates.distance import same_bytes
 from conformance.oracle import evaluation, inputs
 from conformance.oracle.evaluation import Evaluation, Question
-from conformance.oracle.float64 import Oracle, prepared_model, wide_model, widened
+from conformance.oracle.float64 import Oracle, prepared_model, wide_model
 from zoo.case import Call
 from zoo.spec import Spec
 
@@ -48,10 +48,10 @@ class SelfCheck:
             SelfCheckError: outputs differ from the reference's or the twin's, or gradients from the surrogate's.
         """
         self._try_again(question, first)
-        if self._spec.reference is not None:
+        if self._spec.reference is not None and not self._spec.trusts_model:
             self._oracle.reset()
             inputs.restore(question.call, question.pristine)
-            with widened(), torch.no_grad():
+            with self._oracle.widened(), torch.no_grad():
                 wanted = self._spec.reference(self._model, *question.call.args, **question.call.kwargs)
             _agree("the spec's reference", inputs.named_leaves(wanted, "output"), first)
         if self._spec.surrogate_gradient is not None:
@@ -74,7 +74,7 @@ class SelfCheck:
             return declared(self._model, *args, **kwargs)  # type: ignore[misc]
 
         self._oracle.reset()
-        with widened():
+        with self._oracle.widened():
             wanted = evaluation.evaluate(surrogate, self._model, question)
         gradients = {name: t for name, t in wanted.tensors.items() if name.startswith(evaluation.FIRST)}
         _agree("the declared surrogate_gradient", gradients, first)
@@ -87,7 +87,7 @@ class SelfCheck:
             except RuntimeError as problem:
                 raise SelfCheckError(f"twin {spec.name}: {problem}") from problem
         inputs.restore(question.call, question.pristine)
-        with widened(), torch.no_grad():
+        with self._oracle.widened(), torch.no_grad():
             outputs = twin(*question.call.args, **question.call.kwargs)
         _agree(f"its twin {spec.name}", inputs.named_leaves(outputs, "output"), first)
 
@@ -113,7 +113,7 @@ class SelfCheck:
         for check in checks if self._spec.twice_differentiable else checks[:1]:
             self._oracle.reset()
             try:
-                with widened():
+                with self._oracle.widened():
                     check(self._outputs(question, first), leaves, fast_mode=fast, nondet_tol=1e-12)
             except (GradcheckError, RuntimeError) as problem:
                 advice = "; if that is by design, declare surrogate_gradient" if check is gradcheck else ""
@@ -131,7 +131,7 @@ class SelfCheck:
 
         args, kwargs = pytree.tree_map(plain, (question.pristine.args, dict(question.pristine.kwargs)))
         call = Call(args, kwargs)
-        return replace(question, call=call, names=inputs.named_inputs(self._model, call))
+        return replace(question, call=call, names=inputs.named_inputs(self._oracle.namer, call))
 
     def _outputs(self, question: Question, first: Evaluation) -> Callable[..., tuple[torch.Tensor, ...]]:
         """The model as a function for gradcheck, which returns its finite outputs.
