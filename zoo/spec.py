@@ -124,13 +124,16 @@ class Spec:
             raise SpecError(f"{self.name}: twice_differentiable needs differentiable")
         if self.fit is not None and self.differentiable:
             raise SpecError(f"{self.name}: fit takes its own gradients, so it needs differentiable=False")
+        self._check_reference()
+        for item in self.expectations:
+            if not isinstance(item, Expect):
+                raise SpecError(f"{self.name}: expectations must hold Expect records, got {item!r}")
+
+    def _check_reference(self) -> None:
         if isinstance(self.reference, nn.Module):
             raise SpecError(f"{self.name}: reference is a module; want its class, or a function that builds it")
         if not isinstance(self.conventions, tuple) or not all(isinstance(c, Convention) for c in self.conventions):
             raise SpecError(f"{self.name}: conventions must be a tuple of Convention records, got {self.conventions!r}")
-        for item in self.expectations:
-            if not isinstance(item, Expect):
-                raise SpecError(f"{self.name}: expectations must hold Expect records, got {item!r}")
 
     def _check_cases(self) -> None:
         if not isinstance(self.cases, tuple) or not self.cases:

@@ -20,6 +20,7 @@ from torch._functorch import config as functorch_config
 
 from conformance.axes import MODES, PRECISIONS, Mode, Precision, Prepared
 from conformance.cell import modes, tf32
+from conformance.cell.trusted import output_dtypes as trusted_dtypes
 from conformance.gates.compare import compare, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.oracle import evaluation, float64, inputs, reference_file
@@ -181,6 +182,7 @@ class CellSession:
             again: the evaluation of an identical second call.
             baseline: the evaluation of eager at the same precision; None in eager cells, or if eager raised an error.
         """
+        trusted = trusted_dtypes(self.spec, self.seed, question)
         names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
             y, reference = found.tensors.get(name), known.tensors.get(name)
@@ -195,7 +197,7 @@ class CellSession:
                 name,
                 reference,
                 self.precision,
-                dtype=self._dtype(name, question, beside),
+                dtype=self._dtype(name, question, trusted.get(name, beside.dtype if beside is not None else None)),
                 baseline=beside,
                 accurate=name in self.spec.float32_accurate,
                 bitwise=self.spec.deterministic and self.cell.device == "cpu",
@@ -210,7 +212,7 @@ class CellSession:
             return f"requires_grad is {has}, the oracle's is {wanted}"
         return ""
 
-    def _dtype(self, name: str, question: Question, baseline: torch.Tensor | None) -> str:
+    def _dtype(self, name: str, question: Question, contract: torch.dtype | None) -> str:
         """The dtype that the contract asks of a tensor; "" if it asks for none and eager is the candidate."""
         if not name.startswith("output"):
             leaf = name.removeprefix(SECOND).removeprefix(FIRST).removeprefix("buffer").removesuffix(" after").strip()
@@ -223,4 +225,4 @@ class CellSession:
         if word == "input":
             floating = [t.dtype for t in question.names.values() if inputs.is_rounded(t)]
             return name_of(reduce(torch.promote_types, floating)) if floating else ""
-        return word or (name_of(baseline.dtype) if baseline is not None else "")
+        return word or (name_of(contract) if contract is not None else "")

@@ -102,7 +102,7 @@ def prepared_reference(spec: Spec, seed: int, model: Any) -> Any:
     """
     try:
         trusted = prepared_model(spec, seed, spec.reference)
-    except Exception as problem:  # noqa: BLE001 -- a builder may raise anything
+    except Exception as problem:  # a builder may raise anything
         text = f"{type(problem).__name__}: {one_line(problem)}"
         raise SpecError(f"{spec.name}: the trusted reference cannot be built: {text}") from problem
     if not callable(trusted):
