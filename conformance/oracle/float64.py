@@ -21,6 +21,7 @@ from zoo.spec import Spec
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
+REFUSALS = (RuntimeError, AssertionError, torch.jit.Error)  # what a model raises if it knows no float64
 SAME_BITS = {torch.Tensor.view}  # a dtype argument reinterprets the bits and does not convert
 
 
@@ -177,14 +178,14 @@ class Oracle:
         try:
             with self.widened(), torch.no_grad():
                 self.model(*wide.args, **wide.kwargs)
-        except RuntimeError as problem:
+        except REFUSALS as problem:
             if not self._watched:  # a scripted function inside Python code may have mixed the dtypes
                 self._ops = self._watched = True
                 self.forward(case, call)
             else:
                 self._explain(problem, case, call)
 
-    def _explain(self, problem: RuntimeError, case: Case, call: Call) -> NoReturn:
+    def _explain(self, problem: Exception, case: Case, call: Call) -> NoReturn:
         if is_out_of_memory(problem):
             raise problem
         try:
