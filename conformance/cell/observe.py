@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conformance.axes import Prepared
+from conformance.axes import MODES, Prepared
 from conformance.cell import tf32
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
 from conformance.errors import NotProvenError
@@ -12,6 +12,7 @@ from conformance.gates.compare import compare
 from conformance.oracle import evaluation
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
+from conformance.oracle.graphs import specialises
 from conformance.oracle.reference import CaseReference
 from conformance.records.observation import Discrepancy, Observation
 from conformance.records.tasks import CellTask
@@ -76,7 +77,8 @@ def _two_calls(
     owner = made.parameters_of
     state = evaluation.state_of(owner)
     calls = []
-    for _ in range(session.mode.warm_calls + 2):
+    specialised = MODES["scripted"].warm_calls if specialises(owner) else 0
+    for _ in range(max(session.mode.warm_calls, specialised) + 2):
         evaluation.reset(owner, state)
         calls.append(evaluation.evaluate(made.call, owner, question))
     measured, again = calls[-2:]

@@ -61,8 +61,9 @@ def widened(*, ops: bool = False) -> Iterator[None]:
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
+    unoptimised = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
     try:
-        with torch.jit.optimized_execution(False), Widened(), WidenedOps() if ops else contextlib.nullcontext():
+        with unoptimised, Widened(), WidenedOps() if ops else contextlib.nullcontext():
             yield
     finally:
         torch.set_default_dtype(default)

@@ -100,4 +100,4 @@ def _given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 
 
 def _home(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata  # noqa: SLF001 -- the identity of the memory, also if it is empty
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 -- the identity of the memory, also if it is empty

@@ -63,6 +63,15 @@ def has_graph(model: Any) -> bool:
     return isinstance(model, torch.jit.ScriptFunction)
 
 
+def specialises(model: Any) -> bool:
+    """Whether TorchScript may run inside a model's calls: the first ones may round differently from later ones."""
+    modules = model.modules() if isinstance(model, torch.nn.Module) else (model,)
+    if any(isinstance(module, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for module in modules):
+        return True
+    unit: Any = torch.jit._state._python_cu  # noqa: SLF001 -- Python code may call any function in it
+    return bool(unit.get_functions())
+
+
 def copied(model: torch.nn.Module) -> torch.nn.Module:
     """A deep copy. A ScriptModule is saved and loaded, because its deep copy keeps gradients in the old dtype."""
     scripted: dict[int, Any] = {}

@@ -165,7 +165,8 @@ def _signature(target: Callable[..., Any]) -> inspect.Signature:
     """The signature of a function, also of one in TorchScript, which has a schema instead."""
     if not isinstance(target, (torch.ScriptMethod, torch.jit.ScriptFunction)):
         return inspect.signature(target)
-    names = [argument.name for argument in target.schema.arguments]
+    schema: Any = target.schema
+    names = [argument.name for argument in schema.arguments]
     if isinstance(target, torch.ScriptMethod):
         names = names[1:]  # the module itself
     either = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -199,7 +199,7 @@ EXAMPLE = torch.randn(6, 8)
 SCRIPTED = _green(
     "built_scripted", lambda: torch.jit.script(Casting()), also={"eager": ("fp32", "amp_bf16"), "scripted": ("fp32",)}
 )
-TRACED = _green("built_traced", lambda: torch.jit.trace(Casting(), EXAMPLE), precisions=("fp32", "amp_bf16"))
+TRACED = _green("built_traced", lambda: torch.jit.trace(Casting(), EXAMPLE))
 EXPORTED = _green("built_exported", lambda: torch.export.export(Casting(), (EXAMPLE,)).module())
 FUNCTION = _green("scripted_function", function(gelu_like), also={"scripted": ("fp32",)})
 FUSED = _green("fused", Fused)
