@@ -13,7 +13,6 @@ from torch import Tensor
 
 from zoo import Convention
 
-
 CELLS: Cells = []
 _green = partial(green, CELLS)
 
