@@ -4,6 +4,7 @@ from zoo.candidate import Candidate
 from zoo.case import Call, Case, SpecError
 from zoo.catalog import create_model, example_inputs, get_spec, list_models, register
 from zoo.claim import Claim
+from zoo.convention import Convention
 from zoo.expect import Expect
 from zoo.scale import Scale
 from zoo.spec import Spec
@@ -13,6 +14,7 @@ __all__ = [
     "Candidate",
     "Case",
     "Claim",
+    "Convention",
     "Expect",
     "Scale",
     "Spec",

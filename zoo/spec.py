@@ -7,15 +7,19 @@ raises a `SpecError` when it is created.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from torch import nn
+
 from zoo.candidate import Candidate
 from zoo.case import NAME, Case, SpecError
 from zoo.claim import Claim
+from zoo.convention import Convention
 from zoo.expect import Expect, check_names, is_dtype
 from zoo.scale import Scale
 
@@ -55,9 +59,15 @@ class Spec:
         mutates: names of the inputs that the model changes in place on purpose; the matrix judges their
             content after the call.
         float32_accurate: names of the tensors that must reach float32's precision under every autocast dtype.
-        reference: independent formula in float64, called as reference(model, *inputs).
+        reference: a formula or a trusted implementation. A formula is called as reference(model, *inputs) in
+            float64. A trusted implementation is a subclass of `nn.Module`, or a callable that can be called
+            without arguments and returns a module or a function, like `build`. It has the parameters and buffers
+            of the model, by name. It then is the oracle: every result of the model is held to its results, and
+            every dtype that `dtypes` does not name to its dtype. With a `scale`, it is called with the size.
         surrogate_gradient: for models whose gradient is not the derivative by design: a function with the
-            arguments of `reference` whose ordinary derivative is that gradient.
+            arguments of a formula whose ordinary derivative is that gradient.
+        conventions: single tensors whose gradient is not the derivative by design; the others are still compared
+            with finite differences.
         twin: name of a model that computes the same in another way, with the same parameters.
         fit: trains the model; the matrix calls it in place of the model, as fit(call, model, precision, *inputs).
             `call` is the model's forward in some mode, `model` owns the parameters, and `precision` is "fp32",
@@ -99,6 +109,7 @@ class Spec:
     float32_accurate: tuple[str, ...] = ()
     reference: Callable[..., Any] | None = None
     surrogate_gradient: Callable[..., Any] | None = None
+    conventions: tuple[Convention, ...] = ()
     twin: str = ""
     fit: Callable[..., Any] | None = None
     scripted: Callable[..., Model] | None = None
@@ -123,6 +134,7 @@ class Spec:
         self._check_transforms()
         if self.fit is not None and self.differentiable:
             raise SpecError(f"{self.name}: fit takes its own gradients, so it needs differentiable=False")
+        self._check_reference()
         for item in self.expectations:
             if not isinstance(item, Expect):
                 raise SpecError(f"{self.name}: expectations must hold Expect records, got {item!r}")
@@ -134,6 +146,12 @@ class Spec:
         for claim in ("vmappable", "forward_mode"):
             if getattr(self, claim) and (self.fit is not None or self.mutates):
                 raise SpecError(f"{self.name}: {claim} needs a model that is called, without fit, and mutates nothing")
+
+    def _check_reference(self) -> None:
+        if isinstance(self.reference, nn.Module):
+            raise SpecError(f"{self.name}: reference is a module; want its class, or a function that builds it")
+        if not isinstance(self.conventions, tuple) or not all(isinstance(c, Convention) for c in self.conventions):
+            raise SpecError(f"{self.name}: conventions must be a tuple of Convention records, got {self.conventions!r}")
 
     def _check_cases(self) -> None:
         if not isinstance(self.cases, tuple) or not self.cases:
@@ -160,6 +178,23 @@ class Spec:
             return []
         values = [self.dtypes] if isinstance(self.dtypes, str) else list(self.dtypes.values())
         return [word for value in values for word in ([value] if isinstance(value, str) else value.values())]
+
+    @property
+    def trusts_model(self) -> bool:
+        """Whether `reference` is a trusted implementation and not a formula.
+
+        >>> import zoo
+        >>> spec = zoo.get_spec("square")
+        >>> spec.trusts_model, replace(spec, reference=nn.Identity).trusts_model
+        (False, True)
+        """
+        if self.reference is None or (isinstance(self.reference, type) and issubclass(self.reference, nn.Module)):
+            return self.reference is not None
+        try:
+            parameters = inspect.signature(self.reference).parameters.values()
+        except (TypeError, ValueError):  # a built-in function has no signature
+            return False
+        return not any(p.default is p.empty for p in parameters)
 
     def dtype_word(self, leaf: str, device: str) -> str | None:
         """Return the declared dtype word of one output leaf; None if the spec declares nothing.
@@ -198,12 +233,14 @@ class Spec:
         candidates = tuple(
             replace(c, build=partial(c.build_at, size), build_at=None) for c in self.candidates if c.build_at
         )
+        reference = partial(self.reference, size) if self.reference and self.trusts_model else self.reference
         return replace(
             self,
             name=f"{self.name}@{size}",
             build=build,
             scripted=scripted,
             cases=(case,),
+            reference=reference,
             vmappable=False,  # its own cases check the transforms
             forward_mode=False,
             expectations=kept,

@@ -20,7 +20,12 @@ def compiled(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = No
         model: the model to compile.
         one_graph: the proof fails if there was a graph break.
         patches: options of Inductor's configuration to change.
+
+    Raises:
+        TypeError: the model is a ScriptModule, which torch.compile runs as it is, or refuses.
     """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"torch.compile captures no {type(model).__name__}; build the eager module, or declare this")
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 -- eager and scripted cells must not pay for it
 
     _refuse_too_many_recompiles()

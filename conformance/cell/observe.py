@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conformance.axes import Prepared
+from conformance.axes import MODES, Prepared
 from conformance.cell import tf32, transformed
 from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
@@ -13,6 +13,7 @@ from conformance.gates.compare import compare
 from conformance.oracle import evaluation
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
+from conformance.oracle.graphs import specialises
 from conformance.oracle.reference import CaseReference
 from conformance.records.observation import Discrepancy, Observation
 from conformance.records.tasks import CellTask
@@ -84,12 +85,13 @@ def _two_calls(
     """The measured call and an identical second one."""
     owner = made.parameters_of
     state = evaluation.state_of(owner)
+    specialised = MODES["scripted"].warm_calls if specialises(owner) else 0
 
     def identical() -> Evaluation:
         evaluation.reset(owner, state)
         return evaluation.evaluate(made.call, owner, question)
 
-    calls = [session.recompiles.watched(case, identical) for _ in range(session.mode.warm_calls + 2)]
+    calls = [session.recompiles.watched(case, identical) for _ in range(max(session.mode.warm_calls, specialised) + 2)]
     session.recompiles.settle(case, identical)
     measured, again = calls[-2:]
     if question.second:

@@ -21,6 +21,7 @@ from torch._functorch import config as functorch_config
 from conformance.axes import PRECISIONS, Mode, Precision, Prepared
 from conformance.cell import modes, tf32, transformed
 from conformance.cell.recompiles import Recompiles
+from conformance.cell.trusted import output_dtypes as trusted_dtypes
 from conformance.gates.budget import TensorReference
 from conformance.gates.compare import compare, compare_values, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
@@ -196,6 +197,7 @@ class CellSession:
             baseline: the evaluation of eager at the same precision; None in eager cells, or if eager raised an error.
             drawn: the callable's tensors in further draws, by name.
         """
+        trusted = trusted_dtypes(self.spec, self.seed, question)
         names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
         names = [n for n in names if not n.startswith((*found.left_out, *transformed.unasked(question)))]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
@@ -206,7 +208,7 @@ class CellSession:
                     yield Discrepancy(case.name, name, "absent", "", "", (extra,))
                 continue
             beside = baseline.tensors.get(name) if baseline else None
-            dtype = self._dtype(name, question, beside, y)
+            dtype = self._dtype(name, question, trusted.get(name, beside.dtype if beside is not None else None), y)
             if y is not None and beside is not None and same_bytes(y, beside):
                 beside = None  # equal to eager, so it gets eager's verdict
             criteria = self._criteria(case, name, reference, dtype, beside)
@@ -245,7 +247,7 @@ class CellSession:
             return f"requires_grad is {has}, the oracle's is {wanted}"
         return ""
 
-    def _dtype(self, name: str, question: Question, baseline: torch.Tensor | None, y: torch.Tensor | None) -> str:
+    def _dtype(self, name: str, question: Question, contract: torch.dtype | None, y: torch.Tensor | None) -> str:
         """The dtype that the contract asks of a tensor; "" if it asks for none and eager is the candidate."""
         if name.startswith(VMAPPED) and self.precision.autocast and y is not None and y.dtype == torch.float32:
             return "float32"  # torch's rule for linear adds the bias after autocast has cast the product
@@ -261,4 +263,4 @@ class CellSession:
         if word == "input":
             floating = [t.dtype for t in question.names.values() if inputs.is_rounded(t)]
             return name_of(reduce(torch.promote_types, floating)) if floating else ""
-        return word or (name_of(baseline.dtype) if baseline is not None else "")
+        return word or (name_of(contract) if contract is not None else "")

@@ -14,12 +14,15 @@ from conformance.errors import NoOracleError
 from conformance.oracle import evaluation, inputs, transforms
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
+from conformance.oracle.graphs import NarrowWatch, WidenedOps, copied, has_graph
 from conformance.oracle.nested import map_leaves
+from conformance.oracle.trusted import adopt_state
 from zoo.case import Call, Case, SpecError
 from zoo.spec import Spec
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
+REFUSALS = (RuntimeError, AssertionError, torch.jit.Error)  # what a model raises if it knows no float64
 SAME_BITS = {torch.Tensor.view}  # a dtype argument reinterprets the bits and does not convert
 
 
@@ -49,12 +52,19 @@ def _widened(leaf: Any) -> Any:
 
 
 @contextlib.contextmanager
-def widened() -> Iterator[None]:
-    """A context in which torch computes in float64, also for casts and constants of lower precision."""
+def widened(*, ops: bool = False) -> Iterator[None]:
+    """A context in which torch computes in float64, also for casts and constants of lower precision.
+
+    TorchScript does not optimise in it, because it would specialise its code for the dtypes of earlier calls.
+
+    Args:
+        ops: also inside graphs of TorchScript and of `torch.export`, which costs time in every op.
+    """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
+    unoptimised = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
     try:
-        with Widened():
+        with unoptimised, Widened(), WidenedOps() if ops else contextlib.nullcontext():
             yield
     finally:
         torch.set_default_dtype(default)
@@ -82,12 +92,34 @@ def wide_call(call: Call) -> Call:
     return inputs.place(call, convert=lambda t: t.to(inputs.widest(t.dtype)))
 
 
+def prepared_reference(spec: Spec, seed: int, model: Any) -> Any:
+    """Build the trusted implementation that a spec names as its reference, with the weights of a model.
+
+    Args:
+        spec: a spec whose reference is a trusted implementation.
+        seed: seed of the weights.
+        model: the model on the CPU, from `prepared_model` with the same seed.
+
+    Raises:
+        SpecError: it cannot be built, or has other parameters or buffers than the model.
+    """
+    try:
+        trusted = prepared_model(spec, seed, spec.reference)
+    except Exception as problem:  # a builder may raise anything
+        text = f"{type(problem).__name__}: {one_line(problem)}"
+        raise SpecError(f"{spec.name}: the trusted reference cannot be built: {text}") from problem
+    if not callable(trusted):
+        raise SpecError(f"{spec.name}: reference built a {type(trusted).__name__}; want a module or a function")
+    return adopt_state(trusted, model, spec.name)
+
+
 class Oracle:
-    """The float64 model of one spec and seed.
+    """The float64 model of one spec and seed, or its trusted implementation.
 
     Attributes:
         spec, seed: the spec, and the seed of weights, inputs and cotangents.
         model: the model in float64; a plain function as it is.
+        namer: the model that names the inputs; in every cell, the model under test does.
         state: copies of its parameters and buffers, from which every run starts.
         narrow_state: the same in the dtypes of the cells.
     """
@@ -95,10 +127,14 @@ class Oracle:
     def __init__(self, spec: Spec, seed: int) -> None:
         self.spec = spec
         self.seed = seed
-        self._narrow = prepared_model(spec, seed)
+        self.namer = self._narrow = prepared_model(spec, seed)
+        if spec.trusts_model:
+            self._narrow = prepared_reference(spec, seed, self.namer)
         self.model = wide_model(self._narrow)
         self.state = evaluation.state_of(self.model)
         self.narrow_state = evaluation.state_of(self._narrow)
+        self._ops = has_graph(self.model)
+        self._watched = self._ops
 
     def starting_from(self, state: dict[str, torch.Tensor]) -> Oracle:
         """The same oracle, whose runs start from other parameters and buffers; they are widened."""
@@ -106,20 +142,40 @@ class Oracle:
         other.state = {name: tensor.to(inputs.widest(tensor.dtype)) for name, tensor in state.items()}
         return other
 
+    def widened(self) -> contextlib.AbstractContextManager[None]:
+        """The context in which this model computes in float64."""
+        return widened(ops=self._ops)
+
     def question(self, case: Case, picks: inputs.Picks) -> Question:
         """The question that every run of a case answers, with arguments in float64."""
-        return question_of(self.spec, case, self.seed, picks, wide_call, self.model)
+        return question_of(self.spec, case, self.seed, picks, wide_call, self.namer)
 
     def evaluate(self, question: Question) -> Evaluation:
         """Outputs, gradients, buffers and, if the question asks for them, second derivatives and transforms."""
-        self.reset()
-        with widened():
-            found = evaluation.evaluate(self.model, self.model, question)
+        found = self._evaluate(self.model, question) if self._watched else self._first_evaluation(question)
+        with self.widened():
             if question.second:
                 self.reset()
                 found.tensors |= evaluation.differentiate_twice(self.model, self.model, question)
             found.tensors |= transforms.of_oracle(self.model, question, self.reset)
         return found
+
+    def _evaluate(self, call: Callable[..., Any], question: Question) -> Evaluation:
+        self.reset()
+        with self.widened():
+            return evaluation.evaluate(call, self.model, question)
+
+    def _first_evaluation(self, question: Question) -> Evaluation:
+        """Evaluate, and see whether Python code calls scripted functions, whose casts only `WidenedOps` can widen."""
+        watch = NarrowWatch()
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with watch:
+                return self.model(*args, **kwargs)
+
+        found = self._evaluate(watched, question)
+        self._ops, self._watched = watch.seen, True
+        return self._evaluate(self.model, question) if watch.seen else found
 
     def forward(self, case: Case, call: Call) -> None:
         """Run one draw of a case forward, for the dispatch modes that watch it.
@@ -131,12 +187,16 @@ class Oracle:
         wide = wide_call(call)
         self.reset()
         try:
-            with widened(), torch.no_grad():
+            with self.widened(), torch.no_grad():
                 self.model(*wide.args, **wide.kwargs)
-        except RuntimeError as problem:
-            self._explain(problem, case, call)
+        except REFUSALS as problem:
+            if not self._watched:  # a scripted function inside Python code may have mixed the dtypes
+                self._ops = self._watched = True
+                self.forward(case, call)
+            else:
+                self._explain(problem, case, call)
 
-    def _explain(self, problem: RuntimeError, case: Case, call: Call) -> NoReturn:
+    def _explain(self, problem: Exception, case: Case, call: Call) -> NoReturn:
         if is_out_of_memory(problem):
             raise problem
         try:
@@ -144,6 +204,8 @@ class Oracle:
         except Exception:  # noqa: BLE001 -- it fails in float32 too, so the spec is wrong
             raise SpecError(f"case {case.name}: {type(problem).__name__}: {one_line(problem)}") from problem
         text = f"case {case.name} runs in float32 but not in float64: {one_line(problem)}"
+        if has_graph(self.model):
+            text += "; the model is a graph made for float32, so name the eager module as the spec's reference"
         raise NoOracleError(text) from problem
 
     def reset(self) -> None:
@@ -190,5 +252,4 @@ def wide_model(model: Any) -> Any:
     """A float64 copy of a module, complex numbers kept complex; a function as it is."""
     if not isinstance(model, torch.nn.Module):
         return model
-    wide = copy.deepcopy(model)
-    return wide._apply(lambda t: t.to(inputs.widest(t.dtype)))  # noqa: SLF001 -- .double() drops imaginary parts
+    return copied(model)._apply(lambda t: t.to(inputs.widest(t.dtype)))  # noqa: SLF001 -- .double() drops imaginary parts

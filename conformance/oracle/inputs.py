@@ -169,10 +169,22 @@ def named_inputs(model: Any, call: Call) -> dict[str, Any]:
     """Every leaf of the arguments, under the name of the parameter it is passed to."""
     target = model.forward if isinstance(model, torch.nn.Module) else model
     try:
-        bound = inspect.signature(target).bind(*call.args, **call.kwargs).arguments
+        bound = _signature(target).bind(*call.args, **call.kwargs).arguments
     except (TypeError, ValueError):  # built-in functions have no signature; a wrong call raises an error later
         bound = {**{f"input{i}": value for i, value in enumerate(call.args)}, **call.kwargs}
     named: dict[str, Any] = {}
     for argument, value in bound.items():
         named |= named_leaves(value, argument)
     return named
+
+
+def _signature(target: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function, also of one in TorchScript, which has a schema instead."""
+    if not isinstance(target, (torch.ScriptMethod, torch.jit.ScriptFunction)):
+        return inspect.signature(target)
+    schema: Any = target.schema
+    names = [argument.name for argument in schema.arguments]
+    if isinstance(target, torch.ScriptMethod):
+        names = names[1:]  # the module itself
+    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, either, default=None) for name in names])

@@ -106,7 +106,7 @@ class _ManyDraws:
     def add(self, oracle: Oracle, case: Case, question: Question, redraw: Redraw) -> None:
         """Run the oracle on one more draw, and rounded too if it is one of the first. A draw that fails is left out."""
         there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
-        asked = redraw.question(question, wide_call(redraw.inputs(case, oracle.seed)), oracle.model)
+        asked = redraw.question(question, wide_call(redraw.inputs(case, oracle.seed)), oracle.namer)
         rounded: dict[str, Tensors] = {}
         try:
             truth = there.evaluate(asked).tensors

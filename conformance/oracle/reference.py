@@ -126,7 +126,7 @@ def _changed(
     for redraw in redraws if wide else ():
         there = fresh.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
         call = wide_call(redraw.inputs(case, oracle.seed))
-        asked = replace(redraw.question(question, call, there.model), second=False)
+        asked = replace(redraw.question(question, call, there.namer), second=False)
         try:
             found, kinked = _watched(there, asked)
             made.append((redraw, _of_one_draw(there, redraw.picks, asked, found, wide, kinked=kinked)))

@@ -14,6 +14,7 @@ MINIATURE_FILES = tuple(
         "recompiling",
         "replacements",
         "transforms",
+        "self_checks",
         "endings",
         "untrue_specs",
         "expectations",
@@ -21,7 +22,7 @@ MINIATURE_FILES = tuple(
 )
 CORRECT_FILES = tuple(
     f"correct_models/{name}.py"
-    for name in ("casts_and_gradients", "outputs", "inputs", "networks", "settling", "transforms")
+    for name in ("casts_and_gradients", "outputs", "inputs", "networks", "settling", "transforms", "self_checks")
 )
 
 MINIATURES = tuple(case for file in MINIATURE_FILES for case in material(file).MINIATURES)

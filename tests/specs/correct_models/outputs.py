@@ -11,6 +11,8 @@ import torch
 from correct_parts import Cells, drawn, function, green
 from torch import Tensor
 
+from zoo import Convention
+
 CELLS: Cells = []
 _green = partial(green, CELLS)
 
@@ -58,7 +60,9 @@ INTEGERS = _green("integers", function(_integers))
 COMPLEX = _green("complex_numbers", function(_complex))
 NESTED = _green("nested", function(_nested), also={"compiled": ("fp32",)})
 SMALL = _green("small_outputs", function(_small))
-ALIASES = _green("aliases", function(_aliases))
+ALIASES = _green(
+    "aliases", function(_aliases), conventions=(Convention(tensor="output[7]", why="handed out without its graph"),)
+)
 SPECIAL = _green("special_values", function(_special))
 OVERFLOW = _green(
     "overflow", function(lambda x: (x @ x.t()) * 1.0), drawn(lambda g: (torch.randn(6, 8, generator=g) * 256,))

@@ -1,0 +1,113 @@
+"""Widens models that are graphs already: scripted, traced or exported ones, whose casts no Python code can see."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from conformance.oracle.custom_ops import OpMode
+from conformance.oracle.inputs import is_rounded, widest
+
+
+class WidenedOps(OpMode):
+    """Gives every op float64 in place of narrower dtypes and tensors, below TorchScript and exported graphs."""
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen op on widened arguments. Views, and tensors that the op writes, stay as they are.
+
+        So do cotangents: they are drawn where `Widened` does not apply either.
+        """
+        if func.is_view or not torch._C._is_torch_function_enabled():  # noqa: SLF001 -- nothing public tells it
+            return func(*args, **kwargs)
+        written = written_names(func)
+        names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 -- the public handle on them
+        wide_args = [a if name in written else _wide(a) for name, a in zip(names, args, strict=False)]
+        wide_kwargs = {name: value if name in written else _wide(value) for name, value in kwargs.items()}
+        return func(*wide_args, **wide_kwargs)
+
+
+class NarrowWatch(OpMode):
+    """Notes whether any op gives a floating tensor that is narrower than float64.
+
+    Attributes:
+        seen: an op did.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen op as it was called; `Widened` would widen a call that comes from here."""
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 -- there is no public name
+            result = func(*args, **kwargs)
+        self.seen |= any(is_rounded(t) and t.dtype != widest(t.dtype) for t in pytree.tree_leaves(result))
+        return result
+
+
+def written_names(func: Any) -> set[str]:
+    """Names of the arguments that an ATen op writes, by its schema."""
+    schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
+    return {a.name for a in schema if a.alias_info is not None and a.alias_info.is_write}
+
+
+def has_graph(model: Any) -> bool:
+    """Whether a model, or a module inside it, is a graph of TorchScript or of `torch.export`."""
+    kinds = (torch.jit.ScriptModule, torch.fx.GraphModule)
+    if isinstance(model, torch.nn.Module):
+        return any(isinstance(module, kinds) for module in model.modules())
+    return isinstance(model, torch.jit.ScriptFunction)
+
+
+def specialises(model: Any) -> bool:
+    """Whether TorchScript may run inside a model's calls: the first ones may round differently from later ones."""
+    modules = model.modules() if isinstance(model, torch.nn.Module) else (model,)
+    if any(isinstance(module, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for module in modules):
+        return True
+    unit: Any = torch.jit._state._python_cu  # noqa: SLF001 -- Python code may call any function in it
+    return bool(unit.get_functions())
+
+
+def copied(model: torch.nn.Module) -> torch.nn.Module:
+    """A deep copy. A ScriptModule is saved and loaded, because its deep copy keeps gradients in the old dtype."""
+    scripted: dict[int, Any] = {}
+    _collect(model, scripted)
+    wide = copy.deepcopy(model, scripted)
+    originals = dict(model.named_modules())
+    for path, module in wide.named_modules():
+        if isinstance(module, torch.fx.GraphModule) and path in originals:
+            _keep_constants(module, originals[path])
+    return wide
+
+
+def _keep_constants(copied_module: torch.nn.Module, original: torch.nn.Module) -> None:
+    """Make constants of a graph plain attributes again: copying a GraphModule registers them as buffers."""
+    for name in copied_module._buffers.keys() - original._buffers.keys():  # noqa: SLF001 -- no public way removes one
+        copied_module.__dict__[name] = copied_module._buffers.pop(name)  # noqa: SLF001
+
+
+def _collect(module: torch.nn.Module, scripted: dict[int, Any]) -> None:
+    """Copy the outermost ScriptModules into a memo of deepcopy."""
+    if isinstance(module, torch.jit.ScriptModule):
+        buffer = io.BytesIO()
+        torch.jit.save(module, buffer)
+        buffer.seek(0)
+        scripted[id(module)] = torch.jit.load(buffer)
+        return
+    for child in module.children():
+        _collect(child, scripted)
+
+
+def _wide(tree: Any) -> Any:
+    def wide(leaf: Any) -> Any:
+        if isinstance(leaf, torch.dtype):
+            return widest(leaf)
+        if is_rounded(leaf) and leaf.dtype != widest(leaf.dtype):
+            return leaf.to(widest(leaf.dtype))
+        return leaf
+
+    return pytree.tree_map(wide, tree)

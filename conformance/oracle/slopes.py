@@ -1,0 +1,185 @@
+"""Compares gradients with finite differences, element by element, on both sides of every point.
+
+At a kink, such as a tie of a maximum, the slopes on the two sides differ, and any gradient between them is right. At a
+jump, such as that of `round`, each slope is taken beyond the jump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+Forward = Callable[[], dict[str, torch.Tensor]]
+
+STEP = 1e-6  # of an element of size one
+RELATIVE, ABSOLUTE = 1e-5, 1e-7  # allowed errors of finite differences; gradcheck allows 100 times more
+UNSEEN = 1e-6  # a slope below this part of the output's size is no dependence
+MOST_TESTS = 1000  # directions to try in one tensor before giving up
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """An element whose gradient lies outside the slopes on its two sides.
+
+    Attributes:
+        tensor: name of the input or parameter.
+        index: index of the element; a real and an imaginary part have an index of their own.
+        analytic: its gradient.
+        numeric: the two slopes of the loss, each for the outputs that make it smaller and larger.
+    """
+
+    tensor: str
+    index: tuple[int, ...]
+    analytic: float
+    numeric: tuple[float, float]
+
+
+class Slopes:
+    """Finite differences of a model.
+
+    Args:
+        forward: runs the model from the same state and returns its floating outputs by name, always the same ones.
+        cotangents: the cotangent of each output, which makes a loss of them.
+    """
+
+    def __init__(self, forward: Forward, cotangents: dict[str, torch.Tensor]) -> None:
+        self._forward = forward
+        self._weights = torch.cat([_real(cotangents[name]) for name in cotangents])
+
+    def mismatch(
+        self, name: str, leaf: torch.Tensor, gradient: torch.Tensor, *, skipped: torch.Tensor, singly: bool
+    ) -> Mismatch | None:
+        """Find the first element whose gradient is wrong.
+
+        Args:
+            name: name of an input or parameter.
+            leaf: the input or parameter, in float64; it is changed and restored.
+            gradient: its gradient of the loss.
+            skipped: mask of the elements, as `leaf` is shaped, that are not asked.
+            singly: test each element on its own; otherwise many at once, and divide those that fail.
+
+        Raises:
+            RuntimeError: too many directions fail to find the element.
+        """
+        analytic = _real(gradient.resolve_conj())
+        repeats = 2 if leaf.is_complex() else 1
+        asked = (~skipped.flatten()).repeat_interleave(repeats).nonzero().flatten()
+        if not len(asked):
+            return None
+        shape = torch.view_as_real(leaf).shape if leaf.is_complex() else leaf.shape
+        for tests, chunk in enumerate(self._failing(leaf, analytic, asked, singly=singly)):
+            if tests > MOST_TESTS:
+                raise RuntimeError(f"more than {MOST_TESTS} directions of {name} do not agree with finite differences")
+            if len(chunk) == 1:
+                low, high = self._range(leaf, chunk)
+                index = tuple(int(i) for i in torch.unravel_index(chunk[0], shape))
+                return Mismatch(name, index, float(analytic[chunk[0]]), (low, high))
+        return None
+
+    def _failing(
+        self, leaf: torch.Tensor, analytic: torch.Tensor, asked: torch.Tensor, *, singly: bool
+    ) -> Iterator[torch.Tensor]:
+        """The sets of elements that fail together, larger ones before their parts."""
+        waiting = list(asked.split(1)) if singly else [asked]
+        while waiting:
+            chunk = waiting.pop(0)
+            if not self._agrees(leaf, analytic, chunk):
+                yield chunk
+                if len(chunk) > 1:
+                    waiting = [*chunk.chunk(2), *waiting]
+
+    def _agrees(self, leaf: torch.Tensor, analytic: torch.Tensor, chunk: torch.Tensor) -> bool:
+        """Whether the gradient of the chunk's elements fits; False for several elements if a kink makes it unclear."""
+        direction = self._direction(leaf, chunk)
+        left, right, noise = self._sides(leaf, direction)
+        low, high = self._bounds(left, right)
+        slope = float((analytic * direction).sum())
+        if len(chunk) > 1 and high - low > noise:
+            return False
+        return low - noise <= slope <= high + noise
+
+    def _range(self, leaf: torch.Tensor, chunk: torch.Tensor) -> tuple[float, float]:
+        direction = self._direction(leaf, chunk)
+        left, right, _ = self._sides(leaf, direction)
+        size = float(direction[chunk[0]])
+        low, high = self._bounds(left, right)
+        return low / size, high / size
+
+    def _direction(self, leaf: torch.Tensor, chunk: torch.Tensor) -> torch.Tensor:
+        """Each chosen element, in proportion to its size; of several elements, with random factors."""
+        direction = torch.zeros_like(_real(leaf.detach()))
+        direction[chunk] = _real(leaf.detach())[chunk].abs().clamp_min(1.0)
+        if len(chunk) > 1:
+            generator = torch.Generator().manual_seed(len(chunk))
+            direction *= torch.rand(len(direction), generator=generator, dtype=torch.float64) + 0.5
+            direction /= len(chunk) ** 0.5
+        return direction
+
+    def _bounds(self, left: torch.Tensor, right: torch.Tensor) -> tuple[float, float]:
+        """The smallest and largest slope of the loss, if each output may take any slope between its two."""
+        ends = torch.stack([self._weights * left, self._weights * right])
+        return float(ends.amin(0).sum()), float(ends.amax(0).sum())
+
+    def _sides(self, leaf: torch.Tensor, direction: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """The slopes of all outputs on both sides, and the noise of the loss's slope."""
+        left, right, size = sides(self._forward, {leaf: direction})
+        error = RELATIVE * torch.maximum(left.abs(), right.abs()) + ABSOLUTE * (1.0 + size)
+        return left, right, 3.0 * float((self._weights * error).square().sum().sqrt())
+
+
+def sides(
+    forward: Forward, directions: dict[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The slopes of all outputs along a direction, on the left and on the right of where the leaves are.
+
+    Args:
+        forward: runs the model and returns its floating outputs by name.
+        directions: for each leaf, how fast its elements move; flat, real and imaginary parts apart.
+
+    Returns:
+        The slopes left and right, and the absolute values of the outputs; flat, of one length.
+    """
+    start = {leaf: leaf.detach().clone() for leaf in directions}
+    values = []
+    with torch.no_grad():
+        for steps in (-2, -1, 1, 2):
+            for leaf, direction in directions.items():
+                moved = _real(start[leaf]) + steps * STEP * direction
+                leaf.copy_(_like(moved, leaf))
+            values.append(torch.cat([_real(t.detach()) for t in forward().values()]))
+        for leaf, value in start.items():
+            leaf.copy_(value)
+    left, right = (values[1] - values[0]) / STEP, (values[3] - values[2]) / STEP
+    return left.nan_to_num(0.0, 0.0, 0.0), right.nan_to_num(0.0, 0.0, 0.0), values[1].abs().nan_to_num(0.0, 0.0, 0.0)
+
+
+def dependents(forward: Forward, leaves: list[torch.Tensor], generator: torch.Generator) -> dict[str, float]:
+    """The outputs that change with some leaves, and their largest slope along a random direction of these.
+
+    An output that only jumps, such as a comparison, does not count.
+    """
+    directions = {
+        leaf: torch.randn(len(_real(leaf.detach())), generator=generator, dtype=torch.float64) for leaf in leaves
+    }
+    left, right, size = sides(forward, directions)
+    found = {}
+    lengths = {name: len(_real(tensor.detach())) for name, tensor in forward().items()}
+    parts = zip(lengths, *(t.split(list(lengths.values())) for t in (left, right, size)), strict=True)
+    for name, *(before, after, values) in parts:
+        slope = torch.maximum(before.abs(), after.abs())
+        if len(slope) and float(slope.amax()) > UNSEEN * float(values.amax()):
+            found[name] = float(slope.amax())
+    return found
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor in one dimension, real and imaginary parts apart."""
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(-1)
+
+
+def _like(flat: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    if leaf.is_complex():
+        return torch.view_as_complex(flat.reshape(*leaf.shape, 2))
+    return flat.reshape(leaf.shape)
