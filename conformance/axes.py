@@ -26,12 +26,14 @@ class Prepared:
         parameters_of: the object whose `named_parameters` and `named_buffers` the callable uses;
             None: the model that `prepare` was given.
         unchecked_call: the callable to time, without the checks that `call` does for the proof; None: `call` is timed.
+        reuses_outputs: the next call may overwrite what the call returned, as replayed CUDA graphs do.
     """
 
     call: Callable[..., Any]
     proof: Callable[[], dict[str, Any]]
     parameters_of: Any = None
     unchecked_call: Callable[..., Any] | None = None
+    reuses_outputs: bool = False
 
     @property
     def timed_call(self) -> Callable[..., Any]:

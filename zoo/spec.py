@@ -22,6 +22,27 @@ Model = Callable[..., Any]
 
 NAME_AND_SIZE = re.compile(rf"{NAME.pattern}(@[0-9]+)?")
 DTYPE_WORDS = ("follows", "input")
+STATES = (
+    "random generator",
+    "default dtype",
+    "default device",
+    "grad mode",
+    "inference mode",
+    "autocast",
+    "matmul precision",
+    "determinism",
+    "threads",
+    "modes",
+    "anomaly mode",
+    "gradients",
+    "requires_grad",
+    "training",
+    "hooks",
+    "parameters",
+    "buffers",
+    "submodules",
+    "attributes",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +70,11 @@ class Spec:
         deterministic: identical calls agree bit for bit.
         mutates: names of the inputs that the model changes in place on purpose; the matrix judges their
             content after the call.
+        changes_state: what else a call changes on purpose, in words of `STATES`: of the process (its random generator,
+            grad mode, modes of torch functions and dispatch …), of the leaves (`.grad`: "gradients", "requires_grad",
+            "hooks") or of the module ("training", new or replaced "parameters", new "attributes" …).
+        aliases: pairs of names, such as ("output", "x"): the output shares memory with the input, parameter, "buffer …"
+            or later output, in every mode. Without a declaration, a mode may return a copy.
         float32_accurate: names of the tensors that must reach float32's precision under every autocast dtype.
         reference: independent formula in float64, called as reference(model, *inputs).
         surrogate_gradient: for models whose gradient is not the derivative by design: a function with the
@@ -88,6 +114,8 @@ class Spec:
     one_graph: bool = False
     deterministic: bool = True
     mutates: tuple[str, ...] = ()
+    changes_state: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
     float32_accurate: tuple[str, ...] = ()
     reference: Callable[..., Any] | None = None
     surrogate_gradient: Callable[..., Any] | None = None
@@ -105,6 +133,7 @@ class Spec:
             raise SpecError(f"{self.name}: build must be callable, got {self.build!r}")
         check_names(f"{self.name}: mutates", self.mutates)
         check_names(f"{self.name}: float32_accurate", self.float32_accurate)
+        self._check_conduct()
         self._check_cases()
         for word in self._dtype_words():
             if word not in DTYPE_WORDS and not is_dtype(word):
@@ -126,6 +155,18 @@ class Spec:
                 raise SpecError(f"{self.name}: cases must hold Case records, got {name!r}")
             if names.count(name) > 1:
                 raise SpecError(f"{self.name}: two cases are named {name!r}")
+
+    def _check_conduct(self) -> None:
+        check_names(f"{self.name}: changes_state", self.changes_state)
+        for state in self.changes_state:
+            if state not in STATES:
+                raise SpecError(f"{self.name}: changes_state: {state!r} is none of {', '.join(STATES)}")
+        if not isinstance(self.aliases, tuple):
+            raise SpecError(f"{self.name}: aliases must be a tuple of pairs of names, got {self.aliases!r}")
+        for pair in self.aliases:
+            check_names(f"{self.name}: a pair of aliases", pair)
+            if len(pair) != 2:  # noqa: PLR2004
+                raise SpecError(f"{self.name}: a pair of aliases has two names, got {pair!r}")
 
     def _dtype_words(self) -> list[str]:
         if self.dtypes is None:

@@ -37,7 +37,8 @@ def graphed(model: Any, *, one_graph: bool) -> Prepared:
             raise NotProvenError(f"{recorded} CUDA graphs were recorded, {left_out} compiled graphs were left without")
         return {**made.proof(), "CUDA graphs": recorded}
 
-    return replace(made, call=in_a_step(made.call), unchecked_call=in_a_step(made.timed_call), proof=proof)
+    call, unchecked = in_a_step(made.call), in_a_step(made.timed_call)
+    return replace(made, call=call, unchecked_call=unchecked, proof=proof, reuses_outputs=True)
 
 
 def _recorded_graphs() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conformance.axes import Prepared
-from conformance.cell import tf32
+from conformance.cell import conduct, tf32
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
 from conformance.errors import NotProvenError
 from conformance.gates.compare import compare
@@ -54,19 +54,20 @@ def observation_of(session: CellSession) -> Observation:
     with process.phase("prepare"):
         made = session.prepare()
     found: list[Discrepancy] = []
-    changed: dict[str, None] = {}
     for case in session.spec.cases:
         known = session.known(case)
         question = session.question(case, eager)
         with process.phase("call"):
             with session.around_calls():
                 measured, again = _two_calls(session, made, question, known)
+                overwritten = conduct.overwritten(session, made, case, question, measured)
             baseline = None if session.is_eager else session.baseline(eager, question)
-        changed |= dict.fromkeys(measured.changed)
         with process.phase("judge"):
             found += session.compared(case, known, question, measured, again, baseline)
+            found += conduct.compared(session, made, case, measured, again)
+            found += overwritten
     facts = session.facts | made.proof() | tf32.prove(session.precision, session.cell.device)
-    return Observation("finished", changed=tuple(changed), discrepancies=tuple(found), facts=facts)
+    return Observation("finished", discrepancies=tuple(found), facts=facts)
 
 
 def _two_calls(
@@ -78,7 +79,7 @@ def _two_calls(
     calls = []
     for _ in range(session.mode.warm_calls + 2):
         evaluation.reset(owner, state)
-        calls.append(evaluation.evaluate(made.call, owner, question))
+        calls.append(evaluation.evaluate(made.call, owner, question, noted=True))
     measured, again = calls[-2:]
     if question.second:
         evaluation.reset(owner, state)

@@ -171,6 +171,7 @@ def question_of(  # noqa: PLR0913 -- one question, asked in two places
         differentiate=spec.differentiable,
         second=spec.twice_differentiable,
         mutates=spec.mutates,
+        changes_state=spec.changes_state,
         fit=spec.fit,
     )
 

@@ -10,9 +10,11 @@ import torch
 from conformance.axes import Precision
 from conformance.gates.budget import TensorReference
 from conformance.oracle import inputs, sampling
+from conformance.oracle.containers import NOTHING, Container
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.kinks import KinkWatch
+from conformance.oracle.memory_sharing import Pair
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
 from zoo.spec import Spec
@@ -29,13 +31,17 @@ class CaseReference:
         picks: the draw of the inputs, or the rows of several draws.
         scale: the scale of the cotangents under float16, a power of two.
         tensors: the reference of each tensor, by name; None for a tensor that the oracle gave as None.
-        requires_grad: `requires_grad` of every output tensor, by name.
+        requires_grad: `requires_grad` of every output tensor, by name; a number that is no tensor has none.
+        container: the containers of the outputs.
+        shared: the pairs of an output and an input, parameter, buffer or other output that share memory.
     """
 
     picks: inputs.Picks
     scale: float
     tensors: dict[str, TensorReference | None]
     requires_grad: dict[str, bool]
+    container: Container = NOTHING
+    shared: frozenset[Pair] = frozenset()
 
 
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
@@ -67,7 +73,8 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
         for precision in precisions:
             spread.run(precision)
         scale = _scale(found)
-        cases[case.name] = CaseReference(picks, scale, spread.references(scale), found.requires_grad)
+        tensors = spread.references(scale)
+        cases[case.name] = CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared)
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
         if size and (smallest is None or size < smallest[0]):
             smallest = (size, question, found)

@@ -8,6 +8,7 @@ from typing import Any
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, OracleTensor
 from conformance.oracle import tensorfile
+from conformance.oracle.containers import Container
 from conformance.oracle.reference import CaseReference
 
 
@@ -22,7 +23,21 @@ def load(path: Path) -> dict[str, CaseReference]:
 
 
 def _case_tree(case: CaseReference) -> dict[str, Any]:
-    return {**vars(case), "tensors": {name: _tensor_tree(known) for name, known in case.tensors.items()}}
+    tensors = {name: _tensor_tree(known) for name, known in case.tensors.items()}
+    return {
+        **vars(case),
+        "tensors": tensors,
+        "container": _container_tree(case.container),
+        "shared": sorted(case.shared),
+    }
+
+
+def _container_tree(container: Container) -> dict[str, Any]:
+    return {**vars(container), "parts": [_container_tree(part) for part in container.parts]}
+
+
+def _container(tree: dict[str, Any]) -> Container:
+    return Container(tree["kind"], tuple(tree["keys"]), tuple(_container(part) for part in tree["parts"]))
 
 
 def _tensor_tree(known: TensorReference | None) -> dict[str, Any] | None:
@@ -35,7 +50,8 @@ def _tensor_tree(known: TensorReference | None) -> dict[str, Any] | None:
 def _case_reference(tree: dict[str, Any]) -> CaseReference:
     tensors = {name: None if saved is None else _tensor_reference(saved) for name, saved in tree["tensors"].items()}
     picks = tree["picks"] if isinstance(tree["picks"], int) else [(draw, row) for draw, row in tree["picks"]]
-    return CaseReference(picks, tree["scale"], tensors, tree["requires_grad"])
+    shared = frozenset((one, other) for one, other in tree["shared"])
+    return CaseReference(picks, tree["scale"], tensors, tree["requires_grad"], _container(tree["container"]), shared)
 
 
 def _tensor_reference(saved: dict[str, Any]) -> TensorReference:

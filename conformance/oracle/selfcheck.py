@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from conformance.errors import RandomError, SelfCheckError
 from conformance.gates.distance import same_bytes
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import containers, evaluation, inputs, process_state
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle, prepared_model, wide_model, widened
 from zoo.case import Call
@@ -53,7 +53,7 @@ class SelfCheck:
             inputs.restore(question.call, question.pristine)
             with widened(), torch.no_grad():
                 wanted = self._spec.reference(self._model, *question.call.args, **question.call.kwargs)
-            _agree("the spec's reference", inputs.named_leaves(wanted, "output"), first)
+            _agree("the spec's reference", containers.tensors_of(wanted), first)
         if self._spec.surrogate_gradient is not None:
             self._try_surrogate(question, first)
         if self._twin is not None:
@@ -89,7 +89,7 @@ class SelfCheck:
         inputs.restore(question.call, question.pristine)
         with widened(), torch.no_grad():
             outputs = twin(*question.call.args, **question.call.kwargs)
-        _agree(f"its twin {spec.name}", inputs.named_leaves(outputs, "output"), first)
+        _agree(f"its twin {spec.name}", containers.tensors_of(outputs), first)
 
     def of_gradients(self, question: Question, first: Evaluation) -> None:
         """Compare the gradients with finite differences, the only check that sees a wrong backward.
@@ -152,11 +152,12 @@ class SelfCheck:
         def outputs(*_: torch.Tensor) -> tuple[torch.Tensor, ...]:
             evaluation.reset_buffers(self._model, self._oracle.state)
             args, kwargs = pytree.tree_map(fresh, (question.call.args, dict(question.call.kwargs)))
-            returned = inputs.named_leaves(self._model(*args, **kwargs), "output")
+            with process_state.restored():
+                returned = containers.tensors_of(self._model(*args, **kwargs))
             return tuple(
                 t if bool(finite[name].all()) else t[finite[name]]
                 for name, t in returned.items()
-                if inputs.is_rounded(t) and t.requires_grad and bool(finite[name].any())
+                if t is not None and inputs.is_rounded(t) and t.requires_grad and bool(finite[name].any())
             )
 
         return outputs
