@@ -134,4 +134,4 @@ def _what(tensor: torch.Tensor | None) -> str:
 
 
 def _fault(case: Case, subject: str, gate: str, text: str) -> Discrepancy:
-    return Discrepancy(case.name, subject, "absent", "", "", (Measure(gate, math.inf, 0.0, text),))
+    return Discrepancy(case.name, subject, "conduct", "", "", (Measure(gate, math.inf, 0.0, text),))

@@ -48,7 +48,8 @@ class Discrepancy:
             state such as "grad mode" that a call changed.
         kind: how it is compared: "exact" (must be equal), "null" (the oracle is structurally zero), "empty" (no
             elements), "absent" (missing, unexpected, or faulty apart from its values), "float32" (must meet float32's
-            budgets although the cell's precision is low) or "rounded" (all others).
+            budgets although the cell's precision is low), "conduct" (not compared: a call did something wrong apart
+            from its numbers) or "rounded" (all others).
         dtype, dtype_asked: the dtype found, and the one that the contract asks for; "" if it asks for none.
         measures: the measures, in the order of the gates.
         accepted: names of the canaries that the gates failed to reject.

@@ -6,9 +6,12 @@ Each folder's files are sources of one run: they name each other's models and mo
 from harness.plans import material
 
 MINIATURE_FILES = tuple(
-    f"miniatures/{name}.py" for name in ("values", "conduct", "endings", "untrue_specs", "expectations")
+    f"miniatures/{name}.py"
+    for name in ("values", "conduct", "side_effects", "returned", "endings", "untrue_specs", "expectations")
 )
-CORRECT_FILES = tuple(f"correct_models/{name}.py" for name in ("casts_and_gradients", "outputs", "inputs", "networks"))
+CORRECT_FILES = tuple(
+    f"correct_models/{name}.py" for name in ("casts_and_gradients", "outputs", "conduct", "inputs", "networks")
+)
 
 MINIATURES = tuple(case for file in MINIATURE_FILES for case in material(file).MINIATURES)
 HANGING = tuple(case for file in MINIATURE_FILES for case in getattr(material(file), "HANGING", ()))
