@@ -90,7 +90,7 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
 
 
 def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
-    """The discrepancies by gate, conduct and then the worst tensor first. A declared dtype that was found replaces the contract's."""
+    """The discrepancies by gate, first conduct, then the worst tensor. A declared dtype replaces the contract's."""
     held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(d.tensor) else d for d in found]
     order = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision")
 

@@ -92,9 +92,11 @@ def _shapes(call: Call) -> list[Any]:
 
 
 def _container(made: Prepared, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:
-    names = [n for n in {**known.tensors, **found.tensors} if n.startswith("output")]
-    if any((known.tensors.get(n) is None) != (found.tensors.get(n) is None) for n in names):
-        return  # said of each tensor
+    wanted, given = (
+        {n for n, t in e.tensors.items() if t is not None and n.startswith("output")} for e in (known, found)
+    )
+    if wanted != given and (wanted <= given or given <= wanted):
+        return  # tensors are missing, or unexpected; that is said of each
     scripted = any(
         isinstance(m, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for m in (made.call, made.parameters_of)
     )

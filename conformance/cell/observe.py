@@ -63,9 +63,8 @@ def observation_of(session: CellSession) -> Observation:
                 overwritten = conduct.overwritten(session, made, case, question, measured)
             baseline = None if session.is_eager else session.baseline(eager, question)
         with process.phase("judge"):
+            found += [*conduct.compared(session, made, case, measured, again), *overwritten]
             found += session.compared(case, known, question, measured, again, baseline)
-            found += conduct.compared(session, made, case, measured, again)
-            found += overwritten
     facts = session.facts | made.proof() | tf32.prove(session.precision, session.cell.device)
     return Observation("finished", discrepancies=tuple(found), facts=facts)
 

@@ -34,13 +34,13 @@ class ModuleState:
         """Put everything back.
 
         Args:
-            kept: states that stay as they are.
+            kept: declared states. What a first call sets up on purpose stays: hooks, attributes and the like.
 
         Returns:
             What had changed, by state.
         """
         changed: dict[str, str] = {}
-        if self._module.training != self._training and "training" not in kept:
+        if self._module.training != self._training:
             changed["training"] = f"of {self._name} from {_mode(self._training)} to {_mode(self._module.training)}"
             self._module.training = self._training
         if "attributes" not in kept:
@@ -49,7 +49,8 @@ class ModuleState:
             state = REGISTRIES[key]
             now = self._module.__dict__[key]
             if state not in kept and not _alike(before, now, by_name=state == "buffers"):
-                changed.setdefault(state, f"of {self._name}: {_what(before, now)}")
+                what = f"{len(now)} hooks, {len(before)} before" if state == "hooks" else _what(before, now)
+                changed.setdefault(state, f"of {self._name}: {what}")
                 held = {**now} if state == "buffers" else {}
                 now.clear()
                 now.update({name: held.get(name, old) for name, old in before.items()})

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import overrides
+from torch.utils import _python_dispatch
 
 _READ_PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)  # noqa: SLF001 -- torch < 2.9 has none
 _PRODUCTS = tuple((backend, op) for backend in ("cuda", "mkldnn") for op in ("matmul", "conv", "rnn"))
@@ -89,13 +91,15 @@ def _put_determinism(value: dict[str, Any]) -> None:
 
 
 class _Stack:
-    """The modes that are on, innermost last, without the one that `torch.set_default_device` puts there."""
+    """The modes that are on, innermost last, without the one that `torch.set_default_device` puts there.
 
-    def __init__(self, kind: str, at: str) -> None:
-        private = torch._C  # noqa: SLF001 -- torch has no public way to end a mode left on
-        self._length, self._at = getattr(private, f"_len_torch_{kind}_stack"), getattr(private, at)
-        self._pop = getattr(private, f"_pop_torch_{kind}_stack")
-        self._push = getattr(private, f"_push_on_torch_{kind}_stack")
+    Args:
+        length, at: functions of torch: how many modes are on, and the one at a place.
+        module: the module of torch with the functions that switch a mode on and off.
+    """
+
+    def __init__(self, length: Callable[[], int], at: Callable[[int], Any], module: Any) -> None:
+        self._length, self._at, self._module = length, at, module
 
     def read(self) -> tuple[Any, ...]:
         """The modes; `==` compares them by identity."""
@@ -109,17 +113,18 @@ class _Stack:
         while kept < min(len(now), len(value)) and now[kept] is value[kept]:
             kept += 1
         for _ in now[kept:]:
-            self._pop()
+            self._module._pop_mode()  # noqa: SLF001 -- torch has no public way to end a mode left on
         for mode in value[kept:]:
-            self._push(mode)
+            self._module._push_mode(mode)  # noqa: SLF001
 
 
 def _anomaly() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
-_FUNCTIONS = _Stack("function", "_get_function_stack_at")
-_DISPATCH = _Stack("dispatch", "_get_dispatch_stack_at")
+_C = torch._C  # noqa: SLF001
+_FUNCTIONS = _Stack(_C._len_torch_function_stack, _C._get_function_stack_at, overrides)  # noqa: SLF001
+_DISPATCH = _Stack(_C._len_torch_dispatch_stack, _C._get_dispatch_stack_at, _python_dispatch)  # noqa: SLF001
 
 SWITCHES = (
     Switch("inference mode", torch.is_inference_mode_enabled, _put_inference_mode),  # it carries grad mode along
@@ -141,12 +146,8 @@ def read() -> list[Any]:
     return [switch.read() for switch in SWITCHES]
 
 
-def restore(before: list[Any], kept: tuple[str, ...] = ()) -> dict[str, str]:
+def restore(before: list[Any]) -> dict[str, str]:
     """Put the switches back to what `read` returned.
-
-    Args:
-        before: the values.
-        kept: states that stay as they are.
 
     Returns:
         What had changed, by state, as in "from on to off".
@@ -154,7 +155,7 @@ def restore(before: list[Any], kept: tuple[str, ...] = ()) -> dict[str, str]:
     changed: dict[str, str] = {}
     for switch, old in zip(SWITCHES, before, strict=True):
         new = switch.read()
-        if new != old and switch.state not in kept:
+        if new != old:
             changed.setdefault(switch.state, _difference(old, new))
             switch.put(old)
     return changed

@@ -58,7 +58,7 @@ class Watch:
         try:
             yield
         finally:
-            changed = process_state.restore(switches, self._may_change)
+            changed = process_state.restore(switches)
             for module in modules:
                 changed = module.restore(self._may_change) | changed
             self._note(phase, changed, drawn)
@@ -72,17 +72,16 @@ class Watch:
         found = [Change(leaf.name, text) for leaf in self._leaves for text in [leaf.finish(phase)] if text]
         for state in ("gradients", "requires_grad", "hooks"):
             for leaf in self._leaves:
-                text = leaf.restore(state) if state not in self._may_change else ""
+                text = leaf.restore(state, kept=state in self._may_change)
                 if text:
                     changed.setdefault(state, text)
         if not self._noted:
             return
         now = process_state.random_state()
-        if "random generator" not in self._may_change and any(
-            not torch.equal(a, b) for a, b in zip(drawn, now, strict=False)
-        ):
+        if any(not torch.equal(a, b) for a, b in zip(drawn, now, strict=False)):  # CUDA may be in use only now
             changed["random generator"] = "by drawing from it, or seeding it"
-        self.changes += [*found, *(Change(state, f"{phase} changed it {text}") for state, text in changed.items())]
+        undeclared = {state: text for state, text in changed.items() if state not in self._may_change}
+        self.changes += [*found, *(Change(state, f"{phase} changed it {text}") for state, text in undeclared.items())]
 
 
 class _Leaf:
@@ -110,15 +109,15 @@ class _Leaf:
         version = 0 if leaf.is_inference() else leaf._version  # noqa: SLF001
         return f"written in {phase}, undeclared, though with the same bytes" if version != self._version else ""
 
-    def restore(self, state: str) -> str:
-        """Put one state back, and say what had changed; "" for nothing."""
+    def restore(self, state: str, *, kept: bool) -> str:
+        """Put one state back, and say what had changed; "" for nothing. Hooks that are `kept` stay."""
         leaf, text = self._leaf, ""
         if state == "gradients" and leaf.is_leaf and leaf.grad is not self._gradient:
             leaf.grad, text = self._gradient, f"of {self.name}: .grad is another"
         elif state == "requires_grad" and leaf.is_leaf and leaf.requires_grad != self._requires_grad:
             text = f"of {self.name} to {leaf.requires_grad}"
             leaf.requires_grad_(self._requires_grad)
-        elif state == "hooks":
+        elif state == "hooks" and not kept:
             hooks = leaf._backward_hooks or {}  # noqa: SLF001
             if hooks.keys() != self._hooks.keys():
                 text = f"of {self.name}: {len(hooks)} hooks, {len(self._hooks)} before"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from damaging_modes import Bent, same
-from miniature_parts import LINEAR, around, fails, gets, register, spec_of
+from miniature_parts import LINEAR, VALUES, around, fails, gets, register, spec_of
 from torch import Tensor
 
 from conformance import Prepared
@@ -132,10 +132,10 @@ MINIATURES = (
     fails(KEYED, "turned_round", "fp32", "structure", text=r"dict\[a: Tensor, b: Tensor\], the oracle's is dict\[b"),
     fails(ORDERED, "unordered", "fp32", "structure", text="the oracle's is OrderedDict"),
     fails(NAMED, "renamed", "fp32", "structure", text="named tuple Couple.*the oracle's is named tuple Pair"),
-    fails(NAMED, "opened", "fp32", "structure"),
-    fails(RESULT, "in_a_dict", "fp32", "structure"),
+    fails(NAMED, "opened", "fp32", "structure", *VALUES, text=r"tuple\[Tensor, Tensor\], the oracle's is named"),
+    fails(RESULT, "in_a_dict", "fp32", "structure", *VALUES),
     fails(RESULT, "gain_off", "fp32", "exact", text="output.gain"),
-    fails(RESULT, "gain_of_int", "fp32", "structure", "exact", text="gain: int.*the oracle's is.*gain: float"),
+    fails(RESULT, "gain_of_int", "fp32", "structure", text="gain: int.*the oracle's is.*gain: float"),
     fails(WORDED, "reworded", "fp32", "structure", text="'median'.*'mean'"),
     # Memory
     fails(
