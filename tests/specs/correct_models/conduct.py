@@ -95,7 +95,7 @@ class Caching(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         torch.manual_seed(3)
         if not hasattr(self, "mask"):
-            self.mask = torch.ones(x.shape[-1]).tril()
+            self.mask = torch.arange(x.shape[-1]) > 2
             self.register_forward_hook(lambda *_: None)
         return x * self.mask
 
