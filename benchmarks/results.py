@@ -67,7 +67,7 @@ class Results:
         key = (cell.mode, cell.precision)
         for found in seen.discrepancies:
             where = f"{cell.id} seed {seed}, {found.tensor}, case {found.case}"
-            self.tensors[key] += found.kind not in ("absent", "empty")
+            self.tensors[key] += found.kind not in ("absent", "empty", "conduct")
             for canary in found.accepted:
                 self.accepted[(*key, cell.model, found.tensor, found.case, canary)] += 1
             for canary in found.weak:

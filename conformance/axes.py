@@ -30,6 +30,7 @@ class Prepared:
             None: the model that `prepare` was given.
         unchecked_call: the callable to time, without the checks that `call` does for the proof; None: `call` is timed.
         around: puts a function that calls the model, such as its vmap, into the mode; None: the function calls `call`.
+        reuses_outputs: the next call may overwrite what the call returned, as replayed CUDA graphs do.
     """
 
     call: Callable[..., Any]
@@ -37,6 +38,7 @@ class Prepared:
     parameters_of: Any = None
     unchecked_call: Callable[..., Any] | None = None
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    reuses_outputs: bool = False
 
     @property
     def timed_call(self) -> Callable[..., Any]:

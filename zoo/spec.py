@@ -22,6 +22,7 @@ from zoo.claim import Claim
 from zoo.convention import Convention
 from zoo.expect import Expect, check_names, is_dtype
 from zoo.scale import Scale
+from zoo.states import STATES
 
 Model = Callable[..., Any]
 
@@ -58,6 +59,11 @@ class Spec:
         deterministic: identical calls agree bit for bit.
         mutates: names of the inputs that the model changes in place on purpose; the matrix judges their
             content after the call.
+        changes_state: what else a call changes on purpose, in words of `STATES`: of the process (its random generator,
+            grad mode, modes of torch functions and dispatch …), of the leaves (`.grad`: "gradients", "requires_grad",
+            "hooks") or of the module ("training", new or replaced "parameters", new "attributes" …).
+        aliases: pairs of names, such as ("output", "x"): the output shares memory with the input, parameter, "buffer …"
+            or later output, in every mode. Without a declaration, a mode may return a copy.
         float32_accurate: names of the tensors that must reach float32's precision under every autocast dtype.
         reference: a formula or a trusted implementation. A formula is called as reference(model, *inputs) in
             float64. A trusted implementation is a subclass of `nn.Module`, or a callable that can be called
@@ -106,6 +112,8 @@ class Spec:
     one_graph: bool = False
     deterministic: bool = True
     mutates: tuple[str, ...] = ()
+    changes_state: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
     float32_accurate: tuple[str, ...] = ()
     reference: Callable[..., Any] | None = None
     surrogate_gradient: Callable[..., Any] | None = None
@@ -125,6 +133,7 @@ class Spec:
             raise SpecError(f"{self.name}: build must be callable, got {self.build!r}")
         check_names(f"{self.name}: mutates", self.mutates)
         check_names(f"{self.name}: float32_accurate", self.float32_accurate)
+        self._check_conduct()
         self._check_cases()
         for word in self._dtype_words():
             if word not in DTYPE_WORDS and not is_dtype(word):
@@ -172,6 +181,18 @@ class Spec:
                 raise SpecError(f"{self.name}: candidates must hold Candidate records, got {item!r}")
             if names.count(name) > 1:
                 raise SpecError(f"{self.name}: two candidates are named {name!r}")
+
+    def _check_conduct(self) -> None:
+        check_names(f"{self.name}: changes_state", self.changes_state)
+        for state in self.changes_state:
+            if state not in STATES:
+                raise SpecError(f"{self.name}: changes_state: {state!r} is none of {', '.join(STATES)}")
+        if not isinstance(self.aliases, tuple):
+            raise SpecError(f"{self.name}: aliases must be a tuple of pairs of names, got {self.aliases!r}")
+        for pair in self.aliases:
+            check_names(f"{self.name}: a pair of aliases", pair)
+            if len(pair) != 2:  # noqa: PLR2004
+                raise SpecError(f"{self.name}: a pair of aliases has two names, got {pair!r}")
 
     def _dtype_words(self) -> list[str]:
         if self.dtypes is None:

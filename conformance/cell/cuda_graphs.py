@@ -37,8 +37,8 @@ def graphed(model: Any, *, one_graph: bool) -> Prepared:
             raise NotProvenError(f"{recorded} CUDA graphs were recorded, {left_out} compiled graphs were left without")
         return {**made.proof(), "CUDA graphs": recorded}
 
-    timed = in_a_step(made.timed_call)
-    return replace(made, call=in_a_step(made.call), unchecked_call=timed, proof=proof, around=None)
+    call, timed = in_a_step(made.call), in_a_step(made.timed_call)
+    return replace(made, call=call, unchecked_call=timed, proof=proof, around=None, reuses_outputs=True)
 
 
 def _recorded_graphs() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conformance.axes import MODES, Prepared
-from conformance.cell import tf32, transformed
+from conformance.cell import conduct, tf32, transformed
 from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
 from conformance.errors import NotProvenError
@@ -56,19 +56,19 @@ def observation_of(session: CellSession) -> Observation:
     with process.phase("prepare"):
         made = session.prepare()
     found: list[Discrepancy] = []
-    changed: dict[str, None] = {}
     for case in session.spec.cases:
         known = session.known(case)
         question = session.question(case, eager)
         with process.phase("call"):
             with session.around_calls():
                 measured, again = _two_calls(session, case.name, made, question, known)
+                overwritten = conduct.overwritten(session, made, case, question, measured)
             baseline = None if session.is_eager else session.baseline(eager, question)
-        changed |= dict.fromkeys(measured.changed)
         with process.phase("redraw"):
             orders = replace(question, second=question.second and not measured.refused)
             drawn = over_draws(session, made, eager, case, known, orders)
         with process.phase("judge"):
+            found += [*conduct.compared(session, made, case, measured, again), *overwritten]
             found += session.compared(case, known, question, measured, again, baseline, drawn)
     found += session.recompiles.discrepancies()
     with process.phase("change"):
@@ -76,7 +76,7 @@ def observation_of(session: CellSession) -> Observation:
             found += after_changes(session, made, eager, case, session.known(case))
     facts = session.facts | session.recompiles.facts() | made.proof()
     facts |= tf32.prove(session.precision, session.cell.device)
-    return Observation("finished", changed=tuple(changed), discrepancies=tuple(found), facts=facts)
+    return Observation("finished", discrepancies=tuple(found), facts=facts)
 
 
 def _two_calls(
@@ -89,7 +89,7 @@ def _two_calls(
 
     def identical() -> Evaluation:
         evaluation.reset(owner, state)
-        return evaluation.evaluate(made.call, owner, question)
+        return evaluation.evaluate(made.call, owner, question, noted=True)
 
     calls = [session.recompiles.watched(case, identical) for _ in range(max(session.mode.warm_calls, specialised) + 2)]
     session.recompiles.settle(case, identical)

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from conformance.axes import Prepared
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import containers, evaluation, inputs
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question, Tensors
 from conformance.oracle.reference import CaseReference
@@ -95,7 +95,8 @@ def under_vmap(made: Prepared, question: Question) -> Tensors:
     function = batch if made.around is None else made.around(batch)
     with torch.no_grad(), evaluation.autocast(question):
         returned = function(args, kwargs)
-    return {f"{VMAPPED} {name}": t.detach().clone() for name, t in inputs.named_leaves(returned, "output").items()}
+    outputs = containers.tensors_of(returned)
+    return {f"{VMAPPED} {name}": t.detach().clone() for name, t in outputs.items() if t is not None}
 
 
 def in_forward_mode(made: Prepared, question: Question, zero: Collection[str] = ()) -> Tensors:
@@ -118,7 +119,7 @@ def in_forward_mode(made: Prepared, question: Question, zero: Collection[str] = 
         primals, pushed = push(made, question.call, tangents)
     found: Tensors = {}
     for name, primal in rounded_outputs(primals).items():
-        tangent = inputs.named_leaves(pushed, "output")[name]
+        tangent = containers.tensors_of(pushed)[name]
         if tangent is None and f"{TANGENT} {name}" in zero:
             tangent = torch.zeros_like(primal)
         found[f"{TANGENT} {name}"] = tangent if tangent is None else tangent.detach().clone()

@@ -8,7 +8,7 @@ import time
 import torch
 
 from conformance.cell.session import CellSession, open_task
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import containers, evaluation, inputs
 from conformance.oracle.evaluation import Question
 from conformance.records.measurements import CompileRun
 from conformance.records.tasks import CompileTask
@@ -38,7 +38,7 @@ def _first_results(session: CellSession, question: Question) -> CompileRun:
         returned = made.call(*question.call.args, **question.call.kwargs)
     _finish(session.cell.device)
     first_output = time.perf_counter() - started
-    named = inputs.named_leaves(returned, "output")
+    named = dict(containers.leaves_of(returned, "output"))
     roots = {n: t for n, t in named.items() if isinstance(t, torch.Tensor) and t.requires_grad}
     first_gradient = None
     if roots and leaves:

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession, open_task
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import containers, evaluation, inputs
 from conformance.oracle.custom_ops import OpMode
 from conformance.oracle.error_text import one_line
 from conformance.oracle.evaluation import Question
@@ -44,7 +44,7 @@ class _Subject:
         self.owner, self._call, self._question = made.parameters_of, made.call, question
         leaves = evaluation.leaves_of(self.owner, question)
         self._leaves = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        self.outputs = inputs.named_leaves(self.forward(), "output")
+        self.outputs = dict(containers.leaves_of(self.forward(), "output"))
         self._cotangents = {n: inputs.cotangent(n, t, question.seed) for n, t in self._roots(self.outputs).items()}
 
     @property
@@ -68,14 +68,14 @@ class _Subject:
             return self._call(*self._question.call.args, **self._question.call.kwargs)
 
     def both(self) -> tuple[torch.Tensor | None, ...]:
-        roots = self._roots(inputs.named_leaves(self.forward(), "output"))
+        roots = self._roots(dict(containers.leaves_of(self.forward(), "output")))
         return torch.autograd.grad(
             list(roots.values()), self._leaves, list(self._cotangents.values()), allow_unused=True
         )
 
     def accumulate(self) -> None:
         """As `both`, through .grad: the module tracker of torch's flop counter refuses `autograd.grad`."""
-        roots = self._roots(inputs.named_leaves(self.forward(), "output"))
+        roots = self._roots(dict(containers.leaves_of(self.forward(), "output")))
         torch.autograd.backward(list(roots.values()), list(self._cotangents.values()), inputs=self._leaves)
         for leaf in self._leaves:
             leaf.grad = None

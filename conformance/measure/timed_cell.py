@@ -17,7 +17,7 @@ from conformance.cell import tf32
 from conformance.cell.session import CellSession
 from conformance.errors import NotMeasuredError
 from conformance.figures.meter import TimedCall
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import containers, evaluation, inputs
 from conformance.oracle.evaluation import FIRST, Evaluation
 from conformance.records.observation import Observation
 from conformance.verdict import judge
@@ -127,8 +127,9 @@ class TimedCell:
 
     def _cotangents(self, returned: Any) -> tuple[Callable[[Any], list[torch.Tensor]], list[torch.Tensor]]:
         """A function that picks the outputs to differentiate, and a cotangent for each."""
-        named = inputs.named_leaves(returned, "output")
-        named = {n: t for n, t in named.items() if isinstance(t, torch.Tensor) and t.requires_grad}
+        named = {
+            n: t for n, t in containers.leaves_of(returned, "output") if isinstance(t, torch.Tensor) and t.requires_grad
+        }
         if not named:
             raise NotMeasuredError("no gradient", "no output takes one")
         cotangents = [inputs.cotangent(n, t, self._question.seed) * self._question.scale for n, t in named.items()]
@@ -178,7 +179,7 @@ class TimedCell:
         case = session.spec.cases[0]
         known = session.known(case)
         returned, gradients = self._kept if self._figure == "gradient" else (self._kept, ())
-        found = Evaluation(inputs.named_leaves(returned, "output"), known.requires_grad)
+        found = Evaluation(containers.tensors_of(returned, device=session.cell.device), known.requires_grad)
         for name, gradient in zip(self._leaves if gradients else (), gradients, strict=True):
             found.tensors[f"{FIRST} {name}"] = None if gradient is None else gradient / self._question.scale
         timed = {name: tensor for name, tensor in known.tensors.items() if name in found.tensors}
@@ -189,4 +190,4 @@ class TimedCell:
 
 
 def _differentiable(returned: Any) -> list[torch.Tensor]:
-    return [t for t in pytree.tree_leaves(returned) if isinstance(t, torch.Tensor) and t.requires_grad]
+    return [t for _, t in containers.leaves_of(returned) if isinstance(t, torch.Tensor) and t.requires_grad]

@@ -15,9 +15,11 @@ import torch
 
 from conformance.axes import Precision
 from conformance.errors import NotProvenError
-from conformance.gates.distance import same_bytes
-from conformance.oracle import inputs
-from zoo.case import Call, SpecError
+from conformance.oracle import containers, inputs
+from conformance.oracle.containers import NOTHING, Container
+from conformance.oracle.memory_sharing import Pair, sharing
+from conformance.oracle.watch import Change, Watch
+from zoo.case import Call
 
 Tensors = dict[str, torch.Tensor | None]
 FIRST, SECOND = "gradient of", "second gradient of"
@@ -37,6 +39,7 @@ class Question:
         stacked: inputs of a batch of samples, on which to compute the outputs of `torch.vmap` too; None: do not.
         forward_mode: compute the tangents of the outputs too.
         mutates: names of the inputs that may change.
+        changes_state: states of process and module that may change, words of `zoo.states.STATES`.
         fit: a function that trains the model and is called in place of it; its parameters may change. None: the model
             is called.
         precision, device: precision and device type of the autocast that forward runs under; None for float64.
@@ -53,6 +56,7 @@ class Question:
     stacked: Call | None = None
     forward_mode: bool = False
     mutates: tuple[str, ...] = ()
+    changes_state: tuple[str, ...] = ()
     fit: Callable[..., Any] | None = None
     precision: Precision | None = None
     device: str = "cpu"
@@ -66,26 +70,33 @@ class Evaluation:
     Attributes:
         tensors: the results by name: "output…", "gradient of …", "second gradient of …", "buffer …", "… after";
             of the transforms also "vmapped output…" and "tangent of output…".
-        requires_grad: `requires_grad` of every output tensor, by name.
-        changed: names of inputs and parameters that forward changed, although the spec does not declare it.
+        requires_grad: `requires_grad` of every output tensor, by name; a number that is no tensor has none.
+        container: the containers of the outputs.
+        shared: the pairs of an output and an input, parameter, buffer or other output that share memory.
+        returned: the output tensors themselves, of which `tensors` has copies.
+        changes: what forward and backward changed, although the spec does not declare it.
         refused: the error that the mode raised for second derivatives; "" if it raised none.
         left_out: names of results that the mode does not give begin with one of these.
     """
 
     tensors: Tensors = field(default_factory=dict)
     requires_grad: dict[str, bool] = field(default_factory=dict)
-    changed: list[str] = field(default_factory=list)
+    container: Container = NOTHING
+    shared: frozenset[Pair] = frozenset()
+    returned: Tensors = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
     refused: str = ""
     left_out: tuple[str, ...] = ()
 
 
-def evaluate(call: Callable[..., Any], owner: Any, question: Question) -> Evaluation:
+def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted: bool = False) -> Evaluation:
     """Run forward and, if the question asks for gradients, backward; see also `differentiate_twice`.
 
     Args:
         call: the callable of some mode.
         owner: the module whose parameters and buffers it uses, or a plain function.
         question: what to evaluate.
+        noted: note what forward and backward change apart from their results; it is put back in any case.
 
     Raises:
         SpecError: an output is not a strided tensor.
@@ -95,17 +106,22 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question) -> Evalua
     result = Evaluation()
     inputs.restore(question.call, question.pristine)
     leaves = leaves_of(owner, question)
-    before = {name: leaf.detach().clone() for name, leaf in leaves.items()}
-    outputs = _forward(call, owner, question)
-    result.requires_grad = {name: t.requires_grad for name, t in outputs.items() if t is not None}
+    watch = _watch(owner, leaves, question, noted=noted)
+    given, outputs = _forward(call, owner, question, watch)
+    result.container = containers.describe(given)
+    result.requires_grad = {
+        name: t.requires_grad for name, t in containers.leaves_of(given, "output") if isinstance(t, torch.Tensor)
+    }
+    result.returned = {name: t if t is None else t.detach() for name, t in outputs.items()}
+    buffers = {f"buffer {name}": buffer for name, buffer in _buffers(owner).items()}
+    result.shared = sharing(result.returned, {**leaves, **_parameters(owner), **buffers})
     result.tensors |= {name: t if t is None else t.detach().clone() for name, t in outputs.items()}
     if question.differentiate:
-        result.tensors |= _prefixed(FIRST, _gradients(outputs, leaves, question))
-    for name, leaf in leaves.items():
-        if name in question.mutates:
-            result.tensors[f"{name} after"] = leaf.detach().clone()
-        elif not same_bytes(before[name], leaf):
-            result.changed.append(name)
+        with watch.during("backward"):
+            result.tensors |= _prefixed(FIRST, _gradients(outputs, leaves, question))
+    result.changes = watch.changes
+    written = {name: leaf for name, leaf in leaves.items() if name in question.mutates}
+    result.tensors |= {f"{name} after": leaf.detach().clone() for name, leaf in written.items()}
     for name, buffer in _buffers(owner).items():
         result.tensors[f"buffer {name}"] = buffer.detach().clone()
     return result
@@ -128,8 +144,10 @@ def differentiate_twice(
     """
     inputs.restore(question.call, question.pristine)
     leaves = {name: t for name, t in leaves_of(owner, question).items() if t.requires_grad}
-    outputs = _forward(call, owner, question)
-    first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)
+    watch = _watch(owner, leaves, question, noted=False)
+    _, outputs = _forward(call, owner, question, watch)
+    with watch.during("backward"):
+        first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)
     slopes = [
         (g * inputs.cotangent(f"direction of {name}", g, question.seed)).real.sum()
         if g.is_complex()
@@ -180,29 +198,34 @@ def leaves_of(owner: Any, question: Question) -> dict[str, torch.Tensor]:
             if inputs.is_rounded(leaf) and name not in question.mutates:
                 leaf.requires_grad_(question.differentiate)
             leaves[name] = leaf
-    if isinstance(owner, torch.nn.Module) and question.fit is None:
-        leaves |= dict(owner.named_parameters())
+    if question.fit is None:
+        leaves |= _parameters(owner)
     return leaves
+
+
+def _parameters(owner: Any) -> dict[str, torch.Tensor]:
+    return dict(owner.named_parameters()) if isinstance(owner, torch.nn.Module) else {}
 
 
 def _buffers(owner: Any) -> dict[str, torch.Tensor]:
     return dict(owner.named_buffers()) if isinstance(owner, torch.nn.Module) else {}
 
 
-def _forward(call: Callable[..., Any], owner: Any, question: Question) -> Tensors:
+def _watch(owner: Any, leaves: dict[str, torch.Tensor], question: Question, *, noted: bool) -> Watch:
+    trains = ("gradients", "training") if question.fit is not None else ()
+    return Watch(owner, leaves, (*question.mutates, *question.changes_state, *trains), noted=noted)
+
+
+def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Watch) -> tuple[Any, Tensors]:
+    """What the call returns, and the tensors in it by name."""
     if question.fit is None:
-        with autocast(question):
+        with autocast(question), watch.during("forward"):
             returned = call(*question.call.args, **question.call.kwargs)
             _prove_autocast(question, "forward returned")
     else:
-        returned = _trained(call, owner, question)
-    outputs = inputs.named_leaves(returned, "output")
-    for name, leaf in outputs.items():
-        if leaf is not None and not isinstance(leaf, torch.Tensor):
-            raise SpecError(f"{name} is of type {type(leaf).__name__}; a model returns tensors, or containers of them")
-        if leaf is not None and leaf.layout != torch.strided:
-            raise SpecError(f"{name}: {inputs.NO_LAYOUT}, got layout {leaf.layout}")
-    return outputs
+        with watch.during("training"):
+            returned = _trained(call, owner, question)
+    return returned, containers.tensors_of(returned, device=question.device)
 
 
 def _trained(call: Callable[..., Any], owner: Any, question: Question) -> Any:

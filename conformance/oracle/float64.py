@@ -244,6 +244,7 @@ def question_of(  # noqa: PLR0913 -- one question, asked in two places
         stacked=convert(transforms.stacked(case, seed, picks)) if spec.vmappable else None,
         forward_mode=spec.forward_mode,
         mutates=spec.mutates,
+        changes_state=spec.changes_state,
         fit=spec.fit,
     )
 

@@ -12,7 +12,7 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.utils import _pytree as pytree
 
 from conformance.errors import SelfCheckError
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import containers, evaluation, inputs, process_state
 from conformance.oracle.conventions import Conventions
 from conformance.oracle.evaluation import FIRST, Evaluation, Question
 from conformance.oracle.float64 import Oracle
@@ -191,18 +191,18 @@ class GradientCheck:
             return leaf.clone() if id(leaf) in mutated else leaf
 
         args, kwargs = pytree.tree_map(fresh, (self._question.call.args, dict(self._question.call.kwargs)))
-        with torch.enable_grad():
+        with torch.enable_grad(), process_state.restored():
             return self._model(*args, **kwargs)
 
     def _outputs(self, frozen: Frozen) -> Tensors:
         """The finite elements of all floating outputs, except those that a convention exempts."""
         self._reset_state()
         with frozen():
-            returned = inputs.named_leaves(self._run_model(), "output")
+            returned = containers.tensors_of(self._run_model())
         outputs = {}
         for name, tensor in returned.items():
             truth = self._first.tensors.get(name)
-            if truth is None or not inputs.is_rounded(tensor) or self._conventions.exempt(name):
+            if truth is None or tensor is None or not inputs.is_rounded(tensor) or self._conventions.exempt(name):
                 continue
             finite = truth.isfinite()
             if bool(finite.any()):

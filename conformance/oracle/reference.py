@@ -11,11 +11,13 @@ import torch
 from conformance.axes import Precision
 from conformance.gates.budget import TensorReference
 from conformance.oracle import inputs, sampling
+from conformance.oracle.containers import NOTHING, Container
 from conformance.oracle.error_text import is_out_of_memory
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle, wide_call
 from conformance.oracle.kinks import KinkWatch
 from conformance.oracle.many_draws import with_redraws
+from conformance.oracle.memory_sharing import Pair
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
@@ -35,7 +37,9 @@ class CaseReference:
         picks: the draw of the inputs, or the rows of several draws.
         scale: the scale of the cotangents under float16, a power of two.
         tensors: the reference of each tensor, by name; None for a tensor that the oracle gave as None.
-        requires_grad: `requires_grad` of every output tensor, by name.
+        requires_grad: `requires_grad` of every output tensor, by name; a number that is no tensor has none.
+        container: the containers of the outputs.
+        shared: the pairs of an output and an input, parameter, buffer or other output that share memory.
         redraws: the further draws over which low precisions are judged.
         changed: the references of the case with other weights, by the draw; only for precisions that round to float32.
     """
@@ -44,6 +48,8 @@ class CaseReference:
     scale: float
     tensors: dict[str, TensorReference | None]
     requires_grad: dict[str, bool]
+    container: Container = NOTHING
+    shared: frozenset[Pair] = frozenset()
     redraws: tuple[Redraw, ...] = ()
     changed: tuple[tuple[Redraw, CaseReference], ...] = ()
 
@@ -106,7 +112,8 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
     for precision in precisions:
         spread.run(precision)
     scale = _scale(found)
-    return CaseReference(picks, scale, spread.references(scale), found.requires_grad)
+    tensors = spread.references(scale)
+    return CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared)
 
 
 def _changed(

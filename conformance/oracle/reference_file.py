@@ -9,6 +9,7 @@ from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, OracleTensor
 from conformance.gates.sums import Redraws, Rounded, Sums
 from conformance.oracle import tensorfile
+from conformance.oracle.containers import Container
 from conformance.oracle.inputs import Picks
 from conformance.oracle.redraw import Redraw
 from conformance.oracle.reference import CaseReference
@@ -28,9 +29,19 @@ def _case_tree(case: CaseReference) -> dict[str, Any]:
     return {
         **vars(case),
         "tensors": {name: _tensor_tree(known) for name, known in case.tensors.items()},
+        "container": _container_tree(case.container),
+        "shared": sorted(case.shared),
         "redraws": [vars(redraw) for redraw in case.redraws],
         "changed": [[vars(redraw), _case_tree(there)] for redraw, there in case.changed],
     }
+
+
+def _container_tree(container: Container) -> dict[str, Any]:
+    return {**vars(container), "parts": [_container_tree(part) for part in container.parts]}
+
+
+def _container(tree: dict[str, Any]) -> Container:
+    return Container(tree["kind"], tuple(tree["keys"]), tuple(_container(part) for part in tree["parts"]))
 
 
 def _tensor_tree(known: TensorReference | None) -> dict[str, Any] | None:
@@ -55,6 +66,8 @@ def _case_reference(tree: dict[str, Any]) -> CaseReference:
             **tree,
             "picks": _picks(tree["picks"]),
             "tensors": tensors,
+            "container": _container(tree["container"]),
+            "shared": frozenset((one, other) for one, other in tree["shared"]),
             "redraws": tuple(map(_redraw, tree["redraws"])),
             "changed": tuple((_redraw(redraw), _case_reference(there)) for redraw, there in tree["changed"]),
         }

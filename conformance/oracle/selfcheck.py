@@ -11,7 +11,7 @@ import torch
 
 from conformance.errors import RandomError, SelfCheckError
 from conformance.gates.distance import same_bytes
-from conformance.oracle import evaluation, inputs, transforms
+from conformance.oracle import containers, evaluation, inputs, transforms
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle, prepared_model, wide_model
 from conformance.oracle.gradients import GradientCheck
@@ -51,7 +51,7 @@ class SelfCheck:
             inputs.restore(question.call, question.pristine)
             with self._oracle.widened(), torch.no_grad():
                 wanted = self._spec.reference(self._model, *question.call.args, **question.call.kwargs)
-            _agree("the spec's reference", inputs.named_leaves(wanted, "output"), first)
+            _agree("the spec's reference", containers.tensors_of(wanted), first)
         if self._spec.surrogate_gradient is not None:
             self._try_surrogate(question, first)
         if self._twin is not None:
@@ -87,7 +87,7 @@ class SelfCheck:
         inputs.restore(question.call, question.pristine)
         with self._oracle.widened(), torch.no_grad():
             outputs = twin(*question.call.args, **question.call.kwargs)
-        _agree(f"its twin {spec.name}", inputs.named_leaves(outputs, "output"), first)
+        _agree(f"its twin {spec.name}", containers.tensors_of(outputs), first)
 
     def of_gradients(self, question: Question, first: Evaluation) -> None:
         """Compare the gradients with finite differences.

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from conformance.errors import SelfCheckError
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import containers, evaluation, inputs
 from conformance.oracle.evaluation import FIRST, Evaluation, Question, Tensors
 from zoo.case import Call, Case, SpecError
 
@@ -85,7 +85,7 @@ def _looped(model: Any, batch: Call, reset: Callable[[], None]) -> Tensors:
 
         args, kwargs = pytree.tree_map(one, (batch.args, dict(batch.kwargs)))
         with torch.no_grad():
-            returned.append(inputs.named_leaves(model(*args, **kwargs), "output"))
+            returned.append(containers.tensors_of(model(*args, **kwargs)))
     reset()
     return {f"{VMAPPED} {name}": torch.stack([sample[name] for sample in returned]) for name in returned[0]}
 
@@ -147,4 +147,4 @@ def _inner(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def rounded_outputs(returned: Any) -> dict[str, torch.Tensor]:
     """The floating and complex outputs by name."""
-    return {name: leaf for name, leaf in inputs.named_leaves(returned, "output").items() if inputs.is_rounded(leaf)}
+    return {n: t for n, t in containers.tensors_of(returned).items() if t is not None and inputs.is_rounded(t)}

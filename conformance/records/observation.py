@@ -44,10 +44,12 @@ class Discrepancy:
     """One tensor of one case, compared with the oracle's.
 
     Attributes:
-        case, tensor: names; a tensor is "output", "gradient of x", "buffer running_mean" and so on.
+        case, tensor: names; a tensor is "output", "gradient of x", "buffer running_mean" and so on; in their place, a
+            state such as "grad mode" that a call changed.
         kind: how it is compared: "exact" (must be equal), "null" (the oracle is structurally zero), "empty" (no
             elements), "absent" (missing, unexpected, or faulty apart from its values), "float32" (must meet float32's
-            budgets although the cell's precision is low) or "rounded" (all others).
+            budgets although the cell's precision is low), "conduct" (not compared: a call did something wrong apart
+            from its numbers) or "rounded" (all others).
         dtype, dtype_asked: the dtype found, and the one that the contract asks for; "" if it asks for none.
         measures: the measures, in the order of the gates.
         accepted: names of the canaries that the gates failed to reject.
@@ -78,8 +80,8 @@ class Observation:
             (from the reference); "crashed", "timed out", "out of memory".
         phase: the phase in which it ended: reference, import, build, prepare, call, second order, judge.
         error, message: type of the exception, and one line of text.
-        changed: inputs or parameters that forward changed, although the spec does not declare it.
-        discrepancies: one for each tensor of each case, also if the tensor is right.
+        discrepancies: one for each tensor of each case, also if the tensor is right, and one for each thing that a call
+            did wrong apart from its tensors.
         facts: proof of the mode, state of the compile cache, and other facts for the record.
         seconds: seconds spent in each phase; those of the reference are for the whole model.
     """
@@ -88,7 +90,6 @@ class Observation:
     phase: str = ""
     error: str = ""
     message: str = ""
-    changed: tuple[str, ...] = ()
     discrepancies: tuple[Discrepancy, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -40,6 +40,11 @@ def weighed(value, budget, gate="norm", kind="rounded"):
     return Discrepancy("typical", "output", kind, "", "", (Measure(gate, value, budget),))
 
 
+def did(subject, text="changed in forward, undeclared", gate="structure"):
+    """Make a discrepancy of something that a call did apart from its tensors."""
+    return Discrepancy("typical", subject, "conduct", "", "", (Measure(gate, math.inf, 0.0, text),))
+
+
 def finished(*tensors, **fields):
     return Observation("finished", discrepancies=tensors, **fields)
 
@@ -121,13 +126,14 @@ def test_every_red_status_is_red_and_every_other_is_not():
 
 def test_a_second_call_that_differs_is_unstable_before_anything_else():
     shaky = Discrepancy("typical", "output", "rounded", "", "", (measure("norm", 9.0), measure("stable", 2.0)))
-    found = verdict(finished(tensor("structure"), shaky, changed=("x",)))
+    found = verdict(finished(tensor("structure"), shaky, did("x")))
     assert found.status == "UNSTABLE"
+    assert verdict(finished(did("x", "now None", "stable"))).text.endswith("a second identical call differs: now None")
 
 
 def test_something_changed_is_a_structure_fault_before_any_tensor():
-    found = verdict(finished(tensor("structure"), changed=("weight",)))
-    assert (found.status, found.text) == ("FAIL", "structure  weight changed in forward, undeclared")
+    found = verdict(finished(tensor("structure"), did("weight")))
+    assert (found.status, found.text) == ("FAIL", "structure  weight, case typical: changed in forward, undeclared")
 
 
 def test_an_accepted_canary_is_inconclusive():
@@ -160,7 +166,7 @@ def test_what_a_low_precision_cannot_tell_is_inconclusive_if_nothing_else_is_tol
 
 RED = [
     finished(tensor("norm")),
-    finished(tensor(), changed=("x",)),
+    finished(tensor(), did("x")),
     finished(Discrepancy("typical", "output", "rounded", "", "", (measure("stable", 2.0),))),
     finished(tensor(accepted=("zeros",))),
     *(Observation(ending, "call", "TypeError", "it takes no Linear") for ending in ENDINGS),
@@ -171,7 +177,7 @@ RED = [
 @pytest.mark.parametrize("outcome", ["FAIL", "UNSTABLE", "VOID", "INVALID", "INCONCLUSIVE", "CRASH", "TIMEOUT", "OOM"])
 def test_an_expectation_excuses_its_own_outcome_and_no_other(outcome, seen):
     plain, found = verdict(seen), verdict(seen, expect(outcome))
-    if seen.changed:
+    if any(d.kind == "conduct" for d in seen.discrepancies):
         assert found.status == "FAIL"
     elif plain.status == outcome:
         assert (found.status, found.reason, found.link) == ("EXPECTED", "known", "https://example.org")
@@ -181,10 +187,10 @@ def test_an_expectation_excuses_its_own_outcome_and_no_other(outcome, seen):
 
 def test_a_change_is_excused_where_exactly_it_is_declared():
     declared = expect("FAIL", tensor="x", gate="structure")
-    assert verdict(finished(tensor(), changed=("x",)), declared).status == "EXPECTED"
-    assert verdict(finished(tensor(), changed=("x", "y")), declared).status == "FAIL"
-    assert verdict(finished(tensor("norm"), changed=("x",)), declared).status == "FAIL"
-    assert verdict(finished(tensor(), changed=("x",)), expect("FAIL", tensor="x")).status == "FAIL"
+    assert verdict(finished(tensor(), did("x")), declared).status == "EXPECTED"
+    assert verdict(finished(tensor(), did("x"), did("y")), declared).status == "FAIL"
+    assert verdict(finished(tensor("norm"), did("x")), declared).status == "FAIL"
+    assert verdict(finished(tensor(), did("x")), expect("FAIL", tensor="x")).status == "FAIL"
     assert verdict(finished(tensor()), declared).status == "STALE"
 
 
@@ -282,7 +288,7 @@ def test_a_declared_dtype_and_a_declared_failure_may_both_come_true():
 @pytest.mark.parametrize("ending", ["finished", *ENDINGS])
 def test_a_verdict_survives_the_trip_through_json(ending):
     seen = Observation(
-        ending, "call", "E", "m", ("x",), (tensor("class"), weighed(math.inf, 0.0)), {"graphs": 1}, {"call": 0.5}
+        ending, "call", "E", "m", (tensor("class"), weighed(math.inf, 0.0)), {"graphs": 1}, {"call": 0.5}
     )
     there = verdict(seen)
     assert from_json(Verdict, json.loads(json.dumps(to_json(there), allow_nan=False))) == there

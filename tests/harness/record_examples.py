@@ -67,7 +67,6 @@ OBSERVATION = observation.Observation(
     phase="call",
     error="ValueError",
     message="a line",
-    changed=("x",),
     discrepancies=(DISCREPANCY,),
     facts={"graphs": 2, "cache": "hit", "list": [1, None, True], "inner": {"a": 0.5}},
     seconds={"call": 0.25},

@@ -10,6 +10,8 @@ MINIATURE_FILES = tuple(
     for name in (
         "values",
         "conduct",
+        "side_effects",
+        "returned",
         "staleness",
         "recompiling",
         "replacements",
@@ -22,7 +24,16 @@ MINIATURE_FILES = tuple(
 )
 CORRECT_FILES = tuple(
     f"correct_models/{name}.py"
-    for name in ("casts_and_gradients", "outputs", "inputs", "networks", "settling", "transforms", "self_checks")
+    for name in (
+        "casts_and_gradients",
+        "outputs",
+        "conduct",
+        "inputs",
+        "networks",
+        "settling",
+        "transforms",
+        "self_checks",
+    )
 )
 
 MINIATURES = tuple(case for file in MINIATURE_FILES for case in material(file).MINIATURES)

@@ -67,7 +67,14 @@ MINIATURES = (
     gets(MISDECLARED, "memory_refused", "fp32", "OOM"),
     fails(MISDECLARED, "sign", "fp32", *VALUES),
     fails(MISDECLARED, "nan", "fp32", "class"),
-    fails(MISDECLARED, "input_changed", "fp32", *VALUES, text="input changed in forward, undeclared"),
+    fails(
+        MISDECLARED,
+        "input_changed",
+        "fp32",
+        "structure",
+        *VALUES,
+        text="input, case typical: changed in forward, undeclared",
+    ),
     gets(MISDECLARED, "refusing", "fp32", "ERROR"),
     fails(MISDECLARED, "wrong_dtype", "fp32", "dtype"),
 )

@@ -45,8 +45,8 @@ def fails(spec: Spec, mode: str, precision: str, *gates: str, text: str = "") ->
     return gets(spec, mode, precision, "FAIL", *gates, text=text)
 
 
-def rows(*shape: int) -> Case:
-    return Case(name="typical", inputs=lambda g: (torch.randn(*shape, generator=g),))
+def rows(*shape: int, name: str = "typical") -> Case:
+    return Case(name=name, inputs=lambda g: (torch.randn(*shape, generator=g),))
 
 
 def spec_of(name: str, build: Callable[..., Any], *cases: Case, **fields: Any) -> Spec:

@@ -1,0 +1,139 @@
+"""Judges what the calls of a cell do apart from their numbers: containers, shared memory, state, a second call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from conformance.axes import Prepared
+from conformance.cell.session import CellSession
+from conformance.gates.distance import same_bytes
+from conformance.oracle import evaluation, inputs
+from conformance.oracle.evaluation import SECOND, Evaluation, Question
+from conformance.oracle.reference import CaseReference
+from conformance.oracle.watch import Watch
+from conformance.records.observation import Discrepancy, Measure
+from zoo.case import Call, Case
+
+FAR_DRAW = 1000  # the inputs of a case are taken from earlier draws
+
+
+def compared(
+    session: CellSession, made: Prepared, case: Case, found: Evaluation, again: Evaluation
+) -> Iterator[Discrepancy]:
+    """What is wrong with two calls apart from their numbers; nothing if all is right.
+
+    Args:
+        session: the open cell.
+        made: the callable of its mode.
+        case: the case.
+        found: the evaluation that is judged.
+        again: the evaluation of an identical second call.
+    """
+    known = session.known(case)
+    for change in dict.fromkeys(found.changes):
+        yield _fault(case, change.subject, "structure", change.text)
+    yield from _container(made, case, known, found)
+    yield from _sharing(session, case, known, found)
+    yield from _second_call(case, found, again)
+
+
+def overwritten(
+    session: CellSession, made: Prepared, case: Case, question: Question, found: Evaluation
+) -> list[Discrepancy]:
+    """The outputs that no longer hold what they held when they were returned, after one more call with other inputs.
+
+    Outputs that share memory with an argument, a parameter or a buffer may change with it.
+
+    Args:
+        session: the open cell.
+        made: the callable of its mode.
+        case: the case.
+        question: what was evaluated.
+        found: the evaluation whose outputs are looked at again.
+    """
+    if made.reuses_outputs:
+        return []
+    others = {one for one, other in found.shared if not other.startswith("output")}
+    held = {n: t for n, t in found.returned.items() if t is not None and n not in others}
+    if held and question.fit is None:
+        _call_with_other_inputs(session, made, case, question)
+    text = "it changed after it was returned, at the latest when the model was called again"
+    return [
+        _fault(case, name, "structure", text)
+        for name, tensor in held.items()
+        if (copy := found.tensors[name]) is not None and not same_bytes(tensor, copy)
+    ]
+
+
+def _call_with_other_inputs(session: CellSession, made: Prepared, case: Case, question: Question) -> None:
+    """Call the model forward on another draw of the case, in the memory of the same arguments."""
+    picks = session.known(case).picks
+    far = FAR_DRAW if isinstance(picks, int) else [(FAR_DRAW + draw, row) for draw, row in picks]
+    drawn = inputs.draw(case, session.seed, far)
+    if _shapes(drawn) != _shapes(question.pristine):
+        return  # a case may draw its shapes; another shape would be another compiled graph
+    owner = made.parameters_of
+    state = evaluation.state_of(owner)
+    inputs.restore(question.call, drawn)
+    watch = Watch(owner, {}, question.changes_state, noted=False)
+    with evaluation.autocast(question), watch.during("forward"):
+        made.call(*question.call.args, **question.call.kwargs)
+    evaluation.reset(owner, state)
+    inputs.restore(question.call, question.pristine)
+
+
+def _shapes(call: Call) -> list[Any]:
+    leaves = inputs.named_leaves((call.args, dict(call.kwargs)), "")
+    return [(n, t.shape, t.stride()) if isinstance(t, torch.Tensor) else (n, t) for n, t in leaves.items()]
+
+
+def _container(made: Prepared, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:
+    wanted, given = (
+        {n for n, t in e.tensors.items() if t is not None and n.startswith("output")} for e in (known, found)
+    )
+    if wanted != given and (wanted <= given or given <= wanted):
+        return  # tensors are missing, or unexpected; that is said of each
+    scripted = any(
+        isinstance(m, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for m in (made.call, made.parameters_of)
+    )
+    if not found.container.stands_for(known.container, scripted=scripted):
+        yield _fault(case, "output", "structure", f"{found.container}, the oracle's is {known.container}")
+
+
+def _sharing(session: CellSession, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:
+    declared = set(session.spec.aliases)
+    for one, other in sorted(found.shared - known.shared - declared):
+        yield _fault(case, one, "structure", f"it shares memory with {other}, the oracle's does not")
+    for one, other in sorted(declared - found.shared):
+        yield _fault(case, one, "structure", f"it shares no memory with {other}, the spec declares that it does")
+
+
+def _second_call(case: Case, found: Evaluation, again: Evaluation) -> Iterator[Discrepancy]:
+    """How an identical second call differs apart from its numbers, which are compared tensor by tensor."""
+    for name in dict.fromkeys([*found.tensors, *again.tensors]):
+        first, second = found.tensors.get(name), again.tensors.get(name)
+        if not name.startswith(SECOND) and (first is None) != (second is None):
+            yield _fault(case, name, "stable", f"{_what(second)}, the first time {_what(first)}")
+    for name in found.requires_grad.keys() & again.requires_grad.keys():
+        if found.requires_grad[name] != again.requires_grad[name]:
+            yield _fault(case, name, "stable", f"requires_grad is {again.requires_grad[name]}")
+    if again.container != found.container:
+        yield _fault(case, "output", "stable", f"{again.container}, the first time {found.container}")
+    for one, other in sorted(found.shared ^ again.shared):
+        which = "only then" if (one, other) in again.shared else "only the first time"
+        yield _fault(case, one, "stable", f"it shares memory with {other} {which}")
+    for change in dict.fromkeys(again.changes):
+        if change not in found.changes:
+            yield _fault(case, change.subject, "stable", f"only then: {change.text}")
+
+
+def _what(tensor: torch.Tensor | None) -> str:
+    return "None" if tensor is None else "a tensor"
+
+
+def _fault(case: Case, subject: str, gate: str, text: str) -> Discrepancy:
+    return Discrepancy(case.name, subject, "conduct", "", "", (Measure(gate, math.inf, 0.0, text),))

@@ -1,0 +1,146 @@
+"""Describes the containers in which a model returns its results, and names the tensors in them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from zoo.case import SpecError
+
+NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+LEAVES = (torch.Tensor, type(None), str, *NUMBERS)
+RETURN_TYPES = "torch.return_types"
+IN_TORCHSCRIPT = {"tuple": ("list",), "Size": ("list",), "OrderedDict": ("dict",)}  # what it has in place of a type
+
+Part = tuple[str, str, Any]  # key of a part, what its name ends with, and the part
+
+
+@dataclass(frozen=True)
+class Container:
+    """What a model returned, without the numbers: a container of containers, or a leaf.
+
+    Attributes:
+        kind: "tuple", "list", "dict", "named tuple Pair", "dataclass Result", "return type topk"; or "Tensor", "None",
+            "int", "float", "bool", or a text in quotation marks.
+        keys: the keys of a dict in their order, or the names of fields; empty if the parts are numbered.
+        parts: what it contains.
+    """
+
+    kind: str
+    keys: tuple[str, ...] = ()
+    parts: tuple[Container, ...] = ()
+
+    def __str__(self) -> str:
+        """Such as `dict[mean: Tensor, rest: tuple[Tensor, None]]`."""
+        if self.kind in ("Tensor", "None") or (not self.parts and not self.keys):
+            return self.kind
+        keys = [f"{key}: " for key in self.keys] or [""] * len(self.parts)
+        return f"{self.kind}[{', '.join(f'{key}{part}' for key, part in zip(keys, self.parts, strict=True))}]"
+
+    def stands_for(self, wanted: Container, *, scripted: bool) -> bool:
+        """Whether this is the same container as `wanted`, or what TorchScript has in its place.
+
+        Args:
+            wanted: the oracle's container.
+            scripted: TorchScript returned this. It has no return types, no OrderedDict, and lists in place of the
+                tuples that operators such as `chunk` return.
+        """
+        if (self.keys, len(self.parts)) != (wanted.keys, len(wanted.parts)):
+            return False
+        kinds = {wanted.kind}
+        if scripted:
+            kinds.update(IN_TORCHSCRIPT.get(wanted.kind, ()))
+            kinds.update(["tuple"] if wanted.kind.startswith("return type ") else [])
+        return self.kind in kinds and all(
+            mine.stands_for(theirs, scripted=scripted) for mine, theirs in zip(self.parts, wanted.parts, strict=True)
+        )
+
+
+NOTHING = Container("None")
+
+
+def describe(value: Any) -> Container:
+    """Describe what a model returned."""
+    if isinstance(value, str):
+        return Container(repr(value))
+    if isinstance(value, torch.Tensor):
+        return Container("Tensor")
+    found = _parts(value)
+    if found is None:
+        return Container("None" if value is None else type(value).__name__)
+    kind, parts, keyed = found
+    keys = tuple(key for key, _, _ in parts) if keyed else ()
+    return Container(kind, keys, tuple(describe(part) for _, _, part in parts))
+
+
+def tensors_of(value: Any, name: str = "output", device: str = "cpu") -> dict[str, torch.Tensor | None]:
+    """The tensors and None in what a model returned, by path: {"output": …} or {"output[0]": …, "output['mean']": …}.
+
+    A number becomes a tensor without axes, so that the same gates judge it. Text is left to `describe`.
+
+    Args:
+        value: what a model returned.
+        name: name of the whole.
+        device: device of the tensors that are made of numbers.
+
+    Raises:
+        SpecError: there is something else in it, or a tensor that is not strided.
+    """
+    return {path: _tensor(leaf, path, device) for path, leaf in leaves_of(value, name) if not isinstance(leaf, str)}
+
+
+def leaves_of(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested containers, with its path."""
+    found = _parts(value)
+    if found is None:
+        yield name, value
+        return
+    for _, ending, part in found[1]:
+        yield from leaves_of(part, f"{name}{ending}")
+
+
+def _tensor(leaf: Any, name: str, device: str) -> torch.Tensor | None:
+    if type(leaf) in NUMBERS:
+        return torch.tensor(leaf, dtype=NUMBERS[type(leaf)], device=device)
+    if leaf is not None and not isinstance(leaf, torch.Tensor):
+        raise SpecError(
+            f"{name} is of type {type(leaf).__name__}; a model returns tensors, numbers, text, or containers of them"
+        )
+    if leaf is not None and leaf.layout != torch.strided:
+        raise SpecError(f"{name}: a strided tensor is wanted, got layout {leaf.layout}")
+    return leaf
+
+
+def _parts(value: Any) -> tuple[str, list[Part], bool] | None:
+    """Kind and parts of a container, and whether the keys belong to it; None for a leaf."""
+    if isinstance(value, LEAVES):
+        return None
+    kind = type(value).__name__
+    if isinstance(value, dict):
+        return kind, [(str(key), f"[{key!r}]", part) for key, part in value.items()], True
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return f"named tuple {kind}", _fields(value, value._fields), True
+    if isinstance(value, (tuple, list)):
+        kind = f"return type {kind}" if type(value).__module__ == RETURN_TYPES else kind
+        return kind, [(str(i), f"[{i}]", part) for i, part in enumerate(value)], False
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return f"dataclass {kind}", _fields(value, [field.name for field in dataclasses.fields(value)]), True
+    return _registered_parts(value)
+
+
+def _fields(value: Any, names: Iterable[str]) -> list[Part]:
+    return [(name, f".{name}", getattr(value, name)) for name in names]
+
+
+def _registered_parts(value: Any) -> tuple[str, list[Part], bool] | None:
+    """The same for a class that is registered with pytree."""
+    registered, _ = pytree.tree_flatten_with_path(value, is_leaf=lambda other: other is not value)
+    if len(registered) == 1 and registered[0][1] is value:
+        return None
+    endings = [(pytree.keystr(path), part) for path, part in registered]
+    return type(value).__name__, [(ending.strip("[].'"), ending, part) for ending, part in endings], True

@@ -1,0 +1,192 @@
+"""Reads the switches of the process that a call may leave changed, and puts them back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import overrides
+from torch.utils import _python_dispatch
+
+_READ_PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)  # noqa: SLF001 -- torch < 2.9 has none
+_PRODUCTS = tuple((backend, op) for backend in ("cuda", "mkldnn") for op in ("matmul", "conv", "rnn"))
+_GUARDS: list[Any] = []  # what switches inference mode off again, for the life of the process
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A switch of the process.
+
+    Attributes:
+        state: its word in `zoo.states.STATES`.
+        read: returns its value, which `==` compares.
+        put: sets a value that `read` returned.
+    """
+
+    state: str
+    read: Callable[[], Any]
+    put: Callable[[Any], None]
+
+
+def _default_device() -> str | None:
+    context = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+    return None if context is None else str(context.device)
+
+
+def _put_inference_mode(enabled: bool) -> None:  # noqa: FBT001 -- a value that was read
+    _GUARDS.append(torch._C._InferenceMode(enabled))  # noqa: SLF001 -- nothing else ends it
+
+
+def _autocast() -> dict[str, Any]:
+    devices = ("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",)
+    found: dict[str, Any] = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices}
+    return found | {"cache": torch.is_autocast_cache_enabled()}
+
+
+def _put_autocast(value: dict[str, Any]) -> None:
+    for device, (enabled, dtype) in ((d, v) for d, v in value.items() if d != "cache"):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    torch.set_autocast_cache_enabled(value["cache"])
+
+
+def _products() -> dict[str, Any]:
+    """The precision of float32 products. torch keeps it twice, and refuses to read the older form if they differ."""
+    with contextlib.suppress(RuntimeError):
+        found = {"float32": torch.get_float32_matmul_precision(), "cudnn tf32": torch.backends.cudnn.allow_tf32}
+        return found | _new_products()
+    return _new_products()
+
+
+def _new_products() -> dict[str, Any]:
+    return {f"{b} {op}": _READ_PRECISION(b, op) for b, op in _PRODUCTS} if _READ_PRECISION is not None else {}
+
+
+def _put_products(value: dict[str, Any]) -> None:
+    if "float32" in value:
+        torch.set_float32_matmul_precision(value["float32"])
+        torch.backends.cudnn.allow_tf32 = value["cudnn tf32"]
+    for (backend, op), precision in ((k.split(" "), v) for k, v in value.items() if k not in ("float32", "cudnn tf32")):
+        torch._C._set_fp32_precision_setter(backend, op, precision)  # noqa: SLF001
+
+
+def _determinism() -> dict[str, Any]:
+    cudnn = torch.backends.cudnn
+    return {
+        "algorithms": torch.are_deterministic_algorithms_enabled(),
+        "warn only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "cudnn.deterministic": cudnn.deterministic,
+        "cudnn.benchmark": cudnn.benchmark,
+        "cudnn.enabled": cudnn.enabled,
+    }
+
+
+def _put_determinism(value: dict[str, Any]) -> None:
+    torch.use_deterministic_algorithms(value["algorithms"], warn_only=value["warn only"])
+    for name in ("deterministic", "benchmark", "enabled"):
+        setattr(torch.backends.cudnn, name, value[f"cudnn.{name}"])
+
+
+class _Stack:
+    """The modes that are on, innermost last, without the one that `torch.set_default_device` puts there.
+
+    Args:
+        length, at: functions of torch: how many modes are on, and the one at a place.
+        module: the module of torch with the functions that switch a mode on and off.
+    """
+
+    def __init__(self, length: Callable[[], int], at: Callable[[int], Any], module: Any) -> None:
+        self._length, self._at, self._module = length, at, module
+
+    def read(self) -> tuple[Any, ...]:
+        """The modes; `==` compares them by identity."""
+        modes = (self._at(i) for i in range(self._length()))
+        return tuple(mode for mode in modes if type(mode).__name__ != "DeviceContext")
+
+    def put(self, value: tuple[Any, ...]) -> None:
+        """Switch off what was switched on since, and on again what was switched off."""
+        kept = 0
+        now = self.read()
+        while kept < min(len(now), len(value)) and now[kept] is value[kept]:
+            kept += 1
+        for _ in now[kept:]:
+            self._module._pop_mode()  # noqa: SLF001 -- torch has no public way to end a mode left on
+        for mode in value[kept:]:
+            self._module._push_mode(mode)  # noqa: SLF001
+
+
+def _anomaly() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+_C = torch._C  # noqa: SLF001
+_FUNCTIONS = _Stack(_C._len_torch_function_stack, _C._get_function_stack_at, overrides)  # noqa: SLF001
+_DISPATCH = _Stack(_C._len_torch_dispatch_stack, _C._get_dispatch_stack_at, _python_dispatch)  # noqa: SLF001
+
+SWITCHES = (
+    Switch("inference mode", torch.is_inference_mode_enabled, _put_inference_mode),  # it carries grad mode along
+    Switch("grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled),  # noqa: SLF001
+    Switch("default device", _default_device, torch.set_default_device),  # before the modes: it is one of them
+    Switch("modes", _FUNCTIONS.read, _FUNCTIONS.put),
+    Switch("modes", _DISPATCH.read, _DISPATCH.put),
+    Switch("default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    Switch("autocast", _autocast, _put_autocast),
+    Switch("matmul precision", _products, _put_products),
+    Switch("determinism", _determinism, _put_determinism),
+    Switch("threads", torch.get_num_threads, torch.set_num_threads),
+    Switch("anomaly mode", _anomaly, lambda value: torch.set_anomaly_enabled(*value)),
+)
+
+
+def read() -> list[Any]:
+    """The value of each of `SWITCHES`."""
+    return [switch.read() for switch in SWITCHES]
+
+
+def restore(before: list[Any]) -> dict[str, str]:
+    """Put the switches back to what `read` returned.
+
+    Returns:
+        What had changed, by state, as in "from on to off".
+    """
+    changed: dict[str, str] = {}
+    for switch, old in zip(SWITCHES, before, strict=True):
+        new = switch.read()
+        if new != old:
+            changed.setdefault(switch.state, _difference(old, new))
+            switch.put(old)
+    return changed
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """A context that puts the switches back at its end."""
+    before = read()
+    try:
+        yield
+    finally:
+        restore(before)
+
+
+def random_state() -> list[torch.Tensor]:
+    """The state of torch's random generators: of the CPU, and of CUDA if it is in use."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else states
+
+
+def _difference(old: Any, new: Any) -> str:
+    if isinstance(old, dict):
+        name = next(key for key in {**old, **new} if old.get(key) != new.get(key))
+        return f"of {name} {_difference(old.get(name), new.get(name))}"
+    return f"from {_shown(old)} to {_shown(new)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ", ".join(_shown(v) for v in value) or "none"
+    return str(value) if isinstance(value, (str, int, torch.dtype, type(None))) else type(value).__name__

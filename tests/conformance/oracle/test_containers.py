@@ -1,0 +1,70 @@
+"""Descriptions of what models return, and the names of the tensors in it."""
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from conformance.oracle.containers import describe, tensors_of
+from zoo.case import SpecError
+
+T = torch.ones(3)
+Pair = namedtuple("Pair", "first second")  # noqa: PYI024 -- models return such
+
+
+@dataclass
+class Result:
+    mean: torch.Tensor
+    rest: object = None
+
+
+TREES = {
+    "Tensor": (T, ["output"]),
+    "dict[mean: Tensor, rest: tuple[Tensor, None]]": (
+        {"mean": T, "rest": (T, None)},
+        ["output['mean']", "output['rest'][0]", "output['rest'][1]"],
+    ),
+    "OrderedDict[b: Tensor, a: Tensor]": (OrderedDict(b=T, a=T), ["output['b']", "output['a']"]),
+    "named tuple Pair[first: Tensor, second: list[Tensor]]": (Pair(T, [T]), ["output.first", "output.second[0]"]),
+    "dataclass Result[mean: Tensor, rest: tuple[int, float, bool]]": (
+        Result(T, (3, 2.5, True)),
+        ["output.mean", "output.rest[0]", "output.rest[1]", "output.rest[2]"],
+    ),
+    "return type topk[Tensor, Tensor]": (T.topk(2), ["output[0]", "output[1]"]),
+    "tuple[Tensor, 'mean']": ((T, "mean"), ["output[0]"]),
+    "list": ([], []),
+}
+
+
+@pytest.mark.parametrize("text", TREES)
+def test_a_container_has_a_description_and_names(text):
+    value, names = TREES[text]
+    assert str(describe(value)) == text
+    assert list(tensors_of(value)) == names
+
+
+@pytest.mark.parametrize("text", TREES)
+def test_only_the_same_container_stands_for_it(text):
+    mine = describe(TREES[text][0])
+    same = [other for other, (value, _) in TREES.items() if mine.stands_for(describe(value), scripted=False)]
+    assert same == [text]
+
+
+def test_torchscript_has_lists_and_tuples_in_place_of_what_it_lacks():
+    for given, wanted in (([T, T], (T, T)), ((T, T), torch.ones(3).topk(2)), ([3], torch.Size([3]))):
+        assert describe(given).stands_for(describe(wanted), scripted=True)
+        assert not describe(given).stands_for(describe(wanted), scripted=False)
+    assert not describe((T, T)).stands_for(describe([T, T]), scripted=True)
+
+
+def test_numbers_become_tensors_and_other_things_are_refused():
+    assert {name: (t.dtype, t.item()) for name, t in tensors_of((3, 2.5, True)).items()} == {
+        "output[0]": (torch.int64, 3),
+        "output[1]": (torch.float64, 2.5),
+        "output[2]": (torch.bool, True),
+    }
+    with pytest.raises(SpecError, match=r"output\[0\] is of type object"):
+        tensors_of([object()])
+    with pytest.raises(SpecError, match="a strided tensor is wanted"):
+        tensors_of(torch.eye(2).to_sparse())

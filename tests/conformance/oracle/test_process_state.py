@@ -1,0 +1,92 @@
+"""What a call leaves behind is found, and put back."""
+
+import pytest
+import torch
+from torch import nn
+
+from conformance.oracle import process_state
+from conformance.oracle.module_state import REGISTRIES
+from conformance.oracle.watch import Watch
+from zoo.case import Case, SpecError
+from zoo.spec import Spec
+from zoo.states import STATES
+
+LEFT = {
+    "grad mode": (lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
+    "default dtype": (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
+    "matmul precision": (lambda: torch.set_float32_matmul_precision("high"), torch.get_float32_matmul_precision),
+    "determinism": (
+        lambda: torch.use_deterministic_algorithms(True),
+        torch.are_deterministic_algorithms_enabled,
+    ),
+}
+
+
+@pytest.mark.parametrize("state", LEFT)
+def test_a_switch_is_put_back_and_noted_once(state):
+    leave, read = LEFT[state]
+    before = read()
+    watch = Watch(None, {}, (), noted=True)
+    with watch.during("forward"):
+        leave()
+    with watch.during("backward"):
+        pass
+    assert [change.subject for change in watch.changes] == [state]
+    assert read() == before
+
+
+def test_a_declared_state_is_put_back_and_not_noted():
+    watch = Watch(None, {}, ("grad mode",), noted=True)
+    with watch.during("forward"):
+        torch.set_grad_enabled(False)
+    assert watch.changes == []
+    assert torch.is_grad_enabled()
+
+
+def test_modes_left_on_are_popped():
+    before = process_state.read()
+    torch.overrides.TorchFunctionMode().__enter__()
+    changed = process_state.restore(before)
+    assert changed == {"modes": "from none to TorchFunctionMode"}
+    assert process_state.restore(before) == {}
+
+
+def test_a_module_and_its_leaves_are_put_back():
+    model = nn.Linear(3, 2)
+    bias = model.bias
+    watch = Watch(model, dict(model.named_parameters()), (), noted=True)
+    with watch.during("forward"):
+        model.eval()
+        model.cache = torch.ones(2)
+        model.bias = nn.Parameter(torch.ones(2))
+        model.register_forward_hook(lambda *_: None)
+        model.weight.register_hook(lambda _: None)
+        model.weight.grad = torch.ones(2, 3)
+    assert model.training
+    assert not hasattr(model, "cache")
+    assert model.bias is bias
+    assert not model._forward_hooks
+    assert not model.weight._backward_hooks
+    assert model.weight.grad is None
+    assert {c.subject for c in watch.changes} == {"training", "attributes", "parameters", "hooks", "gradients"}
+
+
+def test_every_state_that_is_judged_can_be_declared_and_the_other_way_round():
+    of_leaves = {"gradients", "requires_grad", "training", "attributes", "random generator"}
+    assert {s.state for s in process_state.SWITCHES} | set(REGISTRIES.values()) | of_leaves == set(STATES)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("changes_state", ("mood",), "changes_state: 'mood' is none of"),
+        ("changes_state", "training", "must be a tuple of names"),
+        ("aliases", ("output", "x"), "a pair of aliases must be a tuple of names"),
+        ("aliases", (("output",),), "has two names"),
+        ("aliases", "output", "must be a tuple of pairs"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(field, value, text):
+    case = Case(name="typical", inputs=lambda _: (torch.ones(2),))
+    with pytest.raises(SpecError, match=text):
+        Spec(name="m", summary="m", source="m", build=nn.Identity, cases=(case,), **{field: value})
