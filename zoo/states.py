@@ -19,5 +19,4 @@ STATES = (
     "parameters",
     "buffers",
     "submodules",
-    "attributes",
 )

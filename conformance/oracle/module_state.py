@@ -27,14 +27,13 @@ class ModuleState:
         self._name, self._module = name or "the model", module
         own = module.__dict__
         self._training = module.training
-        self._attributes = dict(own)
         self._registries = {key: dict(own[key]) for key in REGISTRIES if isinstance(own.get(key), dict)}
 
     def restore(self, kept: tuple[str, ...]) -> dict[str, str]:
         """Put everything back.
 
         Args:
-            kept: declared states. What a first call sets up on purpose stays: hooks, attributes and the like.
+            kept: declared states. What a first call sets up on purpose stays.
 
         Returns:
             What had changed, by state.
@@ -43,8 +42,6 @@ class ModuleState:
         if self._module.training != self._training:
             changed["training"] = f"of {self._name} from {_mode(self._training)} to {_mode(self._module.training)}"
             self._module.training = self._training
-        if "attributes" not in kept:
-            self._restore_attributes(changed)
         for key, before in self._registries.items():
             state = REGISTRIES[key]
             now = self._module.__dict__[key]
@@ -55,16 +52,6 @@ class ModuleState:
                 now.clear()
                 now.update({name: held.get(name, old) for name, old in before.items()})
         return changed
-
-    def _restore_attributes(self, changed: dict[str, str]) -> None:
-        own, before = self._module.__dict__, self._attributes
-        if own.keys() == before.keys():
-            return
-        changed["attributes"] = f"of {self._name}: {_what(before, own)}"
-        for name in own.keys() - before.keys():
-            del own[name]
-        for name in before.keys() - own.keys():
-            own[name] = before[name]
 
 
 def _alike(before: dict[Any, Any], now: dict[Any, Any], *, by_name: bool) -> bool:
