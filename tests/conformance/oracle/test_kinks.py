@@ -46,7 +46,7 @@ def test_an_evaluation_is_kinked_where_the_model_is(build, kinked):
 @pytest.mark.parametrize(("name", "kinked"), [("relu_amp_op", True), ("exp_op", False)])
 def test_an_operator_written_in_python_is_looked_into(name, kinked):
     with KinkWatch() as watch:
-        zoo.create_model(name)(torch.linspace(-1, 1, 6, dtype=torch.float64))
+        zoo.create_model(name)(torch.linspace(-1, 1, 6, dtype=torch.float64, requires_grad=True))
     assert watch.kinked is kinked
 
 
