@@ -8,7 +8,10 @@ from harness.plans import material
 MINIATURE_FILES = tuple(
     f"miniatures/{name}.py" for name in ("values", "conduct", "endings", "untrue_specs", "expectations")
 )
-CORRECT_FILES = tuple(f"correct_models/{name}.py" for name in ("casts_and_gradients", "outputs", "inputs", "networks"))
+CORRECT_FILES = tuple(
+    f"correct_models/{name}.py"
+    for name in ("casts_and_gradients", "outputs", "inputs", "networks", "resampling", "ties")
+)
 
 MINIATURES = tuple(case for file in MINIATURE_FILES for case in material(file).MINIATURES)
 HANGING = tuple(case for file in MINIATURE_FILES for case in getattr(material(file), "HANGING", ()))
