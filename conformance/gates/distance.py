@@ -98,6 +98,15 @@ class OracleTensor:
             worst,
         )
 
+    def stays_finite(self, y: torch.Tensor) -> bool:
+        """Whether a tensor has a finite number wherever the oracle has one."""
+        return bool((flat_reals(y).isfinite() | ~self.finite).all())
+
+    def without_bound(self) -> Distance:
+        """An infinite distance."""
+        slices = tuple(torch.full_like(norms, math.inf) for norms in self.slice_norms)
+        return Distance(math.inf, slices, math.inf, math.inf)
+
     def _by_slice(self, squares: torch.Tensor) -> tuple[torch.Tensor, ...]:
         every = range(squares.dim())
         return tuple(squares.sum([a for a in every if a != axis]).sqrt() for axis in self.axes)

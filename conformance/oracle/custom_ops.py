@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch._library.custom_ops import OPDEFS  # there is no public way from an operator to its definition
 from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """A context for a mode's own arithmetic, which no other mode sees: nothing perturbs, notes or widens it."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # noqa: SLF001 -- no public way to do it
+        yield
 
 
 class OpMode(TorchDispatchMode):

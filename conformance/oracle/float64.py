@@ -186,8 +186,9 @@ class Oracle:
         """
         wide = wide_call(call)
         self.reset()
+        self._ask_gradients(wide)
         try:
-            with self.widened(), torch.no_grad():
+            with self.widened(), torch.set_grad_enabled(self.spec.differentiable):
                 self.model(*wide.args, **wide.kwargs)
         except REFUSALS as problem:
             if not self._watched:  # a scripted function inside Python code may have mixed the dtypes
@@ -196,9 +197,16 @@ class Oracle:
             else:
                 self._explain(problem, case, call)
 
+    def _ask_gradients(self, call: Call) -> None:
+        """Let the inputs require gradients as an evaluation does: a kink counts if a gradient flows through it."""
+        for name, leaf in inputs.named_inputs(self.model, call).items():
+            if inputs.is_rounded(leaf) and name not in self.spec.mutates:
+                leaf.requires_grad_(self.spec.differentiable)
+
     def _explain(self, problem: Exception, case: Case, call: Call) -> NoReturn:
         if is_out_of_memory(problem):
             raise problem
+        self._ask_gradients(call)
         try:
             self._narrow(*call.args, **call.kwargs)
         except Exception:  # noqa: BLE001 -- it fails in float32 too, so the spec is wrong

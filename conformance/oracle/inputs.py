@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from conformance.oracle import apart
 from conformance.seeds import seed_of
 from zoo.case import Call, Case
 
@@ -50,7 +51,8 @@ def widest(dtype: torch.dtype) -> torch.dtype:
     return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else dtype
 
 
-Picks = int | list[tuple[int, int]]  # the number of a draw, or (draw, row) of each row of the batch
+# The number of a draw, or (draw, row) of each row of the batch. A multiple of `apart.APART` may be added to a number.
+Picks = int | list[tuple[int, int]]
 
 
 def draw(case: Case, seed: int, picks: Picks, *, coarse: bool = True) -> Call:
@@ -79,9 +81,17 @@ def draw(case: Case, seed: int, picks: Picks, *, coarse: bool = True) -> Call:
 
 
 def draw_batch(case: Case, seed: int, number: int, *, coarse: bool = True) -> Call:
-    """One draw of a case; if `coarse`, made representable."""
+    """One draw of a case; if `coarse`, made representable. See `apart.APART` for numbers from there on."""
+    way, number = divmod(number, apart.APART)
     drawn = case.draw(seeded(seed, case.name, number))
+    if way:
+        drawn = apart.moved_apart(drawn, apart.AXES[way - 1])
     return place(drawn, convert=lambda t: representable(t) if coarse and is_rounded(t) else t)
+
+
+def raw_batch(case: Case, seed: int, number: int) -> Call:
+    """One draw of a case as the spec draws it, not rounded."""
+    return place(case.draw(seeded(seed, case.name, number % apart.APART)), convert=lambda t: t)
 
 
 def row_count(call: Call) -> int:

@@ -7,57 +7,102 @@ from typing import Any
 
 import torch
 
-from conformance.oracle.custom_ops import OpMode
+from conformance.oracle import kink_gaps
+from conformance.oracle.custom_ops import OpMode, unwatched
+from conformance.oracle.gradient_flow import has_gradient
 from conformance.oracle.inputs import is_rounded
 
 MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three times the noise of a perturbed bfloat16 run
 TIE = 2.0**-40  # times the rms: this close to a kink, even float64 may give either gradient
-ONE_SIDED = frozenset({"relu", "leaky_relu", "abs", "prelu", "_prelu_kernel", "threshold", "clamp", "hardtanh"})
-KINKS = frozenset(
-    """
-    _prelu_kernel abs amax amin clamp clamp_max clamp_min hardsigmoid hardswish hardtanh leaky_relu max
-    max_pool2d_with_indices maximum median min minimum prelu relu sort threshold topk
-    """.split()
-)
+COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
+MASKED = {"where": 0, "masked_fill": 1, "mul": 1}  # ops that a mask splits in two, with the position of the mask
 
 
 class KinkWatch(OpMode):
-    """Notes ops with a kink, and how close each row of a batch comes to a kink.
+    """Notes ops with a kink through which a gradient flows, and how close each row of a batch comes to a kink.
+
+    Its own arithmetic runs outside all modes, so another mode does not perturb what this one measures.
 
     Args:
         rows: number of rows of the batch; 0 if rows do not matter.
+        selections: note equal elements among which an op selects.
 
     Attributes:
-        kinked: an op with a kink ran.
+        kinked: an op with a kink ran, and a gradient flows through it.
         margins: for each row, the smallest distance to a kink in units of the tensor's rms: float64 of shape (rows,).
         ties, above: for each op with its kink at a fixed value, in order: boolean masks of the elements that lie on the
             kink, and above it.
+        equals: for each op that selects among elements, in order: a boolean mask of where it may take either of two.
     """
 
-    def __init__(self, rows: int = 0) -> None:
+    def __init__(self, rows: int = 0, *, selections: bool = False) -> None:
         super().__init__()
         self.kinked = False
         self.margins = torch.full((rows,), float("inf"), dtype=torch.float64)
         self.ties: list[torch.Tensor] = []
         self.above: list[torch.Tensor] = []
+        self.equals: list[torch.Tensor] = []
+        self._selections = selections
+        self._compared: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}  # the mask, and what made it
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op, and note it if it has a kink."""
         name = func.overloadpacket.__name__.rstrip("_")
-        if name in KINKS and args and _is_real(args[0]) and args[0].numel():
-            self.kinked = True
-            self._note(name, args[0].detach(), args[1:], kwargs)
-        return func(*args, **kwargs)
+        if name in kink_gaps.FIXED or name in kink_gaps.CHOICES:
+            if args and _is_real(args[0]) and args[0].numel():
+                self._note(name, args[0], args[1:], kwargs)
+        elif name in MASKED and self._compared:
+            self._note_masked(name, args)
+        result = func(*args, **kwargs)
+        if name in COMPARISONS and _is_real(args[0]) and has_gradient(*args):
+            self._compared[id(result)] = (result, args[0], args[1])
+        elif name == "_to_copy" and id(args[0]) in self._compared:
+            self._compared[id(result)] = (result, *self._compared[id(args[0])][1:])
+        return result
 
     def _note(self, name: str, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        rms = float(x.square().mean().sqrt()) or 1.0
-        gaps = _gaps(name, x if x.dim() > 1 else x.reshape(-1, 1), rest, kwargs)
-        if name in ONE_SIDED:
-            self.ties += [gap.abs() <= TIE * rms for gap in gaps]
+        operands = rest[:1] if name in kink_gaps.SAMPLERS else (x, *rest, *kwargs.values())
+        flows = name not in kink_gaps.INDICES and has_gradient(*operands)
+        with unwatched():
+            x = x.detach()
+            if self._selections and name in kink_gaps.CHOICES:
+                found = kink_gaps.rivals(name, x, rest, kwargs)
+                self.equals += [] if found is None else [found]
+            if not flows:
+                return
+            self.kinked = True
+            if name in kink_gaps.FIXED:
+                gaps = kink_gaps.gaps(name, x, rest, kwargs)
+                rms = 1.0 if name in kink_gaps.SAMPLERS else _rms(x)  # its gaps are in pixels
+                self.ties += [gap.abs() <= TIE * rms for gap in gaps]
+                self._keep(gaps, x, rms)
+            elif name in kink_gaps.EXTREMES:
+                gap = kink_gaps.extreme_gap(name, x, rest, kwargs)
+                self._keep([] if gap is None else [gap], x, _rms(x), sides=False)
+
+    def _note_masked(self, name: str, args: tuple[Any, ...]) -> None:
+        """Note a hand-written kink, such as where(x > 0, x, 0) or x * (x > 0)."""
+        position = MASKED[name]
+        for mask in args[position : position + 1] if name != "mul" else args:
+            if id(mask) in self._compared and has_gradient(*args):
+                _, x, limit = self._compared[id(mask)]
+                self.kinked = True
+                with unwatched():
+                    self._keep([x.detach() - limit], x.detach(), _rms(x.detach()))
+
+    def _keep(self, gaps: list[torch.Tensor], x: torch.Tensor, rms: float, *, sides: bool = True) -> None:
+        """Keep on which side of its kinks each element is, and the smallest gap of each row."""
+        if sides:
             self.above += [gap > 0 for gap in gaps]
-        if len(self.margins) and x.dim() and x.shape[0] == len(self.margins):
+        rows = len(self.margins)
+        if rows and x.dim() and x.shape[0] == rows:
             for gap in gaps:
-                self.margins = torch.minimum(self.margins, gap.abs().flatten(1).amin(1) / rms)
+                if gap.dim() and gap.shape[0] == rows:
+                    self.margins = torch.minimum(self.margins, gap.abs().reshape(rows, -1).amin(1) / rms)
+
+
+def _rms(x: torch.Tensor) -> float:
+    return float(x.square().mean().sqrt()) or 1.0
 
 
 def _is_real(value: Any) -> bool:
@@ -77,6 +122,17 @@ def flipped(oracle: KinkWatch, perturbed: KinkWatch) -> int:
     return _count(oracle.above, perturbed.above, torch.logical_xor)
 
 
+def merged(rounded: KinkWatch, drawn: KinkWatch) -> int:
+    """The number of ties that the inputs have only because they were rounded: on a kink, or between equal elements.
+
+    Args:
+        rounded: the watch of the oracle's run on the inputs that every precision represents.
+        drawn: the watch of the same run on the inputs as they were drawn.
+    """
+    ours, theirs = [*rounded.ties, *rounded.equals], [*drawn.ties, *drawn.equals]
+    return _count(ours, theirs, lambda tie, before: tie & ~before)
+
+
 def _count(
     ours: list[torch.Tensor],
     theirs: list[torch.Tensor],
@@ -84,24 +140,3 @@ def _count(
 ) -> int:
     pairs = zip(ours, theirs, strict=False)
     return sum(int(differ(a, b).sum()) for a, b in pairs if a.shape == b.shape)
-
-
-def _gaps(name: str, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Distance of every element of an at least two-dimensional tensor to the op's kinks."""
-    match name:
-        case "clamp" | "hardtanh" | "clamp_min" | "clamp_max":
-            limits = [*rest, *kwargs.values()] or [-1.0, 1.0]
-            return [x - limit for limit in limits if isinstance(limit, (int, float))]
-        case "max" | "amax" | "min" | "amin":
-            axes = rest[0] if rest and isinstance(rest[0], (list, tuple)) else rest[:1]
-            axis = axes[0] if len(axes) == 1 else None
-            if not isinstance(axis, int) or x.shape[axis] < 2:  # noqa: PLR2004 -- no rival, no tie
-                return []
-            best = x.topk(2, dim=axis, largest="max" in name).values
-            return [best.diff(dim=axis)]
-        case "threshold":
-            return [x - rest[0]]
-        case "relu" | "leaky_relu" | "abs" | "prelu" | "_prelu_kernel":
-            return [x]
-        case _:
-            return []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from conformance.axes import PRECISIONS, Precision
+from conformance.axes import Precision
+from conformance.oracle.custom_ops import unwatched
 from conformance.oracle.rounding import Rounding
 
 FLOAT64_BITS = 53
@@ -14,11 +15,15 @@ class Nearest(Rounding):
     """Rounds every operand and result of an op that rounds to the mantissa of a precision. Nothing overflows."""
 
     def __init__(self, precision: Precision) -> None:
-        super().__init__(PRECISIONS["fp32"], torch.Generator())  # which it does not use: nothing here is random
+        super().__init__(precision, torch.Generator())  # which it does not use: nothing here is random
         self._splitter = 2.0**FLOAT64_BITS * precision.unit + 1.0  # Veltkamp's constant
 
-    def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:  # noqa: ARG002
-        """The tensor, rounded to nearest."""
-        large = tensor * self._splitter
-        nearest = large - (large - tensor)
-        return torch.where(nearest.isfinite(), nearest, tensor)
+    def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
+        """The tensor, rounded to nearest; as it is if every precision keeps it in float32."""
+        if max(down, up) < self._low:
+            return tensor
+        with unwatched():
+            tensor = tensor.resolve_conj().resolve_neg()
+            large = tensor * self._splitter
+            nearest = large - (large - tensor)
+            return torch.where(nearest.isfinite(), nearest, tensor)

@@ -10,6 +10,7 @@ factor reaches two roundoffs further down, because a device may truncate.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -17,9 +18,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.gates.budget import NOISE
-from conformance.oracle.custom_ops import OpMode
+from conformance.oracle.counting import counts, may_count
+from conformance.oracle.custom_ops import OpMode, unwatched
 from conformance.oracle.inputs import is_rounded
 from conformance.oracle.nested import leaves_of, map_leaves
+from conformance.oracle.resampling import RESAMPLERS, resampled, selects
 
 RUNS = 8
 KINKED_RUNS = 20  # for a low precision behind a kink: one perturbed run misses a flipped unit 3 times in 5
@@ -48,7 +51,10 @@ PRODUCTS = {
     **dict.fromkeys(("addmm", "baddbmm"), (1, 2)),
     "convolution_backward": (0, 1, 2),
 }
+# Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
+GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
+SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
 BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 REDUCTIONS = frozenset({"sum", "mean", "nansum", "cumsum", "prod", "cumprod", "trace"})
 
@@ -89,34 +95,79 @@ class Rounding(OpMode):
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op; if it rounds, perturb its operands and results."""
         name = func.overloadpacket.__name__.rstrip("_")
-        if func.is_view or name in MOVES or not _has_rounded((args, kwargs)) or _adds_single_terms(name, func, args):
+        moves = func.is_view or name in MOVES or _selects(name, (args, kwargs))
+        if moves or not _has_rounded((args, kwargs)) or _adds_single_terms(name, func, args):
             return func(*args, **kwargs)
         eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(_terms(name, args)))
         written = _written(name, func, args, kwargs)
+        whole = may_count(name) and counts((args, kwargs), name)
 
         def perturb(leaf: Any) -> Any:
             return self._perturbed(leaf, eta, eta) if is_rounded(leaf) and not _among(leaf, written) else leaf
 
-        multiplied = PRODUCTS[name] if self._product and name in PRODUCTS else ()
-        args = tuple(
-            self._multiplied(arg, eta) if i in multiplied else map_leaves(perturb, arg) for i, arg in enumerate(args)
-        )
-        result = func(*args, **map_leaves(perturb, kwargs))
+        if name in RESAMPLERS and bool(args[0].isfinite().all()):
+            return self._resampled(func, args, kwargs, eta)
+        if not whole:
+            args, kwargs = self._operands(name, args, eta, perturb), map_leaves(perturb, kwargs)
+        result = func(*args, **kwargs)
+        if whole and counts(result, name):
+            return result
         for tensor in written:
             tensor.copy_(self._perturbed(tensor, eta, eta))
         return map_leaves(perturb, result)
+
+    def _operands(self, name: str, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """The perturbed operands of an op."""
+        multiplied = PRODUCTS[name] if self._product and name in PRODUCTS else ()
+        grid = GRIDS.get(name)
+        return tuple(
+            self._multiplied(arg, eta)
+            if i in multiplied
+            else self._placed(arg, eta)
+            if i == grid
+            else map_leaves(perturb, arg)
+            for i, arg in enumerate(args)
+        )
+
+    def _resampled(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], eta: float) -> torch.Tensor:
+        """The result of an interpolation, whose kernel computes places in float32 in every precision."""
+        exact = selects(func.overloadpacket.__name__)
+        place = NOISE * PRECISIONS["fp32"].unit
+
+        def perturb(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor if exact else self._perturbed(tensor, eta, eta)
+
+        result = func(*args, **kwargs)
+        with unwatched():
+            found = resampled(
+                func, (perturb(args[0]), *args[1:]), kwargs, lambda t: self._perturbed(t, place, place), perturb
+            )
+            return torch.empty_like(result).copy_(perturb(found))
+
+    def _placed(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
+        """A perturbed grid of grid_sampler, which adds one to every coordinate before it rounds."""
+        with unwatched():
+            return self._perturbed(self._perturbed(grid, eta, eta) + 1.0, eta, eta) - 1.0
 
     def _multiplied(self, operand: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed operand of a product. A device may round or truncate it, and truncation only makes it smaller."""
         coarse = self._perturbed(operand, max(eta, self._product + self._cut), max(eta, self._product))
         if operand.is_complex():
             return coarse
-        held = operand.view(torch.int64) & BELOW_TF32 == 0
-        return torch.where(held, self._perturbed(operand, eta, eta), coarse)
+        with unwatched():
+            held = operand.view(torch.int64) & BELOW_TF32 == 0
+            return torch.where(held, self._perturbed(operand, eta, eta), coarse)
 
     def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
-        noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
-        return tensor * noise.mul_(down + up).add_(1.0 - down)
+        with unwatched():
+            noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
+            tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
+            return tensor * noise.mul_(down + up).add_(1.0 - down)
+
+
+def _selects(name: str, arguments: Any) -> bool:
+    """Whether the op keeps the largest or smallest of some numbers. Its backward looks for that number."""
+    return "reduce" in name and any(word in SELECTED for word in leaves_of(arguments) if isinstance(word, str))
 
 
 def _has_rounded(tree: Any) -> bool:

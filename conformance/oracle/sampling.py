@@ -5,10 +5,11 @@ from __future__ import annotations
 from conformance.axes import PRECISIONS
 from conformance.errors import SelfCheckError
 from conformance.oracle import inputs
+from conformance.oracle.apart import APART, AXES
 from conformance.oracle.float64 import Oracle
-from conformance.oracle.kinks import MARGIN, KinkWatch, flipped, tossed
+from conformance.oracle.kinks import MARGIN, KinkWatch, flipped, merged, tossed
 from conformance.oracle.rounding import RUNS, Rounding
-from zoo.case import Case
+from zoo.case import Call, Case
 
 REDRAWS = 4  # draws of a case to try until float32's rounding flips no unit
 BATCHES = 16  # draws to pick rows from that stay away from kinks
@@ -33,14 +34,11 @@ def _rows_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
     candidates: list[tuple[float, int, int]] = []
     rows = 0
     for draw in range(BATCHES):
-        call = inputs.draw_batch(case, oracle.seed, draw)
-        rows = inputs.row_count(call)
-        watch = KinkWatch(rows)
-        with watch:
-            oracle.forward(case, call)
+        number, _, watch = _untied(oracle, case, draw, by_row=True)
+        rows = len(watch.margins)
         if not watch.kinked or not rows:
-            return 0
-        candidates += [(min(m, MARGIN), draw, row) for row, m in enumerate(watch.margins.tolist())]
+            return number
+        candidates += [(min(m, MARGIN), number, row) for row, m in enumerate(watch.margins.tolist())]
         if sum(margin >= MARGIN for margin, _, _ in candidates) >= rows:
             break
     best = sorted(candidates, key=lambda c: -c[0])[:rows]
@@ -48,29 +46,58 @@ def _rows_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
 
 
 def _draw_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
-    """The first of a few draws in which float32's rounding flips no unit, or the one with the fewest flips."""
-    counts: list[tuple[int, int]] = []
+    """The first of a few draws without a tie in which float32's rounding flips no unit, or the one with the fewest."""
+    counts: list[tuple[int, int, int]] = []
     for draw in range(REDRAWS):
-        call = inputs.draw_batch(case, oracle.seed, draw)
-        watch = KinkWatch()
-        with watch:
-            oracle.forward(case, call)
-        if not watch.kinked:
-            return 0
-        flips, tosses = 0, 0
-        for run in range(RUNS):
-            perturbed = KinkWatch()
-            generator = inputs.seeded("kink", oracle.seed, case.name, draw, run)
-            with Rounding(PRECISIONS["fp32"], generator), perturbed:
-                oracle.forward(case, call)
-            flips, tosses = flips + flipped(watch, perturbed), tosses + tossed(watch, perturbed)
-        if not flips:
-            return draw
+        number, ties, watch = _untied(oracle, case, draw)
+        flips, tosses = _moved(oracle, case, number, watch) if watch.kinked else (0, 0)
+        if not ties and not flips:
+            return number
         if not tosses:
-            counts.append((flips, draw))
+            counts.append((ties, flips, number))
     if not counts:
         raise SelfCheckError(
             f"case {case.name}: numbers sit exactly on a kink (relu, abs, clamp) but for rounding, so their "
             "gradients are a coin toss even in float64; move the inputs off the tie"
         )
-    return min(counts)[1]
+    return min(counts)[2]
+
+
+def _moved(oracle: Oracle, case: Case, number: int, watch: KinkWatch) -> tuple[int, int]:
+    """How many units float32's rounding flips in a draw, and how many it moves off a kink."""
+    call = inputs.draw_batch(case, oracle.seed, number)
+    flips, tosses = 0, 0
+    for run in range(RUNS):
+        perturbed = KinkWatch()
+        generator = inputs.seeded("kink", oracle.seed, case.name, number, run)
+        with Rounding(PRECISIONS["fp32"], generator), perturbed:
+            oracle.forward(case, call)
+        flips, tosses = flips + flipped(watch, perturbed), tosses + tossed(watch, perturbed)
+    return flips, tosses
+
+
+def _untied(oracle: Oracle, case: Case, draw: int, *, by_row: bool = False) -> tuple[int, int, KinkWatch]:
+    """A draw, moved apart if rounding its inputs has put numbers on a kink or made rivals equal.
+
+    Returns:
+        The number of the draw, how many such ties are left, and the watch of its run.
+    """
+    watch = _watched(oracle, case, inputs.draw_batch(case, oracle.seed, draw), by_row=by_row)
+    if not any(bool(tie.any()) for tie in (*watch.ties, *watch.equals)):
+        return draw, 0, watch
+    drawn = _watched(oracle, case, inputs.raw_batch(case, oracle.seed, draw))
+    best = (merged(watch, drawn), draw, watch)
+    for way in range(1, len(AXES) + 1):
+        if not best[0]:
+            break
+        number = draw + way * APART
+        watch = _watched(oracle, case, inputs.draw_batch(case, oracle.seed, number), by_row=by_row)
+        best = min(best, (merged(watch, drawn), number, watch), key=lambda found: found[0])
+    return best[1], best[0], best[2]
+
+
+def _watched(oracle: Oracle, case: Case, call: Call, *, by_row: bool = False) -> KinkWatch:
+    watch = KinkWatch(inputs.row_count(call) if by_row else 0, selections=True)
+    with watch:
+        oracle.forward(case, call)
+    return watch

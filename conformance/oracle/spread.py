@@ -39,6 +39,7 @@ class Spread:
             SpecError: a tensor changes its shape with rounding.
         """
         strayed: dict[str, list[Distance]] = {name: [] for name in self._measured}
+        lost = dict.fromkeys(self._measured, 0)  # runs with an infinity or NaN where the oracle has a number
         runs, noise = RUNS, NOISE
         if precision.is_low:
             runs, noise = (KINKED_RUNS, NOISE) if self._kinked else (RUNS, SMOOTH_NOISE)
@@ -51,12 +52,14 @@ class Spread:
                 if tensor is None or tuple(tensor.shape) != measured.shape:
                     raise SpecError(f"case {self._question.seed[-1]}: {name} changes shape with rounding")
                 strayed[name].append(measured.distance(tensor))
+                lost[name] += not measured.stays_finite(tensor)
                 self._exact[name] &= same_bytes(tensor, self._truth[name])
                 if not measured.is_rounded:
                     equal = tensor == self._truth[name]
                     self._settled[name][precision.name] = equal & self._settled[name].get(precision.name, equal)
         for name, distances in strayed.items():
-            self._spread[name][precision.name] = farthest(distances)
+            many = 2 * lost[name] > runs  # then rounding decides whether there is a number, so there is no bound
+            self._spread[name][precision.name] = self._measured[name].without_bound() if many else farthest(distances)
 
     def references(self, scale: float) -> dict[str, TensorReference | None]:
         """The reference of every tensor, by name; None for a tensor that the oracle gave as None.

@@ -33,6 +33,8 @@ CORRECT_FILES = tuple(
         "settling",
         "transforms",
         "self_checks",
+        "resampling",
+        "ties",
     )
 )
 

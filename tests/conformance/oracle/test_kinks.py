@@ -9,7 +9,7 @@ from conformance.axes import PRECISIONS
 from conformance.oracle import sampling
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.inputs import cotangent, representable, seeded
-from conformance.oracle.kinks import KinkWatch
+from conformance.oracle.kinks import KinkWatch, tossed
 from conformance.oracle.rounding import Rounding
 from zoo.case import Case
 from zoo.spec import Spec
@@ -46,7 +46,7 @@ def test_an_evaluation_is_kinked_where_the_model_is(build, kinked):
 @pytest.mark.parametrize(("name", "kinked"), [("relu_amp_op", True), ("exp_op", False)])
 def test_an_operator_written_in_python_is_looked_into(name, kinked):
     with KinkWatch() as watch:
-        zoo.create_model(name)(torch.linspace(-1, 1, 6, dtype=torch.float64))
+        zoo.create_model(name)(torch.linspace(-1, 1, 6, dtype=torch.float64, requires_grad=True))
     assert watch.kinked is kinked
 
 
@@ -76,3 +76,105 @@ def test_drawing_the_inputs_is_not_watched():
 
     oracle = Oracle(spec_of(lambda: lambda x: x.relu() * 2, made_with_kinks), seed=0)
     assert sampling.choose(oracle, oracle.spec.cases[0]) == 0
+
+
+def watched(function, *args):
+    with KinkWatch(selections=True) as watch:
+        function(*args)
+    return watch
+
+
+class Clamped(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x.clamp(min=0.0)
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient
+
+
+def without_gradients(x):
+    with torch.no_grad():
+        return x.clamp(0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "kinked"),
+    [
+        (lambda x: x.detach().clamp(0.0, 1.0) + x, False),
+        (lambda x: without_gradients(x) + x, False),
+        (lambda x: (x > 0).double().clamp(0.0, 1.0) + x, False),
+        (lambda x: x.argmax(), False),
+        (lambda x: torch.where(x.detach() > 0, 1.0, 2.0) * x, False),
+        (lambda x: (x > 0).sum() + x, False),
+        (lambda x: Clamped.apply(x.detach()), False),
+        (Clamped.apply, True),
+        (lambda x: torch.where(x > 0, x, 0.0), True),
+        (lambda x: x * (x > 0), True),
+        (lambda x: x * (x > 0).double(), True),
+        (lambda x: x.masked_fill(x < 0, 0.0), True),
+        (lambda x: torch.maximum(x, torch.zeros_like(x)), True),
+        (lambda x: torch.func.grad(lambda t: t.abs().sum())(x.detach()), True),
+        (nn.functional.relu6, True),
+        (nn.functional.selu, True),
+    ],
+)
+def test_a_kink_counts_if_a_gradient_flows_through_it(function, kinked):
+    x = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64, requires_grad=True)
+    assert watched(function, x * 1.5).kinked is kinked
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.clamp(-1.0, 1.0),
+        lambda x: x.clamp(min=torch.full((), -1.0, dtype=torch.float64)),
+        lambda x: x.clamp(max=1.0),
+        nn.functional.hardtanh,
+        lambda x: nn.functional.hardshrink(x, 1.0),
+        lambda x: nn.functional.softshrink(x, 1.0),
+        lambda x: torch.maximum(x, torch.ones_like(x)),
+    ],
+)
+def test_a_tie_at_a_limit_that_rounding_does_not_move_is_not_tossed(function):
+    x = torch.tensor([[-1.0, 0.25, 1.0]], dtype=torch.float64, requires_grad=True)
+    plain, perturbed = KinkWatch(), KinkWatch()
+    with plain:
+        function(x)
+    with Rounding(PRECISIONS["fp32"], seeded("noise")), perturbed:
+        function(x)
+    assert sum(int(tie.sum()) for tie in plain.ties) > 0
+    assert tossed(plain, perturbed) == 0
+
+
+def test_a_tie_at_a_limit_that_rounding_moves_is_tossed():
+    x = torch.tensor([[-1.0, 0.25, 1.0]], dtype=torch.float64, requires_grad=True)
+    plain, perturbed = KinkWatch(), KinkWatch()
+    with plain:
+        (x / 0.5 * 0.5).clamp(-1.0, 1.0)
+    with Rounding(PRECISIONS["fp32"], seeded("noise")), perturbed:
+        (x / 0.5 * 0.5).clamp(-1.0, 1.0)
+    assert tossed(plain, perturbed) == 2
+
+
+@pytest.mark.parametrize(
+    ("select", "equal"),
+    [
+        (lambda x: x.max(1), 1),
+        (lambda x: x.max(), 1),
+        (lambda x: x.amin(1), 0),
+        (lambda x: x.aminmax(dim=1), 1),
+        (lambda x: x.argmax(-1), 1),
+        (lambda x: x.topk(1, 1), 1),
+        (lambda x: x.topk(1, 1, largest=False), 0),
+        (lambda x: x.sort(-1), 1),
+        (lambda x: x.sort(dim=0, descending=True), 0),
+        (lambda x: x.kthvalue(2, 1), 1),
+        (lambda x: nn.functional.max_pool2d(x[None], (1, 3)), 1),
+        (lambda x: nn.functional.adaptive_max_pool2d(x[None], 1), 1),
+    ],
+)
+def test_rivals_that_are_equal_are_noted(select, equal):
+    x = torch.tensor([[5.0, 1.0, 5.0], [2.0, 3.0, 4.0]], dtype=torch.float64, requires_grad=True)
+    assert sum(int(found.sum()) for found in watched(select, x).equals) == equal

@@ -110,9 +110,9 @@ def test_what_an_operator_written_in_python_does_inside_is_perturbed(x):
 
 def test_an_optimisers_step_rounds_to_float32(x):
     def stepped(optimizer_of):
-        w = nn.Parameter(torch.full_like(x, 2.0))
+        w = nn.Parameter(torch.full_like(x, 1.3))
         optimizer = optimizer_of([w])
-        w.grad = torch.ones_like(w)
+        w.grad = torch.full_like(w, 0.3)
         optimizer.step()
         return w.detach()
 

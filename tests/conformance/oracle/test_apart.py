@@ -1,0 +1,68 @@
+"""Inputs that rounding has made equal, or put on a limit, are moved apart by small steps."""
+
+import pytest
+import torch
+
+from conformance.oracle import inputs, sampling
+from conformance.oracle.apart import APART, AXES, moved_apart
+from conformance.oracle.float64 import Oracle
+from conformance.oracle.inputs import representable, seeded
+from zoo.case import Call, Case
+from zoo.spec import Spec
+
+
+def apart(x, axis=-1):
+    (found,) = moved_apart(Call((x,)), axis).args
+    return found
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((8, 64), -1), ((8, 64), 0), ((64, 32), -1), ((64, 32), 0)])
+def test_different_numbers_stay_different_and_near(shape, axis):
+    x = torch.randn(*shape, generator=seeded("x"))
+    found = apart(x, axis)
+    assert (found.sort(axis).values.diff(dim=axis) > 0).all()
+    assert torch.equal(found, found.to(torch.bfloat16).float())
+    assert float((found - x).abs().max()) < 0.2
+    if x.numel() <= 512:
+        assert torch.equal(found.flatten().argsort(), x.flatten().argsort())
+
+
+def test_equal_and_representable_numbers_stay():
+    x = torch.tensor([1.0, 1.0, 0.0, 0.3, 0.3, 1.001, -2.0, float("inf")])
+    found = apart(x)
+    assert torch.equal(found[[0, 1, 2, 6, 7]], x[[0, 1, 2, 6, 7]])
+    assert found[3] == found[4]
+    assert found[5] > 1.0
+
+
+def test_no_number_lands_on_a_round_one():
+    x = 1.0 + torch.linspace(-1e-3, 1e-3, 8)
+    assert (representable(x) == 1.0).all()
+    assert not (apart(x) == 1.0).any()
+
+
+def oracle_of(function):
+    case = Case(name="typical", inputs=lambda g: (torch.randn(64, 32, generator=g),))
+    spec = Spec(name="m", summary="", source="", build=lambda: function, cases=(case,), dtypes="input")
+    return Oracle(spec, seed=0), case
+
+
+@pytest.mark.parametrize(
+    ("function", "way"),
+    [(lambda x: x.sort(-1).values, 1), (lambda x: x.topk(3, 0).values, 2), (lambda x: x.clamp(-1, 1), 1)],
+    ids=["sort", "topk", "clamp"],
+)
+def test_a_draw_with_ties_that_rounding_made_is_moved_apart(function, way):
+    oracle, case = oracle_of(function)
+    number = sampling.choose(oracle, case)
+    assert number // APART == way <= len(AXES)
+    assert number % APART == 0
+    (x,) = inputs.draw(case, 0, number).args
+    assert torch.equal(x, representable(x))
+
+
+def test_ties_of_the_model_itself_are_left_alone():
+    oracle, case = oracle_of(lambda x: torch.cat([x, x]).amax(0).sin() * 2)
+    assert sampling.choose(oracle, case) % APART < sampling.REDRAWS
+    oracle, case = oracle_of(lambda x: (x * 2).exp())
+    assert sampling.choose(oracle, case) == 0

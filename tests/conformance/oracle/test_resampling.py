@@ -1,0 +1,107 @@
+"""Interpolation from its coefficients: they are torch's own, and perturbing them covers float32's kernels."""
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812 -- its usual name
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.axes import PRECISIONS
+from conformance.oracle.inputs import seeded
+from conformance.oracle.resampling import RESAMPLERS, Axis, coefficients, resampled
+from conformance.oracle.rounding import Rounding
+
+
+class Compared(TorchDispatchMode):
+    """Compares every interpolation, forward and backward, with the one from coefficients."""
+
+    def __init__(self):
+        super().__init__()
+        self.gaps = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name in RESAMPLERS:
+            ours = resampled(func, args, kwargs or {}, lambda t: t, lambda t: t)
+            self.gaps[name] = float((ours - result).abs().max())
+        return result
+
+
+CASES = [
+    (mode, dims, {"align_corners": align, **size})
+    for mode, dims in (("linear", 1), ("bilinear", 2), ("trilinear", 3), ("bicubic", 2))
+    for align in (False, True)
+    for size in ({"size": (7, 4, 3)[:dims]}, {"size": (1, 12, 12)[:dims]}, {"scale_factor": (1.7, 2.0, 0.6)[:dims]})
+] + [
+    (mode, 2, {"align_corners": False, "antialias": True, **size})
+    for mode in ("bilinear", "bicubic")
+    for size in ({"size": (3, 9)}, {"scale_factor": (0.5, 1.7)})
+]
+CASES += [(mode, d, {"size": (7, 4, 3)[:d]}) for mode in ("nearest", "nearest-exact") for d in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("mode", "dims", "options"), CASES)
+def test_the_coefficients_are_those_of_torch(mode, dims, options):
+    x = torch.randn(2, 3, *(5, 4, 6)[:dims], generator=seeded("x"), dtype=torch.float64).requires_grad_()
+    with Compared() as compared:
+        F.interpolate(x, mode=mode, **options).sin().sum().backward()
+    assert len(compared.gaps) == 2  # forward and backward
+    assert max(compared.gaps.values()) < 1e-12
+
+
+def farthest(function, x):
+    """The error of float32, and that of the farthest of eight perturbed runs, both relative."""
+    truth = function(x)
+    runs = []
+    for run in range(8):
+        with Rounding(PRECISIONS["fp32"], seeded("run", run)):
+            runs.append(float((function(x) - truth).norm() / truth.norm()))
+    return float((function(x.float()).double() - truth).norm() / truth.norm()), max(runs)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_a_place_far_from_the_corner_is_perturbed_as_far_as_float32_moves_it(mode):
+    x = torch.randn(1, 1, 33, 100, generator=seeded("x"), dtype=torch.float64)
+    single, perturbed = farthest(lambda t: F.interpolate(t, size=(64, 257), mode=mode), x)
+    assert single < perturbed < 20 * single
+    assert perturbed > 40 * PRECISIONS["fp32"].unit  # the operands alone account for less than ten
+
+
+def test_nearest_is_exact_unless_a_place_lies_on_a_border():
+    x = torch.randn(1, 1, 6, generator=seeded("x"), dtype=torch.float64)
+    for size, moved in ((12, False), (74, True), (9, True)):
+        runs = []
+        for run in range(8):
+            with Rounding(PRECISIONS["fp32"], seeded("run", run)):
+                runs.append(F.interpolate(x, size=size, mode="nearest"))
+        borders = {i for i in range(1, size) if i * 6 % size == 0}
+        changed = {int(i) for run in runs for i in (run != F.interpolate(x, size=size, mode="nearest")).nonzero()[:, 2]}
+        assert bool(changed) is moved
+        assert changed <= borders
+
+
+def test_places_that_float32_represents_are_not_perturbed():
+    doubled = coefficients("linear", Axis(6, 12), lambda t: t * 2)
+    assert torch.equal(doubled, coefficients("linear", Axis(6, 12), lambda t: t))
+    assert not torch.equal(
+        coefficients("linear", Axis(6, 11), lambda t: t * 1.01), coefficients("linear", Axis(6, 11), lambda t: t)
+    )
+
+
+def test_an_infinite_input_stays_where_it_is():
+    x = torch.zeros(1, 1, 4, dtype=torch.float64)
+    x[..., 0] = float("inf")
+    with Rounding(PRECISIONS["fp32"], seeded("run")):
+        found = F.interpolate(x, size=8, mode="linear")
+    assert found.isfinite()[..., 4:].all()
+
+
+def test_a_grid_near_zero_is_perturbed_as_one_beside_it():
+    x = torch.randn(1, 1, 65, 257, generator=seeded("x"), dtype=torch.float64)
+    grid = torch.rand(1, 4, 5, 2, generator=seeded("grid"), dtype=torch.float64) * 1e-3
+    grid = grid.float().double()
+    single = F.grid_sample(x.float(), grid.float(), align_corners=False).double()
+    truth = F.grid_sample(x, grid, align_corners=False)
+    with Rounding(PRECISIONS["fp32"], seeded("run")):
+        perturbed = F.grid_sample(x, grid, align_corners=False)
+    assert float((single - truth).norm()) < 2 * float((perturbed - truth).norm())
