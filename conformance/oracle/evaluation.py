@@ -136,8 +136,7 @@ def differentiate_twice(
         call: the callable of some mode.
         owner: the module whose parameters it uses, or a plain function.
         question: what to evaluate.
-        wanted: names of the tensors that have a second derivative. Only these are computed, so a mode that has lost
-            the graph raises an error; with allow_unused it would return None without one. None: compute all.
+        wanted: names of the tensors that have a second derivative; only these are computed. None: compute all.
 
     Raises:
         Whatever the mode raises; torch.compile raises an error for second derivatives.
@@ -159,7 +158,7 @@ def differentiate_twice(
     if not slopes or not asked:
         return _prefixed(SECOND, dict.fromkeys(leaves))
     total = reduce(torch.add, slopes)
-    second = torch.autograd.grad(total, list(asked.values()), allow_unused=wanted is None)
+    second = torch.autograd.grad(total, list(asked.values()), allow_unused=True)  # a lost one is None, as in .backward()
     named: Tensors = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
     return _prefixed(SECOND, _unscaled(named, question.scale))
 
