@@ -1,0 +1,182 @@
+"""Judges models outside the zoo, planted faults, and honest variants.
+
+    python -m benchmarks.outside [--seeds 1] [--parts correct planted honest] [--modes eager scripted] [FILE …]
+
+Three parts:
+- correct: the models of the families in this folder. A red cell of one of them is an accusation. Where a mode raises an
+  error at a model, it refuses it; these cells are listed apart.
+- planted: the same models in modes that damage them. A green cell is a fault that survives.
+- honest: the same models in modes that compute the same in another way. A red cell is an accusation.
+
+The models of `library.py` come from torchvision, timm and transformers. They are judged only if the file is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks import children
+from conformance.plan import find
+from conformance.records.cell import Cell
+from conformance.records.observation import Observation
+from conformance.records.plan import Plan, PlannedCell, SpecLocation
+from conformance.records.tasks import PlanRequest
+from conformance.records.verdicts import Verdict
+from conformance.run.executor import Executor
+
+FOLDER = Path(__file__).resolve().parent
+FAMILIES = """attention recurrent state_space graph transformer_blocks buffers views complex_numbers integer_outputs
+    convolutional normalisation losses mixtures second_order""".split()
+PLANTED_IN = "faults_value faults_structure faults_state faults_mode faults_second_order honest".split()
+PARTS = ("correct", "planted", "honest")
+GREEN = ("PASS", "EXPECTED", "UNSUPPORTED")
+DEADLINE = 300.0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One cell of the study.
+
+    Attributes:
+        kind: "correct", "honest", or the class of the planted fault.
+        seed: of the run.
+        verdict: what the judge says.
+    """
+
+    kind: str
+    seed: int
+    verdict: Verdict
+
+    @property
+    def outcome(self) -> str:
+        """Green, red, or refused: the mode raised an error before a result existed."""
+        verdict = self.verdict
+        if verdict.status in GREEN:
+            return "green"
+        refused = self.kind == "correct" and verdict.status == "ERROR" and "[eager" not in verdict.cell
+        return "refused" if refused else "red"
+
+
+def main() -> None:
+    """Judge the cells and print the tables."""
+    options = _options()
+    started = time.monotonic()
+    plan, kinds = _plan(options)
+    children.prepare(plan.environment, options.cache)
+    models = sorted({planned.cell.model for planned in plan.cells if planned.id in kinds})
+    jobs = [(model, seed) for seed in range(options.seeds) for model in models]
+    with ThreadPoolExecutor(options.jobs) as threads:
+        found = [j for judged in threads.map(lambda job: _judged(plan, kinds, *job), jobs) for j in judged]
+    print(f"# Outside the zoo\n\n{len(models)} models, {options.seeds} seeds, {len(found)} cells in ", end="")
+    print(f"{time.monotonic() - started:.0f} s; torch {plan.environment.torch}, {plan.environment.cpu}.\n")
+    print_tables(found)
+    if options.json:
+        rows = [{"kind": j.kind, "seed": j.seed, "cell": j.verdict.cell, "status": j.verdict.status} for j in found]
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="files of correct models (default: all families)"
+    )
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default: 1)")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="what to judge (default: all)")
+    parser.add_argument("--modes", nargs="+", default=["eager", "scripted"], help="modes of the correct models")
+    parser.add_argument(
+        "--precisions", nargs="+", default=["fp32", "amp_fp16", "amp_bf16"], help="only these precisions"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="models to judge at one time (default: 2)")
+    parser.add_argument("--cache", type=Path, help="folder of compiled code (default: that of `conformance run`)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every verdict to this file")
+    return parser.parse_args()
+
+
+def _plan(options: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
+    """The plan of all sources, and the kind of each cell that is judged, by id."""
+    families = [FOLDER / f"{name}.py" for name in FAMILIES]
+    named = [file.resolve() for file in options.files] or families
+    planting = set(options.parts) & {"planted", "honest"}
+    planted_in = [FOLDER / f"{name}.py" for name in PLANTED_IN] if planting else []
+    sources = tuple(map(str, dict.fromkeys([*named, *(families if planting else []), *planted_in])))
+    plan = children.plan_of(PlanRequest(sources, devices=("cpu",), deadline=DEADLINE))
+    kinds: dict[str, str] = {}
+    for file in planted_in:
+        kinds |= planted_cells(file, options.parts)
+    homes = {str(file) for file in named}
+    if "correct" in options.parts:
+        for cell in (planned.cell for planned in plan.cells):
+            chosen = cell.mode in options.modes and cell.precision in options.precisions
+            if chosen and plan.models[cell.model].file in homes:
+                kinds[cell.id] = "correct"
+    return plan, kinds
+
+
+def planted_cells(file: Path, parts: Iterable[str]) -> dict[str, str]:
+    """The kind of each cell that a file plants, by id; "honest" if the file holds honest variants."""
+    module = find.load(SpecLocation(file=str(file)))
+    planted = getattr(module, "PLANTED", ()) if "planted" in parts else ()
+    honest = getattr(module, "HONEST", ()) if "honest" in parts else ()
+    return {Cell(p.model, p.mode, p.precision, "cpu").id: p.kind for p in (*planted, *honest)}
+
+
+def _judged(plan: Plan, kinds: dict[str, str], model: str, seed: int) -> list[Judged]:
+    """All cells of a model under one seed."""
+    chosen = [planned for planned in plan.cells if planned.cell.model == model and planned.id in kinds]
+    seeded = replace(plan, seed=seed, cells=tuple(chosen))
+    with tempfile.TemporaryDirectory() as folder:
+        executor = Executor(seeded, Path(folder))
+        return [Judged(kinds[planned.id], seed, _light(executor, planned)) for planned in chosen]
+
+
+def _light(executor: Executor, planned: PlannedCell) -> Verdict:
+    """A verdict without its observation."""
+    return replace(executor.verdict(planned), observation=Observation("none"))
+
+
+def print_tables(found: list[Judged]) -> None:
+    """Print counts by kind and precision, and every cell that is not as it should be."""
+    print(
+        "| kind | precision | cells | green | red | refused | gates or statuses that reject |\n|---|---|---|---|---|---|---|"
+    )
+    for kind in dict.fromkeys(j.kind for j in found):
+        for precision in ("fp32", "amp_fp16", "amp_bf16"):
+            cells = [j for j in found if j.kind == kind and f"-{precision}-" in j.verdict.cell]
+            outcomes = Counter(j.outcome for j in cells)
+            if cells:
+                by = ", ".join(
+                    f"{w} {n}"
+                    for w, n in Counter(_reason(j.verdict) for j in cells if j.outcome == "red").most_common()
+                )
+                counts = " | ".join(str(outcomes[word]) for word in ("green", "red", "refused"))
+                print(f"| {kind} | {precision} | {len(cells)} | {counts} | {by} |")
+    right = ("correct", "honest")
+    _list("Accused, though correct", [j for j in found if j.kind in right and j.outcome == "red"])
+    _list("Faults that survive", [j for j in found if j.kind not in right and j.outcome == "green"])
+    _list("Refused by the mode", [j for j in found if j.outcome == "refused"])
+
+
+def _list(title: str, cells: list[Judged]) -> None:
+    print(f"\n## {title}: {len(cells)}\n")
+    for cell, same in _grouped(cells).items():
+        seeds = ", ".join(str(j.seed) for j in same)
+        print(f"- {cell} ({same[0].kind}, seeds {seeds}): {same[0].verdict.status} {same[0].verdict.text[:200]}")
+
+
+def _grouped(cells: list[Judged]) -> dict[str, list[Judged]]:
+    grouped: dict[str, list[Judged]] = {}
+    for judged in cells:
+        grouped.setdefault(judged.verdict.cell, []).append(judged)
+    return grouped
+
+
+if __name__ == "__main__":
+    main()
