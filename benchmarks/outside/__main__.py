@@ -144,18 +144,14 @@ def _light(executor: Executor, planned: PlannedCell) -> Verdict:
 
 def print_tables(found: list[Judged]) -> None:
     """Print counts by kind and precision, and every cell that is not as it should be."""
-    print(
-        "| kind | precision | cells | green | red | refused | gates or statuses that reject |\n|---|---|---|---|---|---|---|"
-    )
+    print("| kind | precision | cells | green | red | refused | what rejects |\n|---|---|---|---|---|---|---|")
     for kind in dict.fromkeys(j.kind for j in found):
         for precision in ("fp32", "amp_fp16", "amp_bf16"):
             cells = [j for j in found if j.kind == kind and f"-{precision}-" in j.verdict.cell]
             outcomes = Counter(j.outcome for j in cells)
             if cells:
-                by = ", ".join(
-                    f"{w} {n}"
-                    for w, n in Counter(_reason(j.verdict) for j in cells if j.outcome == "red").most_common()
-                )
+                reasons = Counter(j.verdict.short or j.verdict.status for j in cells if j.outcome == "red")
+                by = ", ".join(f"{word} {count}" for word, count in reasons.most_common())
                 counts = " | ".join(str(outcomes[word]) for word in ("green", "red", "refused"))
                 print(f"| {kind} | {precision} | {len(cells)} | {counts} | {by} |")
     right = ("correct", "honest")
