@@ -5,7 +5,8 @@
 Three parts:
 - correct: the models of the families in this folder. A red cell of one of them is an accusation. Where a mode raises an
   error at a model, it refuses it; these cells are listed apart.
-- planted: the same models in modes that damage them. A green cell is a fault that survives.
+- planted: the same models in modes that damage them. A green cell is a fault that survives. A red cell counts only if
+  the undamaged model is green in eager at the same precision and seed; otherwise it tells nothing.
 - honest: the same models in modes that compute the same in another way. A red cell is an accusation.
 
 The models of `library.py` come from torchvision, timm and transformers. They are judged only if the file is named.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -37,6 +39,7 @@ FAMILIES = """attention recurrent state_space graph transformer_blocks buffers v
     convolutional normalisation losses mixtures second_order""".split()
 PLANTED_IN = "faults_value faults_structure faults_state faults_mode faults_second_order honest".split()
 PARTS = ("correct", "planted", "honest")
+RIGHT = ("correct", "undamaged", "honest")
 GREEN = ("PASS", "EXPECTED", "UNSUPPORTED")
 DEADLINE = 300.0
 
@@ -46,19 +49,23 @@ class Judged:
     """One cell of the study.
 
     Attributes:
-        kind: "correct", "honest", or the class of the planted fault.
+        kind: "correct", "undamaged", "honest", or the class of the planted fault.
         seed: of the run.
         verdict: what the judge says.
+        blind: the fault is planted in a model that is red without it.
     """
 
     kind: str
     seed: int
     verdict: Verdict
+    blind: bool = False
 
     @property
     def outcome(self) -> str:
-        """Green, red, or refused: the mode raised an error before a result existed."""
+        """Green, red, blind, or refused: the mode raised an error before a result existed."""
         verdict = self.verdict
+        if self.blind:
+            return "blind"
         if verdict.status in GREEN:
             return "green"
         refused = self.kind == "correct" and verdict.status == "ERROR" and "[eager" not in verdict.cell
@@ -67,9 +74,9 @@ class Judged:
 
 def main() -> None:
     """Judge the cells and print the tables."""
-    options = _options()
+    options = options_of()
     started = time.monotonic()
-    plan, kinds = _plan(options)
+    plan, kinds = plan_of(options)
     children.prepare(plan.environment, options.cache)
     models = sorted({planned.cell.model for planned in plan.cells if planned.id in kinds})
     jobs = [(model, seed) for seed in range(options.seeds) for model in models]
@@ -83,7 +90,8 @@ def main() -> None:
         options.json.write_text(json.dumps(rows, indent=1))
 
 
-def _options() -> argparse.Namespace:
+def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options of a command line; None: of this process's own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "files", nargs="*", type=Path, metavar="FILE", help="files of correct models (default: all families)"
@@ -97,10 +105,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="models to judge at one time (default: 2)")
     parser.add_argument("--cache", type=Path, help="folder of compiled code (default: that of `conformance run`)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every verdict to this file")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def _plan(options: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
+def plan_of(options: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
     """The plan of all sources, and the kind of each cell that is judged, by id."""
     families = [FOLDER / f"{name}.py" for name in FAMILIES]
     named = [file.resolve() for file in options.files] or families
@@ -111,12 +119,17 @@ def _plan(options: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
     kinds: dict[str, str] = {}
     for file in planted_in:
         kinds |= planted_cells(file, options.parts)
+    damaged = [planned.cell for planned in plan.cells if kinds.get(planned.id, "honest") != "honest"]
+    kinds |= dict.fromkeys((replace(cell, mode="eager").id for cell in damaged), "undamaged")
     homes = {str(file) for file in named}
     if "correct" in options.parts:
         for cell in (planned.cell for planned in plan.cells):
             chosen = cell.mode in options.modes and cell.precision in options.precisions
             if chosen and plan.models[cell.model].file in homes:
                 kinds[cell.id] = "correct"
+    unknown = set(kinds) - {planned.id for planned in plan.cells}
+    if unknown:
+        sys.exit(f"no such cells: {', '.join(sorted(unknown))}")
     return plan, kinds
 
 
@@ -134,7 +147,10 @@ def _judged(plan: Plan, kinds: dict[str, str], model: str, seed: int) -> list[Ju
     seeded = replace(plan, seed=seed, cells=tuple(chosen))
     with tempfile.TemporaryDirectory() as folder:
         executor = Executor(seeded, Path(folder))
-        return [Judged(kinds[planned.id], seed, _light(executor, planned)) for planned in chosen]
+        found = [Judged(kinds[planned.id], seed, _light(executor, planned)) for planned in chosen]
+    red = {j.verdict.cell for j in found if j.kind in RIGHT and j.outcome == "red"}
+    eager = {planned.id: replace(planned.cell, mode="eager").id for planned in chosen}
+    return [j if j.kind in RIGHT else replace(j, blind=eager[j.verdict.cell] in red) for j in found]
 
 
 def _light(executor: Executor, planned: PlannedCell) -> Verdict:
@@ -144,19 +160,23 @@ def _light(executor: Executor, planned: PlannedCell) -> Verdict:
 
 def print_tables(found: list[Judged]) -> None:
     """Print counts by kind and precision, and every cell that is not as it should be."""
-    print("| kind | precision | cells | green | red | refused | what rejects |\n|---|---|---|---|---|---|---|")
+    print(
+        "| kind | precision | cells | green | red | refused | blind | what rejects |\n|---|---|---|---|---|---|---|---|"
+    )
     for kind in dict.fromkeys(j.kind for j in found):
         for precision in ("fp32", "amp_fp16", "amp_bf16"):
             cells = [j for j in found if j.kind == kind and f"-{precision}-" in j.verdict.cell]
             outcomes = Counter(j.outcome for j in cells)
             if cells:
-                reasons = Counter(j.verdict.short or j.verdict.status for j in cells if j.outcome == "red")
+                reasons = Counter(
+                    (j.verdict.short or j.verdict.status).split(" ")[0] for j in cells if j.outcome == "red"
+                )
                 by = ", ".join(f"{word} {count}" for word, count in reasons.most_common())
-                counts = " | ".join(str(outcomes[word]) for word in ("green", "red", "refused"))
+                counts = " | ".join(str(outcomes[word]) for word in ("green", "red", "refused", "blind"))
                 print(f"| {kind} | {precision} | {len(cells)} | {counts} | {by} |")
-    right = ("correct", "honest")
-    _list("Accused, though correct", [j for j in found if j.kind in right and j.outcome == "red"])
-    _list("Faults that survive", [j for j in found if j.kind not in right and j.outcome == "green"])
+    _list("Accused, though correct", [j for j in found if j.kind in RIGHT and j.outcome == "red"])
+    _list("Faults that survive", [j for j in found if j.kind not in RIGHT and j.outcome == "green"])
+    _list("Faults in models that are red without them", [j for j in found if j.outcome == "blind"])
     _list("Refused by the mode", [j for j in found if j.outcome == "refused"])
 
 

@@ -113,17 +113,6 @@ def _by_shape(model: Any) -> Prepared:
     return Prepared(call, dict)
 
 
-def _first_arguments(model: Any) -> Prepared:
-    """Later calls with other shapes are cut to the shapes of the first call."""
-    rows: list[int] = []
-
-    def call(*args: Any) -> Any:
-        rows.append(args[0].shape[0])
-        return model(*(a[: rows[0]] for a in args))
-
-    return Prepared(call, dict)
-
-
 def _in_halves(model: Any, *args: Any) -> Any:
     """The batch in two halves: right for each row, wrong for statistics of the batch."""
     middle = args[0].shape[0] // 2
@@ -201,7 +190,6 @@ PLANTED = (
     *plant_mode(KIND, "first_call_off", _by_call(lambda n: n == 1, lambda y: y * 1.01), "mixer", "focal"),
     *plant_mode(KIND, "third_call_off", _by_call(lambda n: n >= 3, lambda y: y * 1.01), "causal_attention"),
     *plant_mode(KIND, "cached_by_shape", _by_shape, "rms_norm", "shifted_tokens"),
-    *plant_mode(KIND, "first_rows", _first_arguments, "causal_attention"),
     *plant(KIND, "halves", _in_halves, "batch_norm_train", "queue", "residual", "whitened"),
     *plant(KIND, "noisy", _noisy, "elman", "overlap"),
     *plant(KIND, "evaluated", _evaluated, "batch_norm_train", "residual"),

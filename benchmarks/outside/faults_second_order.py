@@ -38,10 +38,6 @@ def _inputs(of_gradient: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     return lambda model, *args: model(*on_floats(lambda x: Outer.apply(x, of_gradient), args))
 
 
-def _outputs(of_gradient: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-    return lambda model, *args: on_floats(lambda y: Outer.apply(y, of_gradient), model(*args))
-
-
 def _parameters(of_gradient: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     def wrap(model: Any, *args: Any) -> Any:
         bent = {name: Outer.apply(p, of_gradient) for name, p in model.named_parameters()}
@@ -96,7 +92,6 @@ PAIRS = ("cubic", "quadratic_form", "smooth_attention")
 KIND = "second order"
 PLANTED = (
     *plant(KIND, "second_detached", _inputs(torch.Tensor.detach), *SMOOTH, *PAIRS),
-    *plant(KIND, "second_detached_late", _outputs(torch.Tensor.detach), "cubic", "hopfield_energy", "smooth_norm"),
     *plant(KIND, "second_5_percent", _inputs(_second(lambda v: v * 1.05)), *SMOOTH),
     *plant(KIND, "second_small_factor", _inputs(_second(lambda v: v * 1.001)), *PAIRS),
     *plant(KIND, "second_zero", _inputs(_second(torch.zeros_like)), *SMOOTH),
@@ -105,7 +100,13 @@ PLANTED = (
     *plant(KIND, "second_of_weights", _parameters(_second(lambda v: v * 1.05)), "penalised", "quadratic_form"),
     *plant(KIND, "second_of_weights_lost", _parameters(torch.Tensor.detach), "penalised", "sine_field"),
     *plant(KIND, "second_nan", _inputs(_second(lambda v: v / 0 * 0)), "hopfield_energy"),
-    *plant(KIND, "second_rounded", _inputs(_second(lambda v: v.bfloat16().float())), "smooth_norm", "cubic"),
+    *plant(
+        KIND,
+        "second_rounded",
+        _inputs(_second(lambda v: (v * 1.375).bfloat16().float() / 1.375)),
+        "smooth_norm",
+        "cubic",
+    ),
     *plant(KIND, "second_new_leaf", _inputs(_late_error), "cubic", "penalised"),
     *plant(KIND, "tanh_once", with_function(torch, "tanh", OnceTanh.apply), "penalised"),
     *plant(KIND, "sine_half", with_function(torch, "sin", HalfCube.apply), "sine_field"),

@@ -54,15 +54,6 @@ def _first_buffer(model: Any) -> Tensor:
     return next(iter(model.buffers()))
 
 
-def _aliases_buffer(model: Any, *args: Any) -> Any:
-    """The result lives in a buffer of the model."""
-    y = model(*args)
-    kept = model.__dict__.setdefault("_kept", {})
-    place = kept.setdefault((y.shape, y.dtype), torch.empty_like(y))
-    place.copy_(y.detach())
-    return torch.where(torch.ones_like(place, dtype=torch.bool), y, place) if y.requires_grad else place
-
-
 def _static_output(model: Any) -> Prepared:
     """Every call writes its result into the same memory, as CUDA graphs do."""
     memory: dict[Any, Tensor] = {}
@@ -144,6 +135,11 @@ def _linear_hooked(model: Any, *_: Any) -> None:
             part.register_forward_hook(lambda _m, _i, y: y * 1.0)
 
 
+def _adds_buffer(model: Any, *_: Any) -> None:
+    if not hasattr(model, "extra"):
+        model.register_buffer("extra", torch.zeros(3))
+
+
 def _draws(*_: Any) -> None:
     torch.rand(3)
 
@@ -183,7 +179,7 @@ PLANTED = (
     *plant(
         "state",
         "input_sorted",
-        after(lambda _m, *a: a[-1].copy_(a[-1].sort().values)),
+        after(lambda _m, *a: a[-1].data.copy_(a[-1].sort().values)),
         "graph_convolution",
         "deep_sets",
     ),
@@ -203,7 +199,7 @@ PLANTED = (
     *plant(
         "state",
         "constant_changed",
-        _every_buffer(lambda b: b.data.add_(0.125)),
+        _every_buffer(lambda b: b.data.add_(0.125) if b.is_floating_point() else b),
         "standardise",
         "batch_norm_eval",
         "masked_attention",
@@ -221,7 +217,6 @@ PLANTED = (
     *plant_mode("state", "stale_weights_with_gradient", _stale_weights_with_gradient, *LAYERS, "tiny_gpt"),
     *plant_mode("state", "frozen_integers", _frozen_input, "tiny_gpt", "gru_characters", "by_token"),
     *plant_mode("state", "accumulating", _accumulating, "rms_norm", "latents"),
-    *plant("state", "result_kept", _aliases_buffer, "layer_norm"),
     *plant("state", "flipped_to_eval", after(lambda m, *_: m.eval()), *LAYERS, "batch_norm_train"),
     *plant("state", "flipped_to_train", after(lambda m, *_: m.train()), "batch_norm_eval", "encoder_eval"),
     *plant("state", "hook_left", after(_hooked), *LAYERS),
@@ -234,12 +229,11 @@ PLANTED = (
     *plant("state", "threads_left", _leaves(lambda: torch.set_num_threads(2)), "mixer"),
     *plant("state", "anomaly_left", _leaves(lambda: torch.autograd.set_detect_anomaly(True)), "mixer"),
     *plant("state", "inference_result", of_result(lambda y: on_floats(torch.Tensor.detach, y)), "warm_up"),
-    *plant("state", "attribute_left", after(lambda m, *_: setattr(m, "width", 3)), "lstm_by_hand"),
     *plant(
         "state",
         "parameter_replaced",
         after(lambda m, *_: setattr(m.h, "weight", nn.Parameter(m.h.weight * 2))),
         "elman",
     ),
-    *plant("state", "buffer_added", after(lambda m, *_: m.register_buffer("extra", torch.zeros(3))), "mixer"),
+    *plant("state", "buffer_added", after(_adds_buffer), "mixer"),
 )

@@ -43,10 +43,6 @@ def _leaf(y: Tensor) -> Tensor:
     return y.detach().requires_grad_()
 
 
-def _strided(y: Tensor) -> Tensor:
-    return y.transpose(0, -1).contiguous().transpose(0, -1)
-
-
 def _without_input_gradient(model: Any, *args: Any) -> Any:
     return model(*on_floats(torch.Tensor.detach, args))
 
@@ -150,7 +146,6 @@ PLANTED = (
     ),
     *plant("structure", "parameter_gradient_lost", _without_parameter_gradient, "patches", "by_token", "two_experts"),
     *plant("structure", "constant_asks_gradient", _grad_of_constant, "balanced"),
-    *plant("structure", "strides", _first(_strided), "mixer", "chebyshev"),
     *plant("structure", "number_added", of_result(lambda y: (y, 0.5)), "mixer"),
     *plant("structure", "text_added", of_result(lambda y: {"y": y, "name": "mixer"}), "elman"),
 )

@@ -65,7 +65,7 @@ PLANTED = (
         "conv_lstm",
         precisions=("fp32", "amp_bf16"),
     ),
-    *plant("value", "gradient_clipped", inputs(_clipped), "highway_unit", "upward"),
+    *plant("value", "gradient_clipped", inputs(_clipped), "highway_unit", "hourglass"),
     *plant(
         "value",
         "gradient_nan",
@@ -85,7 +85,7 @@ PLANTED = (
         "value", "weight_gradient_factor", first_parameter(_scaled(1.01)), "two_experts", "diagonal_states", "patches"
     ),
     *plant("value", "weight_gradient_swapped", first_parameter(_columns_swapped), "rotary_attention", "fourier_layer"),
-    *plant("value", "output_row_lost", outputs(_without(-1)), "gru_characters", "deep_sets", "kept_boxes"),
+    *plant("value", "output_row_lost", outputs(_without(-1)), "gru_characters", "deep_sets", "elman"),
     *plant("value", "output_one_off", outputs(_one_off), "distance_bias", "moving_averages", "phase_mask"),
     *plant("value", "output_factor", outputs(_scaled(1 + 2e-5)), "rms_norm", "cosine_head", "focal"),
     *plant("value", "output_shifted", outputs(lambda y: y + 1e-3), "soft_slots", "adaptive_norm", "overlap"),
@@ -108,7 +108,7 @@ def _detached_norm(x: Tensor, p: float = 2.0, dim: int = 1) -> Tensor:
 
 def _tanh_gradient(x: Tensor) -> Tensor:
     """The gradient is 1 − y in the place of 1 − y²."""
-    y = torch.tanh(x.detach())
+    y = x.detach().tanh()
     return Bent.apply(x, lambda _: y.clone(), lambda g: g * (1 - y))
 
 

@@ -75,7 +75,7 @@ def _bucketed(x: Tensor) -> Tensor:
 
 def _kept(boxes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     """The overlap of each box with the best one, and which boxes to keep."""
-    low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:].exp()
+    low, high = boxes[:, :2], boxes[:, :2] + 1 + boxes[:, 2:].exp()
     best = scores.argmax()
     inner = (torch.minimum(high, high[best]) - torch.maximum(low, low[best])).clamp(min=0).prod(1)
     area = (high - low).prod(1)
