@@ -11,11 +11,12 @@ import fails at `nms`. No model here uses these operators. So they are declared 
 import importlib
 import importlib.util
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from spec_parts import drawn, hurried, normal, tokens
+from spec_parts import hurried, normal, tokens
 from torch import Tensor, nn
 
 PACKAGES = ("torchvision", "timm", "transformers")
@@ -25,13 +26,23 @@ class MissingPackageError(ImportError):
     """A package that this file needs is not installed, or does not fit this torch."""
 
 
+def _check_installed() -> None:
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingPackageError(f"library.py needs {', '.join(missing)}: pip install {' '.join(missing)}")
+
+
+@cache
 def _imported(name: str) -> Any:
+    """A package, imported by the process that builds a model of it: these packages take seconds."""
+    _declare_missing_operators()
     try:
         return importlib.import_module(name)
     except Exception as problem:
-        raise MissingPackageError(f"library.py needs {name}: {type(problem).__name__}: {problem}") from problem
+        raise MissingPackageError(f"library.py cannot import {name}: {type(problem).__name__}: {problem}") from problem
 
 
+@cache
 def _declare_missing_operators() -> None:
     """Declare what torchvision's import registers meta kernels for, if its C++ library does not load."""
     found = importlib.util.find_spec("torchvision")
@@ -44,17 +55,16 @@ def _declare_missing_operators() -> None:
             torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
-_declare_missing_operators()
-torchvision, timm, transformers = (_imported(name) for name in PACKAGES)
-models = _imported("torchvision.models")
+_check_installed()
 
 
-def _vision(build: Callable[..., nn.Module], **settings: Any) -> Callable[[], nn.Module]:
-    return lambda: build(num_classes=10, **settings).eval()
+def _vision(name: str, *arguments: Any, **settings: Any) -> Callable[[], nn.Module]:
+    """A model of torchvision, in eval mode."""
+    return lambda: getattr(_imported("torchvision.models"), name)(*arguments, num_classes=10, **settings).eval()
 
 
 def _timm(name: str, **settings: Any) -> Callable[[], nn.Module]:
-    return lambda: timm.create_model(name, pretrained=False, num_classes=10, **settings).eval()
+    return lambda: _imported("timm").create_model(name, pretrained=False, num_classes=10, **settings).eval()
 
 
 class Taken(nn.Module):
@@ -85,47 +95,37 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "v
 
 def _of(family: str, model: str, field: str, **settings: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
+        transformers = _imported("transformers")
         config = getattr(transformers, f"{family}Config")(**settings)
         return Taken(getattr(transformers, model)(config), field).eval()
 
     return build
 
 
+def _resnet() -> nn.Module:
+    models = _imported("torchvision.models")
+    return models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=10)
+
+
+def _images() -> nn.Module:
+    transformers = _imported("transformers")
+    sizes = {name: size for name, size in SIZES.items() if name != "vocab_size"}
+    config = transformers.ViTConfig(image_size=16, patch_size=8, intermediate_size=48, **sizes)
+    return Images(transformers.ViTModel(config)).eval()
+
+
 IMAGES = normal(2, 3, 32, 32)
 IDS = tokens(41, 2, 7)
-RESNET = hurried(
-    "tv_resnet",
-    "one block a stage, eval",
-    lambda: models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=10).eval(),
-    IMAGES,
-)
-MOBILE = hurried(
-    "tv_mobilenet_v3", "a narrow MobileNet v3", _vision(models.mobilenet_v3_small, width_mult=0.25), IMAGES
-)
+RESNET = hurried("tv_resnet", "one block a stage", lambda: _resnet().eval(), IMAGES)
+MOBILE = hurried("tv_mobilenet_v3", "a narrow MobileNet v3", _vision("mobilenet_v3_small", width_mult=0.25), IMAGES)
 SHUFFLE = hurried(
-    "tv_shufflenet",
-    "a narrow ShuffleNet v2, eval",
-    lambda: models.ShuffleNetV2([2, 2, 2], [8, 16, 32, 32, 64], num_classes=10).eval(),
-    IMAGES,
+    "tv_shufflenet", "a narrow ShuffleNet v2", _vision("ShuffleNetV2", [2, 2, 2], [8, 16, 32, 32, 64]), IMAGES
 )
-SQUEEZE = hurried("tv_squeezenet", "SqueezeNet 1.1, eval", _vision(models.squeezenet1_1), IMAGES)
-DENSE = hurried(
-    "tv_densenet",
-    "a small DenseNet, eval",
-    lambda: models.DenseNet(growth_rate=8, block_config=(2, 2), num_init_features=16, num_classes=10).eval(),
-    IMAGES,
-)
-VISION = hurried(
-    "tv_vit",
-    "a small vision transformer, eval",
-    lambda: models.VisionTransformer(32, 8, 2, 4, 32, 64, num_classes=10).eval(),
-    IMAGES,
-)
+SQUEEZE = hurried("tv_squeezenet", "SqueezeNet 1.1", _vision("squeezenet1_1"), IMAGES)
+DENSE = hurried("tv_densenet", "a small DenseNet", _vision("DenseNet", 8, (2, 2), 16), IMAGES)
+VISION = hurried("tv_vit", "a small vision transformer", _vision("VisionTransformer", 32, 8, 2, 4, 32, 64), IMAGES)
 SWIN = hurried(
-    "tv_swin",
-    "a small Swin transformer, eval",
-    lambda: models.SwinTransformer([4, 4], 16, [2, 2], [2, 4], [2, 2], num_classes=10).eval(),
-    IMAGES,
+    "tv_swin", "a small Swin transformer", _vision("SwinTransformer", [4, 4], 16, [2, 2], [2, 4], [2, 2]), IMAGES
 )
 VIT = hurried(
     "timm_vit",
@@ -143,7 +143,7 @@ FREE = hurried("timm_nfnet", "timm's small network without norms", _timm("test_n
 RESIDUAL_TRAIN = hurried(
     "timm_resnet_train",
     "timm's small ResNet, training",
-    lambda: timm.create_model("test_resnet", pretrained=False, num_classes=10).train(),
+    lambda: _imported("timm").create_model("test_resnet", pretrained=False, num_classes=10).train(),
     normal(4, 3, 64, 64),
 )
 BERT = hurried(
@@ -186,18 +186,4 @@ MAMBA = hurried(
     _of("Mamba", "MambaForCausalLM", "logits", hidden_size=32, num_hidden_layers=2, vocab_size=41, state_size=4),
     IDS,
 )
-VITHF = hurried(
-    "hf_vit",
-    "transformers' vision transformer",
-    lambda: Images(
-        transformers.ViTModel(
-            transformers.ViTConfig(
-                image_size=16,
-                patch_size=8,
-                intermediate_size=48,
-                **{k: v for k, v in SIZES.items() if k != "vocab_size"},
-            )
-        )
-    ).eval(),
-    drawn(lambda g: (torch.randn(2, 3, 16, 16, generator=g),)),
-)
+SEEN = hurried("hf_vit", "transformers' vision transformer", _images, normal(2, 3, 16, 16))
