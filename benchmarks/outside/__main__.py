@@ -38,6 +38,7 @@ FOLDER = Path(__file__).resolve().parent
 FAMILIES = """attention recurrent state_space graph transformer_blocks buffers views complex_numbers integer_outputs
     convolutional normalisation losses mixtures second_order""".split()
 PLANTED_IN = "faults_value faults_structure faults_state faults_mode faults_second_order honest".split()
+LEVELS = ("fp32", "amp_fp16", "amp_bf16")
 PARTS = ("correct", "planted", "honest")
 RIGHT = ("correct", "undamaged", "honest")
 GREEN = ("PASS", "EXPECTED", "UNSUPPORTED")
@@ -61,6 +62,11 @@ class Judged:
     blind: bool = False
 
     @property
+    def accuses(self) -> bool:
+        """Whether a correct model or an honest variant is red."""
+        return self.kind in RIGHT and self.outcome == "red"
+
+    @property
     def outcome(self) -> str:
         """Green, red, blind, or refused: the mode raised an error before a result existed."""
         verdict = self.verdict
@@ -81,7 +87,12 @@ def main() -> None:
     models = sorted({planned.cell.model for planned in plan.cells if planned.id in kinds})
     jobs = [(model, seed) for seed in range(options.seeds) for model in models]
     with ThreadPoolExecutor(options.jobs) as threads:
-        found = [j for judged in threads.map(lambda job: _judged(plan, kinds, *job), jobs) for j in judged]
+        found: list[Judged] = []
+        for done, judged in enumerate(threads.map(lambda job: _judged(plan, kinds, *job), jobs), 1):
+            found += judged
+            model, seed = jobs[done - 1]
+            bad = ", ".join(f"{j.verdict.cell} {j.verdict.status}" for j in judged if j.accuses) or "no accusation"
+            print(f"{done}/{len(jobs)} {model}, seed {seed}: {bad}", file=sys.stderr, flush=True)
     print(f"# Outside the zoo\n\n{len(models)} models, {options.seeds} seeds, {len(found)} cells in ", end="")
     print(f"{time.monotonic() - started:.0f} s; torch {plan.environment.torch}, {plan.environment.cpu}.\n")
     print_tables(found)
@@ -100,7 +111,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="what to judge (default: all)")
     parser.add_argument("--modes", nargs="+", default=["eager", "scripted"], help="modes of the correct models")
     parser.add_argument(
-        "--precisions", nargs="+", default=["fp32", "amp_fp16", "amp_bf16"], help="only these precisions"
+        "--precisions", nargs="+", default=LEVELS, choices=LEVELS, help="precisions of the correct models"
     )
     parser.add_argument("--jobs", type=int, default=2, help="models to judge at one time (default: 2)")
     parser.add_argument("--cache", type=Path, help="folder of compiled code (default: that of `conformance run`)")
@@ -148,7 +159,7 @@ def _judged(plan: Plan, kinds: dict[str, str], model: str, seed: int) -> list[Ju
     with tempfile.TemporaryDirectory() as folder:
         executor = Executor(seeded, Path(folder))
         found = [Judged(kinds[planned.id], seed, _light(executor, planned)) for planned in chosen]
-    red = {j.verdict.cell for j in found if j.kind in RIGHT and j.outcome == "red"}
+    red = {j.verdict.cell for j in found if j.accuses}
     eager = {planned.id: replace(planned.cell, mode="eager").id for planned in chosen}
     return [j if j.kind in RIGHT else replace(j, blind=eager[j.verdict.cell] in red) for j in found]
 
@@ -164,7 +175,7 @@ def print_tables(found: list[Judged]) -> None:
         "| kind | precision | cells | green | red | refused | blind | what rejects |\n|---|---|---|---|---|---|---|---|"
     )
     for kind in dict.fromkeys(j.kind for j in found):
-        for precision in ("fp32", "amp_fp16", "amp_bf16"):
+        for precision in LEVELS:
             cells = [j for j in found if j.kind == kind and f"-{precision}-" in j.verdict.cell]
             outcomes = Counter(j.outcome for j in cells)
             if cells:
@@ -174,7 +185,7 @@ def print_tables(found: list[Judged]) -> None:
                 by = ", ".join(f"{word} {count}" for word, count in reasons.most_common())
                 counts = " | ".join(str(outcomes[word]) for word in ("green", "red", "refused", "blind"))
                 print(f"| {kind} | {precision} | {len(cells)} | {counts} | {by} |")
-    _list("Accused, though correct", [j for j in found if j.kind in RIGHT and j.outcome == "red"])
+    _list("Accused, though correct", [j for j in found if j.accuses])
     _list("Faults that survive", [j for j in found if j.kind not in RIGHT and j.outcome == "green"])
     _list("Faults in models that are red without them", [j for j in found if j.outcome == "blind"])
     _list("Refused by the mode", [j for j in found if j.outcome == "refused"])
