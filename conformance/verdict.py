@@ -103,6 +103,12 @@ def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> l
     return sorted(held, key=rank)
 
 
+OUT_OF_TIES = (
+    "if it hangs on a near tie (routing, top-k, a threshold), draw inputs whose scores lie further apart, for example "
+    "by scaling them, or declare Expect(outcome='INCONCLUSIVE') for this precision"
+)
+
+
 def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
     """Why a cell that all gates accept proves nothing, one line for each reason."""
     for d in found:
@@ -112,7 +118,10 @@ def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
     outputs = dict.fromkeys(d.tensor for d in rounded if d.tensor.startswith("output"))
     for tensors in ([d for d in rounded if d.tensor == name] for name in outputs):
         if all(d.unresolved for d in tensors):
-            yield f"{tensors[0].tensor}: in no case can this precision tell it from a wrong one"
+            yield f"{tensors[0].tensor}: in no case can this precision tell it from a wrong one; {OUT_OF_TIES}"
+    every = [d for d in found if d.kind in ("rounded", "float32", "exact") and d.tensor.startswith("output")]
+    if every and not outputs and all(d.unresolved for d in every):
+        yield f"{every[0].tensor}: rounding may change every element in this precision; {OUT_OF_TIES}"
     gradients = [d for d in rounded if d.tensor.startswith("gradient of")]
     if gradients and all(d.unresolved for d in gradients):
         yield (

@@ -48,8 +48,16 @@ class TensorCriteria:
         redraws = self.reference.redraws
         return self.kind == "rounded" and redraws is not None and self.precision.name in redraws.rounded
 
+    @property
+    def may_be_left_to_float32(self) -> bool:
+        """Whether the cell's low precision may be too coarse for the tensor: for roundings, or for a choice."""
+        chosen = self.kind == "exact" and not self.reference.oracle.is_rounded and self.cell_precision.is_low
+        return chosen or (self.kind == "rounded" and not self.uses_float32_budget)
+
     def at_float32(self) -> TensorCriteria:
         """The same criteria with float32's budgets."""
+        if self.kind == "exact":
+            return replace(self, cell_precision=FLOAT32)
         return replace(self, precision=FLOAT32, budget=budget_for(self.reference, FLOAT32))
 
 

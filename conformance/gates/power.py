@@ -55,7 +55,7 @@ def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Acce
     local = {name: local[name] for name in passing if name in local}
     weak = [name for name, z in local.items() if _is_weak(z, criteria, passes)]
     accepted += [name for name in local if name not in weak]
-    if accepted and criteria.kind == "rounded" and not criteria.uses_float32_budget:
+    if accepted and criteria.may_be_left_to_float32:
         finely = criteria.at_float32()
         whole |= dict(global_canaries(truth, reference, held_to_float32=True))
         if not any(passes(z, finely) for z in whole.values()):

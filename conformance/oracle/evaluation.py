@@ -158,7 +158,9 @@ def differentiate_twice(
     if not slopes or not asked:
         return _prefixed(SECOND, dict.fromkeys(leaves))
     total = reduce(torch.add, slopes)
-    second = torch.autograd.grad(total, list(asked.values()), allow_unused=True)  # a lost one is None, as in .backward()
+    second = torch.autograd.grad(
+        total, list(asked.values()), allow_unused=True
+    )  # a lost one is None, as in .backward()
     named: Tensors = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
     return _prefixed(SECOND, _unscaled(named, question.scale))
 

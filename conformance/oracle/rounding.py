@@ -31,16 +31,16 @@ KINKED_RUNS = 20  # for a low precision behind a kink: one perturbed run misses 
 MOVES = frozenset(
     """
     _local_scalar_dense _reshape_alias _to_copy _unique2 _unsafe_view abs alias all amax amin any arange
-    argmax argmin argsort bernoulli broadcast_tensors bucketize cat clamp clamp_max clamp_min clone complex
+    argmax argmin argsort bernoulli broadcast_tensors bucketize cat ceil clamp clamp_max clamp_min clone complex
     conj_physical constant_pad_nd contiguous copy count_nonzero cummax cummin detach diag_embed
-    diagonal_backward diagonal_scatter embedding empty empty_like empty_strided eq equal fill flip full
+    diagonal_backward diagonal_scatter embedding empty empty_like empty_strided eq equal fill flip floor full
     full_like gather ge gt hardtanh hardtanh_backward im2col index index_copy index_fill index_select
     is_same_size isfinite isin isinf isnan isneginf isposinf le lift_fresh lift_fresh_copy logical_and
     logical_not logical_or logical_xor lt masked_fill masked_scatter masked_select max max_pool2d_with_indices
     maximum median min minimum msort nan_to_num ne neg new_empty new_empty_strided new_full new_ones new_zeros
     nonzero ones ones_like pixel_shuffle rand_like randn_like relu repeat replication_pad1d replication_pad2d
-    resize roll rot90 scalar_tensor scatter searchsorted select_backward select_scatter set set_data sgn sign
-    signbit slice_backward slice_scatter sort stack take threshold threshold_backward topk tril triu
+    resize roll rot90 round scalar_tensor scatter searchsorted select_backward select_scatter set set_data sgn sign
+    signbit slice_backward slice_scatter sort stack take threshold threshold_backward topk tril triu trunc
     unfold_copy unique value_selecting_reduction_backward view_as_complex_copy where zero zeros zeros_like
     """.split()
 )

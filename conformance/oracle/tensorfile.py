@@ -58,4 +58,6 @@ def _with_tensors(tree: Any, data: bytearray, start: int) -> Any:
     count = torch.Size(shape).numel()
     if not count:
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype, count=count, offset=start + offset).clone().reshape(shape)
+    size = count * dtype.itemsize
+    raw = torch.frombuffer(data, dtype=torch.uint8, count=size, offset=start + offset)  # which may be unaligned
+    return raw.clone().view(dtype).reshape(shape)
