@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-APPLY = torch.autograd.Function.apply.__func__.__code__
+APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 TRANSFORMS = "_functorch/eager_transforms.py"  # torch.func.grad and its kin, which hide from autograd what they track
 
 

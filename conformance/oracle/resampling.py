@@ -92,7 +92,7 @@ def resampled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: N
     name = func.overloadpacket.__name__
     schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
     given = {**dict(zip((a.name for a in schema), args, strict=False)), **kwargs}
-    values = args[0]
+    values: torch.Tensor = args[0]
     backward = name.endswith("_backward")
     kernel = KERNELS[name.removesuffix("_backward")]
     outer = given["output_size"]
