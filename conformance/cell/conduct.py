@@ -14,10 +14,12 @@ from conformance.gates.distance import same_bytes
 from conformance.oracle import evaluation, inputs
 from conformance.oracle.evaluation import SECOND, Evaluation, Question
 from conformance.oracle.reference import CaseReference
+from conformance.oracle.transforms import TANGENT, VMAPPED
 from conformance.oracle.watch import Watch
 from conformance.records.observation import Discrepancy, Measure
 from zoo.case import Call, Case
 
+AT_ONE_CALL = (SECOND, VMAPPED, TANGENT)  # how the names of results begin that only the measured call is asked for
 FAR_DRAW = 1000  # the inputs of a case are taken from earlier draws
 
 
@@ -116,7 +118,7 @@ def _second_call(case: Case, found: Evaluation, again: Evaluation) -> Iterator[D
     """How an identical second call differs apart from its numbers, which are compared tensor by tensor."""
     for name in dict.fromkeys([*found.tensors, *again.tensors]):
         first, second = found.tensors.get(name), again.tensors.get(name)
-        if not name.startswith(SECOND) and (first is None) != (second is None):
+        if not name.startswith(AT_ONE_CALL) and (first is None) != (second is None):
             yield _fault(case, name, "stable", f"{_what(second)}, the first time {_what(first)}")
     for name in found.requires_grad.keys() & again.requires_grad.keys():
         if found.requires_grad[name] != again.requires_grad[name]:

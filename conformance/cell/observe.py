@@ -71,11 +71,12 @@ def observation_of(session: CellSession) -> Observation:
             found += [*conduct.compared(session, made, case, measured, again), *overwritten]
             found += session.compared(case, known, question, measured, again, baseline, drawn)
     found += session.recompiles.discrepancies()
+    facts = session.recompiles.facts() | made.proof()
     with process.phase("change"):
         for case in session.spec.cases:
             found += after_changes(session, made, eager, case, session.known(case))
-    facts = session.facts | session.recompiles.facts() | made.proof()
-    facts |= tf32.prove(session.precision, session.cell.device)
+    made.proof()  # of the last calls too; the facts count the graphs of the cases alone
+    facts |= session.facts | tf32.prove(session.precision, session.cell.device)
     return Observation("finished", discrepancies=tuple(found), facts=facts)
 
 

@@ -231,7 +231,7 @@ def _without_slow_mode() -> Iterator[None]:
     if not hasattr(module, name):
         yield
         return
-    with mock.patch.object(module, name, lambda *_, **__: ""):
+    with mock.patch.object(module, name, return_value=""):
         yield
 
 

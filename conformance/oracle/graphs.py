@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import types
 from typing import Any
 
 import torch
@@ -63,13 +64,26 @@ def has_graph(model: Any) -> bool:
     return isinstance(model, torch.jit.ScriptFunction)
 
 
+SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
+
+
 def specialises(model: Any) -> bool:
     """Whether TorchScript may run inside a model's calls: the first ones may round differently from later ones."""
-    modules = model.modules() if isinstance(model, torch.nn.Module) else (model,)
-    if any(isinstance(module, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for module in modules):
-        return True
-    unit: Any = torch.jit._state._python_cu  # noqa: SLF001 -- Python code may call any function in it
-    return bool(unit.get_functions())
+    for part in model.modules() if isinstance(model, torch.nn.Module) else (model,):
+        code = part.forward if isinstance(part, torch.nn.Module) else part
+        if any(isinstance(named, SCRIPTED) for named in (part, *vars(part).values(), *_named_in(code))):
+            return True
+    return False
+
+
+def _named_in(function: Any) -> list[Any]:
+    """The globals and free variables that a Python function names."""
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return []
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
+    return cells + [function.__globals__[name] for name in code.co_names if name in function.__globals__]
 
 
 def copied(model: torch.nn.Module) -> torch.nn.Module:

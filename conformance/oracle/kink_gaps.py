@@ -53,8 +53,7 @@ def gaps(  # noqa: PLR0911 -- one line for each family
         case "maximum" | "minimum" | "fmax" | "fmin" | "threshold":
             return [x - rest[0]]
         case "elu":
-            given_first = list(rest[:3])
-            alpha, _, slope = given_first + [1.0] * (3 - len(given_first))
+            alpha, slope = (rest[k] if len(rest) > k else 1.0 for k in (0, 2))
             return [] if alpha * slope == 1.0 else [x]
         case "grid_sampler_2d" | "grid_sampler_3d":
             return _pixel_gaps(x, *rest)
