@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.gates.distance import Distance, OracleTensor
-from conformance.gates.sums import Redraws
+from conformance.gates.sums import Redraws, Sums
 from conformance.records.observation import Measure
 
 NOISE = 4.0  # unit roundoffs by which perturbed runs move numbers; enough to flip a unit that a correct run may flip
@@ -64,6 +64,7 @@ class TensorReference:
             name.
         kinked: the model ran an op with a kink.
         scale: the scale of the cotangents; 1 for tensors that do not depend on it.
+        strayed: the largest absolute sums over the errors of any perturbed run, by the name of a low precision.
         redraws: the tensor in further draws of the case; None if it is not judged over draws.
     """
 
@@ -73,6 +74,7 @@ class TensorReference:
     settled: dict[str, torch.Tensor]
     kinked: bool
     scale: float
+    strayed: dict[str, Sums] = field(default_factory=dict)
     redraws: Redraws | None = None
 
     @property

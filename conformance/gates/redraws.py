@@ -18,7 +18,8 @@ from conformance.records.observation import Measure
 
 BIAS_FACTOR = 2.0
 NOISE_FACTOR = 5.0  # standard deviations
-PERTURBED_SHARE = 1.0 / 6.0  # of the worst perturbed run; a lower bound of the noise, if few rounded runs show little
+SUM_SHARE = 0.4  # of the farthest sum over a perturbed run; the noise is at least this much
+ERROR_SHARE = 0.8  # of the error of the worst perturbed run, if the errors of elements are independent; the same
 
 
 def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
@@ -43,23 +44,24 @@ def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) 
 
 def _least_noise(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
     """A lower bound of the noise, from the perturbed runs of the first draw: few rounded runs may show too little."""
-    one_draw, share = _strayed(reference, precision), _share(reference, precision)
+    one_draw, share = _strayed(reference, precision, rounded), _share(reference, precision)
     counts, root = rounded.draws * _counts(reference), math.sqrt(rounded.draws)
+    share *= ERROR_SHARE
     return Sums(
-        PERTURBED_SHARE * torch.maximum(root * one_draw.gain, share * rounded.squares / counts.sqrt()),
-        PERTURBED_SHARE * torch.maximum(root * one_draw.shift, share * rounded.squares.sqrt()),
+        torch.maximum(SUM_SHARE * root * one_draw.gain, share * rounded.squares / counts.sqrt()),
+        torch.maximum(SUM_SHARE * root * one_draw.shift, share * rounded.squares.sqrt()),
     )
 
 
 def _flips(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
-    """What flipped units may add. In one draw, the tensor may stray as far as in any perturbed run.
+    """What flipped units may add. In one draw, a sum may stray as far as in any perturbed run.
 
     A slice may belong to a unit that is on in few draws. It may stray by a larger share than the tensor does.
     """
     if not reference.kinked:
         return Sums(torch.zeros(()), torch.zeros(()))
-    one_draw, share = _strayed(reference, precision), _share(reference, precision)
-    share *= KINKED_SLICE_FACTOR
+    one_draw = _strayed(reference, precision, rounded)
+    share = KINKED_SLICE_FACTOR * _share(reference, precision)
     gain, shift = share * rounded.crowding, share * (_counts(reference) * rounded.squares).sqrt()
     gain[0] = shift[0] = 0.0
     return Sums(one_draw.gain + gain, one_draw.shift + shift)
@@ -70,22 +72,17 @@ def _share(reference: TensorReference, precision: Precision) -> float:
     return reference.spread[precision.name].absolute / reference.oracle.norm
 
 
+def _strayed(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
+    """How far one draw may stray: as far as the perturbed runs of the first draw, if it is as large."""
+    first = parts(sampled(reference.oracle.values).square())
+    larger = (rounded.squares / rounded.draws / first).nan_to_num(1.0, posinf=1.0)
+    sums = reference.strayed[precision.name]
+    return Sums(sums.gain * larger, sums.shift * larger.sqrt())
+
+
 def _counts(reference: TensorReference) -> torch.Tensor:
     """How many numbers of one draw each sum adds up."""
     return parts(torch.ones_like(sampled(reference.oracle.reals)))
-
-
-def _strayed(reference: TensorReference, precision: Precision) -> Sums:
-    """How far the worst of the perturbed runs of the first draw strayed, if errors of elements are independent."""
-    oracle, spread = reference.oracle, reference.spread[precision.name]
-    counts = _counts(reference)
-    share = float(counts[0]) / oracle.reals.numel()
-    norms, strayed = torch.tensor([oracle.norm]), torch.tensor([spread.absolute])
-    if len(counts) > 1:
-        norms, strayed = torch.cat([norms, *oracle.slice_norms]), torch.cat([strayed, *spread.slices])
-    gain = share * norms * strayed / counts.sqrt()
-    gain[0] = share * spread.gain * oracle.norm**2
-    return Sums(gain, strayed * math.sqrt(share))
 
 
 def redraw_measures(

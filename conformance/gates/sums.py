@@ -109,6 +109,12 @@ def sums_of(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Su
     return Sums(_total(gains), _total(gaps))
 
 
+def farthest_sums(one: Sums | None, other: Sums) -> Sums:
+    """The larger absolute sums of two."""
+    gain, shift = other.gain.abs(), other.shift.abs()
+    return Sums(gain, shift) if one is None else Sums(one.gain.maximum(gain), one.shift.maximum(shift))
+
+
 def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Rounded:
     """Add up the errors of the rounded runs, and estimate from them how far the sums scatter.
 

@@ -107,7 +107,7 @@ class GradientCheck:
             except (GradcheckError, RuntimeError) as problem:
                 self._explain(problem, leaves.asked, frozen, fast=self._fast(leaves))
         outputs = self._outputs(frozen)
-        deaf = [name for name, t in outputs.items() if not t.requires_grad]
+        deaf = [n for n, t in outputs.items() if not t.requires_grad and n in self._first.requires_grad]  # no number
         if leaves.silent:
             self._listen(leaves.silent, [*outputs], frozen)
         if deaf and leaves.asked:

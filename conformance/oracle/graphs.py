@@ -71,7 +71,9 @@ def specialises(model: Any) -> bool:
     """Whether TorchScript may run inside a model's calls: the first ones may round differently from later ones."""
     for part in model.modules() if isinstance(model, torch.nn.Module) else (model,):
         code = part.forward if isinstance(part, torch.nn.Module) else part
-        if any(isinstance(named, SCRIPTED) for named in (part, *vars(part).values(), *_named_in(code))):
+        if any(
+            isinstance(named, SCRIPTED) for named in (part, *getattr(part, "__dict__", {}).values(), *_named_in(code))
+        ):
             return True
     return False
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     """The tree with every leaf replaced."""
+    if isinstance(tree, torch.Tensor):
+        return function(tree)
     kind = type(tree)
     if kind is list or isinstance(tree, tuple):
         mapped = [map_leaves(function, item) for item in tree]

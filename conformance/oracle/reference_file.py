@@ -49,7 +49,8 @@ def _tensor_tree(known: TensorReference | None) -> dict[str, Any] | None:
         return None
     spread = {precision: {**vars(d), "slices": list(d.slices)} for precision, d in known.spread.items()}
     redraws = None if known.redraws is None else _redraws_tree(known.redraws)
-    return {**vars(known), "oracle": known.oracle.raw, "spread": spread, "redraws": redraws}
+    strayed = {precision: vars(sums) for precision, sums in known.strayed.items()}
+    return {**vars(known), "oracle": known.oracle.raw, "spread": spread, "strayed": strayed, "redraws": redraws}
 
 
 def _redraws_tree(redraws: Redraws) -> dict[str, Any]:
@@ -85,7 +86,9 @@ def _redraw(saved: dict[str, Any]) -> Redraw:
 def _tensor_reference(saved: dict[str, Any]) -> TensorReference:
     spread = {precision: Distance(**{**d, "slices": tuple(d["slices"])}) for precision, d in saved["spread"].items()}
     redraws = None if saved["redraws"] is None else _redraws(saved["redraws"])
-    return TensorReference(**{**saved, "oracle": OracleTensor(saved["oracle"]), "spread": spread, "redraws": redraws})
+    strayed = {precision: Sums(**sums) for precision, sums in saved["strayed"].items()}
+    oracle = OracleTensor(saved["oracle"])
+    return TensorReference(**{**saved, "oracle": oracle, "spread": spread, "strayed": strayed, "redraws": redraws})
 
 
 def _redraws(saved: dict[str, Any]) -> Redraws:

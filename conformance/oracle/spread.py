@@ -7,6 +7,7 @@ import torch
 from conformance.axes import Precision
 from conformance.gates.budget import NOISE, SMOOTH_NOISE, TensorReference
 from conformance.gates.distance import Distance, OracleTensor, farthest, same_bytes
+from conformance.gates.sums import Sums, farthest_sums, sampled, sums_of
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.inputs import seeded
@@ -30,6 +31,7 @@ class Spread:
         self._measured = {name: OracleTensor(t) for name, t in self._truth.items()}
         self._spread: dict[str, dict[str, Distance]] = {name: {} for name in self._measured}
         self._settled: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self._measured}
+        self._sums: dict[str, dict[str, Sums]] = {name: {} for name in self._measured}
         self._exact = dict.fromkeys(self._measured, True)
 
     def run(self, precision: Precision) -> None:
@@ -52,6 +54,8 @@ class Spread:
                 if tensor is None or tuple(tensor.shape) != measured.shape:
                     raise SpecError(f"case {self._question.seed[-1]}: {name} changes shape with rounding")
                 strayed[name].append(measured.distance(tensor))
+                if precision.autocast and measured.is_rounded:
+                    self._add_sums(name, precision, tensor)
                 lost[name] += not measured.stays_finite(tensor)
                 self._exact[name] &= same_bytes(tensor, self._truth[name])
                 if not measured.is_rounded:
@@ -60,6 +64,11 @@ class Spread:
         for name, distances in strayed.items():
             many = 2 * lost[name] > runs  # then rounding decides whether there is a number, so there is no bound
             self._spread[name][precision.name] = self._measured[name].without_bound() if many else farthest(distances)
+
+    def _add_sums(self, name: str, precision: Precision, tensor: torch.Tensor) -> None:
+        before = self._sums[name].get(precision.name)
+        sums = sums_of([sampled(tensor)], [sampled(self._truth[name])])
+        self._sums[name][precision.name] = farthest_sums(before, sums)
 
     def references(self, scale: float) -> dict[str, TensorReference | None]:
         """The reference of every tensor, by name; None for a tensor that the oracle gave as None.
@@ -79,4 +88,5 @@ class Spread:
             self._settled[name],
             self._kinked,
             scale if "gradient of" in name else 1.0,
+            self._sums[name],
         )

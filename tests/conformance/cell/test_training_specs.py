@@ -31,7 +31,7 @@ def test_right_training_is_green(judge, mode, precision):
         ("wide compiled amp_fp16", "VOID", "autocast was off when training called the model"),
         ("aloof eager fp32", "INVALID", "training never called the model"),
         ("aloof compiled amp_bf16", "INVALID", "training never called the model"),
-        ("greedy eager fp32", "FAIL", "structure  input0 changed in forward, undeclared"),
+        ("greedy eager fp32", "FAIL", "structure  input0, case typical: changed in training, undeclared"),
         ("wanders eager fp32", "UNSTABLE", "two identical float64 runs differ"),
     ],
 )

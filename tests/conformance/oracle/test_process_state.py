@@ -57,22 +57,20 @@ def test_a_module_and_its_leaves_are_put_back():
     watch = Watch(model, dict(model.named_parameters()), (), noted=True)
     with watch.during("forward"):
         model.eval()
-        model.cache = torch.ones(2)
         model.bias = nn.Parameter(torch.ones(2))
         model.register_forward_hook(lambda *_: None)
         model.weight.register_hook(lambda _: None)
         model.weight.grad = torch.ones(2, 3)
     assert model.training
-    assert not hasattr(model, "cache")
     assert model.bias is bias
     assert not model._forward_hooks
     assert not model.weight._backward_hooks
     assert model.weight.grad is None
-    assert {c.subject for c in watch.changes} == {"training", "attributes", "parameters", "hooks", "gradients"}
+    assert {c.subject for c in watch.changes} == {"training", "parameters", "hooks", "gradients"}
 
 
 def test_every_state_that_is_judged_can_be_declared_and_the_other_way_round():
-    of_leaves = {"gradients", "requires_grad", "training", "attributes", "random generator"}
+    of_leaves = {"gradients", "requires_grad", "training", "random generator"}
     assert {s.state for s in process_state.SWITCHES} | set(REGISTRIES.values()) | of_leaves == set(STATES)
 
 

@@ -8,7 +8,7 @@ import torch
 from correct_parts import PRECISIONS, Cells, drawn, function, green, rows
 from torch import Tensor, nn
 
-from zoo import Call
+from zoo import Call, Convention
 
 CELLS: Cells = []
 _green = partial(green, CELLS, vmappable=True, forward_mode=True)
@@ -96,7 +96,10 @@ SOFTMAX = _green("plain_softmax", function(partial(torch.softmax, dim=-1)))
 NORMALISED = _green("normalised", Normalised, rows(6, 8), rows(1, 8, name="one-row"), also={"compiled": ("fp32",)})
 RELU = _green("rectified_transformed", function(lambda x: torch.relu(x - 0.25)), rows(16, 8, rowwise=True))
 SEVERAL = _green(
-    "several_outputs", SeveralOutputs, drawn(lambda g: (torch.randn(6, 8, generator=g), torch.tensor([0, 5, 5])))
+    "several_outputs",
+    SeveralOutputs,
+    drawn(lambda g: (torch.randn(6, 8, generator=g), torch.tensor([0, 5, 5]))),
+    conventions=(Convention(tensor="output['held']", why="handed out without its graph"),),
 )
 KEYWORDS = _green(
     "keywords_transformed",
