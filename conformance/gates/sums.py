@@ -106,7 +106,7 @@ def sums_of(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Su
         truths: the oracle's.
     """
     gains, gaps = _errors(found, truths)
-    return Sums(_total(gains), _total(gaps))
+    return Sums(parts(gains.sum(0)), parts(gaps.sum(0)))
 
 
 def farthest_sums(one: Sums | None, other: Sums) -> Sums:
@@ -128,8 +128,8 @@ def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) 
     return Rounded(len(gains), *_squares(truths), bias, noise)
 
 
-def _beyond(noise: torch.Tensor, terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    return (_total(terms).abs() - noise).clamp(min=0.0)
+def _beyond(noise: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+    return (parts(terms.sum(0)).abs() - noise).clamp(min=0.0)
 
 
 def _squares(truths: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -138,29 +138,19 @@ def _squares(truths: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor
     return by_draw.sum(0), by_draw.square().sum(0).sqrt()
 
 
-def _errors(
-    found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """For each draw, e · y* and e."""
-    gains, gaps = [], []
-    for y, truth in zip(found, truths, strict=False):
-        wanted = flat_reals(truth)
-        comparable = wanted.isfinite() & (wanted.abs() < NEAR_LIMIT * torch.finfo(y.dtype).max)
-        gap = (flat_reals(y) - wanted).where(comparable, 0.0)
-        gains.append(gap * _finite(truth))
-        gaps.append(gap)
-    return gains, gaps
+def _errors(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """E · y* and e, with the draws along the first axis."""
+    y, wanted = flat_reals(torch.stack(tuple(found))), flat_reals(torch.stack(tuple(truths[: len(found)])))
+    comparable = wanted.isfinite() & (wanted.abs() < NEAR_LIMIT * torch.finfo(found[0].dtype).max)
+    gap = (y - wanted).where(comparable, 0.0)
+    return gap * wanted.nan_to_num(0.0, 0.0, 0.0), gap
 
 
 def _finite(truth: torch.Tensor) -> torch.Tensor:
     return flat_reals(truth).nan_to_num(0.0, 0.0, 0.0)
 
 
-def _total(terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.stack([parts(term) for term in terms]).sum(0)
-
-
-def _scatter(terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The standard deviation of `_total`, as the draws differ or as the elements do, whichever is more."""
+def _scatter(terms: torch.Tensor) -> torch.Tensor:
+    """The standard deviation of their sum, as the draws differ or as the elements do, whichever is more."""
     by_draw = torch.stack([parts(term) for term in terms]).square().sum(0)
-    return torch.maximum(by_draw, _total([term.square() for term in terms])).sqrt()
+    return torch.maximum(by_draw, parts(terms.square().sum(0))).sqrt()

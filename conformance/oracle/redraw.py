@@ -51,16 +51,21 @@ class Redraw:
             state: its first state, from `evaluation.state_of`; values that float32 represents.
             seed: seed of the cell.
         """
-        return {
-            name: self._times_factors(name, tensor, seed) if inputs.is_rounded(tensor) else tensor
-            for name, tensor in state.items()
-        }
+        reals = {n: torch.view_as_real(t) if t.is_complex() else t for n, t in state.items() if inputs.is_rounded(t)}
+        if not reals:
+            return state
+        flat = torch.cat([self._times_factors(name, tensor, seed) for name, tensor in reals.items()]).float()
+        flat = flat if self.fine else inputs.representable(flat)  # all at once, for the sake of time
+        changed = dict(state)
+        for name, part in zip(reals, flat.split([tensor.numel() for tensor in reals.values()]), strict=True):
+            real = part.view(reals[name].shape).to(reals[name].dtype)
+            changed[name] = torch.view_as_complex(real) if state[name].is_complex() else real
+        return changed
 
     def _times_factors(self, name: str, tensor: torch.Tensor, seed: int) -> torch.Tensor:
-        factors = torch.rand(tensor.shape, generator=inputs.seeded("weights", seed, self.weights, name))
-        factors = (SMALLEST_FACTOR + (1.0 - SMALLEST_FACTOR) * factors).to(tensor.device)
-        changed = (tensor.to(inputs.widest(tensor.dtype)) * factors).to(_single(tensor.dtype))
-        return (changed if self.fine else inputs.representable(changed)).to(tensor.dtype)
+        generator = inputs.seeded("weights", seed, self.weights, name)
+        factors = torch.rand(tensor.numel(), generator=generator).to(tensor.device)
+        return tensor.reshape(-1).double() * (SMALLEST_FACTOR + (1.0 - SMALLEST_FACTOR) * factors)
 
     def question(self, first: Question, call: Call, model: Any) -> Question:
         """The question of this draw.
@@ -71,14 +76,10 @@ class Redraw:
             model: the model; its signature names the inputs.
         """
         names = inputs.named_inputs(model, call)
-        pristine = inputs.place(call, convert=lambda t: t)
+        pristine = inputs.place(call, convert=lambda t: t) if first.mutates else call
         again = (*first.seed, repr(self.picks), self.weights, self.fewer)
         first = replace(first, stacked=None, forward_mode=False)  # the first draw checks these
         return replace(first, call=call, pristine=pristine, names=names, seed=again)
-
-
-def _single(dtype: torch.dtype) -> torch.dtype:
-    return torch.complex64 if dtype.is_complex else torch.float32
 
 
 def alike(one: Call, other: Call) -> bool:

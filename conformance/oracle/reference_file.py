@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, OracleTensor
 from conformance.gates.sums import Redraws, Rounded, Sums
@@ -54,10 +56,20 @@ def _tensor_tree(known: TensorReference | None) -> dict[str, Any] | None:
 
 
 def _redraws_tree(redraws: Redraws) -> dict[str, Any]:
-    rounded = {
-        precision: {**vars(r), "bias": vars(r.bias), "noise": vars(r.noise)} for precision, r in redraws.rounded.items()
+    """Few large tensors, because each tensor of a file takes time to read."""
+    vectors = {
+        precision: [r.draws, torch.stack([r.squares, r.crowding, *vars(r.bias).values(), *vars(r.noise).values()])]
+        for precision, r in redraws.rounded.items()
     }
-    return {"truths": list(redraws.truths), "rounded": rounded}
+    return {"truths": torch.stack(redraws.truths), "rounded": vectors}
+
+
+def _redraws(saved: dict[str, Any]) -> Redraws:
+    rounded = {
+        precision: Rounded(draws, rows[0], rows[1], Sums(rows[2], rows[3]), Sums(rows[4], rows[5]))
+        for precision, (draws, rows) in saved["rounded"].items()
+    }
+    return Redraws(tuple(saved["truths"]), rounded)
 
 
 def _case_reference(tree: dict[str, Any]) -> CaseReference:
@@ -89,11 +101,3 @@ def _tensor_reference(saved: dict[str, Any]) -> TensorReference:
     strayed = {precision: Sums(**sums) for precision, sums in saved["strayed"].items()}
     oracle = OracleTensor(saved["oracle"])
     return TensorReference(**{**saved, "oracle": oracle, "spread": spread, "strayed": strayed, "redraws": redraws})
-
-
-def _redraws(saved: dict[str, Any]) -> Redraws:
-    rounded = {
-        precision: Rounded(**{**r, "bias": Sums(**r["bias"]), "noise": Sums(**r["noise"])})
-        for precision, r in saved["rounded"].items()
-    }
-    return Redraws(tuple(saved["truths"]), rounded)
