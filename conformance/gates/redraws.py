@@ -44,27 +44,25 @@ def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) 
 
 def _least_noise(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
     """A lower bound of the noise, from the perturbed runs of the first draw: few rounded runs may show too little."""
-    one_draw, share = _strayed(reference, precision, rounded), _share(reference, precision)
-    counts, root = rounded.draws * _counts(reference), math.sqrt(rounded.draws)
-    share *= ERROR_SHARE
+    sums, share = _strayed(reference, precision, rounded), _share(reference, precision)
+    of_sums, of_error = SUM_SHARE * math.sqrt(rounded.draws), ERROR_SHARE * share
+    if reference.kinked:  # these runs are perturbed twice as much, and flip more units than an honest run does
+        of_sums, of_error = of_sums / 4, of_error / 4
+    counts = rounded.draws * _counts(reference)
     return Sums(
-        torch.maximum(SUM_SHARE * root * one_draw.gain, share * rounded.squares / counts.sqrt()),
-        torch.maximum(SUM_SHARE * root * one_draw.shift, share * rounded.squares.sqrt()),
+        torch.maximum(of_sums * sums.gain, of_error * rounded.squares / counts.sqrt()),
+        torch.maximum(of_sums * sums.shift, of_error * rounded.squares.sqrt()),
     )
 
 
 def _flips(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
-    """What flipped units may add. In one draw, a sum may stray as far as in any perturbed run.
-
-    A slice may belong to a unit that is on in few draws. It may stray by a larger share than the tensor does.
-    """
+    """What flipped units may add to a slice: it may belong to a unit that is on in few draws."""
     if not reference.kinked:
         return Sums(torch.zeros(()), torch.zeros(()))
-    one_draw = _strayed(reference, precision, rounded)
     share = KINKED_SLICE_FACTOR * _share(reference, precision)
     gain, shift = share * rounded.crowding, share * (_counts(reference) * rounded.squares).sqrt()
-    gain[0] = shift[0] = 0.0
-    return Sums(one_draw.gain + gain, one_draw.shift + shift)
+    gain[0] = shift[0] = 0.0  # the whole tensor
+    return Sums(gain, shift)
 
 
 def _share(reference: TensorReference, precision: Precision) -> float:
