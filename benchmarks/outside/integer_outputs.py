@@ -4,6 +4,8 @@ import torch
 from spec_parts import classes, drawn, function, hurried, normal, normals, tokens
 from torch import Tensor, nn
 
+from zoo import Convention
+
 
 class Classifier(nn.Module):
     def __init__(self) -> None:
@@ -94,7 +96,13 @@ BEAM = hurried(
 ACCURACY = hurried(
     "accuracy", "loss, hits, confusions", Accuracy, drawn(lambda g: (torch.randn(9, 5, generator=g), classes(g, 4, 9)))
 )
-QUANTISED = hurried("quantised", "eight-bit codes", function(_quantised), normal(4, 8))
+QUANTISED = hurried(
+    "quantised",
+    "eight-bit codes",
+    function(_quantised),
+    normal(4, 8),
+    conventions=(Convention(tensor="output[1]", why="the scale of the codes is not trained"),),
+)
 RANKED = hurried("ranked", "sorted values and ranks", function(_ranked), normal(4, 7))
 BUCKETED = hurried("bucketed", "numbers of buckets", function(_bucketed), normal(4, 6))
 BOXES = hurried("kept_boxes", "overlaps, and which to keep", function(_kept), normals((6, 4), (6,)))

@@ -136,8 +136,8 @@ def differentiate_twice(
         call: the callable of some mode.
         owner: the module whose parameters it uses, or a plain function.
         question: what to evaluate.
-        wanted: names of the tensors that have a second derivative; only these are computed. A mode that has lost one of
-            them returns None for it; one that has lost all raises an error. None: compute all.
+        wanted: names of the tensors that have a second derivative; only these are computed. One that a mode has lost is
+            None. None: compute all.
 
     Raises:
         Whatever the mode raises; torch.compile raises an error for second derivatives.
@@ -160,8 +160,6 @@ def differentiate_twice(
         return _prefixed(SECOND, dict.fromkeys(leaves))
     total = reduce(torch.add, slopes)
     second = torch.autograd.grad(total, list(asked.values()), allow_unused=True)
-    if wanted is not None and all(tensor is None for tensor in second):
-        raise RuntimeError("autograd finds no way from the gradients back to any input or parameter")
     named: Tensors = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
     return _prefixed(SECOND, _unscaled(named, question.scale))
 

@@ -108,7 +108,7 @@ class GradientCheck:
                 self._explain(problem, leaves.asked, frozen, fast=self._fast(leaves))
         outputs = self._outputs(frozen)
         deaf = [n for n, t in outputs.items() if not t.requires_grad and n in self._first.requires_grad]  # no number
-        if leaves.silent:
+        if leaves.silent and outputs:
             self._listen(leaves.silent, [*outputs], frozen)
         if deaf and leaves.asked:
             self._listen(leaves.asked, deaf, frozen)
