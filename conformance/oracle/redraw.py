@@ -59,7 +59,7 @@ class Redraw:
         changed = dict(state)
         for name, part in zip(reals, flat.split([tensor.numel() for tensor in reals.values()]), strict=True):
             real = part.view(reals[name].shape).to(reals[name].dtype)
-            changed[name] = torch.view_as_complex(real) if state[name].is_complex() else real
+            changed[name] = torch.view_as_complex(real.clone()) if state[name].is_complex() else real
         return changed
 
     def _times_factors(self, name: str, tensor: torch.Tensor, seed: int) -> torch.Tensor:

@@ -1,0 +1,97 @@
+"""Over many draws, roundings average out, and a wrong factor or constant does not."""
+
+import pytest
+import torch
+
+from conformance.axes import PRECISIONS
+from conformance.gates.budget import TensorReference
+from conformance.gates.distance import Distance, OracleTensor
+from conformance.gates.redraws import redraw_measures
+from conformance.gates.sums import SAMPLE, Redraws, Sums, parts, rounded_sums, sampled, sums_of
+
+BFLOAT16 = PRECISIONS["amp_bf16"]
+DRAWS = 16
+
+
+def rounded(tensor):
+    return tensor.bfloat16().double()
+
+
+@pytest.fixture
+def truths():
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(8, 6, generator=generator, dtype=torch.float64) for _ in range(DRAWS)]
+
+
+@pytest.fixture
+def reference(truths):
+    oracle = OracleTensor(truths[0])
+    quiet = Distance(1e-4 * oracle.norm, tuple(1e-4 * norms for norms in oracle.slice_norms), 1e-4, 1e-4)
+    none = Sums(torch.zeros(15), torch.zeros(15))
+    runs = rounded_sums([rounded(t) for t in truths[:4]], truths[:4]).over(DRAWS, truths)
+    redraws = Redraws(tuple(t.float() for t in truths), {"amp_bf16": runs})
+    return TensorReference(oracle, {"amp_bf16": quiet}, False, {}, False, 1.0, {"amp_bf16": none}, redraws)
+
+
+def margin(found, reference):
+    return max(m.margin for m in redraw_measures(found, reference, BFLOAT16))
+
+
+def test_honest_rounding_is_far_from_its_budget(truths, reference):
+    assert margin([rounded(t * (1 + 2.0**-12)) for t in truths], reference) < 0.8
+
+
+@pytest.mark.parametrize("factor", [0.95, 0.99, 1.01, 1.05])
+def test_a_small_factor_is_red(truths, reference, factor):
+    whole, _ = redraw_measures([rounded(t * factor) for t in truths], reference, BFLOAT16)
+    assert not whole.met
+    assert whole.value == pytest.approx(abs(factor - 1), rel=0.1)
+
+
+def test_a_wrong_slice_is_named(truths, reference):
+    def damaged(truth):
+        truth = truth.clone()
+        truth[3] *= 1.1
+        return rounded(truth)
+
+    _, worst = redraw_measures([damaged(t) for t in truths], reference, BFLOAT16)
+    assert not worst.met
+    assert "gain of slice 3 of axis 0, over 16 draws" in worst.detail
+
+
+def test_a_constant_is_red_though_it_has_no_gain(truths, reference):
+    _, worst = redraw_measures([t + 0.01 for t in truths], reference, BFLOAT16)
+    assert not worst.met
+    assert "mean error" in worst.detail
+
+
+@pytest.mark.parametrize("damage", [lambda t: t * torch.nan, lambda t: t[:-1]])
+def test_a_draw_without_numbers_or_of_another_shape_is_red(truths, reference, damage):
+    found = [*truths[:-1], damage(truths[-1])]
+    assert any(not m.met for m in redraw_measures(found, reference, BFLOAT16))
+
+
+def test_noise_grows_like_the_root_of_the_number_of_draws(truths):
+    few = rounded_sums([rounded(t) for t in truths[:4]], truths[:4])
+    many = few.over(DRAWS)
+    assert torch.allclose(many.squares, 4 * few.squares)
+    assert torch.allclose(many.noise.shift, 2 * few.noise.shift)
+    assert torch.allclose(many.bias.shift, 4 * few.bias.shift)
+
+
+def test_parts_are_the_sum_of_all_and_of_every_slice():
+    tensor = torch.arange(6.0).reshape(2, 3)
+    assert parts(tensor).tolist() == [15.0, 3.0, 12.0, 3.0, 5.0, 7.0]
+    assert parts(torch.ones(4)).tolist() == [4.0]
+
+
+def test_sums_leave_out_what_a_dtype_may_overflow():
+    truth = torch.tensor([1.0, 60000.0], dtype=torch.float64)
+    sums = sums_of([torch.tensor([1.0, torch.inf], dtype=torch.float16)], [truth])
+    assert sums.gain.tolist() == [0.0]
+
+
+def test_large_and_complex_tensors_are_sampled():
+    assert sampled(torch.ones(3, dtype=torch.complex64)).shape == (3, 2)
+    large = torch.arange(3.0 * SAMPLE).reshape(3, -1)
+    assert sampled(large).tolist() == large.flatten()[::3].tolist()

@@ -1,0 +1,64 @@
+"""Further draws: other inputs and weights, the same in every process; and runs rounded to nearest."""
+
+import pytest
+import torch
+from torch import nn
+
+from conformance.axes import PRECISIONS
+from conformance.oracle import evaluation, inputs
+from conformance.oracle.nearest import Nearest
+from conformance.oracle.redraw import Redraw, alike
+from zoo import Call, Case
+
+CASE = Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g), 2))
+
+
+def test_weights_change_by_name_and_not_by_order():
+    state = {"a": torch.ones(3), "n": torch.tensor(7), "z": torch.ones(2, dtype=torch.complex64)}
+    other = {"b": torch.ones(5), **dict(reversed(state.items()))}
+    one, two = Redraw(64, 1).state(state, 0), Redraw(64, 1).state(other, 0)
+    assert all(torch.equal(one[name], two[name]) for name in state)
+    assert one["n"] == 7
+    assert 0.5 <= float(one["a"].min()) <= float(one["a"].max()) < 1.0
+    assert not torch.equal(one["a"], Redraw(64, 2).state(state, 0)["a"])
+
+
+def test_the_wide_state_is_the_narrow_one():
+    state = evaluation.state_of(nn.Linear(3, 2))
+    wide = {name: tensor.double() for name, tensor in state.items()}
+    for redraw in (Redraw(64, 1), Redraw(63, 0, fine=True)):
+        narrow, widened = redraw.state(state, 0), redraw.state(wide, 0)
+        assert all(torch.equal(narrow[name].double(), widened[name]) for name in state)
+
+
+def test_only_a_fine_draw_needs_float32():
+    coarse, fine = Redraw(64, 1).inputs(CASE, 0).args[0], Redraw(64, 1, fine=True).inputs(CASE, 0).args[0]
+    assert torch.equal(coarse, coarse.bfloat16().float())
+    assert torch.equal(inputs.representable(fine), coarse)
+    assert not torch.equal(fine, coarse)
+
+
+def test_a_shorter_draw_lacks_the_last_row():
+    assert Redraw(64, 1, fewer=True).inputs(CASE, 0).args[0].shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [Call((torch.ones(4, 3), 3)), Call((torch.ones(3, 4).t(), 2)), Call((torch.ones(4, 3).double(), 2)), Call((2,))],
+)
+def test_calls_that_need_other_code_are_not_alike(other):
+    assert not alike(Call((torch.ones(4, 3), 2)), other)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("amp_bf16", torch.bfloat16), ("amp_fp16", torch.float16)])
+def test_a_nearest_run_rounds_as_the_dtype_does(name, dtype):
+    x, y = torch.rand(2, 100, dtype=torch.float64) + 0.5
+    with Nearest(PRECISIONS[name]):
+        product = x * y
+    assert torch.equal(product, (x.to(dtype).double() * y.to(dtype).double()).to(dtype).double())
+
+
+def test_a_nearest_run_keeps_infinities():
+    mask = torch.tensor([0.0, -torch.inf], dtype=torch.float64)
+    with Nearest(PRECISIONS["amp_bf16"]):
+        assert (mask + 1.0).tolist() == [1.0, -torch.inf]
