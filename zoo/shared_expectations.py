@@ -31,11 +31,4 @@ SECOND_LOST = Expect(
     reason="the gradient of compiled code did not require grad, so second derivatives were lost without an error",
     link="https://github.com/pytorch/pytorch/issues/181581",
 )
-TANGENTS_LOST = Expect(
-    outcome="FAIL",
-    modes=("scripted",),
-    gate="structure",
-    tensor="tangent of output",
-    reason="TorchScript loses tangents without an error in the code that it differentiates itself",
-)
 SECOND_LOST_EARLY = replace(SECOND_LOST, torch="<2.6")  # later versions raise an error instead

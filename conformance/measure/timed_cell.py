@@ -184,7 +184,7 @@ class TimedCell:
             found.tensors[f"{FIRST} {name}"] = None if gradient is None else gradient / self._question.scale
         timed = {name: tensor for name, tensor in known.tensors.items() if name in found.tensors}
         known = replace(known, tensors=timed)
-        seen = tuple(session.compared(case, known, self._question, found, found, self._baseline))
+        seen = tuple(session.compared(case, known, self._question, found, found, self._baseline, drawn={}))
         verdict = judge(session.cell.id, Observation("finished", discrepancies=seen), session.expect)
         return verdict.text if verdict.status == "FAIL" else ""
 

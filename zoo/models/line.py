@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from zoo.case import Case
 from zoo.scale import Scale
-from zoo.shared_expectations import SECOND_LOST_EARLY, TANGENTS_LOST
+from zoo.shared_expectations import SECOND_LOST_EARLY
 from zoo.spec import Spec
 
 
@@ -117,7 +117,6 @@ AFFINE = Spec(
     cases=CASES,
     dtypes="input",
     twice_differentiable=True,
-    forward_mode=True,
     one_graph=True,
     float32_accurate=(
         "output",
@@ -128,7 +127,6 @@ AFFINE = Spec(
         "second gradient of a",
     ),
     reference=_affine_reference,
-    expectations=(TANGENTS_LOST,),
     scale=_scale(Affine),
 )
 

@@ -72,11 +72,13 @@ def test_every_green_cell_on_cuda_is_timed(matrix):
     )
 
 
-def test_a_model_that_allows_tf32_by_itself_is_void(tmp_path):
+def test_a_model_that_allows_tf32_by_itself_is_red(tmp_path):
     (tmp_path / "nets.py").write_text(SWITCHING)
     code, output = on_the_stand_in(tmp_path, "run", "nets.py", "--mode=eager", "--precision=fp32", "--no-speed")
     assert code == 1
-    assert re.search(r"switching\[eager-fp32-cuda\]  VOID  .*matrix products are rounded to TF32", output), output
+    assert re.search(r"switching\[eager-fp32-cuda\]  FAIL  structure  matmul precision, .* highest to high", output), (
+        output
+    )
 
 
 def test_bytes_and_shares_of_the_ceilings_are_taken_on_cuda(tmp_path):

@@ -102,6 +102,7 @@ for name, function in {
     "memory_snapshot": list,
     "reset_peak_memory_stats": lambda *_: None,
     "synchronize": lambda *_: None,
+    "get_rng_state": lambda *_: torch.get_rng_state(),
     "_sleep": sleep,
     "Event": Event,
 }.items():
