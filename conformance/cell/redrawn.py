@@ -18,7 +18,7 @@ from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.redraw import Redraw
 from conformance.oracle.reference import CaseReference
-from conformance.records.observation import Discrepancy
+from conformance.records.observation import REDRAWN, SHORTER, Discrepancy
 from conformance.verdict import failed_gate
 from zoo.case import Case
 
@@ -84,7 +84,7 @@ def after_changes(
     for redraw, there in known.changed:
         if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
             continue
-        named = replace(case, name=f"{case.name}-{'shorter' if redraw.fewer else 'redrawn'}")
+        named = replace(case, name=f"{case.name}{SHORTER if redraw.fewer else REDRAWN}")
         asked = _asked(session, case, session.question(case, eager), eager, redraw)
         asked = replace(asked, second=False)
         try:

@@ -9,6 +9,8 @@ from typing import Any
 
 from conformance.records.convert import Rounded
 
+REDRAWN, SHORTER = "-redrawn", "-shorter"  # added to the name of a case that runs again with other weights
+
 
 @dataclass(frozen=True)
 class Measure:
