@@ -46,8 +46,8 @@ def _least_noise(reference: TensorReference, precision: Precision, rounded: Roun
     """A lower bound of the noise, from the perturbed runs of the first draw: few rounded runs may show too little."""
     sums, share = _strayed(reference, precision, rounded), _share(reference, precision)
     of_sums, of_error = SUM_SHARE * math.sqrt(rounded.draws), ERROR_SHARE * share
-    if reference.kinked:  # these runs are perturbed twice as much, and flip more units than an honest run does
-        of_sums, of_error = of_sums / 4, of_error / 4
+    if reference.kinked:  # these runs are perturbed twice as much
+        of_sums, of_error = of_sums / 2, of_error / 2
     counts = rounded.draws * _counts(reference)
     return Sums(
         torch.maximum(of_sums * sums.gain, of_error * rounded.squares / counts.sqrt()),
