@@ -214,7 +214,7 @@ def _wrong_element(v: Victim) -> torch.Tensor | None:
         return None
     flat = v.y.flatten()
     pairs = [(v.random(len(flat), f"to {i}"), v.random(len(flat), f"from {i}")) for i in range(10)]
-    gaps = ((float((flat[a].to(torch.cfloat) - flat[b]).abs().nan_to_num()), a, b) for a, b in pairs)
+    gaps = ((float((flat[a].to(torch.cfloat) - flat[b].to(torch.cfloat)).abs().nan_to_num()), a, b) for a, b in pairs)
     gap, at, source = max(gaps)
     return _with_element(v.y, at, flat[source].item()) if gap else None
 
