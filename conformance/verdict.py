@@ -215,6 +215,10 @@ def _notes(seen: Observation) -> tuple[str, ...]:
     notes += [
         f"the mode does not take {word}" for word in ("vmap", "forward mode") if seen.facts.get(f"{word} refused")
     ]
+    if seen.facts.get("another number of rows refused"):
+        notes.append("another number of rows raises an error")
+    if seen.facts.get("left out with other weights"):
+        notes.append("the float64 model does not run with other weights, so nothing shows what the mode keeps")
     if seen.facts.get("graph breaks"):
         notes.append("compiled with graph breaks")
     if seen.facts.get(NOT_PROVEN):

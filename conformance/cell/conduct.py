@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -13,11 +12,12 @@ from conformance.cell.session import CellSession
 from conformance.gates.distance import same_bytes
 from conformance.oracle import evaluation, inputs
 from conformance.oracle.evaluation import SECOND, Evaluation, Question
+from conformance.oracle.redraw import alike
 from conformance.oracle.reference import CaseReference
 from conformance.oracle.transforms import TANGENT, VMAPPED
 from conformance.oracle.watch import Watch
 from conformance.records.observation import Discrepancy, Measure
-from zoo.case import Call, Case
+from zoo.case import Case
 
 AT_ONE_CALL = (SECOND, VMAPPED, TANGENT)  # how the names of results begin that only the measured call is asked for
 FAR_DRAW = 1000  # the inputs of a case are taken from earlier draws
@@ -76,7 +76,7 @@ def _call_with_other_inputs(session: CellSession, made: Prepared, case: Case, qu
     picks = session.known(case).picks
     far = FAR_DRAW if isinstance(picks, int) else [(FAR_DRAW + draw, row) for draw, row in picks]
     drawn = inputs.draw(case, session.seed, far)
-    if _shapes(drawn) != _shapes(question.pristine):
+    if not alike(drawn, question.pristine):
         return  # a case may draw its shapes; another shape would be another compiled graph
     owner = made.parameters_of
     state = evaluation.state_of(owner)
@@ -86,11 +86,6 @@ def _call_with_other_inputs(session: CellSession, made: Prepared, case: Case, qu
         made.call(*question.call.args, **question.call.kwargs)
     evaluation.reset(owner, state)
     inputs.restore(question.call, question.pristine)
-
-
-def _shapes(call: Call) -> list[Any]:
-    leaves = inputs.named_leaves((call.args, dict(call.kwargs)), "")
-    return [(n, t.shape, t.stride()) if isinstance(t, torch.Tensor) else (n, t) for n, t in leaves.items()]
 
 
 def _container(made: Prepared, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:

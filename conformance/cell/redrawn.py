@@ -81,6 +81,8 @@ def after_changes(
         case: the case.
         known: its reference.
     """
+    if known.unchanged:
+        session.facts["left out with other weights"] = f"case {case.name}: {known.unchanged}"
     for redraw, there in known.changed:
         if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
             continue
@@ -89,10 +91,10 @@ def after_changes(
         asked = replace(asked, second=False)
         try:
             found = _evaluated(session, made, redraw, partial(_first_order, made, asked))
-        except RuntimeError as problem:
+        except Exception as problem:  # a mode may raise anything to say that its shapes are fixed
             if session.is_eager or not redraw.fewer or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
                 raise
-            session.facts["other batch refused"] = one_line(problem)
+            session.facts["another number of rows refused"] = one_line(problem)
             continue
         compared = list(session.compared_values(named, there, asked, found))
         yield from compared

@@ -139,7 +139,7 @@ def _squares(truths: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _errors(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """E · y* and e, with the draws along the first axis."""
+    """The products of e and y*, and e itself, with the draws along the first axis."""
     y, wanted = flat_reals(torch.stack(tuple(found))), flat_reals(torch.stack(tuple(truths[: len(found)])))
     comparable = wanted.isfinite() & (wanted.abs() < NEAR_LIMIT * torch.finfo(found[0].dtype).max)
     gap = (y - wanted).where(comparable, 0.0)

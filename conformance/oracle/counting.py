@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from conformance.oracle.custom_ops import unwatched
 from conformance.oracle.inputs import is_rounded
+from conformance.oracle.nested import leaves_of
 
 LARGEST = 256  # bfloat16 represents every whole number up to here
 ELEMENTWISE = frozenset({"add", "sub", "rsub", "mul", "square"})
@@ -34,7 +34,7 @@ def counts(numbers: Any, name: str) -> bool:
         name: name of the op; it is one that `may_count`.
     """
     with unwatched():
-        for leaf in pytree.tree_leaves(numbers):
+        for leaf in leaves_of(numbers):
             if isinstance(leaf, float) and not leaf.is_integer():
                 return False
             if is_rounded(leaf) and not _whole(leaf.detach(), signed=name in ELEMENTWISE):

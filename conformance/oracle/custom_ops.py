@@ -38,6 +38,12 @@ class OpMode(TorchDispatchMode):
             return inner(*args, **(kwargs or {}))
 
 
+def written_names(func: Any) -> list[str]:
+    """Names of the arguments that an ATen op writes, by its schema and in its order."""
+    schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
+    return [a.name for a in schema if a.alias_info is not None and a.alias_info.is_write]
+
+
 def _implementation(func: Any) -> Callable[..., Any] | None:
     """The Python function of an operator of `torch.library.custom_op`; None for other operators."""
     definition = OPDEFS.get(func._schema.name)  # noqa: SLF001 -- the public handle on an op's name

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from conformance.oracle.custom_ops import OpMode
-from conformance.oracle.graphs import written_names
+from conformance.oracle.custom_ops import OpMode, written_names
 from conformance.oracle.rounding import BATCH_NORMS
 
 

@@ -8,10 +8,10 @@ import types
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-from conformance.oracle.custom_ops import OpMode
+from conformance.oracle.custom_ops import OpMode, written_names
 from conformance.oracle.inputs import is_rounded, widest
+from conformance.oracle.nested import leaves_of, map_leaves
 
 
 class WidenedOps(OpMode):
@@ -46,14 +46,8 @@ class NarrowWatch(OpMode):
         """Run one ATen op as it was called; `Widened` would widen a call that comes from here."""
         with torch._C.DisableTorchFunction():  # noqa: SLF001 -- there is no public name
             result = func(*args, **kwargs)
-        self.seen |= any(is_rounded(t) and t.dtype != widest(t.dtype) for t in pytree.tree_leaves(result))
+        self.seen |= any(is_rounded(t) and t.dtype != widest(t.dtype) for t in leaves_of(result))
         return result
-
-
-def written_names(func: Any) -> set[str]:
-    """Names of the arguments that an ATen op writes, by its schema."""
-    schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
-    return {a.name for a in schema if a.alias_info is not None and a.alias_info.is_write}
 
 
 def has_graph(model: Any) -> bool:
@@ -126,4 +120,4 @@ def _wide(tree: Any) -> Any:
             return leaf.to(widest(leaf.dtype))
         return leaf
 
-    return pytree.tree_map(wide, tree)
+    return map_leaves(wide, tree)

@@ -46,9 +46,12 @@ def with_redraws(
         return (), tensors
     draws = _ManyDraws(judged, low)
     kinked = any(r.kinked for r in judged.values())
+    most = max(DRAWS)
     for redraw in _redraws(oracle, case, kinked=kinked):
         draws.add(oracle, case, question, redraw)
-        if len(draws.redraws) >= ROUNDED_RUNS and len(draws.redraws) >= max(draws.needed().values()):
+        if len(draws.redraws) == ROUNDED_RUNS:
+            most = max(draws.needed().values())
+        if len(draws.redraws) >= most:
             break
     return tuple(draws.redraws), {**tensors, **draws.references()}
 

@@ -12,7 +12,7 @@ from conformance.axes import Precision
 from conformance.gates.budget import TensorReference
 from conformance.oracle import inputs, sampling
 from conformance.oracle.containers import NOTHING, Container
-from conformance.oracle.error_text import is_out_of_memory
+from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle, wide_call
 from conformance.oracle.kinks import KinkWatch
@@ -42,6 +42,7 @@ class CaseReference:
         shared: the pairs of an output and an input, parameter, buffer or other output that share memory.
         redraws: the further draws over which low precisions are judged.
         changed: the references of the case with other weights, by the draw; only for precisions that round to float32.
+        unchanged: why there is none with other weights, although float32 is judged; "" if there is one.
     """
 
     picks: inputs.Picks
@@ -52,6 +53,7 @@ class CaseReference:
     shared: frozenset[Pair] = frozenset()
     redraws: tuple[Redraw, ...] = ()
     changed: tuple[tuple[Redraw, CaseReference], ...] = ()
+    unchanged: str = ""
 
 
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
@@ -81,8 +83,8 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
         known = _of_one_draw(oracle, picks, question, found, precisions, kinked=kinked)
         if spec.fit is None:
             redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions)
-            changed = _changed(oracle, case, question, precisions)
-            known = replace(known, redraws=redraws, tensors=tensors, changed=changed)
+            changed, reason = _changed(oracle, case, question, [p for p in precisions if not p.autocast])
+            known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
         if size and (smallest is None or size < smallest[0]):
@@ -118,29 +120,30 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
 
 def _changed(
     oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision]
-) -> tuple[tuple[Redraw, CaseReference], ...]:
-    """The references of the case with other weights and full float32 operands.
+) -> tuple[tuple[tuple[Redraw, CaseReference], ...], str]:
+    """The references of the case with other weights and full float32 operands, and why the first one is missing.
 
-    If the spec has no other case, there is one more, with a row less. A change that the model does not take is left
-    out. Low precisions are judged over many draws instead.
+    If the spec has no other case, there is one more, with a row less, if the model takes that. Low precisions are
+    judged over many draws instead.
     """
-    wide = [p for p in precisions if not p.autocast]
     fresh = Oracle(oracle.spec, oracle.seed)  # it has seen no other weights
     redraws = [Redraw(FIRST_NUMBER - 1, weights=0, fine=True)]
     if len(oracle.spec.cases) == 1 and inputs.row_count(inputs.draw(case, oracle.seed, 0)) >= FEWEST_ROWS:
         redraws.append(replace(redraws[0], fewer=True))
-    made = []
-    for redraw in redraws if wide else ():
+    made, reason = [], ""
+    for redraw in redraws:
         there = fresh.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
         call = wide_call(redraw.inputs(case, oracle.seed))
         asked = replace(redraw.question(question, call, there.namer), second=False)
         try:
             found, kinked = _watched(there, asked)
-            made.append((redraw, _of_one_draw(there, redraw.picks, asked, found, wide, kinked=kinked)))
+            made.append((redraw, _of_one_draw(there, redraw.picks, asked, found, precisions, kinked=kinked)))
         except Exception as problem:  # the model's own code may raise anything
             if is_out_of_memory(problem):
                 raise
-    return tuple(made)
+            if not redraw.fewer:
+                reason = f"{type(problem).__name__}: {one_line(problem)}"
+    return tuple(made), reason
 
 
 def _scale(found: Evaluation) -> float:

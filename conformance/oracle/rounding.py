@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from conformance.axes import PRECISIONS, Precision
 from conformance.gates.budget import NOISE
 from conformance.oracle.counting import counts, may_count
-from conformance.oracle.custom_ops import OpMode, unwatched
+from conformance.oracle.custom_ops import OpMode, unwatched, written_names
 from conformance.oracle.inputs import is_rounded
 from conformance.oracle.nested import leaves_of, map_leaves
 from conformance.oracle.resampling import RESAMPLERS, resampled, selects
@@ -184,11 +184,7 @@ def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         return [t for t in args[3:5] if is_rounded(t)]
     schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
     given = {**dict(zip((a.name for a in schema), args, strict=False)), **kwargs}
-    return [
-        given[a.name]
-        for a in schema
-        if a.alias_info is not None and a.alias_info.is_write and is_rounded(given.get(a.name))
-    ]
+    return [given[name] for name in written_names(func) if is_rounded(given.get(name))]
 
 
 def _adds_single_terms(name: str, func: Any, args: tuple[Any, ...]) -> bool:
