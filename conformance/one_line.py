@@ -1,7 +1,7 @@
 """Turns any text and any exception into one bounded line that every file and terminal can hold.
 
-A model may raise what it likes: a text of 10 MB, half of a surrogate pair, escape sequences, or an exception that cannot
-say what it is.
+A model may raise what it likes: a text of 10 MB, half of a surrogate pair, escape sequences, or an exception that
+cannot say what it is.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ NAME_LENGTH = 80
 
 
 def one_line(said: object, length: int = HEAD + TAIL) -> str:
-    """The text of a value on one line, with every sign escaped that is not printable. A long one loses its middle.
+    r"""The text of a value on one line, with every sign escaped that is not printable. A long one loses its middle.
 
     Args:
         said: a text, an exception, or anything else; `str` of it may raise.
         length: the most characters of the line.
 
-    >>> one_line(ValueError("no\\nline\\x1b[31m \\ud800")), one_line("abcdefghijkl", 10)
-    ('no line\\\\x1b[31m \\\\ud800', 'ab … hijkl')
+    >>> one_line(ValueError("no\nline\x1b[31m \ud800")), one_line("abcdefghijkl", 10)
+    ('no line\\x1b[31m \\ud800', 'ab … hijkl')
     """
+    if type(said) is str and len(said) <= length and said.isprintable():
+        return said
     line = " ".join(text_of(said).split())
     line = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
     if len(line) <= length:

@@ -157,7 +157,9 @@ class _Heard:
                 if process.has_ended():
                     return "crashed", None
                 if left <= 0:
-                    return ("crashed", "it stopped in the middle of a message") if process.halfway else ("timed out", None)
+                    return (
+                        ("crashed", "it stopped in the middle of a message") if process.halfway else ("timed out", None)
+                    )
             elif event.kind == "message":
                 answer = self._answer(event.told)
                 if answer is not None:
@@ -187,8 +189,8 @@ def _cause_of_death(exit_code: int | None, *, answered: bool) -> str:
     late = " after its answer" if answered else ""
     if exit_code is None:
         return f"killed{late}, and still there {LAST_SECONDS:g} s later; the system holds it"
+    died = process_table.how_it_died(exit_code)
     if exit_code >= 0:
-        return f"left with exit code {exit_code}{late or ' and no answer'}"
-    name = process_table.name_of_signal(-exit_code)
-    hint = " (perhaps by the system, because memory ran out)" if name == "SIGKILL" and not answered else ""
-    return f"killed by {name}{late}{hint}"
+        return f"{died}{late or ' and no answer'}"
+    hint = " (perhaps by the system, because memory ran out)" if died.endswith("SIGKILL") and not answered else ""
+    return f"{died}{late}{hint}"

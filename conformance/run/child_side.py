@@ -96,8 +96,14 @@ def call(function: str, task: Any, *further: Any) -> Any:
 
 def main() -> None:
     """Serve in a fresh interpreter, whose input brings the task and whose output takes the answers."""
-    orders, answers = os.dup(0), os.dup(1)  # the copies are not inherited
-    sys.exit(serve(orders, answers))
+    sys.exit(serve(*take_streams()))
+
+
+def take_streams() -> tuple[int, int]:
+    """Own descriptors for standard input and output, which go nowhere from here on; a process started here has none."""
+    taken = os.dup(0), os.dup(1)
+    _silence(0, 1)
+    return taken
 
 
 def serve(orders: int, answers: int) -> int:
@@ -118,7 +124,7 @@ def serve(orders: int, answers: int) -> int:
         Path("/proc/self/oom_score_adj").write_text("1000")  # the system kills the cell, not the run
     request = next(channel.Receiver(orders, OPENING_KEY).messages())
     lifeline.tie(orders)
-    _silence()
+    _silence(0, 1, 2)
     sys.path[:] = request["path"]
     if request["folder"] is not None:
         os.chdir(request["folder"])
@@ -141,10 +147,10 @@ def _answer(request: dict[str, Any], sender: channel.Sender) -> int:
     return 0
 
 
-def _silence() -> None:
+def _silence(*descriptors: int) -> None:
     """Discard what models and compilers print: the pipe is the only channel."""
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
+    for descriptor in descriptors:
         os.dup2(nowhere, descriptor)
     if nowhere > 2:  # noqa: PLR2004 -- none of the standard streams
         os.close(nowhere)

@@ -19,6 +19,7 @@ import time
 from threading import Event, Lock, Thread
 from typing import Any
 
+from conformance.one_line import one_line
 from conformance.run import process_table
 from conformance.run.process import LAST_SECONDS, Process, command, inherited_environment
 
@@ -33,13 +34,17 @@ class LostError(RuntimeError):
 
 def is_possible() -> bool:
     """Whether this system has what a fork server needs."""
-    needed = [(os, "fork"), (os, "setsid"), (os, "killpg"), (os, "waitid"), (socket, "SOCK_SEQPACKET")]
-    needed += [(socket.socket, "sendmsg"), (signal, "SIGKILL"), (signal, "SIGCHLD")]
-    return sys.platform == "linux" and all(hasattr(where, name) for where, name in needed)
+    calls = all(hasattr(os, name) for name in ("fork", "setsid", "killpg", "getpgid", "waitid", "memfd_create"))
+    signals = hasattr(signal, "SIGKILL") and hasattr(signal, "SIGCHLD")
+    return sys.platform == "linux" and calls and signals and hasattr(socket, "SOCK_SEQPACKET")
 
 
 class ForkServer:
     """A fork server that is ready.
+
+    Attributes:
+        pid: its process id.
+        lost: how it ended; "" while it serves.
 
     Raises:
         LostError: it does not start.
@@ -57,19 +62,15 @@ class ForkServer:
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603
                 command("conformance.run.forking"),
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
                 env=inherited_environment(),
                 start_new_session=True,  # an interrupt reaches the parent, and the parent decides
             )
+        self.pid = self._process.pid
         Thread(target=self._hear, daemon=True).start()
         self._await(self._ready, READY_SECONDS, "is not ready")
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
 
     def start(self, child: Forked, orders: int, answers: int) -> None:
         """Fork a child that reads its task from one descriptor and sends its answers to the other.
@@ -84,12 +85,12 @@ class ForkServer:
         try:
             self._send({"start": child.number}, orders, answers)
             self._await(child.started, START_SECONDS, "starts no process")
-            if child.lost:
-                raise LostError(child.lost)
-        except LostError:
-            with self._lock:
-                del self._children[child.number]
-            raise
+        finally:
+            if not child.pid:
+                with self._lock:
+                    del self._children[child.number]
+        if child.lost:
+            raise LostError(child.lost)
 
     def bury(self, child: Forked) -> None:
         """Forget a child that has ended, and kill what it left behind: its orphans are the server's children now."""
@@ -184,8 +185,9 @@ class ForkServer:
     def _last_words(self, code: int) -> str:
         printed = os.pread(self._said, 2**16, max(0, os.fstat(self._said).st_size - 2**16))
         lines = printed.decode(errors="replace").strip().splitlines()
-        died = f"was killed by {process_table.name_of_signal(-code)}" if code < 0 else f"left with exit code {code}"
-        return f"{died}: {lines[-1]}" if lines else died
+        died = process_table.how_it_died(code)
+        died = f"was {died}" if code < 0 else died
+        return f"{died}: {one_line(lines[-1])}" if lines else died
 
 
 class Forked(Process):
@@ -278,5 +280,3 @@ def current() -> ForkServer:
         if _server is None or _server.lost:
             _server = ForkServer()
         return _server
-
-

@@ -48,6 +48,7 @@ class _Server:
         self._control = control
         self._numbers: dict[int, int] = {}  # of the children, by process id
         self._dead: set[int] = set()  # children that have ended and are not buried
+        self._forgotten: set[int] = set()  # numbers of children that may be buried when they end
         self._woken, self._wakes = os.pipe()
         for descriptor in (self._woken, self._wakes):
             os.set_blocking(descriptor, False)
@@ -59,12 +60,12 @@ class _Server:
         """Answer requests until the other end is closed."""
         self._tell(ready=True)
         while True:
-            ready, _, _ = select.select([self._control, self._woken], [], [])
+            ready, _, _ = select.select([CONTROL, self._woken], [], [])
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._woken, 2**16)
                 self._notice_the_dead()
-            if self._control in ready:
+            if CONTROL in ready:
                 data, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, DESCRIPTORS)
                 if not data:
                     _leave()
@@ -108,16 +109,19 @@ class _Server:
                 self._dead.add(pid)
                 code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
                 self._tell(child=self._numbers[pid], code=code)
+                if self._numbers[pid] in self._forgotten:
+                    self._bury(self._numbers[pid])
         for pid in process_table.descendants(os.getpid()):
             if pid not in self._numbers:
                 with contextlib.suppress(ChildProcessError):  # it is below another one
                     os.waitpid(pid, os.WNOHANG)
 
     def _bury(self, number: int) -> None:
-        for pid in [pid for pid in self._dead if self._numbers[pid] == number]:
+        self._forgotten.add(number)
+        for pid in [pid for pid in self._dead if self._numbers[pid] in self._forgotten]:
             os.waitpid(pid, 0)
             self._dead.discard(pid)
-            del self._numbers[pid]
+            self._forgotten.discard(self._numbers.pop(pid))
 
     def _tell(self, **message: object) -> None:
         with contextlib.suppress(OSError):  # the run has ended; the loop will see it
@@ -135,5 +139,3 @@ def _leave() -> None:
             break
         time.sleep(ROUND_SECONDS)
     os._exit(0)
-
-

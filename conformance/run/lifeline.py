@@ -1,4 +1,4 @@
-"""Ties the life of a process group to a pipe or socket, by the kernel: when its other end is closed, the group is killed.
+"""Ties the life of a process group to a pipe or socket: when its other end is closed, the kernel kills the group.
 
 Only the process of the run holds the other end. So whatever ends the run, SIGKILL included, ends its cells with their
 compilers, even if a cell hangs in native code. Linux does this with a signal for input; elsewhere a thread reads the

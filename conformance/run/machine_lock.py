@@ -36,7 +36,7 @@ def shared() -> Iterator[str]:
 
 @contextlib.contextmanager
 def alone() -> Iterator[str]:
-    """Hold all slots: wait until all other work is done, and keep new work out. Yields a remark, "" if they are held."""
+    """Hold all slots: wait until other work is done, and keep new work out. Yields a remark, "" if they are held."""
     held, remark = _in_the_first_folder(_take_all)
     with held:
         yield remark

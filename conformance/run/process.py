@@ -1,6 +1,6 @@
 """A child process as its parent sees it: what it sends, whether it lives, and that nothing of it is left at the end.
 
-A thread writes the task and reads the answers, so the parent never waits longer than it wants to. The pipe that carried
+Threads write the task and read the answers, so the parent never waits longer than it wants to. The pipe that carried
 the task stays open: it is the lifeline of the child, see `run.lifeline`.
 """
 
@@ -11,17 +11,23 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import IO, Any, Literal, NamedTuple
 
 from conformance.run import channel, process_table
 
 GRACE_SECONDS = 5.0  # for a child to exit after it has sent its result
 LAST_SECONDS = 60.0  # for a killed child to disappear; a driver may hold it while a kernel still runs
 NAP_SECONDS = 0.01
-OPENING_KEY = bytes(channel.KEY_BYTES)  # of the one message to a child, which brings the key of its answers
+OPENING_KEY = bytes(channel.KEY_BYTES)  # of messages to a child, the first of which brings the key of its answers
 IGNORED = ("PYTHONWARNINGS", "PYTHONINSPECT")  # a warning of torch is no error of a model, and nobody talks to a child
+
+
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 class Event(NamedTuple):
@@ -59,9 +65,18 @@ class Process:
         self._orders, self._answers = orders, answers
         self._receiver = channel.Receiver(answers, key)
         self._events: SimpleQueue[Event] = SimpleQueue()
-        order = channel.frame(OPENING_KEY, {**request, "key": key.hex(), "path": sys.path, "folder": _working_folder()})
-        self._talk = Thread(target=self._converse, args=(order,), daemon=True)
-        self._talk.start()
+        self._writing = Thread()
+        self._closed = False
+        self._listening = Thread(target=self._listen, daemon=True)
+        self._listening.start()
+        self.send({**request, "key": key.hex(), "path": sys.path, "folder": _working_folder()})
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message to the process, after those before it. Whether it arrives shows in what comes back."""
+        if not self._closed:
+            before = self._writing if self._writing.ident else None
+            self._writing = Thread(target=self._write, args=(channel.frame(OPENING_KEY, message), before), daemon=True)
+            self._writing.start()
 
     def next_event(self, seconds: float) -> Event | None:
         """The next thing that its pipe brings; None if nothing does for so long."""
@@ -91,9 +106,13 @@ class Process:
         """Kill the process and everything that it started, as far as that still lives."""
         raise NotImplementedError
 
-    def _converse(self, order: bytes) -> None:
-        with contextlib.suppress(OSError):  # the child died before it read everything
-            channel.write(self._orders, order)
+    def _write(self, frame: bytes, before: Thread | None) -> None:
+        if before is not None:
+            before.join()
+        with contextlib.suppress(OSError):  # the process died before it read everything
+            channel.write(self._orders, frame)
+
+    def _listen(self) -> None:
         try:
             for message in self._receiver.messages():
                 self._events.put(Event("message", message))
@@ -104,9 +123,10 @@ class Process:
             os.close(self._answers)
 
     def _close(self) -> None:
-        """Close the lifeline, when nobody writes to it."""
-        self._talk.join(GRACE_SECONDS)
-        if not self._talk.is_alive():
+        """Close the lifeline, when nobody writes to it any more."""
+        self._writing.join(GRACE_SECONDS)
+        if not self._closed and not self._writing.is_alive():
+            self._closed = True
             os.close(self._orders)
 
 
@@ -127,27 +147,36 @@ class Spawned(Process):
 
     Args:
         request: what the child should do.
+        words: the command that starts it; None for one that calls a function, see `run.child_side.serve`.
+        variables: environment variables beside those of this process.
+        complaints: takes what it prints on its error stream.
 
     Raises:
         OSError: the system starts no process.
     """
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        request: dict[str, Any],
+        words: list[str] | None = None,
+        variables: Mapping[str, str] = NO_VARIABLES,
+        complaints: IO[bytes] | int = subprocess.DEVNULL,
+    ) -> None:
         self._process = subprocess.Popen(  # noqa: S603
-            command("conformance.run.child_side"),
+            words or command("conformance.run.child_side"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=inherited_environment(),
+            stderr=complaints,
+            env={**inherited_environment(), **variables},
             start_new_session=True,  # an interrupt reaches the parent, and the parent decides
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
         )
         self.pid = self._process.pid
-        super().__init__(*(_taken(pipe) for pipe in (self._process.stdin, self._process.stdout)), request)
+        super().__init__(_taken(self._process.stdin), _taken(self._process.stdout), request)
 
     def has_ended(self) -> bool:
         """Whether the process has ended. Where the system can, its id is kept, so that no other process gets it."""
-        if not hasattr(os, "waitid"):
+        if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.poll() is not None
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
@@ -168,6 +197,6 @@ def _taken(pipe: Any) -> int:
 
 def _working_folder() -> str | None:
     try:
-        return os.getcwd()
+        return str(Path.cwd())
     except OSError:  # it was removed
         return None
