@@ -4,6 +4,7 @@
 |---|---|
 | read the command line, find sources, plan, open a run folder | `UsageError` |
 | read a stored record | `RecordError` |
+| write into a run folder | `StoreError`, a `UsageError` |
 | run the oracle | `NoOracleError`, `RandomError`, `SelfCheckError`; a broken spec: `zoo.SpecError` |
 | make or call the callable of a mode | `NotProvenError`; otherwise whatever the mode or the model raises |
 | measure | `NotMeasuredError`, `TimedCallError` |
@@ -21,6 +22,10 @@ from collections.abc import Iterable
 
 class UsageError(ValueError):
     """The command cannot do what was asked. The message names the argument, what was asked and what was found."""
+
+
+class StoreError(UsageError):
+    """The machine did not keep what was written into a run folder. What was stored before stands."""
 
 
 class RecordError(ValueError):

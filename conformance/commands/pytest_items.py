@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from conformance.records.verdicts import Verdict
 from conformance.run import store
 from conformance.run.executor import Executor
 from conformance.show import matrix
+from conformance.show.text import printable
 
 EXECUTOR = pytest.StashKey[Executor]()
 VERDICT = "conformance"
@@ -105,7 +105,6 @@ class ResultRecorder:
         self._config = config
         self._folder = folder
         self._writer = store.Writer(folder)
-        self._started = time.monotonic()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Store which cells -k selects, if this process collects."""
@@ -129,7 +128,7 @@ class ResultRecorder:
             verdict: Verdict = from_json(Verdict, data)
             terminal = self._config.pluginmanager.get_plugin("terminalreporter")
             if terminal is not None and verdict.status != "SKIPPED":
-                terminal.write_line(matrix.line(verdict))
+                terminal.write_line(printable(matrix.line(verdict)))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
@@ -140,12 +139,9 @@ class ResultRecorder:
         return ("", "", "") if report.passed else None
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Mark the run if it is complete. The exit code of an incomplete or red run is never 0."""
-        contents = store.read(self._folder)
-        if not contents.missing:
-            self._writer.finish(len(contents.selected), round(time.monotonic() - self._started, 1))
+        """The exit code of an incomplete or red run is never 0."""
         if exitstatus == ExitCode.OK:
-            session.exitstatus = exit_code(contents)
+            session.exitstatus = exit_code(store.read(self._folder))
 
     def pytest_unconfigure(self) -> None:
         """Release the run folder, so that other processes can write to it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -14,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.commands.output import say
-from conformance.errors import UsageError, near_names
+from conformance.commands.output import say, tell
+from conformance.errors import StoreError, UsageError, near_names
 from conformance.exit_codes import ExitCode
 from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import default_jobs
@@ -23,7 +24,7 @@ from conformance.records.cell import model_of
 from conformance.records.measurements import Result
 from conformance.records.plan import Plan
 from conformance.records.tasks import ENVIRONMENT, PLAN, Nothing, PlanRequest
-from conformance.run import child, environment, pool, store
+from conformance.run import child, documents, environment, own_runs, pool, regular_file, store
 from conformance.run.executor import Executor
 from conformance.run.store import Contents
 from conformance.show import bench, matrix
@@ -82,7 +83,7 @@ def run(options: RunOptions) -> int:
     if code in (ExitCode.USAGE, ExitCode.NOTHING_SELECTED) and not options.resume:
         shutil.rmtree(folder)
     else:
-        print()  # noqa: T201
+        tell("")
         _print_report(folder, time.monotonic() - started)
     return code
 
@@ -101,7 +102,8 @@ def _judged_and_measured(options: RunOptions, folder: Path) -> int:
         except KeyboardInterrupt:
             code = ExitCode.INTERRUPTED
         finally:
-            _remove_references(folder)
+            with contextlib.suppress(StoreError):
+                _remove_references(folder)
     return code
 
 
@@ -116,21 +118,29 @@ def _cache(plan: Plan, *, fresh: bool) -> Iterator[Path]:
 
 
 def _remove_references(folder: Path) -> None:
-    shutil.rmtree(folder / store.REFERENCES, ignore_errors=True)
+    regular_file.remove(folder / store.REFERENCES)
 
 
 def _print_report(folder: Path, seconds: float) -> None:
     contents = store.read(folder)
     show(contents, folder, seconds=seconds)
     for path in bench.write_plots(contents, folder) if contents.plan.measure == "bench" else ():
-        print(f"plot: {path}")  # noqa: T201
+        tell(f"plot: {path}")
 
 
 def show(contents: Contents, folder: Path, seconds: float | None = None) -> None:
-    """Print the matrix and, if the run is a bench, its measurements."""
-    if contents.plan.measure == "bench":
-        print(bench.Bench(contents).text(), end="\n\n")  # noqa: T201
-    print(matrix.render(contents, seconds=seconds, folder=folder))  # noqa: T201
+    """Print the matrix and, if the run is a bench, its measurements.
+
+    Raises:
+        UsageError: the records of the run contradict each other, so that no report can be made of them.
+    """
+    try:
+        parts = [bench.Bench(contents).text(), ""] if contents.plan.measure == "bench" else []
+        parts.append(matrix.render(contents, seconds=seconds, folder=folder))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+        told = f"{type(problem).__name__}: {problem}"
+        raise UsageError(f"{folder}: its records contradict each other, so there is no report: {told}") from problem
+    tell("\n".join(parts))
 
 
 def read(folder: Path) -> Contents:
@@ -142,6 +152,8 @@ def read(folder: Path) -> Contents:
     contents = store.read(folder)
     if contents.torn_bytes:
         say(f"{folder / store.LINES}: the last line is unfinished, {contents.torn_bytes} bytes were left out")
+    if not contents.complete and not contents.missing:
+        say(f"{folder / store.DONE} is missing: the run was killed after its last cell; --resume completes it")
     return contents
 
 
@@ -152,7 +164,7 @@ def exit_code(contents: Contents) -> ExitCode:
 
 
 def _judge(options: RunOptions, contents: Contents, folder: Path) -> int:
-    print(f"judging {len(contents.missing)} cells, stored in {folder}", flush=True)  # noqa: T201
+    tell(f"judging {len(contents.missing)} cells, stored in {folder}")
     code = int(pytest.main([*_pytest_arguments(options, contents, folder), *options.further]))
     if code == ExitCode.USAGE:
         for option in options.further:
@@ -170,12 +182,12 @@ def _measure(folder: Path) -> None:
     executor = Executor(contents.plan, folder / store.REFERENCES)
     jobs = JOBS[contents.plan.measure](contents, executor)
     pending = {name: job for name, job in jobs.items() if name not in contents.results}
-    print(f"\ntaking {len(pending)} measurements", flush=True)  # noqa: T201
+    tell(f"\ntaking {len(pending)} measurements")
     writer = store.Writer(folder)
     try:
         for name, result in pool.carry_out(pending):
             writer.add_result(name, result)
-            print(matrix.measured_line(store.read(folder), name), flush=True)  # noqa: T201
+            tell(matrix.measured_line(store.read(folder), name))
     finally:
         writer.close()
 
@@ -208,10 +220,12 @@ def _planned(options: RunOptions) -> Path:
 
 def _resumed(folder: Path, request: PlanRequest) -> Path:
     """The folder of a stored run, if it was made on this machine with this torch."""
-    if request.sources or request.modes or request.precisions or request.devices:
-        raise UsageError("--resume takes its cells from the stored run; leave out sources and axes")
+    if request.modes or request.precisions or request.devices:
+        raise UsageError("--resume takes its cells from the stored run; leave out axes")
     folder = folder.resolve()
-    then = store.read(folder).plan.environment
+    plan = store.read(folder).plan
+    own_runs.check(folder, plan, request.sources, own=documents.is_own(folder / store.PLAN))
+    then = plan.environment
     now = child.run(ENVIRONMENT, Nothing(), deadline=PLAN_DEADLINE, method="spawn").result
     for key in ("torch", "python", "cpu", "gpus"):
         was, found = getattr(then, key), getattr(now, key, None)

@@ -89,3 +89,12 @@ def visible(text: str) -> str:
     return "".join(
         c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else f"\\u{ord(c):04x}" for c in text
     )
+
+
+def printable(text: str) -> str:
+    r"""A report as it may be printed: `visible`, but for its line breaks.
+
+    >>> printable("beep\a\nbeep")
+    'beep\\u0007\nbeep'
+    """
+    return "\n".join(map(visible, text.split("\n")))
