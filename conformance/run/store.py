@@ -29,6 +29,7 @@ from conformance.run.bounded import bounded, bounded_result
 PLAN, LINES, LOCK, OWNER, DONE = "plan.json", "cells.jsonl", "run.lock", "run.owner", "run.json"
 REFERENCES = "references"  # a folder that exists only during the run
 LARGEST_OWNER = 2**10  # bytes of the file that names the writer
+STARTED = "started"  # a folder with the starts of cells that never ended; see `run.attempts`
 
 Measured = TypeVar("Measured")
 
