@@ -4,6 +4,7 @@
 |---|---|
 | read the command line, find sources, plan, open a run folder | `UsageError` |
 | read a stored record | `RecordError` |
+| write into a run folder | `StoreError`, a `UsageError` |
 | run the oracle | `NoOracleError`, `RandomError`, `SelfCheckError`; a broken spec: `zoo.SpecError` |
 | make the callable of a mode, or call it | `NoCompilerError`, `NotProvenError`; otherwise what mode or model raise |
 | measure | `NotMeasuredError`, `TimedCallError` |
