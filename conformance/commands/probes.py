@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 
 from conformance.axes import DEVICES, choose
+from conformance.commands.output import tell
 from conformance.errors import UsageError, suggestion
 from conformance.exit_codes import ExitCode
 from conformance.records.probes import READ_PROBES, RUN_PROBE, ProbeInfo, ProbeSighting, ProbesRequest, ProbeTask
@@ -62,7 +63,7 @@ def main(names: tuple[str, ...], *, device: str, timeout: float) -> ExitCode:
     """
     findings = run(names, device, timeout)
     rows = [[f"{STATUSES[f.status].glyph} {f.probe}", f.status, visible(f.seen), visible(f.link)] for f in findings]
-    print(table(rows, ["probe", "verdict", "seen", "issue"]))  # noqa: T201 -- this is the interface
+    tell(table(rows, ["probe", "verdict", "seen", "issue"]))
     return ExitCode.RED if any(finding.red for finding in findings) else ExitCode.OK
 
 
@@ -92,10 +93,7 @@ def read(device: str) -> tuple[ProbeInfo, ...]:
     Raises:
         UsageError: the device is absent, or the probes cannot be read.
     """
-    try:
-        ending = child.run(READ_PROBES, ProbesRequest(PACKAGE, device), deadline=READING_DEADLINE)
-    except EOFError:  # it imports torch and the zoo first, and prints why that failed
-        raise UsageError("the fork server does not start; the reason is printed above") from None
+    ending = child.run(READ_PROBES, ProbesRequest(PACKAGE, device), deadline=READING_DEADLINE)
     if ending.result is None:
         raise UsageError(ending.message if ending.kind == "refused" else f"reading the probes: {ending.message}")
     return ending.result.probes

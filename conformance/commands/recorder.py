@@ -19,6 +19,7 @@ from conformance.run import store
 from conformance.run.attempts import Attempts
 from conformance.run.store import Writer
 from conformance.show import matrix
+from conformance.show.text import printable
 
 VERDICT = "conformance"  # the name under which an item reports its verdict
 CELLS = "conformance_cells"  # the name under which a worker is told its cells
@@ -93,7 +94,7 @@ class Recorder:
             return
         terminal = self._config.pluginmanager.get_plugin("terminalreporter") if self._config else None
         if terminal is not None and verdict.status != "SKIPPED":
-            terminal.write_line(matrix.line(verdict))
+            terminal.write_line(printable(matrix.line(verdict)))
 
     def _stop(self, problem: str) -> None:
         """Judge no more cells, because their verdicts could not be stored. What is stored stands."""

@@ -7,12 +7,13 @@ from pathlib import Path
 from threading import Lock
 
 from conformance.axes import PRECISIONS
+from conformance.records import bounded
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, Plan, PlannedCell
 from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask
 from conformance.records.verdicts import Verdict
-from conformance.run import child
+from conformance.run import child, regular_file
 from conformance.verdict import judge
 
 REFERENCE_DEADLINE_FACTOR = 2  # the reference runs a model some fifty times
@@ -28,7 +29,7 @@ class Executor:
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
-        folder.mkdir(exist_ok=True)
+        regular_file.make_folder(folder)
         self._folder = folder
         self._references: dict[str, Observation | Path] = {}
         self._seconds: dict[str, float] = {}
@@ -45,7 +46,7 @@ class Executor:
         ending = child.run(CELL, cell_task(self._plan, cell, reference), deadline=self._plan.deadline)
         seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message)
         seen = replace(seen, seconds={"reference": self._seconds.get(cell.model, 0.0), **seen.seconds})
-        return replace(judge(cell.id, seen, planned.expect), seconds=ending.seconds)
+        return bounded.verdict(replace(judge(cell.id, seen, planned.expect), seconds=ending.seconds))
 
     def reference(self, model: str) -> Observation | Path:
         """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells."""

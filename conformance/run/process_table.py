@@ -58,6 +58,16 @@ def kill_group(leader: int) -> None:
     kill([leader])
 
 
+def has_groups() -> bool:
+    """Whether this system has process groups, which are killed as one."""
+    return hasattr(os, "killpg") and hasattr(os, "setsid")
+
+
+def how_it_died(code: int) -> str:
+    """How a process ended, by its exit code as `subprocess` gives it."""
+    return f"killed by {name_of_signal(-code)}" if code < 0 else f"left with exit code {code}"
+
+
 def name_of_signal(number: int) -> str:
     """The name of a signal; a real-time signal has a number only."""
     with contextlib.suppress(ValueError):
