@@ -1,4 +1,4 @@
-"""Kills workers that stand still: a cell may stop the process that runs it, which then ends neither well nor badly."""
+"""Keeps xdist's workers going: a cell may stop or kill the worker that judges it, and others take its work over."""
 
 from __future__ import annotations
 
@@ -6,13 +6,28 @@ import os
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from conformance.run import process_table
 
 LOOK_SECONDS = 1.0
 LOOKS = 10  # in a row; seconds would count while a person has stopped the whole run
 STOPPED = "T"
+ENOUGH = 2  # cells that a worker must know of before it starts one, unless it knows that no other comes
+
+
+class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+    """xdist's scheduler, which keeps a model's cells on one worker, made safe for workers that replace dead ones.
+
+    xdist gives such a worker one model's cells. If that is one cell, the worker waits for the next one without end.
+    """
+
+    def _reschedule(self, node: Any) -> None:
+        super()._reschedule(node)
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < ENOUGH:
+            super()._reschedule(node)
 
 
 class StoppedWorkers:
