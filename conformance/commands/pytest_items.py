@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from conformance.commands.recorder import CELLS, NAME, VERDICT, Recorder
-from conformance.errors import StoreError
+from conformance.errors import StoreError, UsageError
 from conformance.records.convert import to_json
 from conformance.records.observation import Observation
 from conformance.records.plan import PlannedCell
@@ -69,10 +69,12 @@ class PlanFile(pytest.File):
     def collect(self) -> Iterable[pytest.Collector]:
         """One scope for each model with cells to judge."""
         folder = self.path.parent
-        plan = store.read(folder).plan
-        attempts = Attempts(folder / store.STARTED)
-        self.config.stash[EXECUTOR] = Executor(plan, folder / store.REFERENCES)
-        self.config.stash[ATTEMPTS] = attempts
+        try:
+            plan = store.read(folder).plan
+            self.config.stash[EXECUTOR] = Executor(plan, folder / store.REFERENCES)
+        except UsageError as problem:
+            raise self.CollectError(str(problem)) from None
+        self.config.stash[ATTEMPTS] = Attempts(folder / store.STARTED)
         known, models = {planned.id: planned for planned in plan.cells}, dict[str, list[PlannedCell]]()
         for cell in _cells(self.config):
             models.setdefault(known[cell].cell.model, []).append(known[cell])
