@@ -10,11 +10,13 @@ from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
 from conformance.errors import NotProvenError
 from conformance.gates.compare import compare
+from conformance.one_line import name_of
 from conformance.oracle import evaluation
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import specialises
 from conformance.oracle.reference import CaseReference
+from conformance.records import bounded
 from conformance.records.observation import Discrepancy, Observation
 from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess
@@ -39,10 +41,10 @@ def observe(task: CellTask, process: ChildProcess, comparison: Comparison = comp
             seen = observation_of(session)
         except NotProvenError as problem:
             seen = Observation("not proven", process.current, message=one_line(problem))
-        except Exception as problem:  # noqa: BLE001 -- the model and the mode may raise anything
+        except BaseException as problem:  # noqa: BLE001 -- model and mode may raise anything, SystemExit too
             ending = "out of memory" if is_out_of_memory(problem) else "raised"
-            seen = Observation(ending, process.current, type(problem).__name__, one_line(problem))
-    return replace(seen, seconds=process.seconds)
+            seen = Observation(ending, process.current, name_of(problem), one_line(problem))
+    return bounded.observation(replace(seen, seconds=process.seconds))
 
 
 def observation_of(session: CellSession) -> Observation:

@@ -8,6 +8,7 @@ import torch
 
 from conformance.axes import PRECISIONS
 from conformance.errors import NoOracleError, RandomError, SelfCheckError
+from conformance.one_line import name_of
 from conformance.oracle import reference, reference_file
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.plan.find import spec_at
@@ -27,12 +28,14 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:
             precisions = [PRECISIONS[name] for name in task.precisions]
             reference_file.save(Path(task.path), reference.make(spec, twin, task.seed, precisions))
         except (SelfCheckError, SpecError) as problem:
-            return ReferenceResult("invalid", str(problem))
+            return ReferenceResult("invalid", one_line(problem))
         except RandomError as problem:
-            return ReferenceResult("random", str(problem))
+            return ReferenceResult("random", one_line(problem))
         except NoOracleError as problem:
-            return ReferenceResult("no oracle", str(problem))
+            return ReferenceResult("no oracle", one_line(problem))
         except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
             ending = "out of memory" if is_out_of_memory(problem) else "invalid"
-            return ReferenceResult(ending, f"{type(problem).__name__}: {one_line(problem)}")
+            return ReferenceResult(ending, f"{name_of(problem)}: {one_line(problem)}")
+        except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
+            return ReferenceResult("raised", f"{name_of(problem)}: {one_line(problem)}")
     return ReferenceResult("ok")

@@ -95,7 +95,7 @@ class ReferenceResult:
     """How the making of a reference ended.
 
     Attributes:
-        ending: "ok", "invalid", "random", "no oracle" or "out of memory".
+        ending: "ok", "invalid", "random", "no oracle", "out of memory", or "raised" for SystemExit and the like.
         message: the reason in one line; "" if it is ok.
     """
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 
 from conformance.axes import PRECISIONS
+from conformance.records import bounded
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, Plan, PlannedCell
@@ -45,7 +46,7 @@ class Executor:
         ending = child.run(CELL, cell_task(self._plan, cell, reference), deadline=self._plan.deadline)
         seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message)
         seen = replace(seen, seconds={"reference": self._seconds.get(cell.model, 0.0), **seen.seconds})
-        return replace(judge(cell.id, seen, planned.expect), seconds=ending.seconds)
+        return bounded.verdict(replace(judge(cell.id, seen, planned.expect), seconds=ending.seconds))
 
     def reference(self, model: str) -> Observation | Path:
         """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells."""
