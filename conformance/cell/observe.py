@@ -80,7 +80,8 @@ def observation_of(session: CellSession) -> Observation:
             found += after_changes(session, made, eager, case, session.known(case))
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
     facts |= session.facts | tf32.prove(session.precision, session.cell.device)
-    return Observation("finished", discrepancies=tuple(found), facts=facts)
+    cases = tuple(case.name for case in session.spec.cases)
+    return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts)
 
 
 def _two_calls(

@@ -49,7 +49,7 @@ FOR_TENSORS = 0.9  # share of a GPU's memory; every process keeps kernels and ha
 
 
 def open_task(task: CellTask, process: ChildProcess) -> CellSession:
-    """Import the sources, find the spec, and open the cell.
+    """Import what registers the cell's mode, find the spec, and open the cell.
 
     Raises:
         UsageError: a source or the spec's module does not import.

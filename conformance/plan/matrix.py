@@ -46,7 +46,7 @@ def plan(asked: PlanRequest) -> Plan:
         UsageError: a source or a value of an axis is unknown, or a device that was asked for is absent.
         SpecError: the spec of a model is wrong.
     """
-    found, sources = find.find(asked.sources)
+    found, registering = find.find(asked.sources)
     sizes: dict[str, SizedModel] = {}
     unsized = [spec for spec, _ in found]
     if asked.all_sizes:
@@ -75,7 +75,7 @@ def plan(asked: PlanRequest) -> Plan:
         seed=asked.seed,
         deadline=asked.deadline,
         environment=environment(),
-        sources=tuple(sources),
+        modes={name: location for name, location in registering.items() if name in used},
         models={spec.name: location for spec, location in found},
         figures={spec.name: figures_of(spec) for spec, _ in found},
         sizes=sizes,

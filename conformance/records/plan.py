@@ -98,7 +98,7 @@ class Plan:
         seed: seed of weights, inputs and cotangents.
         deadline: seconds that a cell may take.
         environment: the environment in which the plan was made.
-        sources: the modules and files that every child process imports first; a source may register a mode.
+        modes: the location of the source that registers each mode from outside, by the mode's name.
         models: the location of each model's spec, by the model's name.
         figures: the figures that can be timed of each model, by the model's name; keys of `FIGURES`.
         cells: all cells in order, also those that are skipped.
@@ -112,7 +112,7 @@ class Plan:
     seed: int
     deadline: float
     environment: Environment
-    sources: tuple[SpecLocation, ...]
+    modes: Mapping[str, SpecLocation]
     models: Mapping[str, SpecLocation]
     figures: Mapping[str, tuple[str, ...]]
     cells: tuple[PlannedCell, ...]

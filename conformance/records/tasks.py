@@ -110,7 +110,8 @@ class CellTask:
     Attributes:
         cell: the cell.
         location: where its spec is.
-        sources: the modules and files to import first.
+        sources: the modules and files to import first: the one that registers the cell's mode, if it is no built-in
+            one. No other source is imported, so none can change the verdict.
         seed: seed of weights, inputs and cotangents.
         reference: path of the model's reference file; "" for work that needs no oracle.
         expect: the declared divergences that apply to the cell.

@@ -74,4 +74,6 @@ class Executor:
 def cell_task(plan: Plan, cell: Cell, reference: Path | None = None, expect: tuple[Expectation, ...] = ()) -> CellTask:
     """The task with which a child process opens a cell of a plan."""
     place = "" if reference is None else str(reference)
-    return CellTask(cell, plan.models[cell.model], plan.sources, plan.seed, place, expect)
+    registering = plan.modes.get(cell.mode)
+    sources = () if registering is None else (registering,)
+    return CellTask(cell, plan.models[cell.model], sources, plan.seed, place, expect)
