@@ -252,8 +252,11 @@ def _notes(seen: Observation) -> tuple[str, ...]:
     notes += [
         f"the mode does not take {word}" for word in ("vmap", "forward mode") if seen.facts.get(f"{word} refused")
     ]
-    if seen.facts.get("another number of rows refused"):
-        notes.append("another number of rows raises an error")
+    notes += [
+        f"{what} raises an error"
+        for what in ("another number of rows", "another order in memory")
+        if seen.facts.get(f"{what} refused")
+    ]
     if seen.facts.get("left out with other weights"):
         notes.append("the float64 model does not run with other weights, so nothing shows what the mode keeps")
     if seen.facts.get("graph breaks"):

@@ -72,7 +72,7 @@ def after_changes(
 ) -> Iterator[Discrepancy]:
     """Compare the callable with the oracle after the weights have changed, on full float32 operands.
 
-    Another number of rows may be refused by a mode, not by eager.
+    A mode may refuse another number of rows, and another order of the axes in memory. Eager may not.
 
     Args:
         session: the cell.
@@ -87,19 +87,31 @@ def after_changes(
         if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
             continue
         named = replace(case, name=f"{case.name}{SHORTER if redraw.fewer else REDRAWN}")
-        asked = _asked(session, case, session.question(case, eager), eager, redraw)
-        asked = replace(asked, second=False)
-        try:
-            found = _evaluated(session, made, redraw, partial(_first_order, made, asked))
-        except Exception as problem:  # a mode may raise anything to say that its shapes are fixed
-            if session.is_eager or not redraw.fewer or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
-                raise
-            session.facts["another number of rows refused"] = one_line(problem)
+        question = replace(session.question(case, eager), second=False)
+        plain = [replace(redraw, reordered=False)] if redraw.reordered else []  # the numbers are the same
+        for way in (redraw, *plain):
+            asked = _asked(session, case, question, eager, way)
+            found = _taken(session, made, way, asked)
+            if found is not None:
+                break
+        if found is None:
             continue
         compared = list(session.compared_values(named, there, asked, found))
         yield from compared
         if any(failed_gate(d) for d in compared):
             return  # a second change would fail too, and hide which one is to blame
+
+
+def _taken(session: CellSession, made: Prepared, redraw: Redraw, asked: Question) -> Evaluation | None:
+    """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed."""
+    try:
+        return _evaluated(session, made, redraw, partial(_first_order, made, asked))
+    except Exception as problem:  # a mode may raise anything
+        if session.is_eager or not redraw.fewer or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
+            raise
+        what = "another order in memory" if redraw.reordered else "another number of rows"
+        session.facts[f"{what} refused"] = one_line(problem)
+        return None
 
 
 def _asked(session: CellSession, case: Case, question: Question, model: Any, redraw: Redraw) -> Question:

@@ -12,11 +12,11 @@ from torch.overrides import TorchFunctionMode
 
 from conformance.errors import NoOracleError
 from conformance.oracle import evaluation, inputs, transforms
+from conformance.oracle.adopted import adopt_state
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import NarrowWatch, WidenedOps, copied, has_graph
 from conformance.oracle.nested import map_leaves
-from conformance.oracle.trusted import adopt_state
 from zoo.case import Call, Case, SpecError
 from zoo.spec import Spec
 
@@ -110,7 +110,8 @@ def prepared_reference(spec: Spec, seed: int, model: Any) -> Any:
         raise SpecError(f"{spec.name}: the trusted reference cannot be built: {text}") from problem
     if not callable(trusted):
         raise SpecError(f"{spec.name}: reference built a {type(trusted).__name__}; want a module or a function")
-    return adopt_state(trusted, model, spec.name)
+    adopt_state(trusted, model, f"the trusted reference of {spec.name}", any_width=True)
+    return trusted
 
 
 class Oracle:

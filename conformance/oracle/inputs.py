@@ -113,6 +113,19 @@ def fewer_rows(call: Call) -> Call:
     return Call(args, kwargs)
 
 
+def reordered(call: Call) -> Call:
+    """The same inputs with the order of their axes in memory reversed, if a tensor is contiguous."""
+
+    def reversed_axes(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_contiguous():
+            return leaf
+        axes = tuple(reversed(range(leaf.dim())))
+        return leaf.permute(axes).contiguous().permute(axes)
+
+    args, kwargs = pytree.tree_map(reversed_axes, (call.args, dict(call.kwargs)))
+    return Call(args, kwargs)
+
+
 def _has_rows(leaf: Any, rows: int) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] == rows
 

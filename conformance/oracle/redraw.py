@@ -28,12 +28,14 @@ class Redraw:
         weights: seed of the factors of the weights.
         fine: inputs and weights are any numbers of float32, not only those that low precisions represent.
         fewer: the last row of every input is left out.
+        reordered: the inputs lie in memory with their first axis as the fastest.
     """
 
     picks: inputs.Picks
     weights: int
     fine: bool = False
     fewer: bool = False
+    reordered: bool = False
 
     def inputs(self, case: Case, seed: int) -> Call:
         """The inputs, on the CPU.
@@ -42,7 +44,8 @@ class Redraw:
             SpecError: see `Case.draw`.
         """
         call = inputs.draw(case, seed, self.picks, coarse=not self.fine)
-        return inputs.fewer_rows(call) if self.fewer else call
+        call = inputs.fewer_rows(call) if self.fewer else call
+        return inputs.reordered(call) if self.reordered else call
 
     def state(self, state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
         """The parameters and buffers for this draw.

@@ -123,15 +123,18 @@ def _changed(
 ) -> tuple[tuple[tuple[Redraw, CaseReference], ...], str]:
     """The references of the case with other weights and full float32 operands, and why the first one is missing.
 
-    If the spec has no other case, there is one more, with a row less, if the model takes that. Low precisions are
-    judged over many draws instead.
+    If the spec has no other case, there is one more, with a row less and, if the model takes that, with the axes of
+    its inputs in another order in memory. Low precisions are judged over many draws instead.
     """
     fresh = Oracle(oracle.spec, oracle.seed)  # it has seen no other weights
     redraws = [Redraw(FIRST_NUMBER - 1, weights=0, fine=True)]
     if len(oracle.spec.cases) == 1 and inputs.row_count(inputs.draw(case, oracle.seed, 0)) >= FEWEST_ROWS:
-        redraws.append(replace(redraws[0], fewer=True))
-    made, reason = [], ""
+        redraws += [replace(redraws[0], fewer=True, reordered=reordered) for reordered in (True, False)]
+    made: list[tuple[Redraw, CaseReference]] = []
+    reason = ""
     for redraw in redraws:
+        if made and made[-1][0].fewer:
+            break
         there = fresh.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
         call = wide_call(redraw.inputs(case, oracle.seed))
         asked = replace(redraw.question(question, call, there.namer), second=False)

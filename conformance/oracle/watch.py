@@ -53,15 +53,17 @@ class Watch:
         switches = process_state.read()
         drawn = process_state.random_state() if self._noted else []
         modules = self._modules()
-        for leaf in self._leaves:
-            leaf.begin()
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 -- a look at a tensor is no work of the model
+            for leaf in self._leaves:
+                leaf.begin()
         try:
             yield
         finally:
             changed = process_state.restore(switches)
             for module in modules:
                 changed = module.restore(self._may_change) | changed
-            self._note(phase, changed, drawn)
+            with torch._C.DisableTorchFunction():  # noqa: SLF001 -- the same
+                self._note(phase, changed, drawn)
 
     def _modules(self) -> list[ModuleState]:
         if not isinstance(self._owner, torch.nn.Module):

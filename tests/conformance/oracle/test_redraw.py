@@ -42,6 +42,12 @@ def test_a_shorter_draw_lacks_the_last_row():
     assert Redraw(64, 1, fewer=True).inputs(CASE, 0).args[0].shape == (3, 3)
 
 
+def test_a_reordered_draw_has_the_same_numbers_in_another_order_in_memory():
+    plain, reordered = (Redraw(64, 1, reordered=way).inputs(CASE, 0).args[0] for way in (False, True))
+    assert torch.equal(plain, reordered)
+    assert (plain.stride(), reordered.stride()) == ((3, 1), (1, 4))
+
+
 @pytest.mark.parametrize(
     "other",
     [Call((torch.ones(4, 3), 3)), Call((torch.ones(3, 4).t(), 2)), Call((torch.ones(4, 3).double(), 2)), Call((2,))],

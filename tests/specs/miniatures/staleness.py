@@ -74,6 +74,26 @@ def _for_six_rows(model: Any) -> Prepared:
     return Prepared(call, dict)
 
 
+def _blind_to_strides(model: Any) -> Prepared:
+    """A mode that reads its input as if it were contiguous."""
+
+    def call(x: Tensor) -> Tensor:
+        return model(x.as_strided(x.shape, (x.shape[1], 1)))
+
+    return Prepared(call, dict)
+
+
+def _contiguous_only(model: Any) -> Prepared:
+    """A mode that refuses an input that is not contiguous."""
+
+    def call(x: Tensor) -> Tensor:
+        if not x.is_contiguous():
+            raise ValueError("want a contiguous input")
+        return model(x)
+
+    return Prepared(call, dict)
+
+
 register(
     {
         "first_weights": _with_first(lambda m: m.named_parameters()),
@@ -81,6 +101,8 @@ register(
         "input_cut_to_bfloat16": _products_cut(torch.bfloat16),
         "input_cut_to_float16": _products_cut(torch.float16),
         "for_six_rows": _for_six_rows,
+        "blind_to_strides": _blind_to_strides,
+        "contiguous_only": _contiguous_only,
         "one_percent_over": gradients_through(lambda g: g * 1.01),
         "quarter_over": gradients_through(lambda g: g * 1.25),
     }
@@ -101,6 +123,8 @@ MINIATURES = (
     fails(SCALED, "first_weights", "fp32", *VALUES, text="typical-redrawn"),
     fails(SCALED, "first_buffers", "fp32", *VALUES, text="typical-redrawn"),
     fails(SCALED, "for_six_rows", "fp32", *VALUES, text="typical-shorter"),
+    fails(SCALED, "blind_to_strides", "fp32", *VALUES, text="typical-shorter"),
+    gets(SCALED, "contiguous_only", "fp32", "PASS"),
     fails(SCALED, "first_weights", "amp_bf16", "gain", text="draws"),
     fails(REMEMBERS, "eager", "fp32", *VALUES, text="typical-redrawn"),
     # Operands of full float32
