@@ -9,7 +9,7 @@ import torch
 from conformance.axes import PRECISIONS
 from conformance.errors import NoOracleError, RandomError, SelfCheckError
 from conformance.oracle import reference, reference_file
-from conformance.oracle.error_text import is_out_of_memory, one_line
+from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.plan.find import spec_at
 from conformance.records.tasks import ReferenceResult, ReferenceTask
 from conformance.run.child_side import ChildProcess
@@ -25,14 +25,19 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:
             spec = spec_at(task.location, task.model)
             twin = spec_at(task.location, spec.twin) if spec.twin else None
             precisions = [PRECISIONS[name] for name in task.precisions]
-            reference_file.save(Path(task.path), reference.make(spec, twin, task.seed, precisions))
+            made = reference.make(spec, twin, task.seed, precisions)
         except (SelfCheckError, SpecError) as problem:
             return ReferenceResult("invalid", str(problem))
         except RandomError as problem:
             return ReferenceResult("random", str(problem))
         except NoOracleError as problem:
             return ReferenceResult("no oracle", str(problem))
-        except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
+        except BaseException as problem:  # noqa: BLE001 -- the model's own code may raise anything, SystemExit too
             ending = "out of memory" if is_out_of_memory(problem) else "invalid"
+            ending = "machine failed" if is_machine_failure(problem) else ending
             return ReferenceResult(ending, f"{type(problem).__name__}: {one_line(problem)}")
+        try:
+            reference_file.save(Path(task.path), made)
+        except OSError as problem:
+            return ReferenceResult("machine failed", f"{task.path} could not be written: {one_line(problem)}")
     return ReferenceResult("ok")

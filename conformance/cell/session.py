@@ -37,6 +37,7 @@ from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure
 from conformance.records.plan import Expectation
 from conformance.records.tasks import CellTask
+from conformance.run import environment
 from conformance.run.child_side import ChildProcess
 from zoo.case import Call, Case
 from zoo.spec import Spec
@@ -54,6 +55,8 @@ def open_task(task: CellTask, process: ChildProcess) -> CellSession:
     Raises:
         UsageError: a source or the spec's module does not import.
     """
+    if task.cache:
+        environment.use_cache(task.cache)
     set_policy(PRECISIONS[task.cell.precision])
     load_sources(task.sources)
     spec = spec_at(task.location, task.cell.model)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from conformance.commands.compile_cache import compile_cache
 from conformance.commands.output import say
 from conformance.errors import UsageError, near_names
 from conformance.exit_codes import ExitCode
@@ -21,7 +20,6 @@ from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import default_jobs
 from conformance.records.cell import model_of
 from conformance.records.measurements import Result
-from conformance.records.plan import Plan
 from conformance.records.tasks import ENVIRONMENT, PLAN, Nothing, PlanRequest
 from conformance.run import child, environment, pool, store
 from conformance.run.executor import Executor
@@ -90,7 +88,7 @@ def run(options: RunOptions) -> int:
 def _judged_and_measured(options: RunOptions, folder: Path) -> int:
     """Do everything that is not stored yet."""
     contents = read(folder)
-    with _cache(contents.plan, fresh=options.fresh_cache) as cache:
+    with compile_cache(contents.plan, fresh=options.fresh_cache) as cache:
         environment.prepare_children(cache, compiles=bool(contents.plan.compiling_modes))
         store.Writer(folder).close()  # refuses a run that another process writes, before anything starts
         try:
@@ -103,16 +101,6 @@ def _judged_and_measured(options: RunOptions, folder: Path) -> int:
         finally:
             _remove_references(folder)
     return code
-
-
-@contextmanager
-def _cache(plan: Plan, *, fresh: bool) -> Iterator[Path]:
-    """The folder of compiled code. A fresh one is empty, and is removed afterwards."""
-    if not fresh:
-        yield environment.cache_of(plan.environment)
-        return
-    with tempfile.TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
 
 
 def _remove_references(folder: Path) -> None:

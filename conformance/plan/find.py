@@ -130,7 +130,7 @@ def _imported_apart(source: str) -> Iterator[None]:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if file and not name.startswith(FILE) and str(Path(file).parent) in others:
-            del sys.modules[name]
+            sys.modules[f"{FILE}hidden_{id(module):x}"] = sys.modules.pop(name)  # still known as imported
     with process_state.restored():
         yield
 

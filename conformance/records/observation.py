@@ -81,7 +81,8 @@ class Observation:
 
     Attributes:
         ending: "finished"; "raised" (see error, message and phase); "not proven"; "no oracle", "invalid" and "random"
-            (from the reference); "crashed", "timed out", "out of memory".
+            (from the reference); "crashed", "timed out", "out of memory"; "machine failed" and "damaged reference",
+            which say nothing about the model and get no verdict.
         phase: the phase in which it ended: reference, import, build, prepare, call, second order, judge.
         error, message: type of the exception, and one line of text.
         discrepancies: one for each tensor of each case, also if the tensor is right, and one for each thing that a call

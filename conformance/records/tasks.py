@@ -95,7 +95,7 @@ class ReferenceResult:
     """How the making of a reference ended.
 
     Attributes:
-        ending: "ok", "invalid", "random", "no oracle" or "out of memory".
+        ending: "ok", "invalid", "random", "no oracle", "out of memory" or "machine failed".
         message: the reason in one line; "" if it is ok.
     """
 
@@ -115,6 +115,7 @@ class CellTask:
         seed: seed of weights, inputs and cotangents.
         reference: path of the model's reference file; "" for work that needs no oracle.
         expect: the declared divergences that apply to the cell.
+        cache: path of the folder of compiled code; "" for the one that all cells of the run share.
     """
 
     cell: Cell
@@ -123,6 +124,7 @@ class CellTask:
     seed: int
     reference: str = ""
     expect: tuple[Expectation, ...] = ()
+    cache: str = ""
 
 
 @dataclass(frozen=True)
