@@ -25,6 +25,10 @@ class UsageError(ValueError):
     """The command cannot do what was asked. The message names the argument, what was asked and what was found."""
 
 
+class StoreError(UsageError):
+    """The machine did not keep what was written into a run folder. What was stored before stands."""
+
+
 class RecordError(ValueError):
     """Stored data does not have the fields or types of its record. The message names record and field."""
 

@@ -19,6 +19,7 @@ from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Expectation, Plan, PlannedCell
 from conformance.records.tasks import Nothing, PlanRequest
 from conformance.run.child_side import ChildProcess
+from conformance.run.sources import imported
 from zoo.case import SpecError
 from zoo.expect import Expect
 from zoo.spec import Spec
@@ -82,6 +83,7 @@ def plan(asked: PlanRequest) -> Plan:
         cells=tuple(cells),
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
         candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
+        digests=imported(),
     )
 
 

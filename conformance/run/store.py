@@ -26,6 +26,7 @@ from conformance.records.verdicts import Verdict
 FORMAT = 3
 PLAN, LINES, LOCK, OWNER, DONE = "plan.json", "cells.jsonl", "run.lock", "run.owner", "run.json"
 REFERENCES = "references"  # a folder that exists only during the run
+STARTED = "started"  # a folder with the starts of cells that never ended; see `run.attempts`
 
 Measured = TypeVar("Measured")
 
@@ -198,6 +199,9 @@ class Writer:
 
     def close(self) -> None:
         """Release the lock, so that other processes can write."""
+        contents = read(self._folder)
+        if not contents.missing:
+            self.finish(len(contents.selected), 0.0)
         self._lines.close()
         self._lock.release()
 
