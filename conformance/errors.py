@@ -7,7 +7,7 @@
 | judge a cell | `MachineError` |
 | read a reference | `DamagedReferenceError` |
 | run the oracle | `NoOracleError`, `RandomError`, `SelfCheckError`; a broken spec: `zoo.SpecError` |
-| make or call the callable of a mode | `NotProvenError`; otherwise whatever the mode or the model raises |
+| make the callable of a mode, or call it | `NoCompilerError`, `NotProvenError`; otherwise what mode or model raise |
 | measure | `NotMeasuredError`, `TimedCallError` |
 | run a task in the worker of a revision | `WorkerError` |
 
@@ -55,6 +55,10 @@ class SelfCheckError(RuntimeError):
 
 class NotProvenError(RuntimeError):
     """A callable ran, but not in the mode, precision or device of its cell."""
+
+
+class NoCompilerError(RuntimeError):
+    """The machine has no C++ compiler that works. The message names the one looked for, and how to get one."""
 
 
 class NotMeasuredError(RuntimeError):

@@ -1,21 +1,28 @@
 """Imports torch, the zoo and, if a cell compiles, the compiler into the fork server, before any cell starts.
 
-It only imports. No op may run here: if the server has run one parallel region, its forked children hang. No call may
-reach the CUDA runtime: if the server has made a single one, CUDA does not work in its children.
+It only imports. What fails is left to the children, so a broken part ends no cell that does not need it. No op may run
+here: if the server has run one parallel region, its forked children hang. No call may reach the CUDA runtime: if the
+server has made a single one, CUDA does not work in its children.
 """
 
 import contextlib
-import ctypes
-import gc
 import importlib
 import os
+import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch does not need it, and nothing here does
 
 import torch
 
+from conformance.run import environment
+
+NEEDED = """
+    torch._dynamo torch.fx.experimental.symbolic_shapes
+    conformance.cell.observe conformance.cell.reference conformance.measure.side_by_side
+""".split()  # torch imports the second when a gradient or a custom op first needs it
 LATE = """
     torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.inductor
     torch._dynamo.backends.onnxrt torch._dynamo.backends.tensorrt torch._dynamo.backends.torchxla
@@ -25,7 +32,7 @@ LATE = """
     torch._inductor.codegen.wrapper_fxir torch._subclasses.schema_check_mode
     torch.distributed.tensor.experimental torch.export._trace torch.utils._cpp_embed_headers
 """.split()  # torch imports these at the first compile of a process, which would be in every cell
-PR_SET_CHILD_SUBREAPER = 36
+PROBE_SECONDS = 120.0  # for the compiler to compile what torch asks of it
 RUNTIME, NVML_CHECK = "_cuda_getDeviceCount", "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
@@ -51,31 +58,46 @@ def cuda_runtime_untouched() -> Iterator[None]:
             os.environ[NVML_CHECK] = check
 
 
-# Processes that a dead cell leaves behind become children of the fork server, where `run.child` finds them (Linux).
-with contextlib.suppress(OSError, AttributeError):
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+def harmless(step: Callable[[], object], seconds: float = 0.0) -> None:
+    """Take a step of the preparation. One that fails, or does not end in time, is left to the children.
+
+    Args:
+        step: the step.
+        seconds: time limit; 0 for none. It ends waiting, and no loop in native code.
+    """
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        step()
+    except BaseException:  # noqa: BLE001, S110 -- a child takes the step again, and fails with its own words
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _probe_processor() -> None:
+    """Find the vector instructions that the compiler can use, which torch keeps for the life of a process."""
+    from conformance.cell import compiler  # noqa: PLC0415
+
+    if not compiler.complaint():
+        importlib.import_module("torch._inductor.cpu_vec_isa").valid_vec_isa_list()
+
+
+def prepare() -> None:
+    """Import what the children need, as far as it imports."""
+    for name in NEEDED:
+        harmless(partial(importlib.import_module, name))
+    if environment.loads_compiler():
+        for name in ("torch._inductor.compile_fx", *LATE):
+            harmless(partial(importlib.import_module, name))
+        harmless(_probe_processor, PROBE_SECONDS)
+    harmless(lambda: importlib.import_module("zoo.catalog").list_models())
+
 
 with cuda_runtime_untouched():
-    import torch._dynamo
-    import torch.fx.experimental.symbolic_shapes  # torch imports both when a gradient or a custom op first needs them
-
-    import conformance.cell.observe
-    import conformance.cell.reference
-    import conformance.measure.side_by_side  # noqa: F401
-    from conformance.run import environment
-    from zoo import catalog
-
-    if environment.loads_compiler():
-        import torch._inductor.compile_fx
-
-        for module in LATE:
-            with contextlib.suppress(ImportError):  # the modules differ between versions of torch
-                importlib.import_module(module)
-        with contextlib.suppress(ImportError):
-            from torch._inductor import cpu_vec_isa
-
-            cpu_vec_isa.valid_vec_isa_list()  # cached for the life of the process, and so for every child
-
-    catalog.list_models()
-gc.collect()
-gc.freeze()  # these objects live as long as the process, so no child's collector needs to scan them
+    prepare()

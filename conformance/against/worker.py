@@ -5,26 +5,24 @@ One process cannot hold two packages of the same name, so two revisions of a mod
 
 from __future__ import annotations
 
-import contextlib
-import json
+import math
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from conformance.errors import UsageError, WorkerError
+from conformance.errors import RecordError, UsageError, WorkerError
+from conformance.one_line import named, one_line
 from conformance.records.convert import from_json, to_json
 from conformance.records.tasks import ResultT, Target, TaskT
-from conformance.run import child_side
+from conformance.run import channel, child_side, lifeline, process_table
+from conformance.run.process import GRACE_SECONDS, OPENING_KEY, Spawned
 
-START = "import sys; from conformance.against.worker import serve; serve(int(sys.argv[1]))"
+START = "from conformance.against.worker import serve; serve()"
+STEP_SECONDS = 1.0
 
 
 class Worker:
@@ -38,20 +36,10 @@ class Worker:
 
     def __init__(self, path: Sequence[Path], environment: Mapping[str, str], deadline: float | None = None) -> None:
         self._deadline = deadline
-        self._pipe, theirs = Pipe()
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 -- open as long as the process lives
         folders = [*map(str, path), *filter(None, [os.environ.get("PYTHONPATH", "")])]
         own = {"PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}  # the working folder must hide no module
-        self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-c", START, str(theirs.fileno())],
-            env={**os.environ, **environment, **own},
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._complaints,
-            start_new_session=True,  # an interrupt reaches the parent, and the parent decides
-        )
-        theirs.close()
+        self._process = Spawned({}, [sys.executable, "-c", START], {**environment, **own}, self._complaints)
 
     def __enter__(self) -> Self:
         return self
@@ -59,17 +47,12 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pipe.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # its fork server is in the group, and its cells die with that
-        self._process.wait()
+        self._process.end()
         self._complaints.close()
 
     def send(self, target: Target[TaskT, ResultT], task: TaskT) -> None:
         """Send a task without waiting for its result."""
-        message = {"function": target.function, "task": to_json(task)}
-        with contextlib.suppress(OSError):  # `receive` reports how the process died
-            self._pipe.send_bytes(json.dumps(message).encode())
+        self._process.send({"function": target.function, "task": to_json(task)})
 
     def receive(self, target: Target[TaskT, ResultT]) -> ResultT:
         """Wait for the result of a task that was sent.
@@ -78,17 +61,15 @@ class Worker:
             UsageError: the task cannot be done as asked.
             WorkerError: the process raised an exception, died, or sent no result before its deadline.
         """
-        if not self._pipe.poll(self._deadline):
-            raise WorkerError(f"no answer within {self._deadline:g} s")
-        try:
-            message = json.loads(self._pipe.recv_bytes())
-        except (EOFError, OSError):
-            raise WorkerError(self._last_words()) from None
+        message = self._answer()
         if "refused" in message:
             raise UsageError(message["refused"])
         if "failure" in message:
             raise WorkerError(message["failure"])
-        result: ResultT = from_json(target.result, message["result"])
+        try:
+            result: ResultT = from_json(target.result, message["result"])
+        except RecordError as problem:
+            raise WorkerError(f"sent a result that cannot be read: {problem}") from None
         return result
 
     def call(self, target: Target[TaskT, ResultT], task: TaskT) -> ResultT:
@@ -100,27 +81,41 @@ class Worker:
         self.send(target, task)
         return self.receive(target)
 
+    def _answer(self) -> dict[str, Any]:
+        left = math.inf if self._deadline is None else self._deadline
+        while True:
+            event = self._process.next_event(min(STEP_SECONDS, left))
+            if event is None:
+                left -= STEP_SECONDS
+                if left <= 0:
+                    raise WorkerError(f"no answer within {self._deadline:g} s")
+                if self._process.has_ended():
+                    raise WorkerError(self._last_words())
+            elif event.kind != "message" or not isinstance(event.told, dict):
+                raise WorkerError(event.told if event.kind == "damaged" else self._last_words())
+            else:
+                return event.told
+
     def _last_words(self) -> str:
-        code = self._process.wait()
+        self._process.wait(GRACE_SECONDS)
+        self._process.end()
         self._complaints.seek(0)
         printed = self._complaints.read().decode(errors="replace").strip().splitlines()
-        died = f"killed by {signal.Signals(-code).name}" if code < 0 else f"left with exit code {code}"
-        return f"{died}: {printed[-1]}" if printed else died
+        code = self._process.exit_code
+        died = "killed, and still there" if code is None else process_table.how_it_died(code)
+        return f"{died}: {one_line(printed[-1])}" if printed else died
 
 
-def serve(descriptor: int) -> None:
-    """Run tasks in the worker until the other end of the pipe is closed; `descriptor` is that of the pipe."""
-    child_side.die_with_parent()
-    pipe = Connection(descriptor)
-    while True:
+def serve() -> None:
+    """Run tasks in the worker until the other end of its input is closed."""
+    lifeline.die_with_parent()
+    orders, answers = child_side.take_streams()
+    messages = channel.Receiver(orders, OPENING_KEY).messages()
+    sender = channel.Sender(answers, bytes.fromhex(next(messages)["key"]))
+    for request in messages:
         try:
-            request = json.loads(pipe.recv_bytes())
-        except EOFError:
-            return
-        try:
-            message = {"result": child_side.call(request["function"], request["task"])}
+            sender.send(result=child_side.call(request["function"], request["task"]))
         except UsageError as problem:
-            message = {"refused": str(problem)}
+            sender.send(refused=one_line(problem, child_side.USAGE_LENGTH))
         except Exception as problem:  # noqa: BLE001 -- a model may raise anything
-            message = {"failure": f"{type(problem).__name__}: {problem}"}
-        pipe.send_bytes(json.dumps(message, allow_nan=False).encode())
+            sender.send(failure=named(problem))

@@ -10,11 +10,13 @@ from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
 from conformance.errors import DamagedReferenceError, NotProvenError
 from conformance.gates.compare import compare
+from conformance.one_line import name_of
 from conformance.oracle import evaluation
 from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import specialises
 from conformance.oracle.reference import CaseReference
+from conformance.records import bounded
 from conformance.records.observation import Discrepancy, Observation
 from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess
@@ -35,8 +37,8 @@ def observe(task: CellTask, process: ChildProcess, comparison: Comparison = comp
         with process.shared():
             seen = _observed(task, process, comparison)
     except OSError as problem:  # the lock of the machine
-        seen = Observation("machine failed", process.current, type(problem).__name__, one_line(problem))
-    return replace(seen, seconds=process.seconds)
+        seen = Observation("machine failed", process.current, name_of(problem), one_line(problem))
+    return bounded.observation(replace(seen, seconds=process.seconds))
 
 
 def _observed(task: CellTask, process: ChildProcess, comparison: Comparison) -> Observation:
@@ -53,7 +55,7 @@ def _observed(task: CellTask, process: ChildProcess, comparison: Comparison) -> 
             ending = "damaged reference"
         elif is_machine_failure(problem):
             ending = "machine failed"
-        return Observation(ending, process.current, type(problem).__name__, one_line(problem))
+        return Observation(ending, process.current, name_of(problem), one_line(problem))
 
 
 def observation_of(session: CellSession) -> Observation:

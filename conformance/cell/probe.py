@@ -7,6 +7,7 @@ import warnings
 
 import torch
 
+from conformance.one_line import name_of
 from conformance.oracle.error_text import one_line
 from conformance.records.probes import ProbeSighting, ProbeTask
 from conformance.run import environment
@@ -24,9 +25,9 @@ def observe(task: ProbeTask, process: ChildProcess) -> ProbeSighting:
     try:
         seen = probe.observe(task.device)
     except Unavailable as reason:
-        return ProbeSighting("unavailable", str(reason))
-    except Exception as problem:  # noqa: BLE001 -- a probe may raise anything
-        return ProbeSighting("raised", f"{type(problem).__name__}: {one_line(problem)}")
+        return ProbeSighting("unavailable", one_line(reason))
+    except BaseException as problem:  # noqa: BLE001 -- a probe may raise anything
+        return ProbeSighting("raised", f"{name_of(problem)}: {one_line(problem)}")
     if not isinstance(seen, str):
         return ProbeSighting("raised", f"TypeError: observe returned {seen!r}")
     return ProbeSighting("saw", seen)

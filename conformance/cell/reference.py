@@ -8,6 +8,7 @@ import torch
 
 from conformance.axes import PRECISIONS
 from conformance.errors import NoOracleError, RandomError, SelfCheckError
+from conformance.one_line import name_of
 from conformance.oracle import reference, reference_file
 from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.plan.find import spec_at
@@ -16,7 +17,7 @@ from conformance.run.child_side import ChildProcess
 from zoo.case import SpecError
 
 
-def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:
+def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa: PLR0911 -- one for each ending
     """Write the reference of a model to a file. An exception becomes the ending of the result."""
     process.enter("reference")
     with process.shared():
@@ -27,15 +28,17 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:
             precisions = [PRECISIONS[name] for name in task.precisions]
             made = reference.make(spec, twin, task.seed, precisions)
         except (SelfCheckError, SpecError) as problem:
-            return ReferenceResult("invalid", str(problem))
+            return ReferenceResult("invalid", one_line(problem))
         except RandomError as problem:
-            return ReferenceResult("random", str(problem))
+            return ReferenceResult("random", one_line(problem))
         except NoOracleError as problem:
-            return ReferenceResult("no oracle", str(problem))
-        except BaseException as problem:  # noqa: BLE001 -- the model's own code may raise anything, SystemExit too
+            return ReferenceResult("no oracle", one_line(problem))
+        except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
             ending = "out of memory" if is_out_of_memory(problem) else "invalid"
             ending = "machine failed" if is_machine_failure(problem) else ending
-            return ReferenceResult(ending, f"{type(problem).__name__}: {one_line(problem)}")
+            return ReferenceResult(ending, f"{name_of(problem)}: {one_line(problem)}")
+        except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
+            return ReferenceResult("raised", f"{name_of(problem)}: {one_line(problem)}")
         try:
             reference_file.save(Path(task.path), made)
         except OSError as problem:

@@ -19,7 +19,7 @@ from packaging.version import Version
 from torch._functorch import config as functorch_config
 
 from conformance.axes import PRECISIONS, Mode, Precision, Prepared
-from conformance.cell import modes, tf32, transformed
+from conformance.cell import compiler, modes, tf32, transformed
 from conformance.cell.recompiles import Recompiles
 from conformance.cell.trusted import output_dtypes as trusted_dtypes
 from conformance.gates.budget import TensorReference
@@ -142,8 +142,11 @@ class CellSession:
         """Make the callable of the cell's mode.
 
         Raises:
+            NoCompilerError: the cell is compiled for the CPU, and no C++ compiler works.
             Whatever the mode or the model raises.
         """
+        if (self.cell.mode, self.cell.device) == ("compiled", "cpu"):
+            compiler.require()
         made = modes.prepare(self.mode, self.spec, self.build)
         self.dtypes = {name: t.dtype for name, t in evaluation.state_of(made.parameters_of).items()}
         return made

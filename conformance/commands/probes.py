@@ -92,10 +92,7 @@ def read(device: str) -> tuple[ProbeInfo, ...]:
     Raises:
         UsageError: the device is absent, or the probes cannot be read.
     """
-    try:
-        ending = child.run(READ_PROBES, ProbesRequest(PACKAGE, device), deadline=READING_DEADLINE)
-    except EOFError:  # it imports torch and the zoo first, and prints why that failed
-        raise UsageError("the fork server does not start; the reason is printed above") from None
+    ending = child.run(READ_PROBES, ProbesRequest(PACKAGE, device), deadline=READING_DEADLINE)
     if ending.result is None:
         raise UsageError(ending.message if ending.kind == "refused" else f"reading the probes: {ending.message}")
     return ending.result.probes

@@ -21,8 +21,8 @@ from conformance.records.plan import PlannedCell
 from conformance.records.verdicts import Verdict
 from conformance.run import store
 from conformance.run.attempts import GUILTY, Attempts
-from conformance.run.child_side import die_with_parent
 from conformance.run.executor import Executor
+from conformance.run.lifeline import die_with_parent
 from conformance.verdict import judge
 
 TOOK_DOWN = "took the run down twice: each time it ran, the process that judges cells died"

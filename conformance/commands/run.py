@@ -6,6 +6,7 @@ import secrets
 import shlex
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession, open_task
+from conformance.one_line import name_of
 from conformance.oracle import containers, evaluation, inputs
 from conformance.oracle.custom_ops import OpMode
 from conformance.oracle.error_text import one_line
@@ -122,8 +123,8 @@ class _Counts:
         """What `count` returns; if it raises, None, and the fields get the reason."""
         try:
             return count()
-        except Exception as problem:  # noqa: BLE001 -- the model and the mode may raise anything
-            self._refuse(fields, Reason(type(problem).__name__, one_line(problem)))
+        except BaseException as problem:  # noqa: BLE001 -- the model and the mode may raise anything
+            self._refuse(fields, Reason(name_of(problem), one_line(problem)))
             return None
 
     def _note(self, field: str, count: Callable[[], Any]) -> None:

@@ -13,6 +13,7 @@ from conformance.figures.meter import Clock
 from conformance.measure.clocks import clock_for
 from conformance.measure.extra_work import no_recompilation, slow_down
 from conformance.measure.timed_cell import TimedCell
+from conformance.one_line import name_of
 from conformance.oracle.error_text import one_line
 from conformance.records.measurements import Reason, Sample
 from conformance.records.revisions import NotTimed, TimedCellRequest, TimedRevision, WrongResult
@@ -35,8 +36,8 @@ def prepare(task: TimedRevision) -> NotTimed:
             _timed[name] = TimedCell(open_task(cell, ChildProcess()), task.figure)
         except NotMeasuredError as problem:
             reasons[name] = Reason(problem.short, problem.detail)
-        except Exception as problem:  # noqa: BLE001 -- the mode may raise anything
-            reasons[name] = Reason(type(problem).__name__, one_line(problem))
+        except BaseException as problem:  # noqa: BLE001 -- the mode may raise anything
+            reasons[name] = Reason(name_of(problem), one_line(problem))
     return NotTimed(reasons)
 
 

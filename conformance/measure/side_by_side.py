@@ -21,6 +21,7 @@ from conformance.figures.rounds import Rounds
 from conformance.measure.clocks import clock_for
 from conformance.measure.extra_work import no_recompilation, slow_down
 from conformance.measure.timed_cell import TimedCell
+from conformance.one_line import name_of
 from conformance.oracle.error_text import one_line
 from conformance.oracle.reference import CaseReference
 from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
@@ -37,7 +38,7 @@ def observe(task: TimingTask, process: ChildProcess) -> Timing:
         measurement.run()
     except TimedCallError as problem:
         measurement.refuse(_reason(problem.problem))
-    except Exception as problem:  # noqa: BLE001 -- the baseline may raise anything
+    except BaseException as problem:  # noqa: BLE001 -- the baseline may raise anything
         measurement.refuse(_reason(problem))
     return measurement.result()
 
@@ -101,7 +102,7 @@ class _SideBySide:
         """A context that notes an error as the reason of one cell, so that the others are still measured."""
         try:
             yield
-        except Exception as problem:  # noqa: BLE001 -- the mode may raise anything
+        except BaseException as problem:  # noqa: BLE001 -- the mode may raise anything
             self.refuse(_reason(problem), name)
 
     def _measure(self, clock: Clock, base: TimedCall, controls: list[TimedCall], device: str) -> Rounds:
@@ -154,8 +155,8 @@ class _SideBySide:
         return CellTiming(rounds.seconds(name), timed.call.warm_calls, {b: rounds.ratio(b, name) for b in beside})
 
 
-def _reason(problem: Exception) -> Reason:
+def _reason(problem: BaseException) -> Reason:
     """Why there is no figure."""
     if isinstance(problem, NotMeasuredError):
         return Reason(problem.short, problem.detail)
-    return Reason(type(problem).__name__, one_line(problem))
+    return Reason(name_of(problem), one_line(problem))

@@ -8,6 +8,9 @@ import re
 
 import torch
 
+import conformance.one_line
+from conformance.one_line import text_of
+
 REFUSALS = (
     "can't allocate memory",  # the CPU allocator, in a plain RuntimeError
     "not enough memory",
@@ -18,10 +21,8 @@ REFUSALS = (
 FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE}  # of the machine; no limit of a process causes them
 NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 DEEPEST = 20  # exceptions in a chain
-LONGEST = 2**16  # characters of a text that are looked at
 ADVICE = re.compile(r"(?<=CUDA error: )([^\n]*)\n.*| *Of the allocated memory .*", re.DOTALL)
 CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, if a script calls Python
-HEAD, TAIL = 120, 280  # TorchScript puts the cause at the end of a long traceback
 POISONED = "the fork server had touched CUDA before this cell left it, so CUDA refuses the cell"
 
 
@@ -31,11 +32,11 @@ def is_out_of_memory(problem: BaseException) -> bool:
         return True
     if isinstance(problem, OSError):
         return problem.errno == errno.ENOMEM
-    return isinstance(problem, RuntimeError) and any(text in _text(problem) for text in REFUSALS)
+    return isinstance(problem, RuntimeError) and any(text in text_of(problem) for text in REFUSALS)
 
 
 def is_machine_failure(problem: BaseException) -> bool:
-    """Whether the machine failed and not what it ran: no room on a disk, a disk that fails, no file or process left.
+    """Whether the machine failed and not what it ran: no room on a disk, a disk that fails, no file to be had.
 
     A compiler says so in its own words, and torch wraps what it raises.
     """
@@ -45,23 +46,15 @@ def is_machine_failure(problem: BaseException) -> bool:
             return False
         if isinstance(seen, OSError) and seen.errno in FAILURES:
             return True
-        if type(seen).__module__.startswith("torch") and any(text in _text(seen) for text in NO_ROOM):
+        if type(seen).__module__.startswith("torch") and any(text in text_of(seen) for text in NO_ROOM):
             return True
         seen = seen.__cause__ or seen.__context__
     return False
 
 
 def one_line(problem: BaseException) -> str:
-    """The exception's text on one line, without torch's advice and callers. A long text loses its middle."""
-    text = " ".join(CALLERS.sub("\n", ADVICE.sub(r"\1", _text(problem))).split())
+    """The exception's text on one bounded line, without torch's advice and callers."""
+    text = CALLERS.sub("\n", ADVICE.sub(r"\1", text_of(problem)))
     if "forked subprocess" in text and torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- nothing public tells it
         text = f"{POISONED}: {text}"
-    return text if len(text) <= HEAD + TAIL else f"{text[:HEAD]} … {text[-TAIL:]}"
-
-
-def _text(problem: BaseException) -> str:
-    try:
-        text = str(problem)
-    except BaseException as second:  # noqa: BLE001 -- a model's exception may raise anything here
-        return f"its text raises {type(second).__name__}"
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}{text[-LONGEST // 2 :]}"
+    return conformance.one_line.one_line(text)

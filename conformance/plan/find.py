@@ -13,6 +13,7 @@ from types import ModuleType
 
 from conformance.axes import MODES
 from conformance.errors import UsageError
+from conformance.one_line import named
 from conformance.oracle import process_state
 from conformance.records.cell import SizedModel
 from conformance.records.plan import SpecLocation
@@ -36,8 +37,8 @@ def load(location: SpecLocation) -> ModuleType:
     """
     try:
         return _load_file(Path(location.file)) if location.file else importlib.import_module(location.module)
-    except BaseException as problem:  # a file may leave the interpreter, or raise anything
-        raise UsageError(f"{location.name} does not import: {type(problem).__name__}: {problem}") from problem
+    except BaseException as problem:  # noqa: BLE001 -- a script may leave with SystemExit when it is imported
+        raise UsageError(f"{location.name} does not import: {named(problem)}") from None
 
 
 def load_sources(sources: Iterable[SpecLocation]) -> None:

@@ -95,7 +95,8 @@ class ReferenceResult:
     """How the making of a reference ended.
 
     Attributes:
-        ending: "ok", "invalid", "random", "no oracle", "out of memory" or "machine failed".
+        ending: "ok", "invalid", "random", "no oracle", "out of memory", "machine failed", or "raised" for SystemExit
+            and the like.
         message: the reason in one line; "" if it is ok.
     """
 

@@ -1,39 +1,31 @@
 """Calls one function in a fresh process, and reports how the process ended.
 
 TorchScript keeps the first autocast dtype for the life of a process, the recompile limit turns compiled code into
-eager code, and a compiler can crash. So every cell has its own process. A fork server that has imported torch already
-starts one in some 30 ms. The parent keeps the deadline, because native code does not notice a Python alarm.
+eager code, and a compiler can crash. So every cell has its own process, on Linux a fork of a server that has imported
+torch already. The parent keeps the deadline, because native code does not notice a Python alarm. The time in which the
+parent itself is stopped, or the machine sleeps, does not count.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import multiprocessing
-import os
-import signal
-import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from dataclasses import dataclass, replace
 from threading import Lock
-from types import ModuleType
 from typing import Any, Generic
 
 from conformance.errors import RecordError
 from conformance.records.convert import from_json, to_json
 from conformance.records.tasks import ResultT, Target, TaskT
-from conformance.run.child_side import WAITING, serve
+from conformance.run import fork_server, process_table
+from conformance.run.child_side import WAITING
+from conformance.run.fork_server import Forked, ForkServer, LostError
+from conformance.run.process import GRACE_SECONDS, LAST_SECONDS, Process, Spawned
 
-FORK_SERVER = "conformance.fork_server"  # what the fork server imports
-GRACE_SECONDS = 5.0  # for a child to exit after it has sent its result
-LAST_SECONDS = 60.0  # for a killed child to disappear; a driver may hold it while a kernel still runs
-MAX_MESSAGE_BYTES = 256 * 2**20
+STEP_SECONDS = 1.0  # the most that a wait counts, however long this process slept in it
+NO_GROUPS = "this system has no process groups, so what a cell starts may outlive it"
 
-_running: set[int] = set()  # children of the fork server that are cells; cells have left all others behind
-_starting = Lock()
+_fallback = Lock()
+_without_server: list[str] = []  # why this process uses no fork server, once it does not
 
 
 @dataclass(frozen=True)
@@ -46,6 +38,7 @@ class Ending(Generic[ResultT]):
         phase: the last phase that it reported.
         message: one line: the error, the signal, the exit code or the deadline.
         seconds: wall time from start to end.
+        remarks: what else to know, each one line: a lock or a fork server that this machine does not have.
     """
 
     kind: str
@@ -53,142 +46,151 @@ class Ending(Generic[ResultT]):
     phase: str = "start"
     message: str = ""
     seconds: float = 0.0
+    remarks: tuple[str, ...] = ()
 
 
 def run(target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method: str = "forkserver") -> Ending[ResultT]:
     """Call a target's function in a fresh process.
 
+    If the fork server is lost meanwhile, the process starts once more, under a server of its own. If it loses that too,
+    it is the one that ends it, and it crashed.
+
     Args:
         target: the function, and the records that it takes and returns.
         task: the argument of the function.
         deadline: seconds until the process and everything it started are killed; the phase `WAITING` does not count.
-        method: "forkserver", or "spawn" for a process that shares nothing.
+        method: "forkserver", or "spawn" for a process that shares nothing. Without a fork server, each is "spawn".
 
     Raises:
-        EOFError: the fork server does not start; it has printed why.
+        OSError: the system starts no process.
     """
-    started = time.monotonic()
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload([FORK_SERVER])
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=serve, args=(theirs, target.function, to_json(task)))  # type: ignore[attr-defined]
-    with _starting, _without_main():
-        process.start()
-        pid = process.pid or 0
-        _running.add(pid)
-    theirs.close()
-    server = _parent(pid)
+    request = {"function": target.function, "task": to_json(task)}
+    if method == "spawn" or _refused():
+        ending, _ = _ended(Spawned(request), target, deadline)
+        return replace(ending, remarks=(*_without_server, *ending.remarks))
     try:
-        kind, told, phase = _listen(ours, process.sentinel, started + deadline)
-        if kind in ("answered", "refused"):
-            wait([process.sentinel], GRACE_SECONDS)
-    finally:
-        _kill([*_descendants(pid), pid], group=pid)
-        with _starting:  # starting a process polls the others, and an exit code can be read only once
-            process.join(LAST_SECONDS)
-            _running.discard(pid)
-            if server not in (0, 1, os.getpid()):
-                _kill([p for p in _descendants(server) if not _is_running(p)])
-        ours.close()
-    seconds = time.monotonic() - started
-    if kind == "timed out":
-        return Ending(kind, None, phase, f"no answer within {deadline:g} s", seconds)
-    if kind == "crashed" or process.exitcode != 0:
-        own_words = told if kind == "crashed" else None
-        cause = _cause_of_death(process.exitcode, answered=kind != "crashed")
-        return Ending("crashed", None, phase, own_words or cause, seconds)
-    if kind == "refused":
-        return Ending(kind, None, phase, told, seconds)
-    try:
-        return Ending(kind, from_json(target.result, told), phase, "", seconds)
-    except RecordError as problem:
-        return Ending("crashed", None, phase, f"sent a result that cannot be read: {problem}", seconds)
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Hide the parent's main module, because a child would import it again and so run a script twice."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _listen(pipe: Connection, sentinel: int, deadline: float) -> tuple[str, Any, str]:  # noqa: PLR0911 -- one for each ending
-    phase, since = "start", time.monotonic()
-    while True:
-        left = None if phase == WAITING else max(0.0, deadline - time.monotonic())
-        ready = wait([pipe, sentinel], timeout=left)
-        if not ready:
-            return "timed out", None, phase
-        if pipe not in ready:
-            return "crashed", None, phase
+        ending, lost = _ended(_forked(request), target, deadline)
+        if not lost:
+            return ending
+        server = ForkServer()
         try:
-            message = json.loads(pipe.recv_bytes(MAX_MESSAGE_BYTES))
-        except (EOFError, OSError, ValueError):
-            wait([sentinel], timeout=GRACE_SECONDS)
-            return "crashed", None, phase
+            return _ended(Forked(server, request), target, deadline)[0]
+        finally:
+            server.close()
+    except LostError as problem:
+        _refuse(f"every process imports torch anew, because {problem}")
+        return run(target, task, deadline=deadline)
+
+
+def _forked(request: dict[str, Any]) -> Process:
+    """A process under the fork server; if that is lost in this moment, under the one that replaces it."""
+    try:
+        return Forked(fork_server.current(), request)
+    except LostError:
+        return Forked(fork_server.current(), request)
+
+
+def _refused() -> bool:
+    """Whether this process uses no fork server."""
+    if not fork_server.is_possible():
+        _refuse("this system has no fork server, so every process imports torch anew")
+    return bool(_without_server)
+
+
+def _refuse(reason: str) -> None:
+    with _fallback:
+        if not _without_server:
+            _without_server.append(reason)
+            _without_server.extend([NO_GROUPS] * (not process_table.has_groups()))
+
+
+def _ended(process: Process, target: Target[TaskT, ResultT], deadline: float) -> tuple[Ending[ResultT], bool]:
+    """How a process ends, and whether the fork server was lost before."""
+    started = time.monotonic()
+    heard = _Heard()
+    try:
+        kind, told = heard.listen(process, deadline)
+        if kind in ("answered", "refused"):
+            process.wait(GRACE_SECONDS)
+    finally:
+        process.end()
+    seconds = time.monotonic() - started
+    if process.lost:
+        text = f"{process.lost} while this ran alone under it, twice"
+        return Ending("crashed", None, heard.phase, text, seconds), True
+    if kind == "timed out":
+        return Ending(kind, None, heard.phase, f"no answer within {deadline:g} s", seconds), False
+    if kind == "crashed" or process.exit_code != 0:
+        own_words = told if kind == "crashed" else None
+        cause = own_words or _cause_of_death(process.exit_code, answered=kind != "crashed")
+        return Ending("crashed", None, heard.phase, cause, seconds), False
+    if kind == "refused":
+        return Ending(kind, None, heard.phase, told, seconds), False
+    try:
+        return Ending(kind, from_json(target.result, told), heard.phase, "", seconds, heard.remarks), False
+    except (RecordError, RecursionError) as problem:
+        text = f"sent a result that cannot be read: {problem}"
+        return Ending("crashed", None, heard.phase, text, seconds), False
+
+
+class _Heard:
+    """What a process says until it ends.
+
+    Attributes:
+        phase: the last phase that it reported.
+        remarks: those that came with its result.
+    """
+
+    def __init__(self) -> None:
+        self.phase = "start"
+        self.remarks: tuple[str, ...] = ()
+
+    def listen(self, process: Process, deadline: float) -> tuple[str, Any]:
+        """Wait for the result; returns the kind of the ending and what was told."""
+        left = deadline
+        while True:
+            began = time.monotonic()
+            event = process.next_event(min(STEP_SECONDS, max(0.0, left)))
+            if self.phase != WAITING:
+                left -= min(time.monotonic() - began, STEP_SECONDS)
+            if event is None:
+                if process.has_ended():
+                    return "crashed", None
+                if left <= 0:
+                    return (
+                        ("crashed", "it stopped in the middle of a message") if process.halfway else ("timed out", None)
+                    )
+            elif event.kind == "message":
+                answer = self._answer(event.told)
+                if answer is not None:
+                    return answer
+            else:
+                if event.kind == "closed":
+                    process.wait(GRACE_SECONDS)
+                return "crashed", event.told
+
+    def _answer(self, message: Any) -> tuple[str, Any] | None:
+        """The kind and the text or result of a message; None for one that is no ending."""
         match message:
             case {"phase": str(entered)}:
-                deadline += time.monotonic() - since if phase == WAITING else 0.0
-                phase, since = entered, time.monotonic()
-                continue
-            case {"result": result}:
-                return "answered", result, phase
+                self.phase = entered
+                return None
+            case {"result": result, "remarks": list(remarks)}:
+                self.remarks = tuple(map(str, remarks))
+                return "answered", result
             case {"refused": str(text)}:
-                return "refused", text, phase
+                return "refused", text
             case {"failure": str(text)}:
-                return "crashed", text, phase
-        return "crashed", "sent an unknown message", phase
+                return "crashed", text
+        return "crashed", "sent an unknown message"
 
 
-def _cause_of_death(exitcode: int | None, *, answered: bool) -> str:
+def _cause_of_death(exit_code: int | None, *, answered: bool) -> str:
     late = " after its answer" if answered else ""
-    if exitcode is None:
+    if exit_code is None:
         return f"killed{late}, and still there {LAST_SECONDS:g} s later; the system holds it"
-    if exitcode >= 0:
-        return f"left with exit code {exitcode}{late or ' and no answer'}"
-    name = signal.Signals(-exitcode).name
-    hint = " (perhaps by the system, because memory ran out)" if name == "SIGKILL" and not answered else ""
-    return f"killed by {name}{late}{hint}"
-
-
-def _kill(victims: list[int], group: int = 0) -> None:
-    """Kill processes and, if one is named, a process group: no compiler outlives its cell."""
-    for victim in victims:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(victim, signal.SIGKILL)
-    if group:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
-
-
-def _is_running(pid: int) -> bool:
-    """Whether a process is a cell or comes from one that still runs."""
-    while pid > 1:
-        if pid in _running:
-            return True
-        pid = _parent(pid)
-    return False
-
-
-def _parent(pid: int) -> int:
-    """The parent's process id; 0 if it is unknown."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-    return 0
-
-
-def _descendants(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        children.setdefault(_parent(int(entry.name)), []).append(int(entry.name))
-    found, pending = [], [pid]
-    while pending:
-        born = children.get(pending.pop(), [])
-        found += born
-        pending += born
-    return found
+    died = process_table.how_it_died(exit_code)
+    if exit_code >= 0:
+        return f"{died}{late or ' and no answer'}"
+    hint = " (perhaps by the system, because memory ran out)" if died.endswith("SIGKILL") and not answered else ""
+    return f"{died}{late}{hint}"

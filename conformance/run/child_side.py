@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
-import json
 import os
-import signal
+import sys
+import threading
 import time
 import typing
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from conformance.errors import UsageError
+from conformance.one_line import named, one_line
 from conformance.records.convert import from_json, to_json
-from conformance.run import machine_lock
+from conformance.run import channel, lifeline, machine_lock
+from conformance.run.process import OPENING_KEY
 
 WAITING = "waiting for the machine"  # in this phase the deadline does not run
+USAGE_LENGTH = 4000  # of the text of a `UsageError`, which names everything that a person needs
 
 
 class ChildProcess:
@@ -31,11 +32,13 @@ class ChildProcess:
     Attributes:
         seconds: seconds spent in each phase, by the name of the phase.
         current: name of the current phase.
+        remarks: what the run should know of this process beside its result.
     """
 
     def __init__(self, report: Callable[[str], None] = lambda phase: None) -> None:  # noqa: ARG005
         self.seconds: dict[str, float] = {}
         self.current = "start"
+        self.remarks: list[str] = []
         self._report = report
 
     def enter(self, name: str) -> None:
@@ -56,7 +59,8 @@ class ChildProcess:
         """Hold the machine lock together with other cells; see `run.machine_lock`."""
         before = self.current
         self.enter(WAITING)
-        with machine_lock.shared():
+        with machine_lock.shared() as remark:
+            self.remarks += [remark] * bool(remark)
             self.enter(before)
             yield
 
@@ -65,7 +69,8 @@ class ChildProcess:
         """Hold the machine lock alone; see `run.machine_lock`."""
         before = self.current
         self.enter(WAITING)
-        with machine_lock.alone():
+        with machine_lock.alone() as remark:
+            self.remarks += [remark] * bool(remark)
             self.enter(before)
             yield
 
@@ -89,41 +94,63 @@ def call(function: str, task: Any, *further: Any) -> Any:
     return to_json(result, hints.get("return"))
 
 
-def serve(pipe: Connection, function: str, task: Any) -> None:
-    """Call a function, and send over the pipe what it returns or raises.
+def main() -> None:
+    """Serve in a fresh interpreter, whose input brings the task and whose output takes the answers."""
+    sys.exit(serve(*take_streams()))
+
+
+def take_streams() -> tuple[int, int]:
+    """Own descriptors for standard input and output, which go nowhere from here on; a process started here has none."""
+    taken = os.dup(0), os.dup(1)
+    _silence(0, 1)
+    return taken
+
+
+def serve(orders: int, answers: int) -> int:
+    """Read a task, call its function, and send what it returns or raises.
 
     Args:
-        pipe: the pipe to the parent.
-        function: "package.module:function".
-        task: the JSON form of its first argument.
+        orders: the pipe that brings the task. It stays open as long as the run's process wants this one to live.
+        answers: the pipe that takes the answers.
+
+    Returns:
+        The exit code of the process.
     """
-    os.setsid()
-    die_with_parent()
+    if hasattr(os, "setsid"):
+        with contextlib.suppress(OSError):  # it leads its session already
+            os.setsid()
+    lifeline.die_with_parent()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # the system kills the cell, not the run
-    _silence()
+    request = next(channel.Receiver(orders, OPENING_KEY).messages())
+    lifeline.tie(orders)
+    _silence(0, 1, 2)
+    sys.path[:] = request["path"]
+    if request["folder"] is not None:
+        os.chdir(request["folder"])
+    return _answer(request, channel.Sender(answers, bytes.fromhex(request["key"])))
 
-    def send(**message: Any) -> None:
-        pipe.send_bytes(json.dumps(message, allow_nan=False).encode())
 
+def _answer(request: dict[str, Any], sender: channel.Sender) -> int:
+    process = ChildProcess(lambda phase: sender.send(phase=phase))
     try:
-        send(result=call(function, task, ChildProcess(lambda phase: send(phase=phase))))
+        result = call(request["function"], request["task"], process)
+        sender.send(result=result, remarks=process.remarks)
     except UsageError as problem:
-        send(refused=str(problem))
-    except Exception as problem:
-        send(failure=f"{type(problem).__name__}: {problem}")
-        raise
+        sender.send(refused=one_line(problem, USAGE_LENGTH))
+    except BaseException as problem:  # noqa: BLE001 -- a model may raise anything, and the run goes on
+        sender.send(failure=named(problem))
+        return 1
+    for thread in threading.enumerate():  # a thread that does not end is a fault of the cell
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    return 0
 
 
-def _silence() -> None:
+def _silence(*descriptors: int) -> None:
     """Discard what models and compilers print: the pipe is the only channel."""
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
+    for descriptor in descriptors:
         os.dup2(nowhere, descriptor)
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere nothing happens)."""
-    pr_set_pdeathsig = 1
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if nowhere > 2:  # noqa: PLR2004 -- none of the standard streams
+        os.close(nowhere)

@@ -10,6 +10,7 @@ from threading import Lock
 
 from conformance.axes import PRECISIONS
 from conformance.errors import MachineError
+from conformance.records import bounded
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, Plan, PlannedCell
@@ -86,7 +87,7 @@ class Executor:
         if seen.ending in (DAMAGED, MACHINE):
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
         seen = replace(seen, seconds={"reference": self._seconds.get(cell.model, 0.0), **seen.seconds})
-        return replace(judge(cell.id, seen, planned.expect), seconds=ending.seconds)
+        return bounded.verdict(replace(judge(cell.id, seen, planned.expect), seconds=ending.seconds))
 
     def reference(self, model: str) -> Observation | Path:
         """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells.

@@ -10,6 +10,7 @@ from pathlib import Path
 from conformance.errors import UsageError
 from conformance.records.cell import Cell
 from conformance.records.tasks import Target
+from conformance.run import channel
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(3600)"]
 
@@ -39,7 +40,7 @@ def leave(task, process):
 
 def leave_after_answer(task, process):
     """Send a result, and leave with an exit code."""
-    pipe_of(process).send_bytes(b'{"result": {"number": 7}}')
+    sender_of(process).send(result={"number": 7}, remarks=[])
     os._exit(task["code"])
 
 
@@ -76,19 +77,23 @@ def ignore_everything_and_hang(task, process):
 
 def answer_and_stay(task, process):
     """Send a result, and do not leave."""
-    pipe_of(process).send_bytes(b'{"result": {"number": 7}}')
+    sender_of(process).send(result={"number": 7}, remarks=[])
     signal.pause()
 
 
 def garbage(task, process):
-    """Send bytes that are no message."""
-    pipe_of(process).send_bytes(bytes.fromhex(task["bytes"]))
+    """Send bytes that are no message of this channel, or messages that nobody sends."""
+    sender = sender_of(process)
+    if "message" in task:
+        sender.send(**task["message"])
+    else:
+        channel.write(sender._descriptor, bytes.fromhex(task["bytes"]))
     signal.pause()
 
 
 def close_pipe(task, process):
     """Close the pipe, and do not leave."""
-    pipe_of(process).close()
+    os.close(sender_of(process)._descriptor)
     signal.pause()
 
 
@@ -148,8 +153,7 @@ def with_grandchildren(task, process):
     return {}
 
 
-def pipe_of(process):
-    """The child's end of the pipe, which targets are not meant to touch."""
-    (send,) = (cell.cell_contents for cell in process._report.__closure__)
-    (pipe,) = (cell.cell_contents for cell in send.__closure__)
-    return pipe
+def sender_of(process):
+    """The child's end of the channel, which targets are not meant to touch."""
+    (sender,) = (cell.cell_contents for cell in process._report.__closure__)
+    return sender

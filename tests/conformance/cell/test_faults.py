@@ -1,9 +1,6 @@
 """Faults of a device, told by their texts on the CPU: each is named in one line, and the cells beside it stay green."""
 
-import multiprocessing
-import os
 import re
-import signal
 
 import pytest
 import torch
@@ -12,7 +9,7 @@ from harness.targets import hang, target_of
 
 from conformance.cell.session import leave_room
 from conformance.oracle.error_text import is_out_of_memory, one_line
-from conformance.run import child
+from conformance.run import child, fork_server, process_table
 
 ADVICE = """
 Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more.
@@ -138,11 +135,10 @@ def test_a_fault_in_one_cell_leaves_its_neighbours_green(tmp_path):
 
 def test_a_dead_process_that_the_system_holds_does_not_hold_the_run(monkeypatch):
     """As one that a driver keeps until its kernel ends. Here nobody kills it, which looks the same."""
-    monkeypatch.setattr(child, "_kill", lambda *_, **__: None)
-    monkeypatch.setattr(child, "LAST_SECONDS", 0.5)
+    child.run(target_of(hang), {}, deadline=0.1)  # the fork server has started before the clock does
+    monkeypatch.setattr(process_table, "kill_group", lambda _: None)
+    monkeypatch.setattr(fork_server, "LAST_SECONDS", 0.5)
     ending = child.run(target_of(hang), {}, deadline=2.0)
-    for held in multiprocessing.active_children():
-        os.kill(held.pid, signal.SIGKILL)
     assert (ending.kind, ending.message) == ("timed out", "no answer within 2 s")
     assert ending.seconds < 30.0
 

@@ -153,15 +153,6 @@ def test_probes_that_cannot_be_read_are_a_usage_error(write):
         probes.run((), "cpu", PATIENCE)
 
 
-def test_a_zoo_that_does_not_import_is_a_usage_error(monkeypatch):
-    def refuse(*_, **__):
-        raise EOFError("unexpected EOF")  # what a fork server that died at its start leaves
-
-    monkeypatch.setattr(probes.child, "run", refuse)
-    with pytest.raises(UsageError, match="fork server does not start"):
-        probes.run((), "cpu", PATIENCE)
-
-
 def test_the_table_shows_all_and_the_exit_code_tells_whether_any_is_red(write, capsys):
     write("right", "return ''")
     write("wrong", "return 'a wrong number'", ALWAYS)

@@ -108,24 +108,16 @@ def test_staying_after_the_answer_is_a_crash_within_the_grace(monkeypatch):
     assert "after its answer" in ending.message
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\x80\x04.",
-        b"{",
-        b"\xff\xfe",
-        b"null",
-        b"7",
-        b"[]",
-        b'{"neither": 1}',
-        b'{"phase": 1}',
-        b'{"refused": 1}',
-    ],
-)
-def test_garbage_in_the_pipe_is_a_crash(data, monkeypatch):
-    monkeypatch.setattr(child, "GRACE_SECONDS", 0.1)
-    assert run(targets.garbage, bytes=data.hex()).kind == "crashed"
+@pytest.mark.parametrize("data", [b"{", b"\x80\x04.", b"\xff\xfe", b'{"result": {"number": 7}}'])
+def test_bytes_that_are_no_frame_are_a_crash(data):
+    ending = run(targets.garbage, bytes=data.hex())
+    assert (ending.kind, ending.message) == ("crashed", "bytes that are no message arrived in its channel")
+
+
+@pytest.mark.parametrize("message", [{}, {"neither": 1}, {"phase": 1}, {"refused": 1}, {"result": {"number": 7}}])
+def test_a_message_that_nobody_sends_is_a_crash(message):
+    ending = run(targets.garbage, message=message)
+    assert (ending.kind, ending.message) == ("crashed", "sent an unknown message")
 
 
 def test_a_closed_pipe_is_a_crash(monkeypatch):

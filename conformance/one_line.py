@@ -1,0 +1,55 @@
+"""Turns any text and any exception into one bounded line that every file and terminal can hold.
+
+A model may raise what it likes: a text of 10 MB, half of a surrogate pair, escape sequences, or an exception that
+cannot say what it is.
+"""
+
+from __future__ import annotations
+
+HEAD, TAIL = 120, 280  # TorchScript puts the cause at the end of a long traceback
+FIRST_LOOK = 2**16  # characters of each end of a text that are looked at
+NAME_LENGTH = 80
+
+
+def one_line(said: object, length: int = HEAD + TAIL) -> str:
+    r"""The text of a value on one line, with every sign escaped that is not printable. A long one loses its middle.
+
+    Args:
+        said: a text, an exception, or anything else; `str` of it may raise.
+        length: the most characters of the line.
+
+    >>> one_line(ValueError("no\nline\x1b[31m \ud800")), one_line("abcdefghijkl", 10)
+    ('no line\\x1b[31m \\ud800', 'ab … hijkl')
+    """
+    if type(said) is str and len(said) <= length and said.isprintable():
+        return said
+    line = " ".join(text_of(said).split())
+    line = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
+    if len(line) <= length:
+        return line
+    head = length * HEAD // (HEAD + TAIL) - 1
+    return f"{line[:head]} … {line[len(line) - (length - head - 3) :]}"
+
+
+def named(problem: BaseException) -> str:
+    """The type of an exception and its text, on one line.
+
+    >>> named(KeyError("x"))
+    "KeyError: 'x'"
+    """
+    text = one_line(problem)
+    return f"{name_of(problem)}: {text}" if text else name_of(problem)
+
+
+def name_of(problem: BaseException) -> str:
+    """The name of an exception's type, on one line."""
+    return one_line(type.__dict__["__name__"].__get__(type(problem)), NAME_LENGTH)
+
+
+def text_of(said: object, most: int = FIRST_LOOK) -> str:
+    """The text of a value, without the middle of a very long one; if `str` raises, what it raises."""
+    try:
+        text = said if type(said) is str else str.__str__(str(said))
+    except BaseException as fault:  # noqa: BLE001 -- `str` runs the model's code
+        return f"(its text raises {name_of(fault)})"
+    return text if len(text) <= 2 * most else f"{text[:most]} … {text[-most:]}"
