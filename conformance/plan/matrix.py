@@ -17,6 +17,7 @@ from conformance.plan.candidates import check_sized, modes_of, modes_of_all
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Expectation, Plan, PlannedCell
+from conformance.records.sentinels import PLANTED
 from conformance.records.tasks import Nothing, PlanRequest
 from conformance.run.child_side import ChildProcess
 from conformance.run.sources import imported
@@ -82,6 +83,7 @@ def plan(asked: PlanRequest) -> Plan:
         sizes=sizes,
         cells=tuple(cells),
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
+        sentinels=PLANTED,
         candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
         digests=imported(),
     )

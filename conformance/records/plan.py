@@ -107,6 +107,7 @@ class Plan:
         candidates: the names of each model's candidates, by the model's name; such a name stands in place of a mode.
         measure: "" for nothing, "speed", or "bench".
         claims: the published claims that the cells test.
+        sentinels: how each planted cell must come out, by its id; see `records.sentinels`.
         digests: the digest of each source file that the planning process imported, by path; see `run.sources`.
     """
 
@@ -122,4 +123,5 @@ class Plan:
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     measure: str = ""
     claims: tuple[PublishedClaim, ...] = ()
+    sentinels: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)

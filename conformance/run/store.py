@@ -21,6 +21,7 @@ from conformance.records.cell import Cell
 from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Plan
+from conformance.records.sentinels import why_void
 from conformance.records.verdicts import Verdict
 
 FORMAT = 3
@@ -40,6 +41,7 @@ class Contents:
         selected: ids of the cells chosen from the plan.
         verdicts: verdicts by cell id, in the order in which they were stored.
         results: results of the measuring processes, by the name of the job.
+        sentinels: verdicts on planted cells, by each process that judged cells; see `records.sentinels`.
         torn_bytes: length of an unfinished last line, which is left out.
     """
 
@@ -48,11 +50,18 @@ class Contents:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)
     torn_bytes: int = 0
+    sentinels: tuple[Verdict, ...] = ()
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Selected cells without a verdict."""
         return tuple(cell for cell in self.selected if cell not in self.verdicts)
+
+    @property
+    def void(self) -> str:
+        """Why none of the verdicts counts, on one line; "" if they do, or if no cell has been judged."""
+        judged = any(verdict.status != "SKIPPED" for verdict in self.verdicts.values())
+        return why_void(self.plan.sentinels, self.sentinels) if judged or self.sentinels else ""
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -74,6 +83,7 @@ class _Lines:
     selected: tuple[str, ...] | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
+    sentinels: list[Verdict] = field(default_factory=list)
 
 
 _plans: dict[Path, tuple[bytes, Plan]] = {}
@@ -99,7 +109,7 @@ def read(folder: Path) -> Contents:
     plan = _read_plan(folder / PLAN)
     lines, torn = _read_lines(folder / LINES)
     selected = tuple(cell.id for cell in plan.cells) if lines.selected is None else lines.selected
-    return Contents(plan, selected, dict(lines.verdicts), dict(lines.results), torn)
+    return Contents(plan, selected, dict(lines.verdicts), dict(lines.results), torn, tuple(lines.sentinels))
 
 
 def _read_plan(path: Path) -> Plan:
@@ -151,6 +161,8 @@ def _read_lines(path: Path) -> tuple[_Lines, int]:
 def _take(lines: _Lines, record: dict[str, Any]) -> None:
     if "selected" in record:
         lines.selected = tuple(record["selected"])
+    elif "sentinel" in record:
+        lines.sentinels.append(from_json(Verdict, record["sentinel"]))
     elif "job" in record:
         lines.results[record["job"]] = from_json(Result, record["result"])
     else:
@@ -188,6 +200,10 @@ class Writer:
     def add(self, verdict: Any) -> None:
         """Store the JSON form of one verdict. It is on the disk when this returns."""
         self._append({"verdict": verdict})
+
+    def add_sentinel(self, verdict: Any) -> None:
+        """Store the JSON form of the verdict on one planted cell. It is on the disk when this returns."""
+        self._append({"sentinel": verdict})
 
     def add_result(self, job: str, result: Result) -> None:
         """Store the result of a job. It is on the disk when this returns."""

@@ -95,6 +95,7 @@ PLAN = plan.Plan(
     deadline=7.5,
     environment=ENVIRONMENT,
     modes={"planted": LOCATION},
+    sentinels={CELL.id: "FAIL"},
     models={"merge@64": LOCATION},
     figures={"merge@64": ("forward", "gradient")},
     cells=(PLANNED,),
