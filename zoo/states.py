@@ -9,6 +9,7 @@ STATES = (
     "autocast",
     "matmul precision",
     "determinism",
+    "backends",
     "threads",
     "modes",
     "anomaly mode",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +14,15 @@ from torch import overrides
 from torch.utils import _python_dispatch
 
 _READ_PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)  # noqa: SLF001 -- torch < 2.9 has none
+_TOP_OF_SAVING = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # noqa: SLF001 -- torch < 2.6 has none
 _PRODUCTS = tuple((backend, op) for backend in ("cuda", "mkldnn") for op in ("matmul", "conv", "rnn"))
+_BACKENDS = {
+    "mkldnn": ("_get_mkldnn_enabled", "_set_mkldnn_enabled"),
+    "flash attention": ("_get_flash_sdp_enabled", "_set_sdp_use_flash"),
+    "math attention": ("_get_math_sdp_enabled", "_set_sdp_use_math"),
+    "memory-efficient attention": ("_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
+    "cudnn attention": ("_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
+}  # how torch._C reads and sets them
 _GUARDS: list[Any] = []  # what switches inference mode off again, for the life of the process
 
 
@@ -78,6 +88,7 @@ def _determinism() -> dict[str, Any]:
     return {
         "algorithms": torch.are_deterministic_algorithms_enabled(),
         "warn only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "filling of new memory": torch._C._get_deterministic_fill_uninitialized_memory(),  # noqa: SLF001
         "cudnn.deterministic": cudnn.deterministic,
         "cudnn.benchmark": cudnn.benchmark,
         "cudnn.enabled": cudnn.enabled,
@@ -86,8 +97,30 @@ def _determinism() -> dict[str, Any]:
 
 def _put_determinism(value: dict[str, Any]) -> None:
     torch.use_deterministic_algorithms(value["algorithms"], warn_only=value["warn only"])
+    torch._C._set_deterministic_fill_uninitialized_memory(value["filling of new memory"])  # noqa: SLF001
     for name in ("deterministic", "benchmark", "enabled"):
         setattr(torch.backends.cudnn, name, value[f"cudnn.{name}"])
+
+
+def _backends() -> dict[str, bool]:
+    return {name: getattr(torch._C, read)() for name, (read, _) in _BACKENDS.items()}  # noqa: SLF001
+
+
+def _put_backends(value: dict[str, bool]) -> None:
+    for name, enabled in value.items():
+        getattr(torch._C, _BACKENDS[name][1])(enabled)  # noqa: SLF001
+
+
+def _saving() -> tuple[Any, ...]:
+    """The innermost functions that `torch.autograd.graph.saved_tensors_hooks` has set."""
+    return _TOP_OF_SAVING(False) or () if _TOP_OF_SAVING is not None else ()
+
+
+def _put_saving(value: tuple[Any, ...]) -> None:
+    while _saving() and _saving() != value:
+        torch._C._autograd._pop_saved_tensors_default_hooks()  # noqa: SLF001
+    if value and not _saving():
+        torch._C._autograd._push_saved_tensors_default_hooks(*value)  # noqa: SLF001
 
 
 class _Stack:
@@ -137,6 +170,9 @@ SWITCHES = (
     Switch("matmul precision", _products, _put_products),
     Switch("determinism", _determinism, _put_determinism),
     Switch("threads", torch.get_num_threads, torch.set_num_threads),
+    Switch("threads", torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),  # noqa: SLF001
+    Switch("backends", _backends, _put_backends),
+    Switch("hooks", _saving, _put_saving),
     Switch("anomaly mode", _anomaly, lambda value: torch.set_anomaly_enabled(*value)),
 )
 
@@ -171,10 +207,20 @@ def restored() -> Iterator[None]:
         restore(before)
 
 
-def random_state() -> list[torch.Tensor]:
-    """The state of torch's random generators: of the CPU, and of CUDA if it is in use."""
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else states
+def random_state() -> dict[str, Any]:
+    """The state of each random generator that is in use, by whose it is; `==` compares them."""
+    states: dict[str, Any] = {"torch's": _bytes(torch.get_rng_state()), "Python's": random.getstate()}
+    if torch.cuda.is_initialized():
+        states["CUDA's"] = _bytes(torch.cuda.get_rng_state())
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        _, keys, *rest = numpy.get_state()
+        states["NumPy's"] = (keys.tobytes(), *rest)
+    return states
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    return bytes(state.untyped_storage())
 
 
 def _difference(old: Any, new: Any) -> str:

@@ -51,7 +51,7 @@ class Watch:
     def during(self, phase: str) -> Iterator[None]:
         """A context for one phase, "forward" or "backward"."""
         switches = process_state.read()
-        drawn = process_state.random_state() if self._noted else []
+        drawn = process_state.random_state() if self._noted else {}
         modules = self._modules()
         with torch._C.DisableTorchFunction():  # noqa: SLF001 -- a look at a tensor is no work of the model
             for leaf in self._leaves:
@@ -70,7 +70,7 @@ class Watch:
             return []
         return [ModuleState(name, module) for name, module in self._owner.named_modules()]
 
-    def _note(self, phase: str, changed: dict[str, str], drawn: list[torch.Tensor]) -> None:
+    def _note(self, phase: str, changed: dict[str, str], drawn: dict[str, Any]) -> None:
         found = [Change(leaf.name, text) for leaf in self._leaves for text in [leaf.finish(phase)] if text]
         for state in ("gradients", "requires_grad", "hooks"):
             for leaf in self._leaves:
@@ -80,8 +80,9 @@ class Watch:
         if not self._noted:
             return
         now = process_state.random_state()
-        if any(not torch.equal(a, b) for a, b in zip(drawn, now, strict=False)):  # CUDA may be in use only now
-            changed["random generator"] = "by drawing from it, or seeding it"
+        touched = [whose for whose, state in drawn.items() if now[whose] != state]
+        if touched:
+            changed["random generator"] = f"by drawing from {touched[0]}, or seeding it"
         undeclared = {state: text for state, text in changed.items() if state not in self._may_change}
         self.changes += [*found, *(Change(state, f"{phase} changed it {text}") for state, text in undeclared.items())]
 

@@ -1,5 +1,7 @@
 """What a call leaves behind is found, and put back."""
 
+import random
+
 import pytest
 import torch
 from torch import nn
@@ -15,6 +17,8 @@ LEFT = {
     "grad mode": (lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
     "default dtype": (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
     "matmul precision": (lambda: torch.set_float32_matmul_precision("high"), torch.get_float32_matmul_precision),
+    "backends": (lambda: torch.backends.cuda.enable_math_sdp(False), torch.backends.cuda.math_sdp_enabled),
+    "threads": (lambda: torch.set_num_threads(torch.get_num_threads() + 1), torch.get_num_threads),
     "determinism": (
         lambda: torch.use_deterministic_algorithms(True),
         torch.are_deterministic_algorithms_enabled,
@@ -41,6 +45,31 @@ def test_a_declared_state_is_put_back_and_not_noted():
         torch.set_grad_enabled(False)
     assert watch.changes == []
     assert torch.is_grad_enabled()
+
+
+def test_autograd_s_own_threads_are_put_back():
+    before = process_state.read()
+    torch.autograd.set_multithreading_enabled(False)
+    assert process_state.restore(before) == {"threads": "from on to off"}
+    assert torch.autograd.is_multithreading_enabled()
+
+
+@pytest.mark.skipif(process_state._TOP_OF_SAVING is None, reason="torch cannot tell its saved tensors hooks")
+def test_saved_tensors_hooks_left_on_are_popped():
+    before = process_state.read()
+    torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t).__enter__()
+    assert "hooks" in process_state.restore(before)
+    assert process_state.restore(before) == {}
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: torch.rand(1)])
+def test_a_draw_from_a_generator_is_noted_with_its_owner(draw):
+    watch = Watch(None, {}, (), noted=True)
+    with watch.during("forward"):
+        draw()
+    (change,) = watch.changes
+    assert change.subject == "random generator"
+    assert ("Python's" in change.text) == (draw is random.random)
 
 
 def test_modes_left_on_are_popped():
