@@ -53,13 +53,9 @@ def test_a_full_disk_leaves_the_cell_without_verdict_until_there_is_room(tmp_pat
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE])
 def test_what_no_process_causes_is_the_machine(number):
     assert is_machine_failure(OSError(number, os.strerror(number)))
-    try:
-        try:
-            raise OSError(number, os.strerror(number))
-        except OSError as problem:
-            raise RuntimeError("the backend failed") from problem
-    except RuntimeError as wrapped:
-        assert is_machine_failure(wrapped)
+    wrapped = RuntimeError("the backend failed")
+    wrapped.__cause__ = OSError(number, os.strerror(number))
+    assert is_machine_failure(wrapped)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOENT, errno.EACCES, errno.ENOMEM])

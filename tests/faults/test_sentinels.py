@@ -71,7 +71,7 @@ def test_a_run_whose_judge_is_blind_is_void(tmp_path):
     [
         (AS_PLANTED, ""),
         (2 * AS_PLANTED, ""),
-        ([], f"{WRONG.id} was planted to be FAIL and was not judged"),
+        ([AS_PLANTED[1]], f"{WRONG.id} was planted to be FAIL and was not judged"),
         (AS_PLANTED[:1], f"{DYING.id} was planted to be CRASH and was not judged"),
         ([*AS_PLANTED, Verdict(WRONG.id, "PASS")], f"{WRONG.id} was planted to be FAIL and came out as PASS"),
         ([AS_PLANTED[0], Verdict(DYING.id, "TIMEOUT")], f"{DYING.id} was planted to be CRASH and came out as TIMEOUT"),
