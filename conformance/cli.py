@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from conformance.against import comparison
-from conformance.commands import claims, listing, probes, run, stored
+from conformance.commands import claims, listing, probes, run, stored, verify
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions
 from conformance.errors import UsageError, suggestion
 from conformance.exit_codes import ExitCode
 from conformance.records.tasks import PlanRequest
+from conformance.version import VERSION
 
 NumberT = TypeVar("NumberT", int, float)
 
@@ -63,6 +63,11 @@ def _execute(options: argparse.Namespace, further: list[str]) -> int:
         return run.run(_run_options(options, further))
     if further:
         raise UsageError(f"{options.command}: unknown option {further[0]}{suggestion(further[0], options.known)}")
+    return _look(options)
+
+
+def _look(options: argparse.Namespace) -> int:
+    """Execute a command that judges nothing of the user."""
     if options.command == "claims":
         request = PlanRequest(tuple(options.sources), seed=options.seed, deadline=options.timeout)
         return claims.main(request, options.write)
@@ -72,12 +77,14 @@ def _execute(options: argparse.Namespace, further: list[str]) -> int:
         contents = stored.read(options.run)
         stored.show(contents, options.run)
         return stored.exit_code(contents)
+    if options.command == "verify":
+        return verify.main(options.run)
     return probes.main(tuple(options.names), device=options.device, timeout=options.timeout)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="conformance", description="Check that models compute the same in every mode and precision.")
-    parser.add_argument("--version", action="version", version=f"conformance {_version()}")
+    parser.add_argument("--version", action="version", version=f"conformance {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     judge = commands.add_parser("run", help="check models, and time the cells that pass", epilog=FURTHER)
     _add_run_options(judge)
@@ -99,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     show = commands.add_parser("show", help="print a stored run")
     show.add_argument("run", type=Path)
+    check = commands.add_parser("verify", help="check the files of a stored run with a reader of its own")
+    check.add_argument("run", type=Path)
     look = commands.add_parser("probes", help="look for known faults in the installed torch")
     look.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
     look.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
@@ -155,14 +164,6 @@ def _number(kind: Callable[[str], NumberT], text: str, what: str) -> NumberT:
         return kind(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"want {what}, got {text!r}") from None
-
-
-def _version() -> str:
-    """The installed version; "unknown" if the project runs from a folder that is not installed."""
-    try:
-        return importlib.metadata.version("torch-conformance")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _request(options: argparse.Namespace) -> PlanRequest:

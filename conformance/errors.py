@@ -6,6 +6,7 @@
 | read a stored record | `RecordError` |
 | judge a cell | `MachineError` |
 | read a reference | `DamagedReferenceError` |
+| write into a run folder | `StoreError`, a `UsageError` |
 | run the oracle | `NoOracleError`, `RandomError`, `SelfCheckError`; a broken spec: `zoo.SpecError` |
 | make the callable of a mode, or call it | `NoCompilerError`, `NotProvenError`; otherwise what mode or model raise |
 | measure | `NotMeasuredError`, `TimedCallError` |

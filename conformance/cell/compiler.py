@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 import subprocess
 import sys
@@ -56,21 +55,22 @@ def _complaint_about(name: str) -> str:
     if sys.platform == "win32":  # it takes other arguments, and Inductor asks it itself
         return ""
     try:
-        with tempfile.TemporaryDirectory(prefix="conformance-compiler-", ignore_cleanup_errors=True) as folder:
-            return _trial(name, Path(folder))
-    except OSError as problem:
-        return f"cannot be run: {one_line(problem, LENGTH)}"
+        folder = tempfile.TemporaryDirectory(prefix="conformance-compiler-", ignore_cleanup_errors=True)
+    except OSError:  # no folder to try it in, so Inductor has to
+        return ""
+    with folder as place:
+        return _trial(name, Path(place))
 
 
 def _trial(name: str, folder: Path) -> str:
     source, library = folder / "trial.cpp", folder / "trial.so"
     source.write_text(PROGRAM)
-    process = subprocess.Popen(  # noqa: S603
-        [name, "-shared", "-fPIC", "-o", str(library), str(source)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    words = [name, "-shared", "-fPIC", "-o", str(library), str(source)]
+    nowhere = subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(words, stdin=nowhere, stdout=nowhere, stderr=subprocess.PIPE)  # noqa: S603
+    except OSError as problem:
+        return f"cannot be run: {one_line(problem, LENGTH)}"
     try:
         said = process.communicate(timeout=SECONDS)[1].decode(errors="replace").strip().splitlines()
     except subprocess.TimeoutExpired:
@@ -80,8 +80,4 @@ def _trial(name: str, folder: Path) -> str:
     if process.returncode:
         why = f": {one_line(said[-1], LENGTH)}" if said else ""
         return f"ends with exit code {process.returncode}{why}"
-    try:
-        ctypes.CDLL(str(library))
-    except OSError:
-        return "makes no library that this machine loads"
-    return ""
+    return "" if library.exists() and library.stat().st_size else "makes no library"

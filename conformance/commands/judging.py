@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conformance.commands import interrupts
-from conformance.commands.output import say
+from conformance.commands.output import say, tell
 from conformance.commands.recorder import Recorder
 from conformance.errors import UsageError, near_names
 from conformance.exit_codes import ExitCode
@@ -59,7 +59,7 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
     Raises:
         UsageError: pytest does not take the further options, or has no such plugin.
     """
-    print(f"judging {len(contents.missing)} cells, stored in {folder}", flush=True)  # noqa: T201
+    tell(f"judging {len(contents.missing)} cells, stored in {folder}")
     recorder = Recorder(folder, writer)
     with contextlib.redirect_stderr(io.StringIO()) as said:
         code = int(pytest.main(_arguments(choice, contents, folder), plugins=[recorder]))

@@ -14,7 +14,7 @@ import select
 import sys
 from typing import TextIO
 
-from conformance.show.text import plain, visible
+from conformance.show.text import plain, printable, visible
 
 PLAIN = "conformance.plain"  # the name of the error handler for characters that an encoding lacks
 
@@ -24,9 +24,14 @@ def say(text: str) -> None:
     print(f"conformance: {visible(text)}", file=sys.stderr)  # noqa: T201 -- this is the interface
 
 
+def tell(text: str) -> None:
+    """Print a part of a report on the output stream. What it quotes cannot command the terminal."""
+    print(printable(text), flush=True)  # noqa: T201 -- this is the interface
+
+
 def progress(line: str) -> None:
     """Print a line of progress on the error stream, because the output stream may hold a page."""
-    print(line, file=sys.stderr, flush=True)  # noqa: T201
+    print(printable(line), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def make_streams_last() -> None:

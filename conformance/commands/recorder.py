@@ -19,6 +19,7 @@ from conformance.run import store
 from conformance.run.attempts import Attempts
 from conformance.run.store import Writer
 from conformance.show import matrix
+from conformance.show.text import printable
 
 VERDICT = "conformance"  # the name under which an item reports its verdict
 SENTINEL = "conformance-sentinel"  # the name under which the first item of a process reports each planted cell
@@ -99,7 +100,7 @@ class Recorder:
         verdict: Verdict = from_json(Verdict, data)
         terminal = self._config.pluginmanager.get_plugin("terminalreporter") if self._config else None
         if terminal is not None and verdict.status != "SKIPPED":
-            terminal.write_line(matrix.line(verdict))
+            terminal.write_line(printable(matrix.line(verdict)))
 
     def _stop(self, problem: str) -> None:
         """Judge no more cells, because their verdicts could not be stored. What is stored stands."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from conformance.errors import UsageError
 from conformance.records.plan import Environment, Plan
 from conformance.records.tasks import ENVIRONMENT, Nothing, PlanRequest
-from conformance.run import child, sources, store
+from conformance.run import child, documents, own_runs, sources, store
 
 DEADLINE = 300.0
 DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
@@ -19,16 +19,17 @@ def resumed(folder: Path, request: PlanRequest) -> Path:
 
     Args:
         folder: as the user named it.
-        request: what the user asked for; a stored run has its own cells.
+        request: what the user asked for: only sources that the stored run has; naming them allows to execute them.
 
     Raises:
-        UsageError: it is no run folder, cells were asked for, or a verdict could come out differently than when the
-            run was planned; the message names all that has changed.
+        UsageError: it is no run folder, other cells were asked for, its code may not be executed, or a verdict could
+            come out differently than when the run was planned; the message names all that has changed.
     """
-    if request.sources or request.modes or request.precisions or request.devices:
-        raise UsageError("--resume takes its cells from the stored run; leave out sources and axes")
+    if request.modes or request.precisions or request.devices:
+        raise UsageError("--resume takes its cells from the stored run; leave out axes")
     folder = folder.resolve()
     plan = store.read(folder).plan
+    own_runs.check(folder, plan, request.sources, own=documents.is_own(folder / store.PLAN))
     changed = [*_changed_sources(plan), *_changed_environment(plan)]
     if changed:
         raise UsageError(f"{folder} cannot go on, start a new run: {'; '.join(changed)}")

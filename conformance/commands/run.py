@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shlex
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 from conformance.commands import interrupts
 from conformance.commands.compile_cache import compile_cache
 from conformance.commands.judging import Choice, judge
-from conformance.commands.output import say, what_was_lost
+from conformance.commands.output import say, tell, what_was_lost
 from conformance.commands.resume import resumed
 from conformance.commands.stored import exit_code, read, show
 from conformance.errors import StoreError, UsageError
@@ -25,7 +26,7 @@ from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import default_jobs
 from conformance.records.measurements import Result
 from conformance.records.tasks import PLAN, PlanRequest
-from conformance.run import child, environment, pool, store
+from conformance.run import child, environment, pool, regular_file, store
 from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
@@ -126,32 +127,33 @@ def _written(folder: Path) -> Iterator[Writer]:
     attempts = Attempts(folder / store.STARTED)
     try:
         attempts.prepare()
-        _remove_references(folder)  # those of an earlier session, since the model may have changed
+        _remove_references(folder)  # those of an earlier session, or of somebody else
         yield writer
     finally:
         with interrupts.held():
             if interrupts.signalled() == signal.SIGINT:
                 attempts.acquit()
-            _remove_references(folder)
+            with contextlib.suppress(StoreError):  # the next session removes them
+                _remove_references(folder)
             attempts.clear()
             writer.close()
 
 
 def _remove_references(folder: Path) -> None:
-    shutil.rmtree(folder / store.REFERENCES, ignore_errors=True)
+    regular_file.remove(folder / store.REFERENCES)
 
 
 def _report(folder: Path, started: float) -> None:
     """Print what is stored, and how to go on if something is missing."""
     seconds = time.monotonic() - started
     contents = store.read(folder)
-    print()  # noqa: T201 -- this is the interface
+    tell("")
     show(contents, folder, seconds=seconds)
     for path in bench.write_plots(contents, folder) if contents.plan.measure == "bench" else ():
-        print(f"plot: {path}")  # noqa: T201
+        tell(f"plot: {path}")
     again = shlex.quote(str(folder))
     if interrupts.signalled() and not contents.missing:
-        print(f"interrupted: conformance run --resume {again}")  # noqa: T201
+        tell(f"interrupted: conformance run --resume {again}")
     lost = what_was_lost()
     if lost:
         say(f"the output could not be written: {lost}; conformance show {again} prints it again")
@@ -165,10 +167,10 @@ def _measure(folder: Path, writer: Writer) -> None:
     executor = Executor(contents.plan, folder / store.REFERENCES)
     jobs = JOBS[contents.plan.measure](contents, executor)
     pending = {name: job for name, job in jobs.items() if name not in contents.results}
-    print(f"\ntaking {len(pending)} measurements", flush=True)  # noqa: T201
+    tell(f"\ntaking {len(pending)} measurements")
     for name, result in pool.carry_out(pending):
         writer.add_result(name, result)
-        print(matrix.measured_line(store.read(folder), name), flush=True)  # noqa: T201
+        tell(matrix.measured_line(store.read(folder), name))
 
 
 def _planned(options: RunOptions) -> Path:
@@ -181,10 +183,7 @@ def _planned(options: RunOptions) -> Path:
     if ending.result is None:
         asked = " ".join(request.sources) or "the zoo"
         raise UsageError(ending.message if ending.kind == "refused" else f"planning {asked}: {ending.message}")
-    try:
-        store.create(folder, replace(ending.result, measure=options.measure))
-    except OSError as problem:
-        raise StoreError(f"{folder} cannot be made: {problem.strerror}") from None
+    store.create(folder, replace(ending.result, measure=options.measure))
     return folder
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conformance.commands.output import say
+from conformance.commands.output import say, tell
+from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
 from conformance.run import store
 from conformance.run.store import Contents
@@ -20,6 +21,8 @@ def read(folder: Path) -> Contents:
     contents = store.read(folder)
     if contents.torn_bytes:
         say(f"{folder / store.LINES}: the last line is unfinished, {contents.torn_bytes} bytes were left out")
+    if not contents.complete and not contents.missing:
+        say(f"{folder / store.DONE} is missing: the run did not end; conformance run --resume {folder} completes it")
     return contents
 
 
@@ -30,7 +33,15 @@ def exit_code(contents: Contents) -> ExitCode:
 
 
 def show(contents: Contents, folder: Path, seconds: float | None = None) -> None:
-    """Print the matrix and, if the run is a bench, its measurements."""
-    if contents.plan.measure == "bench":
-        print(bench.Bench(contents).text(), end="\n\n")  # noqa: T201 -- this is the interface
-    print(matrix.render(contents, seconds=seconds, folder=folder))  # noqa: T201
+    """Print the matrix and, if the run is a bench, its measurements.
+
+    Raises:
+        UsageError: the records of the run contradict each other, so that no report can be made of them.
+    """
+    try:
+        parts = [bench.Bench(contents).text(), ""] if contents.plan.measure == "bench" else []
+        parts.append(matrix.render(contents, seconds=seconds, folder=folder))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+        told = f"{type(problem).__name__}: {problem}"
+        raise UsageError(f"{folder}: its records contradict each other, so there is no report: {told}") from problem
+    tell("\n".join(parts))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from conformance.errors import RecordError
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.claims import PublishedClaim
+from conformance.records.limits import AboveZero, Name, OneOf
+from conformance.records.measurements import FIGURES
 
 
 @dataclass(frozen=True)
@@ -112,16 +116,31 @@ class Plan:
     """
 
     seed: int
-    deadline: float
+    deadline: Annotated[float, AboveZero()]
     environment: Environment
     modes: Mapping[str, SpecLocation]
     models: Mapping[str, SpecLocation]
-    figures: Mapping[str, tuple[str, ...]]
+    figures: Mapping[str, tuple[Annotated[str, OneOf(tuple(FIGURES))], ...]]
     cells: tuple[PlannedCell, ...]
     sizes: Mapping[str, SizedModel] = field(default_factory=dict)
     compiling_modes: tuple[str, ...] = ()
-    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    measure: str = ""
+    candidates: Mapping[str, tuple[Name, ...]] = field(default_factory=dict)
+    measure: Annotated[str, OneOf(("", "speed", "bench"))] = ""
     claims: tuple[PublishedClaim, ...] = ()
     sentinels: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse a plan whose parts contradict each other.
+
+        Raises:
+            RecordError: a cell is planned twice, or its model has no location or no figures.
+        """
+        known: set[str] = set()
+        for planned in self.cells:
+            model = planned.cell.model
+            if planned.id in known:
+                raise RecordError(f"Plan.cells: {planned.id} is planned twice")
+            if model not in self.models or not self.figures.get(model):
+                raise RecordError(f"Plan.cells: {planned.id}: the plan has no location or no figures of its model")
+            known.add(planned.id)

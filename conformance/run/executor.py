@@ -16,7 +16,7 @@ from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, Plan, PlannedCell
 from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask, ResultT, Target, TaskT
 from conformance.records.verdicts import Verdict
-from conformance.run import child
+from conformance.run import child, regular_file
 from conformance.run.child_side import WAITING
 from conformance.run.stored_code import StoredCode
 from conformance.verdict import judge
@@ -42,7 +42,7 @@ class Executor:
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
-        folder.mkdir(exist_ok=True)
+        regular_file.make_folder(folder)
         self._folder = folder
         self._references: dict[str, Observation | Path] = {}
         self._seconds: dict[str, float] = {}

@@ -134,21 +134,16 @@ class ForkServer:
 
     def _hear(self) -> None:
         """Tell the children what the server says of them, until it has ended."""
-        while True:
-            try:
-                data = self._control.recv(4096)
-            except OSError:
-                data = b""
-            if not data:
-                break
-            told = json.loads(data)
-            if "ready" in told:
-                self._ready.set()
-                continue
-            with self._lock:
-                child = self._children.get(told["child"])
-            if child is not None:
-                child.hear(told)
+        with self._control, contextlib.suppress(OSError):
+            while data := self._control.recv(4096):
+                told = json.loads(data)
+                if "ready" in told:
+                    self._ready.set()
+                    continue
+                with self._lock:
+                    child = self._children.get(told["child"])
+                if child is not None:
+                    child.hear(told)
         until = time.monotonic() + LAST_SECONDS
         while not self.lost and time.monotonic() < until:
             self.check()

@@ -69,6 +69,8 @@ class _Server:
                 data, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, DESCRIPTORS)
                 if not data:
                     _leave()
+                for descriptor in descriptors:
+                    os.set_inheritable(descriptor, False)  # what a model starts has no channel
                 request = json.loads(data)
                 if "start" in request:
                     self._fork(request["start"], *descriptors)

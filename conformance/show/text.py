@@ -94,6 +94,15 @@ def visible(text: str) -> str:
     )
 
 
+def printable(text: str) -> str:
+    r"""A report as it may be printed: `visible`, but for its line breaks.
+
+    >>> printable("beep\a\nbeep")
+    'beep\\u0007\nbeep'
+    """
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def plain(text: str) -> str:
     r"""Text in ASCII: plain signs for the signs of the reports, codes for everything else.
 

@@ -1,9 +1,11 @@
 """Functions that tests have child processes call; a child imports this file by its name, and no torch with it."""
 
+import builtins
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -157,3 +159,88 @@ def sender_of(process):
     """The child's end of the channel, which targets are not meant to touch."""
     (sender,) = (cell.cell_contents for cell in process._report.__closure__)
     return sender
+
+
+def harm_the_server(task, process):
+    """Send a signal to the fork server, each time or the first time, and answer."""
+    process.enter("harming")
+    tried = Path(task["file"])
+    if task["always"] or not tried.exists():
+        tried.touch()
+        os.kill(os.getppid(), task["signal"])
+        time.sleep(task["seconds"])
+    return {"server": os.getppid()}
+
+
+def tear(task, process):
+    """Send the beginning of a message, then leave, hang or send another one."""
+    process.enter("tearing")
+    sender = sender_of(process)
+    whole = channel.frame(sender._key, {"result": {}, "remarks": []})
+    channel.write(sender._descriptor, whole[: task["bytes"]])
+    if task["then"] == "leave":
+        os._exit(0)
+    if task["then"] == "hang":
+        signal.pause()
+    return {}
+
+
+def announce(task, process):
+    """Announce a message of so many bytes."""
+    sender = sender_of(process)
+    channel.write(sender._descriptor, channel.HEADER.pack(sender._key, task["length"], 0))
+    signal.pause()
+
+
+def damage(task, process):
+    """Send a message whose checksum is wrong."""
+    sender = sender_of(process)
+    channel.write(sender._descriptor, channel.HEADER.pack(sender._key, 2, 7) + b"{}")
+    signal.pause()
+
+
+def answer_at_length(task, process):
+    """Return a text of so many characters."""
+    return {"text": "x" * task["length"]}
+
+
+def write_everywhere(task, process):
+    """Write to every descriptor, as a program that closes what it does not own may do."""
+    for descriptor in range(3, 256):
+        try:
+            os.write(descriptor, b'{"result": {"forged": true}, "remarks": []}\n')
+        except OSError:
+            continue
+    return {"forged": False}
+
+
+def fork_and_go_on(task, process):
+    """Fork, and let both processes return a result."""
+    copy = os.fork()
+    if copy:
+        os.waitpid(copy, 0)
+    return {"copy": copy == 0}
+
+
+def descriptors_of_a_grandchild(task, process):
+    """Which descriptors a program has that this process starts."""
+    script = "import os; print(*(d for d in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{d}')))"
+    said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, close_fds=False).stdout
+    return {"descriptors": list(map(int, said.split()))}
+
+
+def leave_a_thread(task, process):
+    """Return while a thread still runs."""
+    threading.Thread(target=time.sleep, args=(3600,)).start()
+    return {}
+
+
+def raise_by_name(task, process):
+    """Raise an exception of a built-in type."""
+    raise getattr(builtins, task["type"])(task["text"])
+
+
+def answer_after(task, process):
+    """Return after so many seconds."""
+    time.sleep(task["seconds"])
+    return {}

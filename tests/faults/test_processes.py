@@ -1,0 +1,198 @@
+"""The fork server stopped, killed or absent, time that does not count, and machines that lack what others have."""
+
+import os
+import signal
+import time
+
+import pytest
+from harness import targets
+from harness.command import FP32, conformance
+from harness.processes import outlives, printed
+from harness.spec_files import file_of
+
+from conformance.run import child, fork_server, machine_lock, process, process_table
+
+HARMS = [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM]
+
+
+def run(function, deadline=60.0, **task):
+    return child.run(targets.target_of(function), task, deadline=deadline)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fork_server():
+    """The fork server has imported torch before any clock starts."""
+    assert run(targets.echo).kind == "answered"
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """Fork servers that import nothing, so that they start at once."""
+    monkeypatch.setattr(fork_server, "command", light_command)
+    monkeypatch.setattr(fork_server, "_server", None)
+
+
+def light_command(module):
+    words = process.command(module)
+    words[-1] = words[-1].replace("main()", "import conformance.run.forking as f; f.PRELOAD = 'json'; main()")
+    return words
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_who_loses_the_fork_server_twice_crashed(light, tmp_path, harm):
+    ending = run(targets.harm_the_server, signal=int(harm), always=True, seconds=3600, file=str(tmp_path / "tried"))
+    assert (ending.kind, ending.phase) == ("crashed", "harming")
+    how = "stopped" if harm == signal.SIGSTOP else "killed"
+    assert ending.message == f"the fork server was {how} by {harm.name} while this ran alone under it, twice"
+    assert run(targets.echo).kind == "answered"
+
+
+def test_who_stops_the_fork_server_and_answers_crashed_too(light, tmp_path):
+    task = {"signal": int(signal.SIGSTOP), "always": True, "seconds": 0, "file": str(tmp_path / "tried")}
+    assert "was stopped by SIGSTOP" in run(targets.harm_the_server, **task).message
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_fork_server_that_is_lost_once_harms_nobody(light, tmp_path, harm):
+    ending = run(targets.harm_the_server, signal=int(harm), always=False, seconds=3600, file=str(tmp_path / "tried"))
+    assert ending.kind == "answered"
+    assert ending.result["server"] != fork_server.current().pid  # it had one of its own, which is gone
+    assert not outlives(ending.result["server"])
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_fork_server_that_is_lost_between_two_children_is_replaced(light, harm):
+    assert run(targets.echo).kind == "answered"
+    lost = fork_server.current().pid
+    os.kill(lost, harm)
+    time.sleep(0.2)
+    assert run(targets.echo).kind == "answered"
+    assert fork_server.current().pid != lost
+    assert not outlives(lost)
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit(3)", "import os; os.abort()", "import time; time.sleep(3600)"])
+def test_without_a_fork_server_children_are_spawned_and_say_so(monkeypatch, code):
+    monkeypatch.setattr(fork_server, "command", lambda _: [*process.command("sys")[:-1], code])
+    monkeypatch.setattr(fork_server, "READY_SECONDS", 2.0)
+    monkeypatch.setattr(fork_server, "_server", None)
+    monkeypatch.setattr(child, "_without_server", [])
+    first, second = run(targets.echo), run(targets.echo)
+    assert (first.kind, second.kind) == ("answered", "answered")
+    assert first.remarks == second.remarks
+    assert first.remarks[0].startswith("every process imports torch anew, because the fork server ")
+
+
+class Sleepy:
+    """A clock by which this process sleeps an hour in each of its first waits."""
+
+    def __init__(self):
+        self.naps, self.slept = 0, 0.0
+
+    def monotonic(self):
+        self.naps += 1
+        self.slept += 3600.0 * (self.naps < 40)
+        return time.monotonic() + self.slept
+
+
+def test_the_time_in_which_the_run_sleeps_does_not_count(monkeypatch):
+    monkeypatch.setattr(child, "time", Sleepy())
+    assert run(targets.count_time, deadline=60.0).kind == "answered"
+
+
+def test_a_run_that_was_stopped_gives_its_cell_the_time_again():
+    script = """
+import json, os, signal, threading, time
+from harness import targets
+from conformance.run import child
+child.run(targets.target_of(targets.echo), {}, deadline=60.0)
+if os.fork() == 0:
+    parent = os.getppid()
+    time.sleep(0.5)
+    os.kill(parent, signal.SIGSTOP)
+    time.sleep(4.0)
+    os.kill(parent, signal.SIGCONT)
+    os._exit(0)
+ending = child.run(targets.target_of(targets.answer_after), {"seconds": 5.0}, deadline=4.0)
+print(json.dumps([ending.kind]))
+"""
+    assert printed(script) == ["answered"]
+
+
+LACKING = """
+import json, os, signal, socket, subprocess, sys
+for where, names in (
+    (os, "fork setsid killpg getpgid getsid waitid setpgid memfd_create"),
+    (signal, "SIGKILL SIGSTOP SIGHUP SIGALRM SIGCHLD setitimer set_wakeup_fd"),
+    (socket, "AF_UNIX SOCK_SEQPACKET send_fds"),
+):
+    for name in names.split():
+        if hasattr(where, name):
+            delattr(where, name)
+sys.modules["fcntl"] = None
+"""
+
+
+def test_a_system_without_forks_signals_and_groups_judges_by_spawn_and_says_what_it_lacks(tmp_path):
+    script = (
+        LACKING
+        + f"""
+from pathlib import Path
+from conformance.run import process_table
+process_table.TABLE = Path({str(tmp_path)!r})
+from harness import targets
+from conformance.run import child
+good, hangs, dies = (
+    child.run(targets.target_of(f), dict(code=3), deadline=8.0)
+    for f in (targets.echo, targets.hang, targets.leave)
+)
+print(json.dumps([good.kind, good.remarks, hangs.kind, dies.message]))
+"""
+    )
+    kind, remarks, hangs, dies = printed(script)
+    assert (kind, hangs, dies) == ("answered", "timed out", "left with exit code 3 and no answer")
+    assert remarks == ["this system has no fork server, so every process imports torch anew", child.NO_GROUPS]
+
+
+def test_a_real_time_signal_has_a_number():
+    assert process_table.name_of_signal(40) == "signal 40"
+    assert run(targets.die, signal=40).message == "killed by signal 40"
+
+
+def test_a_run_with_a_long_temporary_folder_strict_warnings_and_no_streams(tmp_path):
+    long = tmp_path / ("long" * 40)
+    long.mkdir()
+    path = file_of(tmp_path, "identity")
+    code, output = conformance(tmp_path, "run", path, *FP32, TMPDIR=str(long), PYTHONWARNINGS="error")
+    assert "1 pass" in output, output
+    assert code == 0
+
+
+@pytest.mark.parametrize("place", ["missing", "a file"])
+def test_a_machine_whose_folders_take_no_lock_judges_and_says_so(tmp_path, place):
+    script = """
+import json, pathlib, tempfile
+from conformance.run import machine_lock
+def fail():
+    raise RuntimeError("nobody lives here")
+pathlib.Path.home = fail
+tempfile.tempdir = FOLDER
+with machine_lock.shared() as one, machine_lock.alone() as two:
+    print(json.dumps([one, two]))
+"""
+    folder = tmp_path / "folder"
+    if place == "a file":
+        folder.touch()
+    one, two = printed(f"FOLDER = {str(folder)!r}\n{script}")
+    assert one == two == "no folder takes the lock of the machine, so measurements and cells do not wait for each other"
+
+
+def test_a_lock_folder_that_cannot_be_used_is_replaced_by_one_at_home(tmp_path, monkeypatch):
+    (tmp_path / machine_lock.FOLDER).touch()
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setattr(machine_lock.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setenv("HOME", str(home))
+    with machine_lock.shared() as remark:
+        assert remark == ""
+        assert (home / f".{machine_lock.FOLDER}").is_dir()
