@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.commands import interrupts
+from conformance.commands.compile_cache import compile_cache
 from conformance.commands.judging import Choice, judge
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.commands.resume import resumed
@@ -108,7 +109,7 @@ def _session(options: RunOptions, folder: Path) -> int:
 def _judged_and_measured(options: RunOptions, folder: Path, writer: Writer) -> int:
     """Do everything that is not stored yet."""
     contents = read(folder)
-    with _cache(contents, fresh=options.fresh_cache) as cache:
+    with compile_cache(contents.plan, fresh=options.fresh_cache) as cache:
         environment.prepare_children(cache, compiles=bool(contents.plan.compiling_modes))
         code = judge(options.choice, contents, folder, writer) if contents.missing else exit_code(contents)
         if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
@@ -137,16 +138,6 @@ def _written(folder: Path) -> Iterator[Writer]:
                 _remove_references(folder)
             attempts.clear()
             writer.close()
-
-
-@contextmanager
-def _cache(contents: Contents, *, fresh: bool) -> Iterator[Path]:
-    """The folder of compiled code. A fresh one is empty, and is removed afterwards."""
-    if not fresh:
-        yield environment.cache_of(contents.plan.environment)
-        return
-    with tempfile.TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
 
 
 def _remove_references(folder: Path) -> None:

@@ -63,7 +63,8 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
     devices = dict.fromkeys(p.cell.device for p in cells)
     speeds = known_speeds(contents) if contents.plan.measure else {}
     notes: Footnotes = {}
-    parts = [header(contents.plan)]
+    void = f"✗ VOID: {visible(contents.void)}. No verdict of this run counts; make a new one" if contents.void else ""
+    parts = [header(contents.plan), void]
     for device in devices:
         shown = [p for p in cells if p.cell.device == device]
         judged = [verdicts[p.id] for p in shown]
