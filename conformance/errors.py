@@ -4,6 +4,8 @@
 |---|---|
 | read the command line, find sources, plan, open a run folder | `UsageError` |
 | read a stored record | `RecordError` |
+| judge a cell | `MachineError` |
+| read a reference | `DamagedReferenceError` |
 | write into a run folder | `StoreError`, a `UsageError` |
 | run the oracle | `NoOracleError`, `RandomError`, `SelfCheckError`; a broken spec: `zoo.SpecError` |
 | make the callable of a mode, or call it | `NoCompilerError`, `NotProvenError`; otherwise what mode or model raise |
@@ -30,6 +32,14 @@ class StoreError(UsageError):
 
 class RecordError(ValueError):
     """Stored data does not have the fields or types of its record. The message names record and field."""
+
+
+class MachineError(OSError):
+    """The machine failed, and not the model: a full disk, no process or file to be had. The cell has no verdict."""
+
+
+class DamagedReferenceError(OSError):
+    """A reference file is missing, cannot be read, or does not match its checksum."""
 
 
 class NoOracleError(RuntimeError):

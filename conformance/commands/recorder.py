@@ -22,6 +22,7 @@ from conformance.show import matrix
 from conformance.show.text import printable
 
 VERDICT = "conformance"  # the name under which an item reports its verdict
+SENTINEL = "conformance-sentinel"  # the name under which the first item of a process reports each planted cell
 CELLS = "conformance_cells"  # the name under which a worker is told its cells
 NAME = "conformance-recorder"
 PHASES = ("setup", "call", "teardown")  # of an item; another phase means a dead worker, whose cell starts once more
@@ -90,14 +91,19 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Store and show a verdict."""
         data = verdict_of(report)
-        if data is None or self.problem:
+        if report.when != "call" or self.problem:
             return
-        verdict: Verdict = from_json(Verdict, data)
         try:
+            for name, planted in report.user_properties:
+                if name == SENTINEL:
+                    self._writer.add_sentinel(planted)
+            if data is None:
+                return
             self._writer.add(data)
         except StoreError as problem:
             self._stop(str(problem))
             return
+        verdict: Verdict = from_json(Verdict, data)
         terminal = self._config.pluginmanager.get_plugin("terminalreporter") if self._config else None
         if terminal is not None and verdict.status != "SKIPPED":
             terminal.write_line(printable(matrix.line(verdict)))

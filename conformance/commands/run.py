@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.commands import interrupts
+from conformance.commands.compile_cache import compile_cache
 from conformance.commands.judging import Choice, judge
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.commands.resume import resumed
@@ -30,6 +31,7 @@ from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
 from conformance.show import bench, matrix
+from conformance.show.text import visible
 
 PLAN_DEADLINE = 300.0
 JOBS: dict[str, Callable[[Contents, Executor], dict[str, Callable[[], Result]]]] = {
@@ -107,7 +109,7 @@ def _session(options: RunOptions, folder: Path) -> int:
 def _judged_and_measured(options: RunOptions, folder: Path, writer: Writer) -> int:
     """Do everything that is not stored yet."""
     contents = read(folder)
-    with _cache(contents, fresh=options.fresh_cache) as cache:
+    with compile_cache(contents.plan, fresh=options.fresh_cache) as cache:
         environment.prepare_children(cache, compiles=bool(contents.plan.compiling_modes))
         code = judge(options.choice, contents, folder, writer) if contents.missing else exit_code(contents)
         if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
@@ -138,16 +140,6 @@ def _written(folder: Path) -> Iterator[Writer]:
             writer.close()
 
 
-@contextmanager
-def _cache(contents: Contents, *, fresh: bool) -> Iterator[Path]:
-    """The folder of compiled code. A fresh one is empty, and is removed afterwards."""
-    if not fresh:
-        yield environment.cache_of(contents.plan.environment)
-        return
-    with tempfile.TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
 def _remove_references(folder: Path) -> None:
     regular_file.remove(folder / store.REFERENCES)
 
@@ -159,8 +151,8 @@ def _report(folder: Path, started: float) -> None:
     tell("")
     show(contents, folder, seconds=seconds)
     for path in bench.write_plots(contents, folder) if contents.plan.measure == "bench" else ():
-        tell(f"plot: {path}")
-    again = shlex.quote(str(folder))
+        tell(f"plot: {visible(str(path))}")
+    again = visible(shlex.quote(str(folder)))
     if interrupts.signalled() and not contents.missing:
         tell(f"interrupted: conformance run --resume {again}")
     lost = what_was_lost()

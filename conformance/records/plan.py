@@ -102,7 +102,7 @@ class Plan:
         seed: seed of weights, inputs and cotangents.
         deadline: seconds that a cell may take.
         environment: the environment in which the plan was made.
-        sources: the modules and files that every child process imports first; a source may register a mode.
+        modes: the location of the source that registers each mode from outside, by the mode's name.
         models: the location of each model's spec, by the model's name.
         figures: the figures that can be timed of each model, by the model's name; keys of `FIGURES`.
         cells: all cells in order, also those that are skipped.
@@ -111,13 +111,14 @@ class Plan:
         candidates: the names of each model's candidates, by the model's name; such a name stands in place of a mode.
         measure: "" for nothing, "speed", or "bench".
         claims: the published claims that the cells test.
+        sentinels: how each planted cell must come out, by its id; see `records.sentinels`.
         digests: the digest of each source file that the planning process imported, by path; see `run.sources`.
     """
 
     seed: int
     deadline: Annotated[float, AboveZero()]
     environment: Environment
-    sources: tuple[SpecLocation, ...]
+    modes: Mapping[str, SpecLocation]
     models: Mapping[str, SpecLocation]
     figures: Mapping[str, tuple[Annotated[str, OneOf(tuple(FIGURES))], ...]]
     cells: tuple[PlannedCell, ...]
@@ -126,6 +127,7 @@ class Plan:
     candidates: Mapping[str, tuple[Name, ...]] = field(default_factory=dict)
     measure: Annotated[str, OneOf(("", "speed", "bench"))] = ""
     claims: tuple[PublishedClaim, ...] = ()
+    sentinels: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:

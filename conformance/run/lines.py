@@ -15,7 +15,13 @@ from conformance.run import regular_file, sealed
 from conformance.run.bounded import RECORD_BYTES, RESULT_BYTES
 
 LARGEST = 2**30  # bytes of all lines
-KINDS = {"selected": {"selected"}, "job": {"job", "result"}, "verdict": {"verdict"}}  # the fields of each record
+KINDS = {  # the fields of each record
+    "selected": {"selected"},
+    "job": {"job", "result"},
+    "verdict": {"verdict"},
+    "sentinel": {"sentinel"},
+}
+LONGEST = {"selected": LARGEST, "job": RESULT_BYTES, "verdict": RECORD_BYTES, "sentinel": RECORD_BYTES}
 
 
 @dataclass
@@ -30,6 +36,7 @@ class Lines:
         whole_bytes, count: length and number of the whole lines.
         selected: ids of the cells chosen from the plan; None: all.
         verdicts, results: by the id of the cell, and by the name of the job.
+        sentinels: verdicts on planted cells.
     """
 
     plan: Plan
@@ -41,6 +48,7 @@ class Lines:
     selected: tuple[str, ...] | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
+    sentinels: list[Verdict] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._planned = {planned.id for planned in self.plan.cells}
@@ -68,9 +76,8 @@ class Lines:
         kind = next((kind for kind in KINDS if kind in record), None)
         if kind is None or set(record) != KINDS[kind]:
             raise RecordError(f"unknown record with the fields {ascii(sorted(record))[:80]}")
-        longest = {"selected": LARGEST, "job": RESULT_BYTES, "verdict": RECORD_BYTES}[kind]
-        if size > longest:
-            raise RecordError(f"a {kind} of {size} bytes; at most {longest} are read")
+        if size > LONGEST[kind]:
+            raise RecordError(f"a {kind} of {size} bytes; at most {LONGEST[kind]} are read")
         if kind == "selected":
             selected = from_json(tuple[str, ...], record["selected"])
             for cell in selected:
@@ -78,10 +85,17 @@ class Lines:
             self.selected = tuple(dict.fromkeys(selected))
         elif kind == "job":
             self.results[from_json(str, record["job"])] = from_json(Result, record["result"])
+        elif kind == "sentinel":
+            self.sentinels.append(self._planted(from_json(Verdict, record["sentinel"])))
         else:
             verdict: Verdict = from_json(Verdict, record["verdict"])
             self._check(verdict.cell)
             self.verdicts[verdict.cell] = verdict
+
+    def _planted(self, verdict: Verdict) -> Verdict:
+        if verdict.cell not in self.plan.sentinels:
+            raise RecordError(f"the plan has no planted cell {ascii(verdict.cell)[:80]}")
+        return verdict
 
     def _check(self, cell: str) -> None:
         if cell not in self._planned:

@@ -51,7 +51,7 @@ def check(folder: Path, plan: Plan, named: tuple[str, ...], *, own: bool) -> Non
     Raises:
         UsageError: a source must be named, or a named one is not part of the run; the message names it.
     """
-    wanted = {place.name: place for place in (*plan.sources, *plan.models.values()) if not _of_the_zoo(place)}
+    wanted = {place.name: place for place in (*plan.modes.values(), *plan.models.values()) if not _of_the_zoo(place)}
     given = {str(Path(name).resolve()) if name.endswith(".py") else name.partition(":")[0]: name for name in named}
     for name, text in given.items():
         if name not in wanted:

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FORMAT = 4
 GREEN = {"PASS", "EXPECTED", "UNSUPPORTED", "SKIPPED"}
 RED = {"FAIL", "STALE", "ERROR", "CRASH", "TIMEOUT", "OOM", "VOID", "UNSTABLE", "INCONCLUSIVE", "INVALID", "NOTRUN"}
-RECORD_BYTES, FILE_BYTES = 200_000, 2**30
+FORMAT, RECORD_BYTES, FILE_BYTES = 4, 200_000, 2**30
 END = ',\n "sha256": "{}"\n}}\n'
 END_BYTES = len(END.format("0" * 64))
 CAREFUL = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
@@ -35,13 +34,15 @@ class Account:
         damage: what is wrong there; "" if nothing is.
         cells: ids of the selected cells.
         statuses: the last status of each cell with a verdict.
-        ending: why the run is not complete; "" if it is.
+        planted: the planted cells that were judged, each with its status.
+        ending: why the run is not complete, or counts for nothing; "" if it is and does.
     """
 
     place: str = "plan.json"
     damage: str = ""
     cells: tuple[str, ...] = ()
     statuses: dict[str, str] = field(default_factory=dict)
+    planted: set[tuple[str, str]] = field(default_factory=set)
     ending: str = ""
 
     @property
@@ -74,8 +75,8 @@ def _check(folder: Path, found: Account) -> None:
     plan, sums, data = (_content(folder / name) for name in ("plan.json", "run.json", "cells.jsonl"))
     if not plan:
         raise ValueError("there is none, so this is no run folder")
-    cells = [planned["cell"] for planned in _unsealed(plan)["plan"]["cells"]]
-    found.cells = tuple(f"{c['model']}[{c['mode']}-{c['precision']}-{c['device']}]" for c in cells)
+    made = _unsealed(plan)["plan"]
+    found.cells = tuple("{model}[{mode}-{precision}-{device}]".format(**planned["cell"]) for planned in made["cells"])
     planned, total = Counter(found.cells), zlib.crc32(plan)
     *lines, torn = data.split(b"\n")
     for number, line in enumerate(lines, 1):
@@ -88,17 +89,20 @@ def _check(folder: Path, found: Account) -> None:
     found.place = "run.json"
     found.ending = "" if sums else "; run.json is missing, so the run is not complete"
     found.ending += "; the last line is unfinished" if torn else ""
+    found.ending += "; VOID" if found.statuses and found.planted != set(made.get("sentinels", {}).items()) else ""
     if sums and _unsealed(sums)["sums"] != _sums(_unsealed(sums)["sums"]["length"], plan, data, found):
         raise ValueError("plan.json or cells.jsonl is not what it counts")
 
 
 def _take(record: dict[str, Any], size: int, found: Account) -> list[str]:
-    """Add a record to the account; returns the cells that it names."""
     match record:
         case {"selected": list(named), **rest} if not rest:
             found.cells = tuple(dict.fromkeys(named))
             return named
         case {"job": str(), "result": dict(), **rest} if not rest:
+            return []
+        case {"sentinel": {"cell": str(cell), "status": str(status)}, **rest} if not rest and size < RECORD_BYTES:
+            found.planted.add((cell, status))
             return []
         case {"verdict": {"cell": str(cell), "status": str(status)}, **rest} if not rest and size < RECORD_BYTES:
             if status not in GREEN | RED:
@@ -116,7 +120,6 @@ def _sums(length: int, plan: bytes, data: bytes, found: Account) -> dict[str, An
 
 
 def _content(path: Path) -> bytes:
-    """The content of a regular file; empty if there is none."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | CAREFUL), "rb") as file:
             status = os.fstat(file.fileno())
@@ -138,10 +141,7 @@ def _unsealed(data: bytes) -> dict[str, Any]:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    value = json.loads(text.decode("ascii"))
-    if not isinstance(value, dict):
-        raise TypeError("no object")
-    return value
+    return {**json.loads(text.decode("ascii"))}  # raises a TypeError if it is no object
 
 
 if __name__ == "__main__":

@@ -63,7 +63,8 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
     devices = dict.fromkeys(p.cell.device for p in cells)
     speeds = known_speeds(contents) if contents.plan.measure else {}
     notes: Footnotes = {}
-    parts = [header(contents.plan)]
+    void = f"✗ VOID: {visible(contents.void)}. No verdict of this run counts; make a new one" if contents.void else ""
+    parts = [header(contents.plan), void]
     for device in devices:
         shown = [p for p in cells if p.cell.device == device]
         judged = [verdicts[p.id] for p in shown]
@@ -187,5 +188,6 @@ def _totals(verdicts: list[Verdict], folder: Path, seconds: float | None) -> str
     counts = Counter(v.status for v in verdicts)
     counted = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
     took = "" if seconds is None else f" · {seconds:.0f} s"
-    unfinished = f"\nincomplete: conformance run --resume {folder}" if counts["NOTRUN"] else ""
-    return f"{len(verdicts)} cells: {counted}{took} · run stored in {folder}{unfinished}"
+    place = visible(str(folder))
+    unfinished = f"\nincomplete: conformance run --resume {place}" if counts["NOTRUN"] else ""
+    return f"{len(verdicts)} cells: {counted}{took} · run stored in {place}{unfinished}"
