@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from conformance.commands.recorder import CELLS, NAME, SENTINEL, VERDICT, Recorder
+from conformance.commands.workers import serve_main_process
 from conformance.errors import StoreError, UsageError
 from conformance.records.convert import to_json
 from conformance.records.observation import Observation
@@ -22,7 +22,6 @@ from conformance.records.verdicts import Verdict
 from conformance.run import sentinels, store
 from conformance.run.attempts import GUILTY, Attempts
 from conformance.run.executor import Executor
-from conformance.run.lifeline import die_with_parent
 from conformance.verdict import judge
 
 TOOK_DOWN = "took the run down twice: each time it ran, the process that judges cells died"
@@ -38,8 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.args == [store.PLAN]:  # given by name, because pytest cannot read every path as an argument
         config.invocation_params = dataclasses.replace(config.invocation_params, dir=folder)
     if hasattr(config, "workerinput"):
-        die_with_parent()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal or a cell; the main process decides
+        serve_main_process()
     elif not any(isinstance(plugin, Recorder) for plugin in config.pluginmanager.get_plugins()):
         writer = store.Writer(folder)
         config.add_cleanup(writer.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Any, Self
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from conformance.run import process_table
+from conformance.run.lifeline import die_with_parent
 
 LOOK_SECONDS = 1.0
 LOOKS = 10  # in a row; seconds would count while a person has stopped the whole run
@@ -28,6 +30,30 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
         super()._reschedule(node)
         while not node.shutting_down and self._pending_of(self.assigned_work[node]) < ENOUGH:
             super()._reschedule(node)
+
+
+def shield_from_terminal(group: Any) -> None:
+    """Start all workers of an execnet group with SIGINT blocked: the main process alone answers the terminal."""
+    make = group.makegateway
+
+    def makegateway(*arguments: Any) -> Any:
+        if not hasattr(signal, "pthread_sigmask"):
+            return make(*arguments)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a child inherits it
+        try:
+            return make(*arguments)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    group.makegateway = makegateway
+
+
+def serve_main_process() -> None:
+    """Worker: end with the main process, and leave an interrupt to it. What a worker starts can be interrupted."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, lambda *_: None)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 class StoppedWorkers:
