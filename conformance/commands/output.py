@@ -37,7 +37,8 @@ def progress(line: str) -> None:
 def make_streams_last() -> None:
     """Replace the standard streams of this process by streams that never raise an error."""
     codecs.register_error(PLAIN, _plain_signs)
-    sys.stdout, sys.stderr = _lasting(sys.stdout, 1), _lasting(sys.stderr, 2)
+    sys.stdout = sys.__stdout__ = _lasting(sys.stdout, 1)  # type: ignore[misc,assignment]
+    sys.stderr = sys.__stderr__ = _lasting(sys.stderr, 2)  # type: ignore[misc,assignment]
 
 
 def what_was_lost() -> str:

@@ -121,7 +121,7 @@ class CellItem(pytest.Item):
         try:
             self._judge_sentinels()
             if attempts.lost(cell) >= GUILTY:
-                return judge(cell, Observation("crashed", "run", message=TOOK_DOWN), self.planned.expect)
+                return judge(cell, Observation("crashed", message=TOOK_DOWN), self.planned.expect)
             with attempts.attempt(cell):
                 return self.config.stash[EXECUTOR].verdict(self.planned)
         except OSError as problem:
