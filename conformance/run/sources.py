@@ -20,11 +20,16 @@ def digest(path: Path) -> str:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO is not waited for
     except (OSError, ValueError):
         return ""
-    with open(file, "rb") as opened:  # noqa: PTH123
+    try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
             return ""
-        return hashlib.blake2b(opened.read(LARGEST), digest_size=16).hexdigest()
+        content = hashlib.blake2b(digest_size=16)
+        while part := os.read(file, 2**20):
+            content.update(part)
+        return content.hexdigest()
+    finally:
+        os.close(file)
 
 
 def imported() -> dict[str, str]:
