@@ -20,6 +20,7 @@ from conformance.records.cell import model_of
 from conformance.run import store
 from conformance.run.attempts import GUILTY
 from conformance.run.store import Contents, Writer
+from conformance.show.text import visible
 
 PLUGINS = ("xdist.plugin", "conformance.plugin")  # no other is loaded: the person's plugins are for their own tests
 NOT_NEEDED = ("cacheprovider", "doctest", "tmpdir")  # they would write files of their own
@@ -59,7 +60,7 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
     Raises:
         UsageError: pytest does not take the further options, or has no such plugin.
     """
-    tell(f"judging {len(contents.missing)} cells, stored in {folder}")
+    tell(f"judging {len(contents.missing)} cells, stored in {visible(str(folder))}")
     recorder = Recorder(folder, writer)
     with contextlib.redirect_stderr(io.StringIO()) as said:
         code = int(pytest.main(_arguments(choice, contents, folder), plugins=[recorder]))
@@ -88,7 +89,9 @@ def _refusal(said: str, choice: Choice) -> str:
 def _arguments(choice: Choice, contents: Contents, folder: Path) -> list[str]:
     models = {model_of(cell) for cell in contents.missing}
     workers = choice.workers or str(min(os.cpu_count() or 1, len(models)))
-    arguments = [store.PLAN, f"--conformance-run={folder}", f"--rootdir={folder}", "-c", os.devnull, "--noconftest"]
+    arguments = [store.PLAN, f"--conformance-run={folder}", "-c", os.devnull, "--noconftest"]
+    if os.path.expandvars(folder) == str(folder):  # pytest would expand them, and find no such folder
+        arguments.append(f"--rootdir={folder}")
     arguments += ["-qq", "--no-header", "--tb=short", "--capture=no"]
     arguments += [word for name in PLUGINS for word in ("-p", name)]
     arguments += [word for name in NOT_NEEDED for word in ("-p", f"no:{name}")]

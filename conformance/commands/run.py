@@ -31,6 +31,7 @@ from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
 from conformance.show import bench, matrix
+from conformance.show.text import visible
 
 PLAN_DEADLINE = 300.0
 JOBS: dict[str, Callable[[Contents, Executor], dict[str, Callable[[], Result]]]] = {
@@ -150,8 +151,8 @@ def _report(folder: Path, started: float) -> None:
     tell("")
     show(contents, folder, seconds=seconds)
     for path in bench.write_plots(contents, folder) if contents.plan.measure == "bench" else ():
-        tell(f"plot: {path}")
-    again = shlex.quote(str(folder))
+        tell(f"plot: {visible(str(path))}")
+    again = visible(shlex.quote(str(folder)))
     if interrupts.signalled() and not contents.missing:
         tell(f"interrupted: conformance run --resume {again}")
     lost = what_was_lost()

@@ -7,6 +7,7 @@ from pathlib import Path
 from conformance.commands.output import say, tell
 from conformance.exit_codes import ExitCode
 from conformance.run.verify import verify
+from conformance.show.text import visible
 
 
 def main(folder: Path) -> ExitCode:
@@ -15,5 +16,5 @@ def main(folder: Path) -> ExitCode:
     if found.damage:
         say(found.text())
     else:
-        tell(f"{folder}: {found.text()}")
+        tell(f"{visible(str(folder))}: {found.text()}")
     return ExitCode(found.code)

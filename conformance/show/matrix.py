@@ -188,5 +188,6 @@ def _totals(verdicts: list[Verdict], folder: Path, seconds: float | None) -> str
     counts = Counter(v.status for v in verdicts)
     counted = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
     took = "" if seconds is None else f" · {seconds:.0f} s"
-    unfinished = f"\nincomplete: conformance run --resume {folder}" if counts["NOTRUN"] else ""
-    return f"{len(verdicts)} cells: {counted}{took} · run stored in {folder}{unfinished}"
+    place = visible(str(folder))
+    unfinished = f"\nincomplete: conformance run --resume {place}" if counts["NOTRUN"] else ""
+    return f"{len(verdicts)} cells: {counted}{took} · run stored in {place}{unfinished}"
