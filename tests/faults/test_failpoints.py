@@ -60,7 +60,7 @@ def clean(tmp_path_factory):
     (run,) = runs(folder)
     assert code == verify(run).code == 1, told
     assert statuses(run) == {"right[eager-fp32-cpu]": "PASS", "random[eager-fp32-cpu]": "UNSTABLE"}
-    assert {"open", "write", "fsync", "replace", "mkdir", "unlink", "spawn"} <= set(calls)
+    assert {"open", "write", "fsync", "replace", "mkdir", "unlink", "spawn", "send"} <= set(calls)
     return calls, code, statuses(run)
 
 
