@@ -89,7 +89,9 @@ def _refusal(said: str, choice: Choice) -> str:
 def _arguments(choice: Choice, contents: Contents, folder: Path) -> list[str]:
     models = {model_of(cell) for cell in contents.missing}
     workers = choice.workers or str(min(os.cpu_count() or 1, len(models)))
-    arguments = [store.PLAN, f"--conformance-run={folder}", f"--rootdir={folder}", "-c", os.devnull, "--noconftest"]
+    arguments = [store.PLAN, f"--conformance-run={folder}", "-c", os.devnull, "--noconftest"]
+    if os.path.expandvars(folder) == str(folder):  # pytest would expand them, and find no such folder
+        arguments.append(f"--rootdir={folder}")
     arguments += ["-qq", "--no-header", "--tb=short", "--capture=no"]
     arguments += [word for name in PLUGINS for word in ("-p", name)]
     arguments += [word for name in NOT_NEEDED for word in ("-p", f"no:{name}")]

@@ -66,7 +66,7 @@ class Recorder:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Store which cells -k selects, if this process collects."""
-        self._note_selection([item.name for item in session.items if item.nodeid.startswith(store.PLAN)])
+        self._note_selection([item.name for item in session.items if hasattr(item, "planned")])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:  # noqa: ARG002
