@@ -101,7 +101,7 @@ def _session(options: RunOptions, folder: Path) -> int:
         say(str(problem))
         return ExitCode.RED
     except UsageError:
-        if begun and not options.resume:  # otherwise it is not ours
+        if begun and not options.resume and not (folder / store.LINES).stat().st_size:  # nothing is lost with it
             shutil.rmtree(folder)
         raise
 
