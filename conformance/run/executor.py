@@ -87,7 +87,9 @@ class Executor:
         if seen.ending in (DAMAGED, MACHINE):
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
         seen = replace(seen, seconds={"reference": self._seconds.get(cell.model, 0.0), **seen.seconds})
-        return bounded.verdict(replace(judge(cell.id, seen, planned.expect), seconds=ending.seconds))
+        verdict = judge(cell.id, seen, planned.expect)
+        notes = (*verdict.notes, *ending.remarks)
+        return bounded.verdict(replace(verdict, seconds=ending.seconds, notes=notes))
 
     def reference(self, model: str) -> Observation | Path:
         """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells.

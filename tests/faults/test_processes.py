@@ -154,6 +154,24 @@ print(json.dumps([good.kind, good.remarks, hangs.kind, dies.message]))
     assert remarks == ["this system has no fork server, so every process imports torch anew", child.NO_GROUPS]
 
 
+def test_a_run_on_such_a_system_judges_eager_and_scripted_cells(tmp_path):
+    path = file_of(tmp_path, "identity")
+    words = ["run", path, "--mode=eager", "--mode=scripted", "--precision=fp32", "--device=cpu", "--no-speed", "-n1"]
+    script = f"""{LACKING}
+import contextlib, io
+from conformance.cli import main
+os.chdir({str(tmp_path)!r})
+with contextlib.redirect_stdout(io.StringIO()) as printed:
+    code = main({words!r})
+print()
+print(json.dumps([int(code), printed.getvalue()]))
+"""
+    code, output = printed(script)
+    assert code == 0, output
+    assert "2 pass" in output
+    assert output.count("this system has no fork server, so every process imports torch anew") == 1
+
+
 def test_a_real_time_signal_has_a_number():
     assert process_table.name_of_signal(40) == "signal 40"
     assert run(targets.die, signal=40).message == "killed by signal 40"

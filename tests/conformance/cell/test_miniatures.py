@@ -3,13 +3,14 @@
 import os
 import re
 import signal
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 from harness.plans import gates_that_rejected, judge_of
 from harness.processes import outlives
 from harness.specs import GRANDCHILD, HANGING, MINIATURE_FILES, MINIATURES
+
+from conformance.run import fork_server
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_every_gate_has_a_miniature_that_it_alone_catches():
 
 def survivors():
     """Grandchildren of this process's fork server still in the process table; zombies have no command line."""
-    ours = [GRANDCHILD.encode(), str(forkserver._forkserver._forkserver_pid).encode()]
+    ours = [GRANDCHILD.encode(), str(fork_server.current().pid).encode()]
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
