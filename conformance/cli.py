@@ -26,7 +26,7 @@ FURTHER = "Further options go to pytest; give their values as --option=value."
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. It prints a `UsageError` on the error stream and does not raise it.
+    """Run a command. It prints a `UsageError`, and a failure of the machine, on the error stream and raises neither.
 
     Args:
         arguments: the words of the command line; None for those of this process.
@@ -46,6 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     except MachineError as problem:
         say(str(problem))
         return ExitCode.RED
+    except OSError as problem:
+        say(f"this machine failed: {problem}")
+        return ExitCode.USAGE
     except KeyboardInterrupt:
         say("interrupted")
         return ExitCode.INTERRUPTED

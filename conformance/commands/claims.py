@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from conformance.commands.compile_cache import compile_cache
-from conformance.commands.output import progress, say
+from conformance.commands.output import progress, say, tell
 from conformance.commands.run import PLAN_DEADLINE
 from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
@@ -94,7 +94,7 @@ def main(request: PlanRequest, write: Path | None) -> ExitCode:
         return ExitCode.INTERRUPTED
     text = page.page(matrix.header(plan), replicas)
     if write is None:
-        print(text, end="")  # noqa: T201 -- this is the interface
+        tell(text.removesuffix("\n"))
     else:
         write.write_text(text, encoding="utf-8")
     return ExitCode.RED if any(verdict.red for verdict in verdicts.values()) else ExitCode.OK

@@ -39,10 +39,23 @@ def show(contents: Contents, folder: Path, seconds: float | None = None) -> None
     Raises:
         UsageError: the records of the run contradict each other, so that no report can be made of them.
     """
+    tell(report(contents, folder, seconds))
+
+
+def report(contents: Contents, folder: Path, seconds: float | None = None) -> str:
+    """The matrix and, if the run is a bench, its measurements.
+
+    Raises:
+        UsageError: the records of the run contradict each other, so that no report can be made of them.
+    """
+    parts = []
     try:
-        parts = [bench.Bench(contents).text(), ""] if contents.plan.measure == "bench" else []
+        if contents.plan.measure == "bench":
+            drawn = bench.Bench(contents)
+            parts = [drawn.text(), ""]
+            list(drawn.plots())
         parts.append(matrix.render(contents, seconds=seconds, folder=folder))
     except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
         told = f"{type(problem).__name__}: {problem}"
         raise UsageError(f"{folder}: its records contradict each other, so there is no report: {told}") from problem
-    tell("\n".join(parts))
+    return "\n".join(parts)

@@ -104,7 +104,7 @@ PLAN = plan.Plan(
     candidates={"merge@64": ("fused",)},
     measure="bench",
     claims=(CLAIM,),
-    digests={"/file.py": "abc"},
+    digests={"/a/file.py": "00ff"},
 )
 
 REQUEST = tasks.PlanRequest(("merge",), ("eager",), ("fp32",), ("cpu",), seed=1, deadline=2.5, all_sizes=True)
