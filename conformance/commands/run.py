@@ -20,7 +20,7 @@ from conformance.commands.judging import Choice, judge
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.commands.resume import resumed
 from conformance.commands.stored import exit_code, read, show
-from conformance.errors import MachineError, StoreError, UsageError
+from conformance.errors import StoreError, UsageError
 from conformance.exit_codes import ExitCode
 from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import default_jobs
