@@ -1,18 +1,32 @@
 """Runs models in every mode, precision and device, and compares the results with a float64 oracle."""
 
-import importlib
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-from conformance.axes import Prepared, register_mode
-from conformance.errors import NotProvenError, UsageError
+    from conformance.axes import Prepared, register_mode
+    from conformance.errors import NotProvenError, UsageError
 
 __all__ = ["NotProvenError", "Prepared", "ResultDtypes", "Runs", "UsageError", "register_mode"]
 
-PROOFS = ("ResultDtypes", "Runs")
+HOMES = {
+    "NotProvenError": "conformance.errors",
+    "UsageError": "conformance.errors",
+    "Prepared": "conformance.axes",
+    "register_mode": "conformance.axes",
+    "ResultDtypes": "conformance.cell.proofs",  # imports torch
+    "Runs": "conformance.cell.proofs",  # imports torch
+}
 
 
-def __getattr__(name: str) -> Any:
-    """The proofs, which import torch; they are loaded when they are first named, so that this package stays light."""
-    if name in PROOFS:
-        return getattr(importlib.import_module("conformance.cell.proofs"), name)
+def __getattr__(name: str) -> "Any":
+    """A public name, imported when it is first used.
+
+    So this package imports nothing itself: `python -m conformance` imports it while the working folder still comes
+    first on `sys.path`.
+    """
+    import importlib  # noqa: PLC0415
+
+    if name in HOMES:
+        return getattr(importlib.import_module(HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from conformance.against import comparison
-from conformance.commands import claims, listing, probes, run
+from conformance.commands import claims, listing, probes, run, stored, verify
+from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions
 from conformance.errors import UsageError, suggestion
 from conformance.exit_codes import ExitCode
 from conformance.records.tasks import PlanRequest
+from conformance.version import VERSION
+
+NumberT = TypeVar("NumberT", int, float)
 
 STORE = Path(".conformance")
+MOST_WORKERS, LARGEST_SEED, LONGEST = 1024, 2**63 - 1, 1e7
 FURTHER = "Further options go to pytest; give their values as --option=value."
 
 
@@ -38,6 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     except UsageError as problem:
         say(str(problem))
         return ExitCode.USAGE
+    except KeyboardInterrupt:
+        say("interrupted")
+        return ExitCode.INTERRUPTED
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,21 +63,28 @@ def _execute(options: argparse.Namespace, further: list[str]) -> int:
         return run.run(_run_options(options, further))
     if further:
         raise UsageError(f"{options.command}: unknown option {further[0]}{suggestion(further[0], options.known)}")
+    return _look(options)
+
+
+def _look(options: argparse.Namespace) -> int:
+    """Execute a command that judges nothing of the user."""
     if options.command == "claims":
         request = PlanRequest(tuple(options.sources), seed=options.seed, deadline=options.timeout)
         return claims.main(request, options.write)
     if options.command == "list":
         return listing.list_models(tuple(options.sources))
     if options.command == "show":
-        contents = run.read(options.run)
-        run.show(contents, options.run)
-        return run.exit_code(contents)
+        contents = stored.read(options.run)
+        stored.show(contents, options.run)
+        return stored.exit_code(contents)
+    if options.command == "verify":
+        return verify.main(options.run)
     return probes.main(tuple(options.names), device=options.device, timeout=options.timeout)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="conformance", description="Check that models compute the same in every mode and precision.")
-    parser.add_argument("--version", action="version", version=f"conformance {_version()}")
+    parser.add_argument("--version", action="version", version=f"conformance {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     judge = commands.add_parser("run", help="check models, and time the cells that pass", epilog=FURTHER)
     _add_run_options(judge)
@@ -83,14 +98,20 @@ def _parser() -> argparse.ArgumentParser:
     replicate = commands.add_parser("claims", help="measure again what sources say that models gain")
     replicate.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
     replicate.add_argument("--write", type=Path, metavar="FILE", help="write the page to this file (default: print it)")
-    replicate.add_argument("--seed", type=int, default=0, help="of weights, inputs and the order of calls (default: 0)")
-    replicate.add_argument("--timeout", type=float, default=300.0, help="seconds that a cell may take (default: 300)")
+    replicate.add_argument(
+        "--seed", type=_seed, default=0, help="of weights, inputs and the order of calls (default: 0)"
+    )
+    replicate.add_argument(
+        "--timeout", type=_seconds, default=300.0, help="seconds that a cell may take (default: 300)"
+    )
     show = commands.add_parser("show", help="print a stored run")
     show.add_argument("run", type=Path)
+    check = commands.add_parser("verify", help="check the files of a stored run with a reader of its own")
+    check.add_argument("run", type=Path)
     look = commands.add_parser("probes", help="look for known faults in the installed torch")
     look.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
     look.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    look.add_argument("--timeout", type=float, default=300.0, help="seconds that a probe may take (default: 300)")
+    look.add_argument("--timeout", type=_seconds, default=300.0, help="seconds that a probe may take (default: 300)")
     for command in commands.choices.values():
         command.set_defaults(known=sorted(command._option_string_actions))  # noqa: SLF001 -- argparse has no other way
     return parser
@@ -103,21 +124,46 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     for axis in ("mode", "precision", "device"):
         parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
     parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
-    parser.add_argument("-n", dest="workers", metavar="N", default="", help="number of processes (default: cores)")
+    parser.add_argument("-n", dest="workers", metavar="N", type=_workers, help="number of processes (default: cores)")
+    parser.add_argument(
+        "-p", dest="plugins", metavar="NAME", action="append", default=[], help="load this pytest plugin; no other is"
+    )
     parser.add_argument("-x", dest="first", action="store_true", help="stop at the first red cell")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, inputs and cotangents (default: 0)")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds that a cell may take (default: 300)")
+    parser.add_argument("--seed", type=_seed, default=0, help="of weights, inputs and cotangents (default: 0)")
+    parser.add_argument("--timeout", type=_seconds, default=300.0, help="seconds that a cell may take (default: 300)")
     parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
     parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")
     parser.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
 
 
-def _version() -> str:
-    """The installed version; "unknown" if the project runs from a folder that is not installed."""
+def _workers(text: str) -> str:
+    """A number of processes."""
+    if not text.isascii() or not text.isdigit() or int(text) > MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"want a number of processes from 0 to {MOST_WORKERS}, got {text!r}")
+    return str(int(text))
+
+
+def _seed(text: str) -> int:
+    """A seed that torch takes."""
+    seed = _number(int, text, "a whole number")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise argparse.ArgumentTypeError(f"want a whole number from 0 to {LARGEST_SEED}, got {text!r}")
+    return seed
+
+
+def _seconds(text: str) -> float:
+    """A number of seconds that passes."""
+    seconds = _number(float, text, "a number of seconds")
+    if not 0 < seconds <= LONGEST:
+        raise argparse.ArgumentTypeError(f"want a number of seconds above 0, at most {LONGEST:g}, got {text!r}")
+    return seconds
+
+
+def _number(kind: Callable[[str], NumberT], text: str, what: str) -> NumberT:
     try:
-        return importlib.metadata.version("torch-conformance")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"want {what}, got {text!r}") from None
 
 
 def _request(options: argparse.Namespace) -> PlanRequest:
@@ -138,11 +184,14 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         resume=options.resume,
         folder=options.store or STORE,
         fresh_cache=options.fresh_cache,
-        expression=options.expression,
-        workers=options.workers,
-        first=options.first,
-        further=tuple(further),
-        known=tuple(options.known),
+        choice=Choice(
+            expression=options.expression,
+            workers=options.workers or "",
+            first=options.first,
+            plugins=tuple(options.plugins),
+            further=tuple(further),
+            known=tuple(options.known),
+        ),
     )
 
 
@@ -150,6 +199,7 @@ def _compare(options: argparse.Namespace, further: list[str]) -> int:
     idle = {
         "-k": options.expression,
         "-n": options.workers,
+        "-p": options.plugins,
         "-x": options.first,
         "--resume": options.resume,
         "--store": options.store,

@@ -4,6 +4,9 @@
 |---|---|
 | read the command line, find sources, plan, open a run folder | `UsageError` |
 | read a stored record | `RecordError` |
+| judge a cell | `MachineError` |
+| read a reference | `DamagedReferenceError` |
+| write into a run folder | `StoreError`, a `UsageError` |
 | run the oracle | `NoOracleError`, `RandomError`, `SelfCheckError`; a broken spec: `zoo.SpecError` |
 | make the callable of a mode, or call it | `NoCompilerError`, `NotProvenError`; otherwise what mode or model raise |
 | measure | `NotMeasuredError`, `TimedCallError` |
@@ -23,8 +26,20 @@ class UsageError(ValueError):
     """The command cannot do what was asked. The message names the argument, what was asked and what was found."""
 
 
+class StoreError(UsageError):
+    """The machine did not keep what was written into a run folder. What was stored before stands."""
+
+
 class RecordError(ValueError):
     """Stored data does not have the fields or types of its record. The message names record and field."""
+
+
+class MachineError(OSError):
+    """The machine failed, and not the model: a full disk, no process or file to be had. The cell has no verdict."""
+
+
+class DamagedReferenceError(OSError):
+    """A reference file is missing, cannot be read, or does not match its checksum."""
 
 
 class NoOracleError(RuntimeError):

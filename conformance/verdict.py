@@ -87,6 +87,9 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
     weakness = next(_weaknesses(seen.discrepancies), "")
     if weakness:
         return Verdict(cell, "INCONCLUSIVE", f"power  {weakness}", short="power")
+    gap = next(_gaps(seen), "")
+    if gap:
+        return Verdict(cell, "INCONCLUSIVE", f"evidence  {gap}", short="evidence")
     return Verdict(cell, "PASS")
 
 
@@ -128,6 +131,37 @@ def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
             f"{gradients[0].tensor} and all others: in no case can this precision tell a gradient from a wrong one; "
             "see `independent_samples` and `initialise` of a Spec"
         )
+
+
+def _gaps(seen: Observation) -> Iterator[str]:
+    """Why a cell that all gates accept has judged nothing, one line for each reason.
+
+    Each case needs an output whose values were compared, by gates that rejected a wrong one. A case whose outputs are
+    all empty is judged by their shapes and dtypes, if another case has values.
+    """
+    if not seen.cases:
+        yield "no case was called, so nothing was judged"
+    judged = {case: any(d.rejected or d.unresolved for d in _outputs(seen, case)) for case in seen.cases}
+    for case in (case for case in seen.cases if not judged[case]):
+        outputs = _outputs(seen, case)
+        if not outputs:
+            yield (
+                f"case {case}: the model returns no tensor and no number, so nothing was judged; if its forward lacks "
+                "a `return`, add it; if it writes its inputs, name them in `mutates`"
+            )
+        elif any(d.kind != "empty" for d in outputs):
+            yield f"case {case}: {outputs[0].tensor}: its values were not judged, because no wrong tensor was rejected"
+        elif not any(judged.values()):
+            yield f"case {case}: every output is empty, so no value was judged; add a case with elements"
+
+
+def _outputs(seen: Observation, case: str) -> list[Discrepancy]:
+    """The tensors of a case that the model gives: what it returns, and the inputs that it writes on purpose."""
+    return [
+        d
+        for d in seen.discrepancies
+        if d.case == case and d.kind != "conduct" and (d.tensor.startswith("output") or d.tensor.endswith(" after"))
+    ]
 
 
 def _refused(seen: Observation, expected: Expectation) -> bool:
@@ -203,6 +237,9 @@ def _worst_margin(seen: Observation) -> float | None:
 def _notes(seen: Observation) -> tuple[str, ...]:
     """Remarks that a report shows of a cell that passes."""
     notes = []
+    empty = [case for case in seen.cases if all(d.kind == "empty" for d in _outputs(seen, case))]
+    if empty:
+        notes.append(f"every output is empty, so only shapes and dtypes were judged in case {', '.join(empty)}")
     if any(d.weak for d in seen.discrepancies):
         notes.append("some parts of a tensor are too small to judge on their own here")
     lost = sorted({d.tensor for d in seen.discrepancies if d.unresolved})

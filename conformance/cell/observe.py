@@ -8,11 +8,11 @@ from conformance.axes import MODES, Prepared
 from conformance.cell import conduct, tf32, transformed
 from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
-from conformance.errors import NotProvenError
+from conformance.errors import DamagedReferenceError, NotProvenError
 from conformance.gates.compare import compare
 from conformance.one_line import name_of
 from conformance.oracle import evaluation
-from conformance.oracle.error_text import is_out_of_memory, one_line
+from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import specialises
 from conformance.oracle.reference import CaseReference
@@ -33,18 +33,29 @@ def observe(task: CellTask, process: ChildProcess, comparison: Comparison = comp
         process: this process, which reports the phases.
         comparison: compares one tensor; see `CellSession`.
     """
-    with process.shared():
-        try:
-            with process.phase("import"):
-                session = open_task(task, process)
-            session.comparison = comparison
-            seen = observation_of(session)
-        except NotProvenError as problem:
-            seen = Observation("not proven", process.current, message=one_line(problem))
-        except BaseException as problem:  # noqa: BLE001 -- model and mode may raise anything, SystemExit too
-            ending = "out of memory" if is_out_of_memory(problem) else "raised"
-            seen = Observation(ending, process.current, name_of(problem), one_line(problem))
+    try:
+        with process.shared():
+            seen = _observed(task, process, comparison)
+    except OSError as problem:  # the lock of the machine
+        seen = Observation("machine failed", process.current, name_of(problem), one_line(problem))
     return bounded.observation(replace(seen, seconds=process.seconds))
+
+
+def _observed(task: CellTask, process: ChildProcess, comparison: Comparison) -> Observation:
+    try:
+        with process.phase("import"):
+            session = open_task(task, process)
+        session.comparison = comparison
+        return observation_of(session)
+    except NotProvenError as problem:
+        return Observation("not proven", process.current, message=one_line(problem))
+    except BaseException as problem:  # noqa: BLE001 -- the model and the mode may raise anything, SystemExit too
+        ending = "out of memory" if is_out_of_memory(problem) else "raised"
+        if isinstance(problem, DamagedReferenceError):
+            ending = "damaged reference"
+        elif is_machine_failure(problem):
+            ending = "machine failed"
+        return Observation(ending, process.current, name_of(problem), one_line(problem))
 
 
 def observation_of(session: CellSession) -> Observation:
@@ -82,7 +93,8 @@ def observation_of(session: CellSession) -> Observation:
             found += after_changes(session, made, eager, case, session.known(case))
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
     facts |= session.facts | tf32.prove(session.precision, session.cell.device)
-    return Observation("finished", discrepancies=tuple(found), facts=facts)
+    cases = tuple(case.name for case in session.spec.cases)
+    return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts)
 
 
 def _two_calls(

@@ -10,14 +10,14 @@ from conformance.axes import PRECISIONS
 from conformance.errors import NoOracleError, RandomError, SelfCheckError
 from conformance.one_line import name_of
 from conformance.oracle import reference, reference_file
-from conformance.oracle.error_text import is_out_of_memory, one_line
+from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.plan.find import spec_at
 from conformance.records.tasks import ReferenceResult, ReferenceTask
 from conformance.run.child_side import ChildProcess
 from zoo.case import SpecError
 
 
-def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:
+def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa: PLR0911 -- one for each ending
     """Write the reference of a model to a file. An exception becomes the ending of the result."""
     process.enter("reference")
     with process.shared():
@@ -26,7 +26,7 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:
             spec = spec_at(task.location, task.model)
             twin = spec_at(task.location, spec.twin) if spec.twin else None
             precisions = [PRECISIONS[name] for name in task.precisions]
-            reference_file.save(Path(task.path), reference.make(spec, twin, task.seed, precisions))
+            made = reference.make(spec, twin, task.seed, precisions)
         except (SelfCheckError, SpecError) as problem:
             return ReferenceResult("invalid", one_line(problem))
         except RandomError as problem:
@@ -35,7 +35,12 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:
             return ReferenceResult("no oracle", one_line(problem))
         except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
             ending = "out of memory" if is_out_of_memory(problem) else "invalid"
+            ending = "machine failed" if is_machine_failure(problem) else ending
             return ReferenceResult(ending, f"{name_of(problem)}: {one_line(problem)}")
         except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
             return ReferenceResult("raised", f"{name_of(problem)}: {one_line(problem)}")
+        try:
+            reference_file.save(Path(task.path), made)
+        except OSError as problem:
+            return ReferenceResult("machine failed", f"{task.path} could not be written: {one_line(problem)}")
     return ReferenceResult("ok")

@@ -37,6 +37,7 @@ from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure
 from conformance.records.plan import Expectation
 from conformance.records.tasks import CellTask
+from conformance.run import environment
 from conformance.run.child_side import ChildProcess
 from zoo.case import Call, Case
 from zoo.spec import Spec
@@ -49,11 +50,13 @@ FOR_TENSORS = 0.9  # share of a GPU's memory; every process keeps kernels and ha
 
 
 def open_task(task: CellTask, process: ChildProcess) -> CellSession:
-    """Import the sources, find the spec, and open the cell.
+    """Import what registers the cell's mode, find the spec, and open the cell.
 
     Raises:
         UsageError: a source or the spec's module does not import.
     """
+    if task.cache:
+        environment.use_cache(task.cache)
     set_policy(PRECISIONS[task.cell.precision])
     load_sources(task.sources)
     spec = spec_at(task.location, task.cell.model)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from conformance.commands.compile_cache import compile_cache
 from conformance.commands.output import progress
 from conformance.commands.run import PLAN_DEADLINE
 from conformance.errors import UsageError
@@ -79,9 +80,9 @@ def main(request: PlanRequest, write: Path | None) -> ExitCode:
     if write is not None:
         _check_writable(write)
     plan = _planned(request)
-    environment.prepare_children(environment.cache_of(plan.environment), compiles=bool(plan.compiling_modes))
     try:
-        with tempfile.TemporaryDirectory(prefix="conformance-claims-") as folder:
+        with compile_cache(plan) as cache, tempfile.TemporaryDirectory(prefix="conformance-claims-") as folder:
+            environment.prepare_children(cache, compiles=bool(plan.compiling_modes))
             replicas, verdicts = _replicate(plan, Executor(plan, Path(folder)))
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from conformance.commands.output import tell
 from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
 from conformance.records.tasks import LIST_MODELS, PlanRequest
@@ -21,5 +22,5 @@ def list_models(sources: tuple[str, ...]) -> ExitCode:
     if ending.result is None:
         raise UsageError(ending.message if ending.kind == "refused" else f"reading the models: {ending.message}")
     rows = [[model.name, visible(model.summary), ", ".join(model.cases)] for model in ending.result.models]
-    print(table(rows, ["model", "summary", "cases"]))  # noqa: T201 -- this is the interface
+    tell(table(rows, ["model", "summary", "cases"]))
     return ExitCode.OK

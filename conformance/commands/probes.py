@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 
 from conformance.axes import DEVICES, choose
+from conformance.commands.output import tell
 from conformance.errors import UsageError, suggestion
 from conformance.exit_codes import ExitCode
 from conformance.records.probes import READ_PROBES, RUN_PROBE, ProbeInfo, ProbeSighting, ProbesRequest, ProbeTask
@@ -62,7 +63,7 @@ def main(names: tuple[str, ...], *, device: str, timeout: float) -> ExitCode:
     """
     findings = run(names, device, timeout)
     rows = [[f"{STATUSES[f.status].glyph} {f.probe}", f.status, visible(f.seen), visible(f.link)] for f in findings]
-    print(table(rows, ["probe", "verdict", "seen", "issue"]))  # noqa: T201 -- this is the interface
+    tell(table(rows, ["probe", "verdict", "seen", "issue"]))
     return ExitCode.RED if any(finding.red for finding in findings) else ExitCode.OK
 
 

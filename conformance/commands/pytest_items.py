@@ -5,51 +5,80 @@
 
 from __future__ import annotations
 
-import time
+import dataclasses
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.commands.run import exit_code
-from conformance.exit_codes import ExitCode
-from conformance.records.convert import from_json, to_json
-from conformance.records.plan import PlannedCell
+from conformance.commands.recorder import CELLS, NAME, SENTINEL, VERDICT, Recorder
+from conformance.errors import StoreError
+from conformance.records.convert import to_json
+from conformance.records.observation import Observation
+from conformance.records.plan import Plan, PlannedCell
 from conformance.records.verdicts import Verdict
-from conformance.run import store
+from conformance.run import sentinels, store
+from conformance.run.attempts import GUILTY, Attempts
 from conformance.run.executor import Executor
-from conformance.show import matrix
+from conformance.run.lifeline import die_with_parent
+from conformance.verdict import judge
 
+TOOK_DOWN = "took the run down twice: each time it ran, the process that judges cells died"
+PLAN = pytest.StashKey[Plan]()
+SENTINELS_JUDGED = pytest.StashKey[bool]()
 EXECUTOR = pytest.StashKey[Executor]()
-VERDICT = "conformance"
+ATTEMPTS = pytest.StashKey[Attempts]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the recorder, only in the process that has the terminal."""
-    if not hasattr(config, "workerinput"):
-        recorder = ResultRecorder(config, Path(config.getoption("--conformance-run")))
-        config.pluginmanager.register(recorder, "conformance-recorder")
+    """Prepare the process: a worker of xdist, or the one that has the terminal."""
+    folder = _folder(config)
+    if config.args == [store.PLAN]:  # given by name, because pytest cannot read every path as an argument
+        config.invocation_params = dataclasses.replace(config.invocation_params, dir=folder)
+    if hasattr(config, "workerinput"):
+        die_with_parent()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal or a cell; the main process decides
+    elif not any(isinstance(plugin, Recorder) for plugin in config.pluginmanager.get_plugins()):
+        writer = store.Writer(folder)
+        config.add_cleanup(writer.close)
+        config.pluginmanager.register(Recorder(folder, writer), NAME)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collect a run folder's plan as a test file."""
-    if file_path == Path(parent.config.getoption("--conformance-run")) / store.PLAN:
+    if file_path == _folder(parent.config) / store.PLAN:
         return PlanFile.from_parent(parent, path=file_path)
     return None
 
 
+def _folder(config: pytest.Config) -> Path:
+    return Path(config.getoption("--conformance-run"))
+
+
+def _cells(config: pytest.Config) -> list[str]:
+    """Ids of the cells to judge, as the process with the terminal decided."""
+    if hasattr(config, "workerinput"):
+        return list(config.workerinput[CELLS])
+    recorders = [plugin for plugin in config.pluginmanager.get_plugins() if isinstance(plugin, Recorder)]
+    return list(recorders[0].cells)
+
+
 class PlanFile(pytest.File):
-    """The plan as a test file: its cells without a verdict, grouped by model."""
+    """The plan as a test file: its cells to judge, grouped by model."""
 
     def collect(self) -> Iterable[pytest.Collector]:
         """One scope for each model with cells to judge."""
-        contents = store.read(self.path.parent)
-        self.config.stash[EXECUTOR] = Executor(contents.plan, self.path.parent / store.REFERENCES)
-        missing, models = set(contents.missing), dict[str, list[PlannedCell]]()
-        for planned in contents.plan.cells:
-            if planned.id in missing:
-                models.setdefault(planned.cell.model, []).append(planned)
+        folder = self.path.parent
+        plan = store.read(folder).plan
+        attempts = Attempts(folder / store.STARTED)
+        self.config.stash[PLAN] = plan
+        self.config.stash[EXECUTOR] = Executor(plan, folder / store.REFERENCES)
+        self.config.stash[ATTEMPTS] = attempts
+        known, models = {planned.id: planned for planned in plan.cells}, dict[str, list[PlannedCell]]()
+        for cell in _cells(self.config):
+            models.setdefault(known[cell].cell.model, []).append(known[cell])
         for model, cells in models.items():
             yield ModelScope.from_parent(self, name=model, cells=cells)
 
@@ -80,80 +109,38 @@ class CellItem(pytest.Item):
 
     def runtest(self) -> None:
         """Judge the cell in its own process."""
-        verdict = self.config.stash[EXECUTOR].verdict(self.planned)
+        verdict = self._verdict()
         self.user_properties.append((VERDICT, to_json(verdict)))
         if verdict.red:
             raise RedError(f"{verdict.status}  {verdict.text}")
         if verdict.status != "PASS":
             pytest.skip(verdict.reason or verdict.text)
 
+    def _verdict(self) -> Verdict:
+        attempts, cell = self.config.stash[ATTEMPTS], self.planned.id
+        try:
+            self._judge_sentinels()
+            if attempts.lost(cell) >= GUILTY:
+                return judge(cell, Observation("crashed", "run", message=TOOK_DOWN), self.planned.expect)
+            with attempts.attempt(cell):
+                return self.config.stash[EXECUTOR].verdict(self.planned)
+        except OSError as problem:
+            raise StoreError(f"{cell} was not judged: {problem.strerror or problem}") from problem
+
+    def _judge_sentinels(self) -> None:
+        """Judge the planted cells too, if this is the first cell of the process."""
+        if not self.config.stash.get(SENTINELS_JUDGED, False):
+            folder = self.path.parent / store.REFERENCES
+            for verdict in sentinels.judged(self.config.stash[PLAN], folder):
+                self.user_properties.append((SENTINEL, to_json(verdict)))
+            self.config.stash[SENTINELS_JUDGED] = True
+
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """One line for a red verdict."""
-        if isinstance(excinfo.value, RedError):
+        """One line for a red verdict, or for a cell that could not be judged."""
+        if isinstance(excinfo.value, (RedError, StoreError)):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:
         """The file, no line, and the name of the item, for pytest's reports."""
         return self.path, None, self.name
-
-
-class ResultRecorder:
-    """Stores the verdicts as they arrive, and prints a line for each."""
-
-    def __init__(self, config: pytest.Config, folder: Path) -> None:
-        self._config = config
-        self._folder = folder
-        self._writer = store.Writer(folder)
-        self._started = time.monotonic()
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Store which cells -k selects, if this process collects."""
-        self._note_selection([item.name for item in session.items if isinstance(item, CellItem)])
-
-    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:  # noqa: ARG002
-        """Store which cells -k selects, if xdist's workers collect."""
-        self._note_selection([name.rpartition("::")[2] for name in ids])
-
-    def _note_selection(self, names: list[str]) -> None:
-        contents = store.read(self._folder)
-        chosen = set(names) | set(contents.verdicts)
-        if names and chosen != set(contents.selected):
-            self._writer.select([name for name in contents.selected if name in chosen])
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Store and show a verdict."""
-        data = _verdict_of(report)
-        if data is not None:
-            self._writer.add(data)
-            verdict: Verdict = from_json(Verdict, data)
-            terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-            if terminal is not None and verdict.status != "SKIPPED":
-                terminal.write_line(matrix.line(verdict))
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Count the item by its verdict, and print nothing: `pytest_runtest_logreport` prints the line."""
-        data = _verdict_of(report)
-        if data is not None:
-            return data["status"], "", ""
-        return ("", "", "") if report.passed else None
-
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Mark the run if it is complete. The exit code of an incomplete or red run is never 0."""
-        contents = store.read(self._folder)
-        if not contents.missing:
-            self._writer.finish(len(contents.selected), round(time.monotonic() - self._started, 1))
-        if exitstatus == ExitCode.OK:
-            session.exitstatus = exit_code(contents)
-
-    def pytest_unconfigure(self) -> None:
-        """Release the run folder, so that other processes can write to it."""
-        self._writer.close()
-
-
-def _verdict_of(report: pytest.TestReport) -> dict[str, Any] | None:
-    """The verdict of a test report in JSON form, which xdist can send; None if it has none."""
-    if report.when != "call":
-        return None
-    return next((value for name, value in report.user_properties if name == VERDICT), None)  # type: ignore[return-value]

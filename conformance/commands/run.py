@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import secrets
+import shlex
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pytest
-
-from conformance.commands.output import say
-from conformance.errors import UsageError, near_names
+from conformance.commands import interrupts
+from conformance.commands.compile_cache import compile_cache
+from conformance.commands.judging import Choice, judge
+from conformance.commands.output import say, tell, what_was_lost
+from conformance.commands.resume import resumed
+from conformance.commands.stored import exit_code, read, show
+from conformance.errors import StoreError, UsageError
 from conformance.exit_codes import ExitCode
 from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import default_jobs
-from conformance.records.cell import model_of
 from conformance.records.measurements import Result
-from conformance.records.plan import Plan
-from conformance.records.tasks import ENVIRONMENT, PLAN, Nothing, PlanRequest
-from conformance.run import child, environment, pool, store
+from conformance.records.tasks import PLAN, PlanRequest
+from conformance.run import child, environment, pool, regular_file, store
+from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
-from conformance.run.store import Contents
+from conformance.run.store import Contents, Writer
 from conformance.show import bench, matrix
+from conformance.show.text import visible
 
 PLAN_DEADLINE = 300.0
-PLUGIN = "conformance.plugin"  # the name of its entry point too, so it works installed or not
 JOBS: dict[str, Callable[[Contents, Executor], dict[str, Callable[[], Result]]]] = {
     "speed": default_jobs,
     "bench": bench_jobs,
@@ -46,11 +50,7 @@ class RunOptions:
         resume: the folder of a run to finish; None for a new run.
         folder: the folder in which new runs are stored.
         fresh_cache: compile everything anew.
-        expression: only cells whose id matches it, as for pytest's -k.
-        workers: number of processes, as for xdist's -n; "" for one per core.
-        first: stop at the first red cell.
-        further: options that are passed to pytest.
-        known: the command's own options; one is suggested if pytest does not know an option.
+        choice: how the cells are judged.
     """
 
     request: PlanRequest
@@ -58,11 +58,7 @@ class RunOptions:
     resume: Path | None
     folder: Path
     fresh_cache: bool = False
-    expression: str = ""
-    workers: str = ""
-    first: bool = False
-    further: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
+    choice: Choice = field(default_factory=Choice)
 
 
 def run(options: RunOptions) -> int:
@@ -72,97 +68,99 @@ def run(options: RunOptions) -> int:
         An exit code; never `OK` if a cell is red or has no verdict.
 
     Raises:
-        UsageError: the run cannot be planned or resumed.
+        UsageError: the run cannot be planned, stored or resumed, or pytest does not take the further options.
+        KeyboardInterrupt: it was interrupted before it had a folder.
     """
-    folder = _resumed(options.resume, options.request) if options.resume else _planned(options)
+    folder = resumed(options.resume, options.request) if options.resume else _planned(options)
     started = time.monotonic()
-    code = _judged_and_measured(options, folder)
+    interrupts.last_words(lambda: _report(folder, started))
+    code = _session(options, folder)
     if code == ExitCode.NOTHING_SELECTED:
-        say(f"no cell is selected{f' by -k {options.expression!r}' if options.expression else ''}")
-    if code in (ExitCode.USAGE, ExitCode.NOTHING_SELECTED) and not options.resume:
-        shutil.rmtree(folder)
-    else:
-        print()  # noqa: T201
-        _print_report(folder, time.monotonic() - started)
+        expression = options.choice.expression
+        say(f"no cell is selected{f' by -k {expression!r}' if expression else ''}")
+        if not options.resume:
+            shutil.rmtree(folder)
+            return code
+    with interrupts.held():
+        _report(folder, started)
     return code
 
 
-def _judged_and_measured(options: RunOptions, folder: Path) -> int:
+def _session(options: RunOptions, folder: Path) -> int:
+    """Do what is not stored yet, under the lock of the folder. What could not be stored is said."""
+    begun = False
+    try:
+        with _written(folder) as writer:
+            begun = True
+            return _judged_and_measured(options, folder, writer)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except StoreError as problem:
+        if not begun:
+            raise
+        say(str(problem))
+        return ExitCode.RED
+    except UsageError:
+        if begun and not options.resume:  # otherwise it is not ours
+            shutil.rmtree(folder)
+        raise
+
+
+def _judged_and_measured(options: RunOptions, folder: Path, writer: Writer) -> int:
     """Do everything that is not stored yet."""
     contents = read(folder)
-    with _cache(contents.plan, fresh=options.fresh_cache) as cache:
+    with compile_cache(contents.plan, fresh=options.fresh_cache) as cache:
         environment.prepare_children(cache, compiles=bool(contents.plan.compiling_modes))
-        store.Writer(folder).close()  # refuses a run that another process writes, before anything starts
-        try:
-            _remove_references(folder)  # those of an earlier session, since the model may have changed
-            code = _judge(options, contents, folder) if contents.missing else exit_code(contents)
-            if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
-                _measure(folder)
-        except KeyboardInterrupt:
-            code = ExitCode.INTERRUPTED
-        finally:
-            _remove_references(folder)
+        code = judge(options.choice, contents, folder, writer) if contents.missing else exit_code(contents)
+        if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
+            _measure(folder, writer)
     return code
 
 
 @contextmanager
-def _cache(plan: Plan, *, fresh: bool) -> Iterator[Path]:
-    """The folder of compiled code. A fresh one is empty, and is removed afterwards."""
-    if not fresh:
-        yield environment.cache_of(plan.environment)
-        return
-    with tempfile.TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+def _written(folder: Path) -> Iterator[Writer]:
+    """The writer of a run folder; its lock is held for the whole session, so that nobody else changes the folder.
+
+    Raises:
+        UsageError: another process writes this run, or it cannot be written.
+    """
+    writer = store.Writer(folder)
+    attempts = Attempts(folder / store.STARTED)
+    try:
+        attempts.prepare()
+        _remove_references(folder)  # those of an earlier session, or of somebody else
+        yield writer
+    finally:
+        with interrupts.held():
+            if interrupts.signalled() == signal.SIGINT:
+                attempts.acquit()
+            with contextlib.suppress(StoreError):  # the next session removes them
+                _remove_references(folder)
+            attempts.clear()
+            writer.close()
 
 
 def _remove_references(folder: Path) -> None:
-    shutil.rmtree(folder / store.REFERENCES, ignore_errors=True)
+    regular_file.remove(folder / store.REFERENCES)
 
 
-def _print_report(folder: Path, seconds: float) -> None:
+def _report(folder: Path, started: float) -> None:
+    """Print what is stored, and how to go on if something is missing."""
+    seconds = time.monotonic() - started
     contents = store.read(folder)
+    tell("")
     show(contents, folder, seconds=seconds)
     for path in bench.write_plots(contents, folder) if contents.plan.measure == "bench" else ():
-        print(f"plot: {path}")  # noqa: T201
+        tell(f"plot: {visible(str(path))}")
+    again = visible(shlex.quote(str(folder)))
+    if interrupts.signalled() and not contents.missing:
+        tell(f"interrupted: conformance run --resume {again}")
+    lost = what_was_lost()
+    if lost:
+        say(f"the output could not be written: {lost}; conformance show {again} prints it again")
 
 
-def show(contents: Contents, folder: Path, seconds: float | None = None) -> None:
-    """Print the matrix and, if the run is a bench, its measurements."""
-    if contents.plan.measure == "bench":
-        print(bench.Bench(contents).text(), end="\n\n")  # noqa: T201
-    print(matrix.render(contents, seconds=seconds, folder=folder))  # noqa: T201
-
-
-def read(folder: Path) -> Contents:
-    """Read a stored run. If its last line is unfinished, a message on the error stream says so.
-
-    Raises:
-        UsageError: the folder is no run folder, has another format, or is damaged.
-    """
-    contents = store.read(folder)
-    if contents.torn_bytes:
-        say(f"{folder / store.LINES}: the last line is unfinished, {contents.torn_bytes} bytes were left out")
-    return contents
-
-
-def exit_code(contents: Contents) -> ExitCode:
-    """`OK` if all cells have verdicts and none is red; otherwise `RED`."""
-    red = contents.missing or any(v.red for v in contents.verdicts.values())
-    return ExitCode.RED if red else ExitCode.OK
-
-
-def _judge(options: RunOptions, contents: Contents, folder: Path) -> int:
-    print(f"judging {len(contents.missing)} cells, stored in {folder}", flush=True)  # noqa: T201
-    code = int(pytest.main([*_pytest_arguments(options, contents, folder), *options.further]))
-    if code == ExitCode.USAGE:
-        for option in options.further:
-            near = near_names(option.partition("=")[0], options.known)
-            if near:
-                say(f"unknown option {option}; did you mean {', '.join(near)}?")
-    return code
-
-
-def _measure(folder: Path) -> None:
+def _measure(folder: Path, writer: Writer) -> None:
     """Take the measurements that are not stored yet, if all cells are judged."""
     contents = store.read(folder)
     if contents.missing:
@@ -170,51 +168,35 @@ def _measure(folder: Path) -> None:
     executor = Executor(contents.plan, folder / store.REFERENCES)
     jobs = JOBS[contents.plan.measure](contents, executor)
     pending = {name: job for name, job in jobs.items() if name not in contents.results}
-    print(f"\ntaking {len(pending)} measurements", flush=True)  # noqa: T201
-    writer = store.Writer(folder)
-    try:
-        for name, result in pool.carry_out(pending):
-            writer.add_result(name, result)
-            print(matrix.measured_line(store.read(folder), name), flush=True)  # noqa: T201
-    finally:
-        writer.close()
-
-
-def _pytest_arguments(options: RunOptions, contents: Contents, folder: Path) -> list[str]:
-    models = {model_of(cell) for cell in contents.missing}
-    workers = options.workers or str(min(os.cpu_count() or 1, len(models)))
-    arguments = [str(folder / store.PLAN), f"--conformance-run={folder}", f"--rootdir={folder}", "-c", os.devnull]
-    arguments += ["-qq", "--no-header", "--tb=short", "-p", PLUGIN, "-p", "no:cacheprovider", "-p", "no:doctest"]
-    arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
-    if workers not in ("0", "1"):
-        arguments += ["-n", workers, "--dist=loadscope"]
-    if options.expression:
-        arguments += ["-k", options.expression]
-    return arguments + (["-x"] if options.first else [])
+    tell(f"\ntaking {len(pending)} measurements")
+    for name, result in pool.carry_out(pending):
+        writer.add_result(name, result)
+        tell(matrix.measured_line(store.read(folder), name))
 
 
 def _planned(options: RunOptions) -> Path:
     """The folder of a new run."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    folder = (options.folder / "runs" / name).resolve()
+    _check_writable(options.folder)
     request = replace(options.request, all_sizes=options.measure == "bench")
     ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method="spawn")
     if ending.result is None:
         asked = " ".join(request.sources) or "the zoo"
         raise UsageError(ending.message if ending.kind == "refused" else f"planning {asked}: {ending.message}")
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    folder = (options.folder / "runs" / name).resolve()
     store.create(folder, replace(ending.result, measure=options.measure))
     return folder
 
 
-def _resumed(folder: Path, request: PlanRequest) -> Path:
-    """The folder of a stored run, if it was made on this machine with this torch."""
-    if request.sources or request.modes or request.precisions or request.devices:
-        raise UsageError("--resume takes its cells from the stored run; leave out sources and axes")
-    folder = folder.resolve()
-    then = store.read(folder).plan.environment
-    now = child.run(ENVIRONMENT, Nothing(), deadline=PLAN_DEADLINE, method="spawn").result
-    for key in ("torch", "python", "cpu", "gpus"):
-        was, found = getattr(then, key), getattr(now, key, None)
-        if was != found:
-            raise UsageError(f"{folder} was made with {key} {was}, this is {found}")
-    return folder
+def _check_writable(folder: Path) -> None:
+    """Refuse a store that cannot be written, before anything is planned. The only test is to write into it.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        nearest = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as problem:
+        raise UsageError(f"--store {folder}: {problem.strerror}") from None

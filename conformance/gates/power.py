@@ -23,11 +23,13 @@ class Power:
         accepted: names of canaries that the gates accept and should reject.
         weak: names of local canaries that the gates accept for a reason that excuses them; see `_is_weak`.
         unresolved: this low precision cannot tell the tensor from a wrong one, but float32's budgets can.
+        rejected: number of canaries with wrong values, in the right shape and dtype, that the gates reject.
     """
 
     accepted: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
     unresolved: bool = False
+    rejected: int = 0
 
 
 def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Accepts) -> Power:
@@ -51,6 +53,8 @@ def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Acce
     passing = [name for name, z in (whole | local).items() if passes(z, criteria)]
     rejected = _rejected_over_draws(passing, criteria)
     passing = [name for name in passing if name not in rejected]
+    wrong_values = {n for n, z in (whole | local).items() if (z.shape, z.dtype) == (truth.shape, truth.dtype)}
+    caught = len(wrong_values - set(passing))
     accepted = [name for name in passing if name in whole]
     local = {name: local[name] for name in passing if name in local}
     weak = [name for name, z in local.items() if _is_weak(z, criteria, passes)]
@@ -59,8 +63,8 @@ def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Acce
         finely = criteria.at_float32()
         whole |= dict(global_canaries(truth, reference, held_to_float32=True))
         if not any(passes(z, finely) for z in whole.values()):
-            return Power(weak=tuple(weak), unresolved=True)
-    return Power(tuple(accepted), tuple(weak))
+            return Power(weak=tuple(weak), unresolved=True, rejected=caught)
+    return Power(tuple(accepted), tuple(weak), rejected=caught)
 
 
 def _rejected_over_draws(names: Sequence[str], criteria: TensorCriteria) -> set[str]:

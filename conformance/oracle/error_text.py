@@ -1,7 +1,9 @@
-"""Shortens the text of an exception to one line, and recognises those that mean out of memory."""
+"""Shortens the text of an exception to one line, and recognises those that mean a failure of memory or machine."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 
 import torch
@@ -16,6 +18,9 @@ REFUSALS = (
     "ALLOC_FAILED",  # cuBLAS, cuFFT, cuSOLVER, cuDNN
     "ALLOCATION_FAILED",  # cuDNN 9
 )
+FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE}  # of the machine; no limit of a process causes them
+NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
+DEEPEST = 20  # exceptions in a chain
 ADVICE = re.compile(r"(?<=CUDA error: )([^\n]*)\n.*| *Of the allocated memory .*", re.DOTALL)
 CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, if a script calls Python
 POISONED = "the fork server had touched CUDA before this cell left it, so CUDA refuses the cell"
@@ -25,7 +30,26 @@ def is_out_of_memory(problem: BaseException) -> bool:
     """Whether an allocation failed. A kernel that needs too much shared memory does not count."""
     if isinstance(problem, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
+    if isinstance(problem, OSError):
+        return problem.errno == errno.ENOMEM
     return isinstance(problem, RuntimeError) and any(text in text_of(problem) for text in REFUSALS)
+
+
+def is_machine_failure(problem: BaseException) -> bool:
+    """Whether the machine failed and not what it ran: no room on a disk, a disk that fails, no file to be had.
+
+    A compiler says so in its own words, and torch wraps what it raises.
+    """
+    seen: BaseException | None = problem
+    for _ in range(DEEPEST):
+        if seen is None:
+            return False
+        if isinstance(seen, OSError) and seen.errno in FAILURES:
+            return True
+        if type(seen).__module__.startswith("torch") and any(text in text_of(seen) for text in NO_ROOM):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def one_line(problem: BaseException) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from conformance.errors import DamagedReferenceError
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, OracleTensor
 from conformance.gates.sums import Redraws, Rounded, Sums
@@ -18,13 +19,25 @@ from conformance.oracle.reference import CaseReference
 
 
 def save(path: Path, cases: dict[str, CaseReference]) -> None:
-    """Write the reference of a model, by case name."""
+    """Write the reference of a model, by case name.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     tensorfile.save(path, {name: _case_tree(case) for name, case in cases.items()})
 
 
 def load(path: Path) -> dict[str, CaseReference]:
-    """Read what `save` wrote."""
-    return {name: _case_reference(tree) for name, tree in tensorfile.load(path).items()}
+    """Read what `save` wrote.
+
+    Raises:
+        DamagedReferenceError: it is not there, cannot be read, or is damaged.
+    """
+    try:
+        saved = tensorfile.load(path)
+    except (OSError, ValueError) as problem:
+        raise DamagedReferenceError(str(problem)) from problem
+    return {name: _case_reference(tree) for name, tree in saved.items()}
 
 
 def _case_tree(case: CaseReference) -> dict[str, Any]:

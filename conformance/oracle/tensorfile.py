@@ -1,34 +1,63 @@
-"""Stores trees of tensors, numbers and text in one file, without pickle: a JSON header, then raw bytes."""
+"""Stores trees of tensors, numbers and text in one file, without pickle: a JSON header, then raw bytes, then a sum.
+
+The sum is the CRC-32 of all bytes before it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import os
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 KEY = "$tensor"
+SUM_BYTES = 4
 
 
 def save(path: Path, tree: Any) -> None:
-    """Write a tree of dicts, lists, numbers, text, None and tensors. No other process sees a partial file."""
+    """Write a tree of dicts, lists, numbers, text, None and tensors. No other process sees a partial file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     blobs: list[torch.Tensor] = []
     header = json.dumps(_without_tensors(tree, blobs)).encode()
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    with unfinished.open("wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        for blob in blobs:
-            size = blob.numel() * blob.element_size()
-            file.write(ctypes.string_at(blob.data_ptr(), size) if size else b"")
-    unfinished.replace(path)
+    checksum = 0
+    try:
+        with unfinished.open("wb") as file:
+            for part in _parts(header, blobs):
+                checksum = zlib.crc32(part, checksum)
+                file.write(part)
+            file.write(checksum.to_bytes(SUM_BYTES, "little"))
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _parts(header: bytes, blobs: list[torch.Tensor]) -> Iterator[bytes]:
+    yield len(header).to_bytes(8, "little") + header
+    for blob in blobs:
+        size = blob.numel() * blob.element_size()
+        yield ctypes.string_at(blob.data_ptr(), size) if size else b""
 
 
 def load(path: Path) -> Any:
-    """Read what `save` wrote. Tuples come back as lists, and tensors are on the CPU."""
+    """Read what `save` wrote. Tuples come back as lists, and tensors are on the CPU.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged: its sum does not match.
+    """
     data = bytearray(path.read_bytes())
+    if zlib.crc32(data[:-SUM_BYTES]).to_bytes(SUM_BYTES, "little") != data[-SUM_BYTES:]:
+        raise ValueError(f"{path} is damaged: its checksum does not match")
     size = int.from_bytes(data[:8], "little")
     return _with_tensors(json.loads(data[8 : 8 + size]), data, 8 + size)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 from conformance.axes import MODES
 from conformance.errors import UsageError
 from conformance.one_line import named
+from conformance.oracle import process_state
 from conformance.records.cell import SizedModel
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import ListedModel, Listing, PlanRequest
@@ -20,6 +22,11 @@ from conformance.run.child_side import ChildProcess
 from zoo import catalog
 from zoo.case import SpecError
 from zoo.spec import Spec
+
+FILE = "conformance_source_"  # how the names of modules begin that were imported from a file
+
+_folders: list[str] = []  # those that the import of files has added to the path
+_registering: dict[str, SpecLocation] = {}  # the source of each mode that a source has registered in this process
 
 
 def load(location: SpecLocation) -> ModuleType:
@@ -35,7 +42,7 @@ def load(location: SpecLocation) -> ModuleType:
 
 
 def load_sources(sources: Iterable[SpecLocation]) -> None:
-    """Import all sources of a run; a source may register a mode.
+    """Import the sources of a cell, which register its mode.
 
     Raises:
         UsageError: a source does not import.
@@ -61,12 +68,13 @@ def spec_at(location: SpecLocation, name: str) -> Spec:
 
 
 def _load_file(path: Path) -> ModuleType:
-    name = f"conformance_source_{path.stem}_{zlib.crc32(str(path).encode()):x}"
+    name = f"{FILE}{path.stem}_{zlib.crc32(str(path).encode()):x}"
     if name in sys.modules:
         return sys.modules[name]
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.append(folder)  # last, so that no file in it can hide a module of the standard library
+        _folders.append(folder)
     found = importlib.util.spec_from_file_location(name, path)
     if found is None or found.loader is None:
         raise ImportError("not a Python file")
@@ -83,36 +91,49 @@ def _load_file(path: Path) -> ModuleType:
 Found = tuple[Spec, SpecLocation]
 
 
-def find(sources: Iterable[str]) -> tuple[list[Found], list[SpecLocation]]:
-    """Find the specs of all sources.
+def find(sources: Iterable[str]) -> tuple[list[Found], dict[str, SpecLocation]]:
+    """Find the specs of all sources. What the import of one leaves behind in this process is put back for the next.
 
     Args:
         sources: model names or folders of the zoo, "path/to/file.py", "package.module" or
             "package.module:NAME"; empty for the whole zoo. A source may hold no spec if it registers a mode.
 
     Returns:
-        Each spec with its location, in order, and the locations that every process must import first.
+        Each spec with its location, in order, and the location that registers each mode, by the mode's name.
 
     Raises:
         UsageError: a source is unknown, does not import, or has neither spec nor mode; or two specs share a name.
     """
     found: list[Found] = []
-    imported: list[SpecLocation] = []
     only_modes = True
     for source in sources:
         if f"zoo.{source}" in catalog.FOLDERS:
             found += _of_the_zoo(catalog.list_models(module=source))
             only_modes = False
             continue
-        specs, location = _find_one(source)
+        with _imported_apart(source):
+            specs, location = _find_one(source)
         found += [(spec, location) for spec in specs]
         only_modes = only_modes and not specs
-        if not location.module.startswith("zoo."):
-            imported.append(location)
     if only_modes:
         found = _of_the_zoo([*catalog.list_models(), *catalog.list_models(module=catalog.WRONG_ON_PURPOSE)])
     _check_names(found)
-    return list({spec.name: (spec, location) for spec, location in found}.values()), imported
+    return list({spec.name: (spec, location) for spec, location in found}.values()), dict(_registering)
+
+
+@contextlib.contextmanager
+def _imported_apart(source: str) -> Iterator[None]:
+    """Put back what an import switched, and hide the modules of another source's folder, which may have equal names."""
+    own = str(Path(source).resolve().parent) if source.endswith(".py") else ""
+    others = [folder for folder in _folders if folder != own] if own else []
+    for folder in others:
+        sys.path[:] = [entry for entry in sys.path if entry != folder]
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and not name.startswith(FILE) and str(Path(file).parent) in others:
+            sys.modules[f"{FILE}hidden_{id(module):x}"] = sys.modules.pop(name)  # still known as imported
+    with process_state.restored():
+        yield
 
 
 def _check_names(found: list[Found]) -> None:
@@ -141,12 +162,13 @@ def _find_one(source: str) -> tuple[list[Spec], SpecLocation]:
             return [spec], SpecLocation(catalog.home_of(source))
         except (catalog.UnknownModelError, SpecError) as problem:
             raise UsageError(str(problem)) from problem
-    modes = len(MODES)
+    modes = set(MODES)
     loaded = load(location)
+    _registering.update(dict.fromkeys(set(MODES) - modes, location))
     specs = [getattr(loaded, name, None)] if name else catalog.specs_of(loaded)
     if any(not isinstance(spec, Spec) for spec in specs):
         raise UsageError(f"{source}: {name} is no zoo.Spec")
-    if not specs and len(MODES) == modes:
+    if not specs and location not in _registering.values():
         raise UsageError(f"{source} defines no zoo.Spec and registers no mode")
     return [spec for spec in specs if isinstance(spec, Spec)], location
 

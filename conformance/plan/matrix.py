@@ -17,8 +17,10 @@ from conformance.plan.candidates import check_sized, modes_of, modes_of_all
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Expectation, Plan, PlannedCell
+from conformance.records.sentinels import PLANTED
 from conformance.records.tasks import Nothing, PlanRequest
 from conformance.run.child_side import ChildProcess
+from conformance.run.sources import imported
 from zoo.case import SpecError
 from zoo.expect import Expect
 from zoo.spec import Spec
@@ -46,7 +48,7 @@ def plan(asked: PlanRequest) -> Plan:
         UsageError: a source or a value of an axis is unknown, or a device that was asked for is absent.
         SpecError: the spec of a model is wrong.
     """
-    found, sources = find.find(asked.sources)
+    found, registering = find.find(asked.sources)
     sizes: dict[str, SizedModel] = {}
     unsized = [spec for spec, _ in found]
     if asked.all_sizes:
@@ -75,13 +77,15 @@ def plan(asked: PlanRequest) -> Plan:
         seed=asked.seed,
         deadline=asked.deadline,
         environment=environment(),
-        sources=tuple(sources),
+        modes={name: location for name, location in registering.items() if name in used},
         models={spec.name: location for spec, location in found},
         figures={spec.name: figures_of(spec) for spec, _ in found},
         sizes=sizes,
         cells=tuple(cells),
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
+        sentinels=PLANTED,
         candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
+        digests=imported(),
     )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from conformance.records.limits import AboveZero, Name
 
 
 @dataclass(frozen=True)
@@ -14,10 +17,10 @@ class Cell:
         mode, precision, device: names in the tables of `conformance.axes`.
     """
 
-    model: str
-    mode: str
-    precision: str
-    device: str
+    model: Name
+    mode: Name
+    precision: Name
+    device: Name
 
     @property
     def id(self) -> str:
@@ -48,8 +51,8 @@ class SizedModel:
         size_name: the name of the size, such as "width"; "" if it is not known.
     """
 
-    model: str
-    size: int
+    model: Name
+    size: Annotated[int, AboveZero()]
     size_name: str = ""
 
     @property

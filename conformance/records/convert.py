@@ -16,6 +16,7 @@ from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from conformance.errors import RecordError
+from conformance.records.limits import Limit
 
 NAME = "record"
 NOT_FINITE = ("inf", "-inf", "nan")
@@ -127,6 +128,9 @@ def _number(value: float, digits: int) -> float | str:
 @cache
 def _decoder(hint: Any) -> Convert:  # noqa: PLR0911 -- one for each kind of type
     """The function that makes a value of a declared type from JSON."""
+    limits = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Limit)]
+    if limits:
+        return _limited(_decoder(get_args(hint)[0]), limits)
     bare, _, members = _parts(hint)
     if len(members) > 1:
         return _union_decoder(members)
@@ -149,6 +153,16 @@ def _decoder(hint: Any) -> Convert:  # noqa: PLR0911 -- one for each kind of typ
     if origin is tuple:
         return _tuple_decoder([_decoder(part) for part in inside])
     return lambda data: _of(bare, data)
+
+
+def _limited(inner: Convert, limits: list[Limit]) -> Convert:
+    def decode(data: Any) -> Any:
+        value = inner(data)
+        for limit in limits:
+            limit.check(value)
+        return value
+
+    return decode
 
 
 def _record_decoder(cls: type) -> Convert:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from conformance.records.convert import Digits
+from conformance.records.limits import AboveZero, OneOf
 
 FIGURES = {  # the figures that can be timed of a model, with their titles in reports
     "forward": "forward",
@@ -20,6 +21,8 @@ UNDISTURBED = 0.01  # largest share of its time that an undisturbed sample waits
 FASTER, SLOWER, SAME, NOISY = "faster", "slower", "same", "too noisy"
 
 FiveDigits = Annotated[float, Digits(5)]
+PositiveFiveDigits = Annotated[float, Digits(5), AboveZero()]
+Positive = Annotated[float, AboveZero()]
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,9 @@ class Ratio:
         processes: number of processes that measured it.
     """
 
-    middle: FiveDigits
-    low: FiveDigits
-    high: FiveDigits
+    middle: PositiveFiveDigits
+    low: PositiveFiveDigits
+    high: PositiveFiveDigits
     pairs: int
     clean: FiveDigits = 1.0
     processes: int = 1
@@ -121,7 +124,7 @@ class Timing:
         samples: (ns, host_ns, delay_ns) of each call, as in `Sample`, by cell id; empty unless they were asked for.
     """
 
-    figure: str
+    figure: Annotated[str, OneOf(tuple(FIGURES))]
     cells: Mapping[str, CellTiming]
     controls: Mapping[str, Ratio] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -218,8 +221,8 @@ class Ceilings:
         byte_rates: pairs (bytes moved, bytes/s), by rising size.
     """
 
-    flop_rates: Mapping[str, float]
-    byte_rates: tuple[tuple[float, float], ...]
+    flop_rates: Mapping[str, Positive]
+    byte_rates: tuple[tuple[Positive, Positive], ...]
 
 
 Result = Timing | Footprint | CompileCost | Ceilings | Reason

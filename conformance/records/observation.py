@@ -57,6 +57,7 @@ class Discrepancy:
         accepted: names of the canaries that the gates failed to reject.
         weak: names of the canaries that damage a part that rounding, or a flipped unit, leaves undefined.
         unresolved: the cell's low precision cannot tell this tensor from a wrong one, but float32's budgets can.
+        rejected: number of canaries with wrong values that the gates rejected; 0 if none was tried.
         closer: whether it is nearer to the oracle than eager at the same precision; None in eager cells, or if the two
             cannot be compared.
     """
@@ -70,6 +71,7 @@ class Discrepancy:
     accepted: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
     unresolved: bool = False
+    rejected: int = 0
     closer: bool | None = None
 
 
@@ -79,13 +81,15 @@ class Observation:
 
     Attributes:
         ending: "finished"; "raised" (see error, message and phase); "not proven"; "no oracle", "invalid" and "random"
-            (from the reference); "crashed", "timed out", "out of memory".
+            (from the reference); "crashed", "timed out", "out of memory"; "machine failed" and "damaged reference",
+            which say nothing about the model and get no verdict.
         phase: the phase in which it ended: reference, import, build, prepare, call, second order, judge.
         error, message: type of the exception, and one line of text.
         discrepancies: one for each tensor of each case, also if the tensor is right, and one for each thing that a call
             did wrong apart from its tensors.
         facts: proof of the mode, state of the compile cache, and other facts for the record.
         seconds: seconds spent in each phase; those of the reference are for the whole model.
+        cases: names of the cases that were called and compared.
     """
 
     ending: str
@@ -95,3 +99,4 @@ class Observation:
     discrepancies: tuple[Discrepancy, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    cases: tuple[str, ...] = ()

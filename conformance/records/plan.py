@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from conformance.errors import RecordError
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.claims import PublishedClaim
+from conformance.records.limits import AboveZero, Name, OneOf
+from conformance.records.measurements import FIGURES
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Plan:
         seed: seed of weights, inputs and cotangents.
         deadline: seconds that a cell may take.
         environment: the environment in which the plan was made.
-        sources: the modules and files that every child process imports first; a source may register a mode.
+        modes: the location of the source that registers each mode from outside, by the mode's name.
         models: the location of each model's spec, by the model's name.
         figures: the figures that can be timed of each model, by the model's name; keys of `FIGURES`.
         cells: all cells in order, also those that are skipped.
@@ -107,17 +111,36 @@ class Plan:
         candidates: the names of each model's candidates, by the model's name; such a name stands in place of a mode.
         measure: "" for nothing, "speed", or "bench".
         claims: the published claims that the cells test.
+        sentinels: how each planted cell must come out, by its id; see `records.sentinels`.
+        digests: the digest of each source file that the planning process imported, by path; see `run.sources`.
     """
 
     seed: int
-    deadline: float
+    deadline: Annotated[float, AboveZero()]
     environment: Environment
-    sources: tuple[SpecLocation, ...]
+    modes: Mapping[str, SpecLocation]
     models: Mapping[str, SpecLocation]
-    figures: Mapping[str, tuple[str, ...]]
+    figures: Mapping[str, tuple[Annotated[str, OneOf(tuple(FIGURES))], ...]]
     cells: tuple[PlannedCell, ...]
     sizes: Mapping[str, SizedModel] = field(default_factory=dict)
     compiling_modes: tuple[str, ...] = ()
-    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    measure: str = ""
+    candidates: Mapping[str, tuple[Name, ...]] = field(default_factory=dict)
+    measure: Annotated[str, OneOf(("", "speed", "bench"))] = ""
     claims: tuple[PublishedClaim, ...] = ()
+    sentinels: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse a plan whose parts contradict each other.
+
+        Raises:
+            RecordError: a cell is planned twice, or its model has no location or no figures.
+        """
+        known: set[str] = set()
+        for planned in self.cells:
+            model = planned.cell.model
+            if planned.id in known:
+                raise RecordError(f"Plan.cells: {planned.id} is planned twice")
+            if model not in self.models or not self.figures.get(model):
+                raise RecordError(f"Plan.cells: {planned.id}: the plan has no location or no figures of its model")
+            known.add(planned.id)

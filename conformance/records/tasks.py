@@ -95,7 +95,8 @@ class ReferenceResult:
     """How the making of a reference ended.
 
     Attributes:
-        ending: "ok", "invalid", "random", "no oracle", "out of memory", or "raised" for SystemExit and the like.
+        ending: "ok", "invalid", "random", "no oracle", "out of memory", "machine failed", or "raised" for SystemExit
+            and the like.
         message: the reason in one line; "" if it is ok.
     """
 
@@ -110,10 +111,12 @@ class CellTask:
     Attributes:
         cell: the cell.
         location: where its spec is.
-        sources: the modules and files to import first.
+        sources: the modules and files to import first: the one that registers the cell's mode, if it is no built-in
+            one. No other source is imported, so none can change the verdict.
         seed: seed of weights, inputs and cotangents.
         reference: path of the model's reference file; "" for work that needs no oracle.
         expect: the declared divergences that apply to the cell.
+        cache: path of the folder of compiled code; "" for the one that all cells of the run share.
     """
 
     cell: Cell
@@ -122,6 +125,7 @@ class CellTask:
     seed: int
     reference: str = ""
     expect: tuple[Expectation, ...] = ()
+    cache: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from conformance.records.convert import Rounded
+from conformance.records.limits import OneOf
 from conformance.records.observation import Observation
 
 
@@ -55,7 +57,7 @@ class Verdict:
     """
 
     cell: str
-    status: str
+    status: Annotated[str, OneOf(tuple(STATUSES))]
     text: str = ""
     margin: Rounded | None = None
     short: str = ""

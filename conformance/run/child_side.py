@@ -96,7 +96,7 @@ def call(function: str, task: Any, *further: Any) -> Any:
 
 def main() -> None:
     """Serve in a fresh interpreter, whose input brings the task and whose output takes the answers."""
-    sys.exit(serve(*take_streams()))
+    os._exit(serve(*take_streams()))  # as a forked one does: to take torch down could last longer than it may live on
 
 
 def take_streams() -> tuple[int, int]:

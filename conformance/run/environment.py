@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from pathlib import Path
 
 from conformance.records.plan import Environment
@@ -43,8 +44,32 @@ def loads_compiler() -> bool:
     return os.environ.get(PRELOAD) == "compiler"
 
 
+def cache_in_use() -> Path | None:
+    """The folder of compiled code that all children share; None if it is torch's own choice."""
+    folder = os.environ.get(CACHE)
+    return Path(folder) if folder else None
+
+
 def cache_of(known: Environment) -> Path:
-    """The folder of the compile cache for a version of torch and a processor."""
+    """The folder of the compile cache for a version of torch and a processor; `why_unusable` tells if it is of no use.
+
+    It is in the folder that XDG_CACHE_HOME names, or in ~/.cache if that is empty or no absolute path.
+    """
     key = hashlib.sha256(f"{known.cpu} {known.cpu_capability}".encode()).hexdigest()[:8]
-    base = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():
+        base = Path(os.path.expanduser("~")) / ".cache"  # noqa: PTH111 -- Path.expanduser raises if there is no home
     return base / "torch-conformance" / f"{known.torch}-{key}"
+
+
+def why_unusable(cache: Path) -> str:
+    """Why nothing can be stored in a folder, which is made if it is missing; "" if something can."""
+    if not cache.is_absolute():
+        return "this user has no home folder"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache) as file:
+            file.write(bytes(4096))
+    except OSError as problem:
+        return str(problem.strerror or problem)
+    return ""

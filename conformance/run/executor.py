@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 
 from conformance.axes import PRECISIONS
+from conformance.errors import MachineError
 from conformance.records import bounded
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, Plan, PlannedCell
-from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask
+from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask, ResultT, Target, TaskT
 from conformance.records.verdicts import Verdict
-from conformance.run import child
+from conformance.run import child, regular_file
+from conformance.run.child_side import WAITING
+from conformance.run.stored_code import StoredCode
 from conformance.verdict import judge
 
 REFERENCE_DEADLINE_FACTOR = 2  # the reference runs a model some fifty times
+REFERENCES_MADE_AGAIN = 1  # if the file of one is damaged
+NOTHING_RAN = ("start", WAITING)  # phases before any of a model's code runs
+DAMAGED, MACHINE = "damaged reference", "machine failed"
+CONFIRMED = "compiled once more without the compile cache, with the same result"
+HEALED = (
+    "the first try, with stored code of the compile cache, ended in {status}; the verdict is that of code compiled "
+    "anew, and the cache was emptied"
+)
 
 
 class Executor:
@@ -29,33 +42,72 @@ class Executor:
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
-        folder.mkdir(exist_ok=True)
+        regular_file.make_folder(folder)
         self._folder = folder
         self._references: dict[str, Observation | Path] = {}
         self._seconds: dict[str, float] = {}
         self._making = Lock()
+        self._code = StoredCode(plan.compiling_modes)
 
     def verdict(self, planned: PlannedCell) -> Verdict:
-        """Run one planned cell and judge it."""
+        """Run one planned cell and judge it.
+
+        Raises:
+            MachineError: the machine failed, so the cell has no verdict.
+        """
         cell = planned.cell
         if planned.skip:
             return Verdict(cell.id, "SKIPPED", planned.skip, short="skipped")
-        reference = self.reference(cell.model)
-        if isinstance(reference, Observation):
-            return judge(cell.id, reference, planned.expect)
-        ending = child.run(CELL, cell_task(self._plan, cell, reference), deadline=self._plan.deadline)
-        seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message)
+        self._code.look()
+        apart = self._code.damaged and self._code.is_used_by(cell.mode)
+        found = self._judged(planned, method="spawn" if apart else "forkserver")
+        return self._judged_anew(planned, found) if self._code.may_have_spoiled(cell.mode, found) else found
+
+    def _judged_anew(self, planned: PlannedCell, first: Verdict) -> Verdict:
+        """The verdict of code that is compiled anew, in a process that shares nothing with the others."""
+        with TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True) as cache:
+            found = self._judged(planned, cache=cache, method="spawn")
+        if self._code.may_have_spoiled(planned.cell.mode, found):
+            return replace(found, notes=(*found.notes, CONFIRMED))
+        self._code.set_aside()
+        return replace(found, notes=(*found.notes, HEALED.format(status=first.status)))
+
+    def _judged(self, planned: PlannedCell, *, cache: str = "", method: str) -> Verdict:
+        cell = planned.cell
+        for _ in range(1 + REFERENCES_MADE_AGAIN):
+            reference = self.reference(cell.model)
+            if isinstance(reference, Observation):
+                return judge(cell.id, reference, planned.expect)
+            task = replace(cell_task(self._plan, cell, reference), cache=cache)
+            ending = _ended(cell.id, CELL, task, deadline=self._plan.deadline, method=method)
+            seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message)
+            if seen.ending != DAMAGED:
+                break
+            self._forget_reference(cell.model, reference)
+        if seen.ending in (DAMAGED, MACHINE):
+            raise MachineError(f"{cell.id} was not judged: {seen.message}")
         seen = replace(seen, seconds={"reference": self._seconds.get(cell.model, 0.0), **seen.seconds})
         verdict = judge(cell.id, seen, planned.expect)
         notes = (*verdict.notes, *ending.remarks)
         return bounded.verdict(replace(verdict, seconds=ending.seconds, notes=notes))
 
     def reference(self, model: str) -> Observation | Path:
-        """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells."""
+        """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells.
+
+        Raises:
+            MachineError: the machine failed, so there is no reference.
+        """
         with self._making:
             if model not in self._references:
                 self._references[model] = self._made(model)
             return self._references[model]
+
+    def _forget_reference(self, model: str, path: Path) -> None:
+        """Remove a damaged reference file, so that it is made again."""
+        with self._making:
+            self._references.pop(model, None)
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def _made(self, model: str) -> Observation | Path:
         path = self._folder / f"{model}.reference"
@@ -65,16 +117,38 @@ class Executor:
         precisions = tuple(name for name in PRECISIONS if name in wanted)
         plan = self._plan
         task = ReferenceTask(model, plan.models[model], plan.seed, precisions, str(path))
-        ending = child.run(REFERENCE, task, deadline=REFERENCE_DEADLINE_FACTOR * plan.deadline)
+        deadline = REFERENCE_DEADLINE_FACTOR * plan.deadline
+        ending = _ended(f"the reference of {model}", REFERENCE, task, deadline=deadline, method="forkserver")
         self._seconds[model] = round(ending.seconds, 4)
         if ending.result is None:
             return Observation(ending.kind, "reference", message=ending.message)
+        if ending.result.ending == MACHINE:
+            raise MachineError(f"the reference of {model} was not made: {ending.result.message}")
         if ending.result.ending != "ok":
             return Observation(ending.result.ending, message=ending.result.message)
         return path
 
 
+def _ended(
+    what: str, target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method: str
+) -> child.Ending[ResultT]:
+    """How a child process ended.
+
+    Raises:
+        MachineError: it did not start, or it ended before anything of the model ran.
+    """
+    try:
+        ending = child.run(target, task, deadline=deadline, method=method)
+    except (OSError, MemoryError) as problem:
+        raise MachineError(f"{what} was not judged: no process could be started: {problem}") from problem
+    if ending.kind == "crashed" and ending.phase in NOTHING_RAN:
+        raise MachineError(f"{what} was not judged: its process ended before the model ran: {ending.message}")
+    return ending
+
+
 def cell_task(plan: Plan, cell: Cell, reference: Path | None = None, expect: tuple[Expectation, ...] = ()) -> CellTask:
     """The task with which a child process opens a cell of a plan."""
     place = "" if reference is None else str(reference)
-    return CellTask(cell, plan.models[cell.model], plan.sources, plan.seed, place, expect)
+    registering = plan.modes.get(cell.mode)
+    sources = () if registering is None else (registering,)
+    return CellTask(cell, plan.models[cell.model], sources, plan.seed, place, expect)

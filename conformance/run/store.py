@@ -1,12 +1,13 @@
 """Stores a run: `plan.json` first, then one checked line per verdict or measurement, then `run.json` when complete.
 
-Nothing here is ever unpickled. A line reads "crc32 json". A torn last line is dropped and reported; damage anywhere
-else is an error. One writer at a time holds the lock.
+Nothing here is ever unpickled. `run.sealed` defines the form of the files and what is noticed. A torn last line is
+dropped and reported, unless `run.json` counts it; damage anywhere else is an error. One writer at a time holds the
+lock.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import zlib
 from collections.abc import Mapping
@@ -16,16 +17,20 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from conformance.errors import RecordError, UsageError
+from conformance.errors import RecordError, StoreError, UsageError
 from conformance.records.cell import Cell
 from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Plan
+from conformance.records.sentinels import why_void
 from conformance.records.verdicts import Verdict
+from conformance.run import documents, lines, regular_file, sealed
+from conformance.run.bounded import bounded, bounded_result
 
-FORMAT = 3
 PLAN, LINES, LOCK, OWNER, DONE = "plan.json", "cells.jsonl", "run.lock", "run.owner", "run.json"
 REFERENCES = "references"  # a folder that exists only during the run
+LARGEST_OWNER = 2**10  # bytes of the file that names the writer
+STARTED = "started"  # a folder with the starts of cells that never ended; see `run.attempts`
 
 Measured = TypeVar("Measured")
 
@@ -39,7 +44,9 @@ class Contents:
         selected: ids of the cells chosen from the plan.
         verdicts: verdicts by cell id, in the order in which they were stored.
         results: results of the measuring processes, by the name of the job.
+        sentinels: verdicts on planted cells, by each process that judged cells; see `records.sentinels`.
         torn_bytes: length of an unfinished last line, which is left out.
+        complete: whether `run.json` says that the run is complete.
     """
 
     plan: Plan
@@ -47,11 +54,19 @@ class Contents:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)
     torn_bytes: int = 0
+    complete: bool = False
+    sentinels: tuple[Verdict, ...] = ()
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Selected cells without a verdict."""
         return tuple(cell for cell in self.selected if cell not in self.verdicts)
+
+    @property
+    def void(self) -> str:
+        """Why none of the verdicts counts, on one line; "" if they do, or if no cell has been judged."""
+        judged = any(verdict.status != "SKIPPED" for verdict in self.verdicts.values())
+        return why_void(self.plan.sentinels, self.sentinels) if judged or self.sentinels else ""
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -64,29 +79,26 @@ class Contents:
         return found if isinstance(found, (kind, Reason)) else None
 
 
-@dataclass
-class _Lines:
-    """The lines of a run folder as this process last read them."""
-
-    whole_bytes: int = 0
-    checksum: int = 0
-    selected: tuple[str, ...] | None = None
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    results: dict[str, Result] = field(default_factory=dict)
-
-
-_plans: dict[Path, tuple[bytes, Plan]] = {}
-_lines: dict[Path, _Lines] = {}
-
-
 def create(folder: Path, plan: Plan) -> None:
     """Make a new run folder with its plan.
 
     Raises:
         FileExistsError: the folder exists.
+        StoreError: the folder or the plan cannot be written; then no folder is left.
     """
-    folder.mkdir(parents=True)
-    _write(folder / PLAN, {"format": FORMAT, "plan": to_json(plan)})
+    try:
+        folder.mkdir(parents=True)
+        regular_file.keep_names(folder.parent)
+    except FileExistsError:
+        raise
+    except OSError as problem:
+        raise StoreError(f"{folder} cannot be made: {problem.strerror}") from None
+    try:
+        documents.write_plan(folder / PLAN, plan)
+    except StoreError:
+        with contextlib.suppress(StoreError):
+            regular_file.remove(folder)
+        raise
 
 
 def read(folder: Path) -> Contents:
@@ -95,123 +107,173 @@ def read(folder: Path) -> Contents:
     Raises:
         UsageError: the folder is no run folder, has another format, or is damaged; the message names file and line.
     """
-    plan = _read_plan(folder / PLAN)
-    lines, torn = _read_lines(folder / LINES)
-    selected = tuple(cell.id for cell in plan.cells) if lines.selected is None else lines.selected
-    return Contents(plan, selected, dict(lines.verdicts), dict(lines.results), torn)
+    plan_bytes, plan = documents.read_plan(folder / PLAN)
+    done = documents.read_sums(folder / DONE)  # before the lines, which another process may be adding to
+    found = lines.read(folder / LINES, plan, zlib.crc32(plan_bytes))
+    owner(folder)
+    regular_file.refuse_others(folder / LOCK)
+    selected = tuple(cell.id for cell in plan.cells) if found.selected is None else found.selected
+    contents = Contents(
+        plan,
+        selected,
+        dict(found.verdicts),
+        dict(found.results),
+        torn_bytes=len(found.data) - found.whole_bytes,
+        complete=done is not None,
+        sentinels=tuple(found.sentinels),
+    )
+    if done is not None:
+        _compare(folder, done, documents.Sums.of(len(selected), found.data[: done.length], plan_bytes))
+    return contents
 
 
-def _read_plan(path: Path) -> Plan:
+def _compare(folder: Path, told: documents.Sums, found: documents.Sums) -> None:
+    """Refuse a complete run whose files are not those that were stored."""
+    if told.plan_sha256 != found.plan_sha256:
+        raise UsageError(f"{folder / PLAN} is not the plan that {DONE} counts; the run is damaged")
+    if told != found:
+        asked, got = (f"{sums.lines} lines, {sums.length} bytes and {sums.cells} cells" for sums in (told, found))
+        raise UsageError(f"{folder / LINES} is not what {DONE} counts, {asked}, but {got}; the run is damaged")
+
+
+def owner(folder: Path) -> str:
+    """The process that writes a run, or that died while it did; "" if there is none.
+
+    Raises:
+        UsageError: the file that names it is damaged.
+    """
+    path = folder / OWNER
     try:
-        text = path.read_bytes()
-    except OSError:
-        raise UsageError(f"{path.parent} is no run folder: it has no {path.name}") from None
-    known = _plans.get(path)
-    if known is not None and known[0] == text:
-        return known[1]
-    try:
-        data = json.loads(text)
-    except ValueError as problem:
-        raise UsageError(f"{path} is damaged: {problem}") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT or "plan" not in data:
-        raise UsageError(f"{path} is no plan of format {FORMAT}")
-    try:
-        plan: Plan = from_json(Plan, data["plan"])
+        record, _ = sealed.unchain(regular_file.read(path, LARGEST_OWNER), 0)
+        return from_json(str, record.get("process"))  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        return ""
     except RecordError as problem:
-        raise UsageError(f"{path} is damaged: {problem}") from None
-    _plans[path] = (text, plan)
-    return plan
-
-
-def _read_lines(path: Path) -> tuple[_Lines, int]:
-    """The lines, and the length of a torn last one."""
-    data = path.read_bytes() if path.exists() else b""
-    lines = _lines.get(path, _Lines())
-    if zlib.crc32(data[: lines.whole_bytes]) != lines.checksum or len(data) < lines.whole_bytes:
-        lines = _Lines()  # not the file that was read before
-    number = data.count(b"\n", 0, lines.whole_bytes)
-    for line in data[lines.whole_bytes :].splitlines(keepends=True):
-        number += 1
-        checksum, _, text = line.rstrip(b"\n").partition(b" ")
-        if not line.endswith(b"\n") or checksum != _checksum(text):
-            if lines.whole_bytes + len(line) < len(data) or line.endswith(b"\n"):
-                raise UsageError(f"{path}, line {number}: its checksum does not match; the run is damaged")
-            break
-        try:
-            _take(lines, json.loads(text))
-        except (KeyError, TypeError, ValueError) as problem:
-            raise UsageError(f"{path}, line {number}: {problem}") from None
-        lines.whole_bytes += len(line)
-        lines.checksum = zlib.crc32(line, lines.checksum)
-    _lines[path] = lines
-    return lines, len(data) - lines.whole_bytes
-
-
-def _take(lines: _Lines, record: dict[str, Any]) -> None:
-    if "selected" in record:
-        lines.selected = tuple(record["selected"])
-    elif "job" in record:
-        lines.results[record["job"]] = from_json(Result, record["result"])
-    else:
-        verdict: Verdict = from_json(Verdict, record["verdict"])
-        lines.verdicts[verdict.cell] = verdict
-
-
-def _checksum(text: bytes) -> bytes:
-    return f"{zlib.crc32(text):08x}".encode()
+        raise UsageError(f"{path}: {problem}; it only names the process that wrote, and may be deleted") from None
 
 
 class Writer:
     """Appends to a run folder. It holds the folder's lock until `close`.
 
     Raises:
-        UsageError: another process is writing this run.
+        UsageError: another process is writing this run, or the run is damaged.
+        StoreError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._failed: StoreError | None = None
+        regular_file.refuse_others(folder / LOCK)
         self._lock = FileLock(folder / LOCK)
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
-            owner = (folder / OWNER).read_text() if (folder / OWNER).exists() else "unknown"
-            raise UsageError(f"{folder} is being written by another run (process {owner})") from None
-        (folder / OWNER).write_text(str(os.getpid()))
-        self._lines = (folder / LINES).open("ab")
-        self._lines.truncate(self._lines.tell() - read(folder).torn_bytes)
+            raise UsageError(
+                f"{folder} is being written by another run (process {owner(folder) or 'unknown'})"
+            ) from None
+        except OSError as problem:
+            raise StoreError(f"{folder / LOCK} cannot be locked: {problem.strerror}") from None
+        try:
+            self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self) -> None:
+        path = self._folder / LINES
+        plan_bytes, plan = documents.read_plan(self._folder / PLAN)
+        read(self._folder)  # refuses what is damaged
+        found = lines.read(path, plan, zlib.crc32(plan_bytes))
+        self._chain, self._bytes = found.chain, found.whole_bytes
+        regular_file.write_whole(self._folder / OWNER, sealed.line({"process": str(os.getpid())}, 0)[0])
+        self._file = regular_file.open_to_append(path)
+        try:
+            os.ftruncate(self._file, self._bytes)
+            regular_file.keep_names(self._folder)
+        except OSError as problem:
+            os.close(self._file)
+            raise StoreError(f"{path} cannot be written: {problem.strerror}") from None
 
     def select(self, cells: list[str]) -> None:
-        """Store the ids of the cells that were chosen from the plan."""
-        self._append({"selected": cells})
+        """Store the ids of the cells that were chosen from the plan.
+
+        Raises:
+            StoreError: they could not be stored.
+        """
+        self._append({"selected": cells}, "the selection")
 
     def add(self, verdict: Any) -> None:
-        """Store the JSON form of one verdict. It is on the disk when this returns."""
-        self._append({"verdict": verdict})
+        """Store the JSON form of one verdict. It is on the disk when this returns. Of a long one, a part is left out.
+
+        Raises:
+            StoreError: it could not be stored.
+        """
+        short = bounded(from_json(Verdict, verdict))
+        self._append({"verdict": to_json(short)}, f"the verdict of {short.cell}")
+
+    def add_sentinel(self, verdict: Any) -> None:
+        """Store the JSON form of the verdict on one planted cell. It is on the disk when this returns.
+
+        Raises:
+            StoreError: it could not be stored.
+        """
+        short = bounded(from_json(Verdict, verdict))
+        self._append({"sentinel": to_json(short)}, f"the verdict of {short.cell}")
 
     def add_result(self, job: str, result: Result) -> None:
-        """Store the result of a job. It is on the disk when this returns."""
-        self._append({"job": job, "result": to_json(result, Result)})
+        """Store the result of a job. It is on the disk when this returns. One that is too long is not stored.
 
-    def finish(self, cells: int, seconds: float) -> None:
-        """Mark the run as complete, with its number of cells and its seconds."""
-        _write(self._folder / DONE, {"cells": cells, "seconds": seconds})
+        Raises:
+            StoreError: it could not be stored.
+        """
+        self._append({"job": job, "result": to_json(bounded_result(result), Result)}, f"the result of {job}")
 
     def close(self) -> None:
-        """Release the lock, so that other processes can write."""
-        self._lines.close()
-        self._lock.release()
+        """Write `run.json` if the run is complete, and release the lock, so that other processes can write.
 
-    def _append(self, record: dict[str, Any]) -> None:
-        text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-        self._lines.write(_checksum(text) + b" " + text + b"\n")
-        self._lines.flush()
-        os.fsync(self._lines.fileno())
+        Raises:
+            StoreError: `run.json` could not be written.
+        """
+        try:
+            if self._failed is None:
+                self._finish()
+        finally:
+            os.close(self._file)
+            with contextlib.suppress(OSError):
+                (self._folder / OWNER).unlink()
+            self._lock.release()
 
+    def _finish(self) -> None:
+        contents = read(self._folder)
+        if contents.missing or not contents.selected:
+            return
+        data, plan_bytes = (regular_file.read(self._folder / name, lines.LARGEST) for name in (LINES, PLAN))
+        sums = documents.Sums.of(len(contents.selected), data, plan_bytes)
+        documents.write_sums(self._folder / DONE, sums)
 
-def _write(path: Path, tree: Any) -> None:
-    """Write a JSON file whole or not at all."""
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(tree, ensure_ascii=False, indent=1), encoding="utf-8")
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
-    draft.replace(path)
+    def _append(self, record: dict[str, Any], what: str) -> None:
+        """Append a line whole or not at all. After a failure nothing is written: the disk may be full or broken."""
+        if self._failed is not None:
+            raise self._failed
+        line, chain = sealed.line(record, self._chain)
+        if self._bytes + len(line) > lines.LARGEST:
+            raise self._failure(what, f"a run has at most {lines.LARGEST} bytes")
+        try:
+            regular_file.write_all(self._file, line)
+        except OSError as problem:
+            self._cut()
+            raise self._failure(what, str(problem.strerror)) from None
+        except BaseException:  # the person interrupts it
+            self._cut()
+            raise
+        self._chain, self._bytes = chain, self._bytes + len(line)
+
+    def _cut(self) -> None:
+        """Remove what was written of an unfinished line. If that fails too, the reader drops it."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, self._bytes)
+
+    def _failure(self, what: str, why: str) -> StoreError:
+        place = self._folder / LINES
+        self._failed = StoreError(f"{what} could not be stored in {place}: {why}; what was stored before stands")
+        return self._failed

@@ -11,6 +11,7 @@ from conformance.figures.crossover import NOT_MEASURED, Point, crossover
 from conformance.figures.speed import Speed
 from conformance.records.cell import Cell
 from conformance.records.measurements import FIGURES, Ceilings, CompileCost, Footprint, Reason
+from conformance.run import regular_file
 from conformance.run.store import Contents
 from conformance.show import plot
 from conformance.show.text import duration, ratio_text, speed_text, table, visible, without_speed
@@ -58,7 +59,7 @@ class Bench:
 
     def _title(self, model: str) -> str:
         sized = self._plan.sizes.get(model)
-        return f"{model} ({sized.size_name} {sized.size})" if sized else model
+        return f"{model} ({visible(sized.size_name)} {sized.size})" if sized else model
 
     def _speed_table(self, cells: list[Cell]) -> str:
         figures = [f for f in self._speeds if f in self._plan.figures[cells[0].model]]
@@ -165,16 +166,20 @@ class Bench:
     def _crossovers(self) -> Iterator[str]:
         for model, size_name, device, figure in self._scaled():
             for variant, points in self._curves(model, device, figure).items():
-                yield f"{model}, {FIGURES[figure]}, {device}: {variant} {crossover(points, size_name)}"
+                yield f"{model}, {FIGURES[figure]}, {device}: {variant} {visible(crossover(points, size_name))}"
 
 
 def write_plots(contents: Contents, folder: Path) -> list[Path]:
-    """Write the SVGs into the folder's `plots`; returns their paths."""
+    """Write the SVGs into the folder's `plots`; returns their paths.
+
+    Raises:
+        StoreError: one cannot be written.
+    """
     written = []
     for name, svg in Bench(contents).plots():
         path = folder / "plots" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(svg, encoding="utf-8")
+        regular_file.make_folder(path.parent)
+        regular_file.write_whole(path, svg.encode())
         written.append(path)
     return written
 

@@ -41,12 +41,12 @@ def line(verdict: Verdict) -> str:
 def _counted(verdict: Verdict, what: str) -> str:
     """The number of graphs, graph breaks or recompiles of a cell with its word; "" if it was not counted."""
     number = verdict.observation.facts.get(f"{what}s")
-    return "" if number is None else f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {what}{'' if number == 1 else 's'}" if isinstance(number, int) else ""
 
 
 def measured_line(contents: Contents, job: str) -> str:
     """A finished measurement on one line: the speeds that it completed, or its name."""
-    return "◷ " + ("  ".join(f"{speed.cell} {speed_text(speed)}" for speed in completed(contents, job)) or job)
+    return "◷ " + ("  ".join(f"{speed.cell} {speed_text(speed)}" for speed in completed(contents, job)) or visible(job))
 
 
 def render(contents: Contents, *, folder: Path, seconds: float | None = None) -> str:
@@ -63,12 +63,13 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
     devices = dict.fromkeys(p.cell.device for p in cells)
     speeds = known_speeds(contents) if contents.plan.measure else {}
     notes: Footnotes = {}
-    parts = [header(contents.plan)]
+    void = f"✗ VOID: {visible(contents.void)}. No verdict of this run counts; make a new one" if contents.void else ""
+    parts = [header(contents.plan), void]
     for device in devices:
         shown = [p for p in cells if p.cell.device == device]
         judged = [verdicts[p.id] for p in shown]
         if all(v.status == "SKIPPED" for v in judged):
-            parts.append(f"{device}: {len(judged)} cells skipped, {judged[0].text}")
+            parts.append(f"{device}: {len(judged)} cells skipped, {visible(judged[0].text)}")
         else:
             drawn = _matrix(contents.plan, shown, verdicts, speeds, notes)
             parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
@@ -86,7 +87,7 @@ def header(plan: Plan) -> str:
     """The machine and the versions of a run, on one line."""
     known = plan.environment
     gpus = "".join(f" · {name}" for name in dict.fromkeys(known.gpus))
-    return (
+    return visible(
         f"torch {known.torch} · Python {known.python} · {known.threads_per_cell} thread per cell · "
         f"{known.cpu} {known.cpu_capability}{gpus} · seed {plan.seed}"
     )
@@ -187,5 +188,6 @@ def _totals(verdicts: list[Verdict], folder: Path, seconds: float | None) -> str
     counts = Counter(v.status for v in verdicts)
     counted = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
     took = "" if seconds is None else f" · {seconds:.0f} s"
-    unfinished = f"\nincomplete: conformance run --resume {folder}" if counts["NOTRUN"] else ""
-    return f"{len(verdicts)} cells: {counted}{took} · run stored in {folder}{unfinished}"
+    place = visible(str(folder))
+    unfinished = f"\nincomplete: conformance run --resume {place}" if counts["NOTRUN"] else ""
+    return f"{len(verdicts)} cells: {counted}{took} · run stored in {place}{unfinished}"

@@ -13,6 +13,9 @@ from conformance.records.measurements import FASTER, NOISY, SAME, SLOWER, Ratio,
 
 WIDTH = 100
 ARROWS = {FASTER: "▲", SLOWER: "▼", SAME: "=", NOISY: "~"}
+PLAIN = str.maketrans(
+    dict(zip("✓✗≠–·▲▼µ◷×−‖²§…─⟨⟩", "+x#-.^vu@x-|2S.-<>", strict=True)) | {"≤": "<=", "≥": ">=", "±": "+-"}
+)  # signs of the reports in ASCII, for encodings that lack them
 SIGNS = "▲ faster, ▼ slower, = the same within 3 %, ~ too noisy to say, with the 99 % interval in brackets"
 
 
@@ -89,3 +92,21 @@ def visible(text: str) -> str:
     return "".join(
         c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else f"\\u{ord(c):04x}" for c in text
     )
+
+
+def printable(text: str) -> str:
+    r"""A report as it may be printed: `visible`, but for its line breaks.
+
+    >>> printable("beep\a\nbeep")
+    'beep\\u0007\nbeep'
+    """
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def plain(text: str) -> str:
+    r"""Text in ASCII: plain signs for the signs of the reports, codes for everything else.
+
+    >>> plain("✓ 12 µs, é")
+    '+ 12 us, \\xe9'
+    """
+    return text.translate(PLAIN).encode("ascii", "backslashreplace").decode("ascii")

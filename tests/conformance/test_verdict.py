@@ -32,12 +32,12 @@ def tensor(*rejecting, name="output", case="typical", **fields):
     """Make a discrepancy that every gate accepts but those named."""
     measures = [measure(g, 2.0 if g in rejecting else 0.5) for g in GATES if g != "dtype"]
     dtype = "float64" if "dtype" in rejecting else "float32"
-    return Discrepancy(case, name, "rounded", dtype, "float32", tuple(measures), **fields)
+    return Discrepancy(case, name, "rounded", dtype, "float32", tuple(measures), **{"rejected": 3, **fields})
 
 
 def weighed(value, budget, gate="norm", kind="rounded"):
     """Make a tensor with one measure."""
-    return Discrepancy("typical", "output", kind, "", "", (Measure(gate, value, budget),))
+    return Discrepancy("typical", "output", kind, "", "", (Measure(gate, value, budget),), rejected=3)
 
 
 def did(subject, text="changed in forward, undeclared", gate="structure"):
@@ -46,7 +46,8 @@ def did(subject, text="changed in forward, undeclared", gate="structure"):
 
 
 def finished(*tensors, **fields):
-    return Observation("finished", discrepancies=tensors, **fields)
+    cases = tuple(dict.fromkeys(t.case for t in tensors))
+    return Observation("finished", discrepancies=tensors, **{"cases": cases, **fields})
 
 
 def expect(outcome, **fields):

@@ -8,18 +8,52 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 FP32 = ("--mode=eager", "--precision=fp32", "--device=cpu", "--no-speed")
+COMMAND = (sys.executable, "-m", "conformance")
+OF_PYTEST = "PYTEST_"  # variables of the pytest that runs the test
 
 
 def conformance(folder, *arguments, timeout=240, **environment):
     """Run the command in a folder; returns its exit code and what it printed."""
-    command = [sys.executable, "-m", "conformance", *arguments]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])  # this checkout, installed or not
-    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
-    env.pop("PYTEST_ADDOPTS", None)
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout, check=False)
-    return done.returncode, done.stdout + done.stderr
+    process = started(folder, *arguments, **environment)
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    return process.returncode, output
+
+
+def started(folder, *arguments, prefix=(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **environment):
+    """Start the command in a folder, in a process group of its own; returns its process.
+
+    Args:
+        folder: the working folder.
+        arguments: the arguments of the command.
+        prefix: words before the command, such as a shell that closes a stream and then runs it.
+        stdout: as for `subprocess.Popen`.
+        stderr: as for `subprocess.Popen`.
+        environment: further environment variables.
+    """
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))  # installed or not
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_PYTEST)}
+    env = {**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
+    return subprocess.Popen(
+        [*prefix, *COMMAND, *arguments],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
 
 
 def run_folder(output):
     """The folder that the last line of a report names."""
     return Path(re.search(r"run stored in (\S+)", output)[1])
+
+
+def stored_runs(folder):
+    """The run folders below the working folder of a test."""
+    return sorted((folder / ".conformance" / "runs").glob("*"))

@@ -60,6 +60,7 @@ DISCREPANCY = observation.Discrepancy(
     accepted=("a zero",),
     weak=("a sign",),
     unresolved=True,
+    rejected=5,
     closer=False,
 )
 OBSERVATION = observation.Observation(
@@ -70,6 +71,7 @@ OBSERVATION = observation.Observation(
     discrepancies=(DISCREPANCY,),
     facts={"graphs": 2, "cache": "hit", "list": [1, None, True], "inner": {"a": 0.5}},
     seconds={"call": 0.25},
+    cases=("typical",),
 )
 VERDICT = verdicts.Verdict(
     cell=CELL.id,
@@ -92,7 +94,8 @@ PLAN = plan.Plan(
     seed=3,
     deadline=7.5,
     environment=ENVIRONMENT,
-    sources=(LOCATION,),
+    modes={"planted": LOCATION},
+    sentinels={CELL.id: "FAIL"},
     models={"merge@64": LOCATION},
     figures={"merge@64": ("forward", "gradient")},
     cells=(PLANNED,),

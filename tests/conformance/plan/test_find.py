@@ -123,7 +123,7 @@ def test_a_file_that_only_registers_a_mode_adds_it_to_the_zoo(tmp_path):
     plan = planned(str(path), modes=("planted",), precisions=("fp32",), devices=("cpu",))
     assert [p.cell.model for p in plan.cells] == whole_zoo()
     assert {p.cell.mode for p in plan.cells} == {"planted"}
-    assert plan.sources == (SpecLocation(file=str(path)),)
+    assert plan.modes == {"planted": SpecLocation(file=str(path))}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from conformance import records
 from conformance.errors import RecordError
 from conformance.records.cell import Cell
 from conformance.records.convert import Digits, Rounded, from_json, to_json
+from conformance.records.limits import AboveZero, Matching, OneOf
 from conformance.records.measurements import Ceilings, CellTiming, Footprint, Ratio, Reason, Result, Timing
 from conformance.records.observation import Measure, Observation
 from conformance.records.plan import Plan, PlannedCell
@@ -24,7 +25,7 @@ from conformance.records.revisions import MeasuredCell
 from conformance.records.tasks import PlanRequest, Target
 from conformance.records.verdicts import Status, Verdict
 
-NO_RECORDS = {Digits, Target, Status}  # of Python alone; they are never stored or sent
+NO_RECORDS = {Digits, AboveZero, Matching, OneOf, Target, Status}  # of Python alone; they are never stored or sent
 
 
 def classes():

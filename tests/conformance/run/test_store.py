@@ -1,6 +1,7 @@
 """The run folder: what is written is read, torn and damaged lines, and plans that are none."""
 
 import json
+import zlib
 
 import pytest
 from harness.stored_runs import NAMES, cell, plan_of, verdict, write
@@ -10,7 +11,7 @@ from conformance.records.convert import to_json
 from conformance.records.measurements import Footprint, Reason, Timing
 from conformance.records.observation import Observation
 from conformance.records.verdicts import Verdict
-from conformance.run import store
+from conformance.run import sealed, store
 
 
 @pytest.fixture
@@ -19,10 +20,20 @@ def filled(folder):
     return folder
 
 
+@pytest.fixture
+def unfinished(filled):
+    """A run whose process died after its last verdict."""
+    (filled / store.DONE).unlink()
+    return filled
+
+
 def append(folder, text):
     """Add a line with a right checksum, whatever it holds."""
-    with (folder / store.LINES).open("ab") as lines:
-        lines.write(store._checksum(text) + b" " + text + b"\n")
+    path = folder / store.LINES
+    last = path.read_bytes().splitlines()[-1]
+    total = zlib.crc32(text, int(last[:8], 16))
+    with path.open("ab") as lines:
+        lines.write(b"%08x %s\n" % (total, text))
 
 
 def test_what_is_written_is_read(filled):
@@ -70,23 +81,23 @@ def test_a_selection_decides_what_a_run_misses(folder):
     assert store.read(folder).missing == (cell("b"),)
 
 
-def test_a_last_line_torn_at_any_byte_loses_that_line_only(filled):
-    path = filled / store.LINES
+def test_a_last_line_torn_at_any_byte_loses_that_line_only(unfinished):
+    path = unfinished / store.LINES
     data = path.read_bytes()
     start = data[:-1].rindex(b"\n") + 1
     for end in range(start, len(data)):
         path.write_bytes(data[:end])
-        contents = store.read(filled)
+        contents = store.read(unfinished)
         assert contents.missing == (cell("c"),)
         assert contents.torn_bytes == end - start
         assert contents.verdicts == {cell(name): verdict(name) for name in "ab"}
 
 
-def test_resuming_cuts_the_torn_line_and_appends(filled):
-    path = filled / store.LINES
+def test_resuming_cuts_the_torn_line_and_appends(unfinished):
+    path = unfinished / store.LINES
     data = path.read_bytes()
     path.write_bytes(data[:-5])
-    write(filled, "c")
+    write(unfinished, "c")
     assert path.read_bytes() == data
 
 
@@ -120,10 +131,14 @@ def test_a_flipped_bit_in_a_whole_last_line_is_an_error(filled):
         (b'{"verdict": {"cell": "a", "status": "PASS", "mood": 1}}', "line 4: Verdict has an unknown field 'mood'"),
         (b'{"verdict": {"cell": 1, "status": "PASS"}}', "line 4: Verdict.cell: want str, got int"),
         (b'{"job": "j", "result": {"record": "Cell"}}', "line 4: want one of .*, got Cell"),
-        (b'{"job": "j"}', "line 4: .*'result'"),
-        (b"{}", "line 4: .*'verdict'"),
-        (b"{", "line 4: "),
-        (b"7", "line 4: "),
+        (b'{"verdict": {"cell": "a", "status": "GREEN"}}', "line 4: Verdict.status: want one of .*, got 'GREEN'"),
+        (b'{"verdict": {"cell": "d[eager-fp32-cpu]", "status": "PASS"}}', "line 4: the plan has no cell 'd.eager-fp32"),
+        (b'{"selected": ["d"]}', "line 4: the plan has no cell 'd'"),
+        (b'{"job": "j"}', r"line 4: unknown record with the fields \['job'\]"),
+        (b'{"job": "j", "result": {}, "more": 1}', "line 4: unknown record with the fields .*more"),
+        (b"{}", "line 4: unknown record"),
+        (b"{", "line 4: it is no JSON"),
+        (b"7", "line 4: want an object, got int"),
     ],
 )
 def test_a_whole_line_of_something_else_is_an_error_that_names_the_line(filled, text, message):
@@ -141,16 +156,18 @@ def test_no_run_folder(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", r"plan\.json is damaged"),
-        ("[]", "no plan of format 3"),
-        ('{"format": 2, "plan": {}}', "no plan of format 3"),
-        ('{"format": 3}', "no plan of format 3"),
-        ('{"format": 3, "plan": {}}', r"plan\.json is damaged: Plan has no seed"),
-        ('{"format": 3, "plan": []}', r"plan\.json is damaged: want Plan, got list"),
+        (b"{", r"plan\.json: it is damaged or no sealed document"),
+        (b"[]", r"plan\.json: it is damaged or no sealed document"),
+        (b'{"format": 3, "plan": {}}', r"plan\.json: it is damaged.*; it says format 3.*: judge the models again"),
+        (sealed.seal({"format": 5, "version": "9.1"}), r"has format 5, .*; conformance 9.1 wrote it and can"),
+        (sealed.seal({"format": "4", "version": "9.1"}), r"has format '4'"),
+        (sealed.seal({"format": 4, "version": "1"}), r"plan\.json: want the fields \['mark', 'plan'\], got \[\]"),
+        (sealed.seal({"format": 4, "version": "1", "mark": "", "plan": {}}), r"plan\.json: Plan has no seed"),
+        (sealed.seal({"format": 4, "version": "1", "mark": "", "plan": []}), r"plan\.json: want Plan, got list"),
     ],
 )
 def test_a_plan_that_is_none(folder, text, message):
-    (folder / store.PLAN).write_text(text)
+    (folder / store.PLAN).write_bytes(text)
     with pytest.raises(UsageError, match=message):
         store.read(folder)
 
@@ -161,12 +178,24 @@ def test_a_run_folder_is_never_made_twice(filled):
     assert len(store.read(filled).verdicts) == len(NAMES)
 
 
-def test_a_finished_run_has_its_numbers_in_a_file(filled):
+def test_a_run_is_complete_when_its_last_cell_is_judged(folder):
+    write(folder, "a", "b")
+    assert not store.read(folder).complete
+    assert not (folder / store.DONE).exists()
+    write(folder, "c")
+    assert store.read(folder).complete
+    sums = json.loads((folder / store.DONE).read_text())["sums"]
+    assert (sums["cells"], sums["lines"]) == (3, 3)
+
+
+def test_what_is_added_to_a_complete_run_is_counted_when_the_writer_leaves(filled):
+    before = (filled / store.DONE).read_bytes()
     writer = store.Writer(filled)
-    assert not (filled / store.DONE).exists()
-    writer.finish(3, 1.5)
+    writer.add_result("count", Footprint(saved=8))
+    assert store.read(filled).complete  # it counts the lines of an earlier session
+    assert (filled / store.DONE).read_bytes() == before
     writer.close()
-    assert json.loads((filled / store.DONE).read_text()) == {"cells": 3, "seconds": 1.5}
+    assert json.loads((filled / store.DONE).read_text())["sums"]["lines"] == 4
 
 
 def test_numbers_that_json_lacks_survive(folder):

@@ -8,7 +8,7 @@ import pytest
 from harness.stored_runs import cell, write
 
 from conformance.errors import UsageError
-from conformance.run import store
+from conformance.run import sealed, store
 
 FORK = multiprocessing.get_context("fork")
 
@@ -53,7 +53,7 @@ def attempt(folder):
 
 def test_the_owner_of_a_run_is_the_process_that_writes_it(folder):
     writer = store.Writer(folder)
-    assert (folder / store.OWNER).read_text() == str(os.getpid())
+    assert store.owner(folder) == str(os.getpid())
     writer.close()
 
 
@@ -69,20 +69,21 @@ def test_a_second_writer_is_refused_and_told_the_first_until_that_is_done(folder
 def test_a_writer_is_refused_while_another_process_writes(folder, other_writer):
     with pytest.raises(UsageError, match=f"is being written by another run .process {other_writer.pid}"):
         store.Writer(folder)
-    assert (folder / store.OWNER).read_text() == str(other_writer.pid)
+    assert store.owner(folder) == str(other_writer.pid)
 
 
 def test_a_killed_writer_does_not_keep_the_run(folder, other_writer):
     os.kill(other_writer.pid, signal.SIGKILL)
     other_writer.join(30)
+    assert store.owner(folder) == str(other_writer.pid)
     write(folder, "a")
     assert cell("a") in store.read(folder).verdicts
-    assert (folder / store.OWNER).read_text() == str(os.getpid())
+    assert store.owner(folder) == ""
 
 
 def test_files_of_a_dead_writer_are_no_lock(folder):
     (folder / store.LOCK).write_text("4194303")
-    (folder / store.OWNER).write_text("4194303")
+    (folder / store.OWNER).write_bytes(sealed.line({"process": "4194303"}, 0)[0])
     write(folder, "a")
     assert cell("a") in store.read(folder).verdicts
 

@@ -1,0 +1,95 @@
+"""Ends the command when a person or the system interrupts it: within seconds, and with everything that it started.
+
+The first signal stops and kills all processes below this one, and raises KeyboardInterrupt in the main thread. Further
+signals are ignored. If the command still runs a few seconds later, whatever holds it, it is ended from another thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from conformance.exit_codes import ExitCode
+from conformance.run import process_table
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+SECONDS = 3.5  # until the command is ended by force
+SWEEP_SECONDS = 0.1
+
+
+class _Answer:
+    """What this process does about a signal."""
+
+    def __init__(self) -> None:
+        self.signalled = 0  # the first signal that came
+        self.held = False
+        self.last_words: Callable[[], None] = lambda: None
+
+
+_answer = _Answer()
+
+
+def leave_quietly() -> None:
+    """From now on, answer SIGINT, SIGTERM and SIGHUP as this module says. A signal that is ignored stays so (nohup)."""
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def last_words(speak: Callable[[], None]) -> None:
+    """What to do before the command is ended by force, in another thread: say what is done and how to go on."""
+    _answer.last_words = speak
+
+
+def signalled() -> int:
+    """The number of the signal that interrupted the command; 0 if none did."""
+    return _answer.signalled
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Let the main thread finish what it does here, such as a report, in spite of a signal; it has `SECONDS`."""
+    _answer.held = True
+    try:
+        yield
+    finally:
+        _answer.held = False
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    """The handler of the first signal."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    _answer.signalled = number
+    kill_everything_below()
+    threading.Thread(target=_see_to_the_end, name="interrupt", daemon=True).start()
+    if not _answer.held:
+        raise KeyboardInterrupt
+
+
+def kill_everything_below() -> None:
+    """Kill all processes below this one. They are stopped first, so that none sees another die and reports that."""
+    stopped: set[int] = set()
+    while born := [pid for pid in process_table.descendants(os.getpid()) if pid not in stopped]:
+        for pid in born:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGSTOP)
+        stopped.update(born)
+    process_table.kill(stopped)
+
+
+def _see_to_the_end() -> None:
+    """Kill what threads of this process may still start, and end the process itself when its time is over."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(SWEEP_SECONDS)
+        kill_everything_below()
+    try:
+        _answer.last_words()
+    finally:
+        os._exit(ExitCode.INTERRUPTED)

@@ -1,0 +1,105 @@
+"""Judges the cells of a run folder under pytest, which is told nothing but what this project tells it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from conformance.commands import interrupts
+from conformance.commands.output import say, tell
+from conformance.commands.recorder import Recorder
+from conformance.errors import UsageError, near_names
+from conformance.exit_codes import ExitCode
+from conformance.records.cell import model_of
+from conformance.run import store
+from conformance.run.attempts import GUILTY
+from conformance.run.store import Contents, Writer
+from conformance.show.text import visible
+
+PLUGINS = ("xdist.plugin", "conformance.plugin")  # no other is loaded: the person's plugins are for their own tests
+NOT_NEEDED = ("cacheprovider", "doctest", "tmpdir")  # they would write files of their own
+SMALLEST_CAPACITY = ("0", "1")  # numbers of workers for which no worker is started
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a person wants the cells judged.
+
+    Attributes:
+        expression: only cells whose id matches it, as for pytest's -k.
+        workers: number of processes, as for xdist's -n; "" for one per core.
+        first: stop at the first red cell.
+        plugins: names of pytest plugins to load.
+        further: options that are passed to pytest.
+        known: the command's own options; one is suggested if pytest does not know an option.
+    """
+
+    expression: str = ""
+    workers: str = ""
+    first: bool = False
+    plugins: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+
+
+def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> int:
+    """Judge the cells that have no verdict; returns an exit code.
+
+    Args:
+        choice: how the person wants them judged.
+        contents: what is stored of the run.
+        folder: the run folder.
+        writer: the writer of the run folder.
+
+    Raises:
+        UsageError: pytest does not take the further options, or has no such plugin.
+    """
+    tell(f"judging {len(contents.missing)} cells, stored in {visible(str(folder))}")
+    recorder = Recorder(folder, writer)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = int(pytest.main(_arguments(choice, contents, folder), plugins=[recorder]))
+    if code == ExitCode.USAGE:
+        raise UsageError(_refusal(said.getvalue(), choice))
+    print(said.getvalue(), end="", file=sys.stderr)  # noqa: T201
+    if recorder.problem:
+        say(recorder.problem)
+        return ExitCode.RED
+    if code == ExitCode.INTERRUPTED and not interrupts.signalled():
+        return ExitCode.RED  # -x stopped it
+    return code
+
+
+def _refusal(said: str, choice: Choice) -> str:
+    """Why pytest does not take its arguments, on one line."""
+    for option in choice.further:
+        near = near_names(option.partition("=")[0], choice.known)
+        if near and option in said:
+            return f"unknown option {option}; did you mean {', '.join(near)}?"
+    lines = [line.strip().removeprefix("ERROR: ") for line in said.splitlines()]
+    errors = [line.partition(" error: ")[2] for line in lines if " error: " in line]
+    return f"pytest refuses: {next(iter([*errors, *filter(None, lines)]), 'its arguments')}"
+
+
+def _arguments(choice: Choice, contents: Contents, folder: Path) -> list[str]:
+    models = {model_of(cell) for cell in contents.missing}
+    workers = choice.workers or str(min(os.cpu_count() or 1, len(models)))
+    arguments = [store.PLAN, f"--conformance-run={folder}", "-c", os.devnull, "--noconftest"]
+    if os.path.expandvars(folder) == str(folder):  # pytest would expand them, and find no such folder
+        arguments.append(f"--rootdir={folder}")
+    arguments += ["-qq", "--no-header", "--tb=short", "--capture=no"]
+    arguments += [word for name in PLUGINS for word in ("-p", name)]
+    arguments += [word for name in NOT_NEEDED for word in ("-p", f"no:{name}")]
+    arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
+    if workers not in SMALLEST_CAPACITY:
+        restarts = GUILTY * len(contents.missing)  # as many as there can be, so that every cell gets its verdict
+        arguments += ["-n", workers, "--dist=loadscope", f"--max-worker-restart={restarts}"]
+    if choice.expression:
+        arguments += ["-k", choice.expression]
+    arguments += ["-x"] if choice.first else []
+    return [*arguments, *(word for name in choice.plugins for word in ("-p", name)), *choice.further]

@@ -1,0 +1,138 @@
+"""Stores verdicts as pytest reports them, prints a line for each, and hands the same cells to every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.commands.stored import exit_code
+from conformance.commands.workers import StoppedWorkers
+from conformance.errors import StoreError
+from conformance.exit_codes import ExitCode
+from conformance.records.cell import model_of
+from conformance.records.convert import from_json
+from conformance.records.verdicts import Verdict
+from conformance.run import store
+from conformance.run.attempts import Attempts
+from conformance.run.store import Writer
+from conformance.show import matrix
+from conformance.show.text import printable
+
+VERDICT = "conformance"  # the name under which an item reports its verdict
+SENTINEL = "conformance-sentinel"  # the name under which the first item of a process reports each planted cell
+CELLS = "conformance_cells"  # the name under which a worker is told its cells
+NAME = "conformance-recorder"
+
+
+class Recorder:
+    """The plugin of the process that has the terminal.
+
+    Args:
+        folder: the run folder.
+        writer: its writer.
+
+    Attributes:
+        cells: ids of the cells to judge. They are fixed here, since a worker that replaces a dead one must collect
+            the same cells.
+        problem: why the run was stopped; "" if it was not.
+    """
+
+    def __init__(self, folder: Path, writer: Writer) -> None:
+        self.cells = _ordered(store.read(folder).missing, Attempts(folder / store.STARTED))
+        self.problem = ""
+        self._folder = folder
+        self._writer = writer
+        self._config: pytest.Config | None = None
+        self._session: pytest.Session | None = None
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Keep the configuration."""
+        self._config = config
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker of xdist its cells."""
+        node.workerinput[CELLS] = list(self.cells)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        """Watch the workers while they judge."""
+        self._session = session
+        with StoppedWorkers():
+            return (yield)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Store which cells -k selects, if this process collects."""
+        self._note_selection([item.name for item in session.items if hasattr(item, "planned")])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:  # noqa: ARG002
+        """Store which cells -k selects, if xdist's workers collect."""
+        self._note_selection([name.rpartition("::")[2] for name in ids])
+
+    def _note_selection(self, names: list[str]) -> None:
+        contents = store.read(self._folder)
+        chosen = set(names) | set(contents.verdicts)
+        if names and chosen != set(contents.selected):
+            try:
+                self._writer.select([name for name in contents.selected if name in chosen])
+            except StoreError as problem:
+                self._stop(str(problem))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Store and show a verdict."""
+        data = verdict_of(report)
+        if report.when != "call" or self.problem:
+            return
+        try:
+            for name, planted in report.user_properties:
+                if name == SENTINEL:
+                    self._writer.add_sentinel(planted)
+            if data is None:
+                return
+            self._writer.add(data)
+        except StoreError as problem:
+            self._stop(str(problem))
+            return
+        verdict: Verdict = from_json(Verdict, data)
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter") if self._config else None
+        if terminal is not None and verdict.status != "SKIPPED":
+            terminal.write_line(printable(matrix.line(verdict)))
+
+    def _stop(self, problem: str) -> None:
+        """Judge no more cells, because their verdicts could not be stored. What is stored stands."""
+        self.problem = problem
+        scheduler = self._config.pluginmanager.get_plugin("dsession") if self._config else None
+        for judging in (self._session, scheduler):
+            if judging is not None:
+                judging.shouldstop = problem
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Count the item by its verdict, and print nothing: `pytest_runtest_logreport` prints the line."""
+        data = verdict_of(report)
+        if data is not None:
+            return data["status"], "", ""
+        return ("", "", "") if report.passed else None
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """The exit code of an incomplete or red run is never 0."""
+        if exitstatus == ExitCode.OK:
+            session.exitstatus = exit_code(store.read(self._folder))
+
+
+def _ordered(cells: tuple[str, ...], attempts: Attempts) -> tuple[str, ...]:
+    """Cells with those last that may take the run down, and each model's cells together."""
+    lost = {cell for cell in cells if attempts.lost(cell)}
+    late = {model_of(cell) for cell in lost}
+    return tuple(sorted(cells, key=lambda cell: (model_of(cell) in late, cell in lost)))
+
+
+def verdict_of(report: pytest.TestReport) -> dict[str, Any] | None:
+    """The verdict of a test report in JSON form, which xdist can send; None if it has none."""
+    if report.when != "call":
+        return None
+    return next((value for name, value in report.user_properties if name == VERDICT), None)  # type: ignore[return-value]

@@ -1,0 +1,58 @@
+"""Decides whether a stored run can go on: only on the machine, with the software and with the sources of its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from conformance.errors import UsageError
+from conformance.records.plan import Environment, Plan
+from conformance.records.tasks import ENVIRONMENT, Nothing, PlanRequest
+from conformance.run import child, documents, own_runs, sources, store
+
+DEADLINE = 300.0
+DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
+
+
+def resumed(folder: Path, request: PlanRequest) -> Path:
+    """The folder of a stored run that can go on.
+
+    Args:
+        folder: as the user named it.
+        request: what the user asked for: only sources that the stored run has; naming them allows to execute them.
+
+    Raises:
+        UsageError: it is no run folder, other cells were asked for, its code may not be executed, or a verdict could
+            come out differently than when the run was planned; the message names all that has changed.
+    """
+    if request.modes or request.precisions or request.devices:
+        raise UsageError("--resume takes its cells from the stored run; leave out axes")
+    folder = folder.resolve()
+    plan = store.read(folder).plan
+    own_runs.check(folder, plan, request.sources, own=documents.is_own(folder / store.PLAN))
+    changed = [*_changed_sources(plan), *_changed_environment(plan)]
+    if changed:
+        raise UsageError(f"{folder} cannot go on, start a new run: {'; '.join(changed)}")
+    return folder
+
+
+def _changed_sources(plan: Plan) -> Iterator[str]:
+    for file, then in plan.digests.items():
+        now = sources.digest(Path(file))
+        if now != then:
+            yield f"{file} has changed since it was planned" if now else f"{file} is gone"
+
+
+def _changed_environment(plan: Plan) -> Iterator[str]:
+    ending = child.run(ENVIRONMENT, Nothing(), deadline=DEADLINE, method="spawn")
+    now: Environment | None = ending.result
+    if now is None:
+        raise UsageError(f"describing this machine: {ending.message}")
+    for key in DECIDING:
+        was, found = getattr(plan.environment, key), getattr(now, key)
+        if was != found:
+            yield f"it was made with {key} {_words(was)}, this is {_words(found)}"
+
+
+def _words(value: object) -> str:
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)

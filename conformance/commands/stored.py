@@ -1,0 +1,47 @@
+"""Reads and prints stored runs, as several commands do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conformance.commands.output import say, tell
+from conformance.errors import UsageError
+from conformance.exit_codes import ExitCode
+from conformance.run import store
+from conformance.run.store import Contents
+from conformance.show import bench, matrix
+
+
+def read(folder: Path) -> Contents:
+    """Read a stored run. If its last line is unfinished, a message on the error stream says so.
+
+    Raises:
+        UsageError: the folder is no run folder, has another format, or is damaged.
+    """
+    contents = store.read(folder)
+    if contents.torn_bytes:
+        say(f"{folder / store.LINES}: the last line is unfinished, {contents.torn_bytes} bytes were left out")
+    if not contents.complete and not contents.missing:
+        say(f"{folder / store.DONE} is missing: the run did not end; conformance run --resume {folder} completes it")
+    return contents
+
+
+def exit_code(contents: Contents) -> ExitCode:
+    """`OK` if all cells have verdicts, none is red, and the run is not void; otherwise `RED`."""
+    red = contents.missing or contents.void or any(v.red for v in contents.verdicts.values())
+    return ExitCode.RED if red else ExitCode.OK
+
+
+def show(contents: Contents, folder: Path, seconds: float | None = None) -> None:
+    """Print the matrix and, if the run is a bench, its measurements.
+
+    Raises:
+        UsageError: the records of the run contradict each other, so that no report can be made of them.
+    """
+    try:
+        parts = [bench.Bench(contents).text(), ""] if contents.plan.measure == "bench" else []
+        parts.append(matrix.render(contents, seconds=seconds, folder=folder))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+        told = f"{type(problem).__name__}: {problem}"
+        raise UsageError(f"{folder}: its records contradict each other, so there is no report: {told}") from problem
+    tell("\n".join(parts))

@@ -1,0 +1,44 @@
+"""Computes the digests of the source files that a run depends on, to notice that one has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+INSTALLED = {"site-packages", "dist-packages"}
+LARGEST = 64 * 2**20  # bytes of a source file; what is larger is none
+
+
+def digest(path: Path) -> str:
+    """The digest of a file's content; "" if it is no regular file that can be read."""
+    try:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO is not waited for
+    except (OSError, ValueError):
+        return ""
+    with open(file, "rb") as opened:  # noqa: PTH123
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+            return ""
+        return hashlib.blake2b(opened.read(LARGEST), digest_size=16).hexdigest()
+
+
+def imported() -> dict[str, str]:
+    """The digests of all modules that this process has imported, by file; without installed ones and Python's own."""
+    found = {str(path): digest(path) for path in _files()}
+    return {path: content for path, content in sorted(found.items()) if content}
+
+
+def _files() -> Iterator[Path]:
+    own = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.endswith(".py"):
+            continue
+        path = Path(file).resolve()
+        if INSTALLED.isdisjoint(path.parts) and not any(path.is_relative_to(folder) for folder in own):
+            yield path

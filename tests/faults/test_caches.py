@@ -1,0 +1,194 @@
+"""No cache folder, no damaged cache and no damaged reference is ever the fault of a model, or ends a run."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from harness.command import FP32, conformance, run_folder
+from harness.made_by_hand import ENVIRONMENT, plan_for
+from harness.spec_files import file_of, planned
+
+from conformance.commands.compile_cache import compile_cache
+from conformance.errors import MachineError
+from conformance.oracle import tensorfile
+from conformance.records.cell import Cell
+from conformance.run import environment, store
+from conformance.run.executor import CONFIRMED, Executor
+
+COMPILES = ("--precision=fp32", "--device=cpu", "--no-speed", "-n", "0")
+SPOILED = """
+import os
+import signal
+from pathlib import Path
+import conformance
+
+def prepare(model):
+    cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    if (cache / "spoiled").exists() or {always}:
+        {deed}
+    (cache / "stored").touch()
+    return conformance.Prepared(model, lambda: {{"code": "mine"}})
+
+conformance.register_mode("spoiled", prepare)
+"""
+DEEDS = {"ERROR": "raise RuntimeError('bad code')", "CRASH": "os.kill(os.getpid(), signal.SIGSEGV)"}
+
+
+# The folder
+
+
+def named(path):
+    return path.parent.parent
+
+
+def test_the_folder_is_absolute_whatever_the_variables_say(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in ("", "relative/folder", "."):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert named(environment.cache_of(ENVIRONMENT)) == tmp_path / ".cache"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert named(environment.cache_of(ENVIRONMENT)) == tmp_path / ".cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    assert named(environment.cache_of(ENVIRONMENT)) == tmp_path / "own"
+
+
+@pytest.mark.parametrize("home", ["a file", "missing", "not absolute", "full", "no folder can be made"])
+def test_a_folder_of_no_use_is_replaced_by_a_temporary_one_and_one_line_says_so(monkeypatch, tmp_path, capsys, home):
+    (tmp_path / "file").touch()
+    places = {
+        "a file": tmp_path / "file",
+        "missing": Path("/proc/nowhere"),
+        "not absolute": "",
+        "full": tmp_path,
+        "no folder can be made": Path("/dev/null"),
+    }
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(places[home]))
+    if home == "full":
+
+        def refuse(**_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(environment.tempfile, "TemporaryFile", refuse)
+    plan = replace(plan_for(Cell("m", "compiled", "fp32", "cpu")), compiling_modes=("compiled",))
+    with compile_cache(plan) as folder:
+        assert folder.is_absolute()
+        assert folder.name.startswith("conformance-cache-")
+        (folder / "code").touch()
+    assert not folder.exists()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "compiled code is kept for this run only" in line
+
+
+def test_a_run_writes_nothing_into_the_working_folder_and_needs_no_cache(tmp_path):
+    spec = Path(file_of(tmp_path, "one")).name
+    for variables in ({"XDG_CACHE_HOME": "", "HOME": "/dev/null"}, {"XDG_CACHE_HOME": str(tmp_path / spec)}):
+        code, printed = conformance(tmp_path, "run", spec, *FP32, **variables)
+        assert code == 0, printed
+    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {spec, ".conformance"}
+
+
+# Damaged code
+
+
+def spoiled_run(folder, deed, *, always=False):
+    """The verdict on the cell of a mode that misbehaves if the cache holds a file "spoiled", and the cache."""
+    (folder / "mode.py").write_text(SPOILED.format(always=always, deed=deed))
+    spec = Path(file_of(folder, "one")).name
+    options = ("run", spec, "mode.py", "--mode=spoiled", *COMPILES)
+    variables = {"XDG_CACHE_HOME": str(folder / "cache")}
+    environment_of = store.read(run_folder(conformance(folder, *options, **variables)[1])).plan.environment
+    cache = folder / "cache" / "torch-conformance" / environment.cache_of(environment_of).name
+    (cache / "spoiled").touch()
+    code, printed = conformance(folder, *options, **variables)
+    verdicts = store.read(run_folder(printed)).verdicts
+    return code, printed, verdicts["one[spoiled-fp32-cpu]"], cache
+
+
+@pytest.mark.parametrize("status", DEEDS)
+def test_damaged_code_is_compiled_anew_and_the_cache_is_emptied(tmp_path, status):
+    code, printed, verdict, cache = spoiled_run(tmp_path, DEEDS[status])
+    assert (code, verdict.status) == (0, "PASS"), printed
+    assert f"ended in {status}" in " ".join(verdict.notes)
+    assert "the cache was emptied" in " ".join(printed.split())
+    assert not (cache / "spoiled").exists()
+    assert [path.name for path in cache.parent.iterdir() if "damaged" in path.name] == []
+
+
+def test_a_true_error_is_confirmed_and_never_hidden(tmp_path):
+    code, printed, verdict, cache = spoiled_run(tmp_path, DEEDS["ERROR"], always=True)
+    assert (code, verdict.status) == (1, "ERROR"), printed
+    assert "bad code" in verdict.text
+    assert CONFIRMED in verdict.notes
+    assert (cache / "spoiled").exists()  # an honest error proves no damage
+
+
+def test_torchs_own_code_heals(tmp_path):
+    spec = Path(file_of(tmp_path, "one")).name
+    options = ("run", spec, "--mode=compiled", *COMPILES)
+    text = (tmp_path / spec).read_text().replace("torch.nn.Identity()", "torch.tanh")
+    text = text.replace("cases=", "differentiable=False, cases=")
+    (tmp_path / spec).write_text(text)
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    code, printed = conformance(tmp_path, *options, **cache)
+    if "NoCompilerError" in printed:
+        pytest.skip("no C++ compiler")
+    assert code == 0, printed
+    for path in (tmp_path / "cache").rglob("*.so"):
+        os.truncate(path, path.stat().st_size // 2)
+    code, printed = conformance(tmp_path, *options, **cache)
+    assert (code, "1 cells: 1 pass" in printed) == (0, True), printed
+
+
+# A damaged reference
+
+
+def test_every_flipped_bit_and_every_cut_of_a_reference_is_found(tmp_path):
+    path = tmp_path / "x.reference"
+    tensorfile.save(path, {"number": 3, "tensor": torch.arange(4.0)})
+    whole = path.read_bytes()
+    assert tensorfile.load(path)["number"] == 3
+    damaged = [whole[:length] for length in range(len(whole))]
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(flipped))
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="checksum"):
+            tensorfile.load(path)
+
+
+@pytest.fixture
+def executor(tmp_path):
+    """An executor of one model with one cell, the planned cell, and the path of the reference."""
+    plan = planned(file_of(tmp_path, "one"), modes=("eager",), precisions=("fp32",), devices=("cpu",))
+    environment.prepare_children(None, compiles=False)
+    judging = Executor(plan, tmp_path / "references")
+    return judging, plan.cells[0], judging.reference("one")
+
+
+DAMAGE = {
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "emptied": lambda path: path.write_bytes(b""),
+    "flipped": lambda path: path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes())),
+    "removed": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_reference_is_made_again(executor, damage):
+    judging, cell, path = executor
+    DAMAGE[damage](path)
+    assert judging.verdict(cell).status == "PASS"
+    assert tensorfile.load(path)
+
+
+def test_a_reference_that_is_damaged_each_time_is_no_verdict(executor, monkeypatch):
+    judging, cell, path = executor
+    path.write_bytes(b"")
+    monkeypatch.setattr(Executor, "_forget_reference", lambda *_: None)
+    with pytest.raises(MachineError, match="checksum does not match"):
+        judging.verdict(cell)
