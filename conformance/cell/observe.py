@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conformance.axes import MODES, Prepared
-from conformance.cell import conduct, plain, tf32, transformed
+from conformance.cell import conduct, tf32, transformed
 from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
 from conformance.errors import DamagedReferenceError, NotProvenError
@@ -16,6 +16,7 @@ from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, 
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import specialises
 from conformance.oracle.reference import CaseReference
+from conformance.records import plain
 from conformance.records.observation import Discrepancy, Observation
 from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess
