@@ -48,7 +48,7 @@ def check_usage(folder, arguments, message):
         (("run", "merge", "--device", "tpu"), "conformance: unknown device 'tpu'; did you mean cpu?"),
         (("run", "--resume", "nowhere"), "is no run folder: it has no plan.json"),
         (("show", "nowhere"), "is no run folder: it has no plan.json"),
-        (("run", "merge", "--resume", "nowhere"), "leave out sources and axes"),
+        (("run", "--mode=eager", "--resume", "nowhere"), "leave out axes"),
         (("probes", "double_forward"), "no probe named 'double_forward'; did you mean double_backward"),
         (("probes", "--mode=eager"), "probes: unknown option --mode=eager"),
         (("show", "nowhere", "-k", "merge"), "show: unknown option -k"),
