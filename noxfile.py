@@ -33,6 +33,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def failpoints(session: nox.Session) -> None:
+    """Let every call of the runner to the system fail once, and be its last once; this takes an hour."""
+    arguments = install(session)
+    session.run("pytest", "-n", "auto", "tests/faults/test_failpoints.py", *arguments, env={"FAILPOINTS_EVERY": "1"})
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style."""
     session.install("ruff==0.17.6")

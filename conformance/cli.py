@@ -13,7 +13,7 @@ from conformance.commands import claims, listing, probes, run, stored, verify
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions
-from conformance.errors import UsageError, suggestion
+from conformance.errors import MachineError, UsageError, suggestion
 from conformance.exit_codes import ExitCode
 from conformance.records.tasks import PlanRequest
 from conformance.version import VERSION
@@ -26,7 +26,7 @@ FURTHER = "Further options go to pytest; give their values as --option=value."
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. It prints a `UsageError` on the error stream and does not raise it.
+    """Run a command. It prints a `UsageError`, and a failure of the machine, on the error stream and raises neither.
 
     Args:
         arguments: the words of the command line; None for those of this process.
@@ -42,6 +42,12 @@ def main(arguments: list[str] | None = None) -> int:
         return _execute(options, further)
     except UsageError as problem:
         say(str(problem))
+        return ExitCode.USAGE
+    except MachineError as problem:
+        say(str(problem))
+        return ExitCode.RED
+    except OSError as problem:
+        say(f"this machine failed: {problem}")
         return ExitCode.USAGE
     except KeyboardInterrupt:
         say("interrupted")

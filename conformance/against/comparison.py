@@ -28,7 +28,7 @@ from conformance.records.revisions import MEASURE_REVISION, Account, AccountTask
 from conformance.records.tasks import PlanRequest
 from conformance.run import environment
 from conformance.run.executor import cell_task
-from conformance.show.text import SIGNS, duration, ratio_text, table, visible
+from conformance.show.text import SIGNS, duration, printable, ratio_text, table, visible
 
 COUNTERS = {
     "graphs": "graphs",
@@ -90,7 +90,7 @@ def compare(request: PlanRequest, revision: str, *, times: bool = True) -> ExitC
         with tempfile.TemporaryDirectory(prefix="conformance-against-") as folder:
             new = checkout.working_tree(request.sources)
             old = checkout.at_revision(new, revision, Path(folder) / "then")
-            print(f"against {revision} ({old.name})", flush=True)  # noqa: T201 -- this is the interface
+            print(visible(f"against {revision} ({old.name})"), flush=True)  # noqa: T201 -- this is the interface
             return _Comparison(old, new, request, Path(folder)).report(times=times)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -130,9 +130,9 @@ class _Comparison:
         differences = [d for name in cells for d in self._differences(name)]
         print(f"{len(cells)} cells compared, {len(differences)} counters differ")  # noqa: T201
         parts = [self._counters(differences), "\n".join(map(visible, [*lost, *notes]))]
-        print("".join(f"\n{part}\n" for part in parts if part), end="", flush=True)  # noqa: T201
+        print(printable("".join(f"\n{part}\n" for part in parts if part)), end="", flush=True)  # noqa: T201
         if times and cells:
-            print(f"\n{self._times(cells)}")  # noqa: T201
+            print(printable(f"\n{self._times(cells)}"))  # noqa: T201
         return ExitCode.RED if lost or any(d.worse for d in differences) else ExitCode.OK
 
     def _comparable(self) -> list[str]:

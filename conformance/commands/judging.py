@@ -20,7 +20,7 @@ from conformance.records.cell import model_of
 from conformance.run import store
 from conformance.run.attempts import GUILTY
 from conformance.run.store import Contents, Writer
-from conformance.show.text import visible
+from conformance.show.text import printable, visible
 
 PLUGINS = ("xdist.plugin", "conformance.plugin")  # no other is loaded: the person's plugins are for their own tests
 NOT_NEEDED = ("cacheprovider", "doctest", "tmpdir")  # they would write files of their own
@@ -66,7 +66,7 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
         code = int(pytest.main(_arguments(choice, contents, folder), plugins=[recorder]))
     if code == ExitCode.USAGE:
         raise UsageError(_refusal(said.getvalue(), choice))
-    print(said.getvalue(), end="", file=sys.stderr)  # noqa: T201
+    print(printable(said.getvalue()), end="", file=sys.stderr)  # noqa: T201
     if recorder.problem:
         say(recorder.problem)
         return ExitCode.RED

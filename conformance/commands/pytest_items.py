@@ -22,6 +22,7 @@ from conformance.records.verdicts import Verdict
 from conformance.run import sentinels, store
 from conformance.run.attempts import GUILTY, Attempts
 from conformance.run.executor import Executor
+from conformance.show.text import visible
 from conformance.verdict import judge
 
 TOOK_DOWN = "took the run down twice: each time it ran, the process that judges cells died"
@@ -112,9 +113,9 @@ class CellItem(pytest.Item):
         verdict = self._verdict()
         self.user_properties.append((VERDICT, to_json(verdict)))
         if verdict.red:
-            raise RedError(f"{verdict.status}  {verdict.text}")
+            raise RedError(f"{verdict.status}  {visible(verdict.text)}")
         if verdict.status != "PASS":
-            pytest.skip(verdict.reason or verdict.text)
+            pytest.skip(visible(verdict.reason or verdict.text))
 
     def _verdict(self) -> Verdict:
         attempts, cell = self.config.stash[ATTEMPTS], self.planned.id

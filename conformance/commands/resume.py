@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from conformance.commands.stored import report
 from conformance.errors import UsageError
 from conformance.records.plan import Environment, Plan
 from conformance.records.tasks import ENVIRONMENT, Nothing, PlanRequest
@@ -28,7 +29,9 @@ def resumed(folder: Path, request: PlanRequest) -> Path:
     if request.modes or request.precisions or request.devices:
         raise UsageError("--resume takes its cells from the stored run; leave out axes")
     folder = folder.resolve()
-    plan = store.read(folder).plan
+    contents = store.read(folder)
+    report(contents, folder)  # refuses records that contradict each other
+    plan = contents.plan
     own_runs.check(folder, plan, request.sources, own=documents.is_own(folder / store.PLAN))
     changed = [*_changed_sources(plan), *_changed_environment(plan)]
     if changed:

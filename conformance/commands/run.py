@@ -87,7 +87,7 @@ def run(options: RunOptions) -> int:
 
 
 def _session(options: RunOptions, folder: Path) -> int:
-    """Do what is not stored yet, under the lock of the folder. What could not be stored is said."""
+    """Do what is not stored yet, under the lock of the folder. What the machine could not do is said."""
     begun = False
     try:
         with _written(folder) as writer:
@@ -95,13 +95,13 @@ def _session(options: RunOptions, folder: Path) -> int:
             return _judged_and_measured(options, folder, writer)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except StoreError as problem:
+    except (StoreError, OSError) as problem:
         if not begun:
             raise
         say(str(problem))
         return ExitCode.RED
     except UsageError:
-        if begun and not options.resume and not (folder / store.LINES).stat().st_size:  # it is ours, and holds nothing
+        if begun and not options.resume and not (folder / store.LINES).stat().st_size:  # nothing is lost with it
             shutil.rmtree(folder)
         raise
 

@@ -27,8 +27,9 @@ def read(folder: Path) -> Contents:
 
 
 def exit_code(contents: Contents) -> ExitCode:
-    """`OK` if all cells have verdicts, none is red, and the run is not void; otherwise `RED`."""
-    red = contents.missing or contents.void or any(v.red for v in contents.verdicts.values())
+    """`OK` if all cells have verdicts, not all are skipped, none is red, and the run is not void; otherwise `RED`."""
+    judged = any(verdict.status != "SKIPPED" for verdict in contents.verdicts.values())
+    red = not judged or contents.missing or contents.void or any(v.red for v in contents.verdicts.values())
     return ExitCode.RED if red else ExitCode.OK
 
 
@@ -38,10 +39,23 @@ def show(contents: Contents, folder: Path, seconds: float | None = None) -> None
     Raises:
         UsageError: the records of the run contradict each other, so that no report can be made of them.
     """
+    tell(report(contents, folder, seconds))
+
+
+def report(contents: Contents, folder: Path, seconds: float | None = None) -> str:
+    """The matrix and, if the run is a bench, its measurements.
+
+    Raises:
+        UsageError: the records of the run contradict each other, so that no report can be made of them.
+    """
+    parts = []
     try:
-        parts = [bench.Bench(contents).text(), ""] if contents.plan.measure == "bench" else []
+        if contents.plan.measure == "bench":
+            drawn = bench.Bench(contents)
+            parts = [drawn.text(), ""]
+            list(drawn.plots())
         parts.append(matrix.render(contents, seconds=seconds, folder=folder))
     except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
         told = f"{type(problem).__name__}: {problem}"
         raise UsageError(f"{folder}: its records contradict each other, so there is no report: {told}") from problem
-    tell("\n".join(parts))
+    return "\n".join(parts)

@@ -14,7 +14,7 @@ def main(folder: Path) -> ExitCode:
     """Check a run folder, and print what it holds or what is wrong with it."""
     found = verify(folder)
     if found.damage:
-        say(found.text())
+        say(f"{folder}: {found.text()}")
     else:
         tell(f"{visible(str(folder))}: {found.text()}")
     return ExitCode(found.code)

@@ -44,8 +44,7 @@ def bounded(verdict: Verdict) -> Verdict:
     kept = replace(bare.observation, facts=dict(list(facts.items())[:LIST]), seconds=seconds)
     room = RECORD_BYTES - _size(replace(bare, observation=kept)) - 2 * TEXT
     discrepancies = _most_telling(seen.discrepancies, room)
-    too = f"of {size} bytes is over {RECORD_BYTES}" if size > RECORD_BYTES else "is too deep"
-    told = f"its record {too} and was shortened"
+    told = f"its record of {size} bytes was shortened: at most {RECORD_BYTES} are stored, and {sealed.DEEPEST} levels"
     if len(discrepancies) < len(seen.discrepancies):
         told += f": of {len(seen.discrepancies)} compared tensors, {len(discrepancies)} are kept, those that fail first"
     return replace(bare, notes=(*bare.notes, told), observation=replace(kept, discrepancies=discrepancies))

@@ -14,14 +14,14 @@ from conformance.records.verdicts import Verdict
 from conformance.run import regular_file, sealed
 from conformance.run.bounded import RECORD_BYTES, RESULT_BYTES
 
-LARGEST = 2**30  # bytes of all lines
+LARGEST, LONGEST_LINE = 2**30, 64 * 2**20  # bytes of all lines, and of one
 KINDS = {  # the fields of each record
     "selected": {"selected"},
     "job": {"job", "result"},
     "verdict": {"verdict"},
     "sentinel": {"sentinel"},
 }
-LONGEST = {"selected": LARGEST, "job": RESULT_BYTES, "verdict": RECORD_BYTES, "sentinel": RECORD_BYTES}
+LONGEST = {"selected": LONGEST_LINE, "job": RESULT_BYTES, "verdict": RECORD_BYTES, "sentinel": RECORD_BYTES}
 
 
 @dataclass
@@ -63,6 +63,8 @@ class Lines:
         Raises:
             RecordError: its sum does not match, it is none of the known records, or the plan does not have its cell.
         """
+        if len(line) > LONGEST_LINE:
+            raise RecordError(f"it has {len(line)} bytes; at most {LONGEST_LINE} are read")
         try:
             record, chain = sealed.unchain(line, self.chain)
         except RecordError as problem:

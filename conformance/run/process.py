@@ -109,8 +109,12 @@ class Process:
     def _write(self, frame: bytes, before: Thread | None) -> None:
         if before is not None:
             before.join()
-        with contextlib.suppress(OSError):  # the process died before it read everything
+        try:
             channel.write(self._orders, frame)
+        except BrokenPipeError:  # the process died before it read everything, which shows elsewhere
+            pass
+        except OSError as problem:
+            self._events.put(Event("damaged", f"its task cannot be sent: {problem}"))
 
     def _listen(self) -> None:
         try:

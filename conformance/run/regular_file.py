@@ -40,6 +40,8 @@ def read(path: Path, largest: int) -> bytes:
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
+    except MemoryError:
+        raise UsageError(f"{path} has {size} bytes, and the memory holds no more") from None
     except OSError as problem:
         raise UsageError(f"{path} cannot be read: {problem.strerror}") from None
     finally:

@@ -11,8 +11,9 @@ import functools
 import os
 import runpy
 import signal
+import socket
+import subprocess
 import sys
-from multiprocessing import connection, process
 
 CALLS = {  # name of the call: the error with which it fails
     "open": errno.ENOSPC,
@@ -75,8 +76,8 @@ def main():
     points = Failpoints(action, int(number), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND))
     for name, error in CALLS.items():
         points.watch(os, name, error)
-    points.watch(process.BaseProcess, "start", errno.EAGAIN, "spawn")
-    points.watch(connection.Connection, "send_bytes", errno.EPIPE, "send")
+    points.watch(subprocess.Popen, "__init__", errno.EAGAIN, "spawn")
+    points.watch(socket.socket, "sendmsg", errno.EPIPE, "send")
     sys.argv = ["conformance", *arguments]
     runpy.run_module("conformance", run_name="__main__", alter_sys=True)
 

@@ -104,10 +104,11 @@ PLAN = plan.Plan(
     candidates={"merge@64": ("fused",)},
     measure="bench",
     claims=(CLAIM,),
+    digests={"/a/file.py": "00ff"},
 )
 
 REQUEST = tasks.PlanRequest(("merge",), ("eager",), ("fp32",), ("cpu",), seed=1, deadline=2.5, all_sizes=True)
-CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,))
+CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache")
 LISTED = tasks.ListedModel("merge", "a summary", ("typical",))
 SEEN = probes.SeenOn(">=2.4", ("2.4.1",))
 PROBE = probes.ProbeInfo("p", "s", "an issue", "a source", "a symptom", ("cpu",), {"cpu": SEEN}, True, None)
