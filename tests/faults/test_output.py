@@ -23,9 +23,8 @@ def verdicts(folder):
 ASCII = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_an_encoding_without_our_signs_gets_plain_ones(tmp_path, source, workers):
-    code, output = judged(tmp_path, source, "-n", workers, **ASCII)
+def test_an_encoding_without_our_signs_gets_plain_ones(tmp_path, source):
+    code, output = judged(tmp_path, source, "-n2", **ASCII)
     assert code == 1, output
     assert output.isascii()
     assert "+ one[eager-fp32-cpu]" in output
@@ -35,7 +34,7 @@ def test_an_encoding_without_our_signs_gets_plain_ones(tmp_path, source, workers
 
 @pytest.mark.parametrize(
     "shell",
-    ['exec "$@" >&-', 'exec "$@" 2>&-', 'exec "$@" <&- >&- 2>&-', 'exec "$@" >/dev/full', 'exec "$@" >/dev/full 2>&1'],
+    ['exec "$@" <&- >&- 2>&-', 'exec "$@" >/dev/full'],
 )
 def test_streams_that_cannot_be_written(tmp_path, source, shell):
     process = started(tmp_path, "run", source, *FP32, "-n2", prefix=("sh", "-c", shell, "sh"))
