@@ -56,7 +56,7 @@ def test_a_reader_that_goes_away(tmp_path, source):
     assert "2 cells: 1 pass, 1 error" in verdicts(tmp_path)
 
 
-def test_a_stored_run_is_shown_to_nobody(tmp_path, source):
+def test_a_list_that_nobody_reads(tmp_path, source):
     for shell in ('exec "$@" >/dev/full', 'exec "$@" >&-'):
         process = started(tmp_path, "list", source, prefix=("sh", "-c", shell, "sh"))
         output, _ = process.communicate(timeout=200)
