@@ -34,11 +34,12 @@ class Event(NamedTuple):
     """What the pipe of a child brought.
 
     Attributes:
-        kind: "message", "damaged" (something else than a message arrived) or "closed" (nobody can write to it).
+        kind: "message", "damaged" (something else than a message arrived), "closed" (nobody can write to it) or
+            "unsent" (the system did not take a message to the process).
         told: the message, or what arrived.
     """
 
-    kind: Literal["message", "damaged", "closed"]
+    kind: Literal["message", "damaged", "closed", "unsent"]
     told: Any = None
 
 
@@ -109,8 +110,12 @@ class Process:
     def _write(self, frame: bytes, before: Thread | None) -> None:
         if before is not None:
             before.join()
-        with contextlib.suppress(OSError):  # the process died before it read everything
+        try:
             channel.write(self._orders, frame)
+        except BrokenPipeError:
+            return  # the process died before it read everything
+        except OSError as problem:
+            self._events.put(Event("unsent", str(problem)))
 
     def _listen(self) -> None:
         try:
