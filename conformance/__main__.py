@@ -8,13 +8,16 @@ from conformance import surroundings
 def main() -> int:
     """Run the command of this process, undisturbed by its surroundings; returns its exit code."""
     surroundings.shut_out()
-    from conformance.commands import interrupts, output  # noqa: PLC0415 -- after the working folder is off the path
+    from conformance.commands import interrupts  # noqa: PLC0415 -- after the working folder is off the path
 
-    interrupts.leave_quietly()
-    output.make_streams_last()
-    from conformance import cli  # noqa: PLC0415 -- after an interrupt can be answered
+    with interrupts.answered() as ending:
+        from conformance.commands import output  # noqa: PLC0415 -- after an interrupt can be answered
 
-    return cli.main()
+        output.make_streams_last()
+        from conformance import cli  # noqa: PLC0415
+
+        ending.code = cli.main()
+    return ending.code
 
 
 if __name__ == "__main__":

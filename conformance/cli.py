@@ -13,7 +13,7 @@ from conformance.commands import claims, listing, probes, run, stored, verify
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions
-from conformance.errors import UsageError, suggestion
+from conformance.errors import MachineError, UsageError, suggestion
 from conformance.exit_codes import ExitCode
 from conformance.records.tasks import PlanRequest
 from conformance.version import VERSION
@@ -43,6 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     except UsageError as problem:
         say(str(problem))
         return ExitCode.USAGE
+    except MachineError as problem:
+        say(str(problem))
+        return ExitCode.RED
     except OSError as problem:
         say(f"this machine failed: {problem}")
         return ExitCode.USAGE

@@ -16,7 +16,7 @@ from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, 
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import specialises
 from conformance.oracle.reference import CaseReference
-from conformance.records import bounded
+from conformance.records import plain
 from conformance.records.observation import Discrepancy, Observation
 from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess
@@ -38,7 +38,7 @@ def observe(task: CellTask, process: ChildProcess, comparison: Comparison = comp
             seen = _observed(task, process, comparison)
     except OSError as problem:  # the lock of the machine
         seen = Observation("machine failed", process.current, name_of(problem), one_line(problem))
-    return bounded.observation(replace(seen, seconds=process.seconds))
+    return plain.observation(replace(seen, seconds=process.seconds))
 
 
 def _observed(task: CellTask, process: ChildProcess, comparison: Comparison) -> Observation:

@@ -22,6 +22,16 @@ SECONDS = 3.5  # until the command is ended by force
 SWEEP_SECONDS = 0.1
 
 
+class Ending:
+    """How the command ends.
+
+    Attributes:
+        code: its exit code; that of an interrupted command until it is set.
+    """
+
+    code: int = ExitCode.INTERRUPTED
+
+
 class _Answer:
     """What this process does about a signal."""
 
@@ -34,11 +44,17 @@ class _Answer:
 _answer = _Answer()
 
 
-def leave_quietly() -> None:
-    """From now on, answer SIGINT, SIGTERM and SIGHUP as this module says. A signal that is ignored stays so (nohup)."""
-    for number in SIGNALS:
-        if signal.getsignal(number) != signal.SIG_IGN:
+@contextlib.contextmanager
+def answered() -> Iterator[Ending]:
+    """Answer SIGINT, SIGTERM and SIGHUP as this module says. A signal that is ignored stays so (nohup)."""
+    ending = Ending()
+    numbers = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    with contextlib.suppress(KeyboardInterrupt):
+        for number in numbers:
             signal.signal(number, _interrupt)
+        yield ending
+    for number in numbers:  # nothing is left to be done, but the interpreter has not left yet
+        signal.signal(number, lambda *_: os._exit(ending.code))
 
 
 def last_words(speak: Callable[[], None]) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 import pytest
 
 from conformance.commands.recorder import CELLS, NAME, SENTINEL, VERDICT, Recorder
-from conformance.errors import StoreError
+from conformance.commands.workers import serve_main_process
+from conformance.errors import StoreError, UsageError
 from conformance.records.convert import to_json
 from conformance.records.observation import Observation
 from conformance.records.plan import Plan, PlannedCell
@@ -22,7 +22,6 @@ from conformance.records.verdicts import Verdict
 from conformance.run import sentinels, store
 from conformance.run.attempts import GUILTY, Attempts
 from conformance.run.executor import Executor
-from conformance.run.lifeline import die_with_parent
 from conformance.show.text import visible
 from conformance.verdict import judge
 
@@ -39,8 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.args == [store.PLAN]:  # given by name, because pytest cannot read every path as an argument
         config.invocation_params = dataclasses.replace(config.invocation_params, dir=folder)
     if hasattr(config, "workerinput"):
-        die_with_parent()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal or a cell; the main process decides
+        serve_main_process()
     elif not any(isinstance(plugin, Recorder) for plugin in config.pluginmanager.get_plugins()):
         writer = store.Writer(folder)
         config.add_cleanup(writer.close)
@@ -72,11 +70,13 @@ class PlanFile(pytest.File):
     def collect(self) -> Iterable[pytest.Collector]:
         """One scope for each model with cells to judge."""
         folder = self.path.parent
-        plan = store.read(folder).plan
-        attempts = Attempts(folder / store.STARTED)
+        try:
+            plan = store.read(folder).plan
+            self.config.stash[EXECUTOR] = Executor(plan, folder / store.REFERENCES)
+        except UsageError as problem:
+            raise self.CollectError(str(problem)) from None
         self.config.stash[PLAN] = plan
-        self.config.stash[EXECUTOR] = Executor(plan, folder / store.REFERENCES)
-        self.config.stash[ATTEMPTS] = attempts
+        self.config.stash[ATTEMPTS] = Attempts(folder / store.STARTED)
         known, models = {planned.id: planned for planned in plan.cells}, dict[str, list[PlannedCell]]()
         for cell in _cells(self.config):
             models.setdefault(known[cell].cell.model, []).append(known[cell])

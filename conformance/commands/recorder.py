@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.commands.stored import exit_code
-from conformance.commands.workers import StoppedWorkers
+from conformance.commands.workers import Scheduler, StoppedWorkers, shield_from_terminal
 from conformance.errors import StoreError
 from conformance.exit_codes import ExitCode
 from conformance.records.cell import model_of
@@ -25,6 +25,7 @@ VERDICT = "conformance"  # the name under which an item reports its verdict
 SENTINEL = "conformance-sentinel"  # the name under which the first item of a process reports each planted cell
 CELLS = "conformance_cells"  # the name under which a worker is told its cells
 NAME = "conformance-recorder"
+PHASES = ("setup", "call", "teardown")  # of an item; another phase means a dead worker, whose cell starts once more
 
 
 class Recorder:
@@ -53,9 +54,20 @@ class Recorder:
         self._config = config
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:
+        """Keep the terminal's signals from the workers, also from those that replace others."""
+        scheduling: Any = config.pluginmanager.get_plugin("dsession")
+        shield_from_terminal(scheduling.nodemanager.group)
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Tell a worker of xdist its cells."""
         node.workerinput[CELLS] = list(self.cells)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Let xdist use a scheduler that copes with dead workers."""
+        return Scheduler(config, log) if config.getoption("dist") == "loadscope" else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
@@ -110,17 +122,22 @@ class Recorder:
             if judging is not None:
                 judging.shouldstop = problem
 
+    def pytest_keyboard_interrupt(self) -> None:
+        """Let pytest say nothing of an interrupt; the command says what is judged and how to go on."""
+        if self._config is not None:
+            self._config.pluginmanager.unregister(name="terminalreporter")
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """Count the item by its verdict, and print nothing: `pytest_runtest_logreport` prints the line."""
         data = verdict_of(report)
         if data is not None:
             return data["status"], "", ""
-        return ("", "", "") if report.passed else None
+        return ("", "", "") if report.passed or report.when not in PHASES else None
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """The exit code of an incomplete or red run is never 0."""
-        if exitstatus == ExitCode.OK:
+        """Let the verdicts decide the exit code. A worker that died and was replaced does not make a run red."""
+        if exitstatus in (ExitCode.OK, ExitCode.RED):
             session.exitstatus = exit_code(store.read(self._folder))
 
 

@@ -1,18 +1,59 @@
-"""Kills workers that stand still: a cell may stop the process that runs it, which then ends neither well nor badly."""
+"""Keeps xdist's workers going: a cell may stop or kill the worker that judges it, and others take its work over."""
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from conformance.run import process_table
+from conformance.run.lifeline import die_with_parent
 
 LOOK_SECONDS = 1.0
 LOOKS = 10  # in a row; seconds would count while a person has stopped the whole run
 STOPPED = "T"
+ENOUGH = 2  # cells that a worker must know of before it starts one, unless it knows that no other comes
+
+
+class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+    """xdist's scheduler, which keeps a model's cells on one worker, made safe for workers that replace dead ones.
+
+    xdist gives such a worker one model's cells. If that is one cell, the worker waits for the next one without end.
+    """
+
+    def _reschedule(self, node: Any) -> None:
+        super()._reschedule(node)
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < ENOUGH:
+            super()._reschedule(node)
+
+
+def shield_from_terminal(group: Any) -> None:
+    """Start all workers of an execnet group with SIGINT blocked: the main process alone answers the terminal."""
+    make = group.makegateway
+
+    def makegateway(*arguments: Any) -> Any:
+        if not hasattr(signal, "pthread_sigmask"):
+            return make(*arguments)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a child inherits it
+        try:
+            return make(*arguments)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    group.makegateway = makegateway
+
+
+def serve_main_process() -> None:
+    """Worker: end with the main process, and leave an interrupt to it. What a worker starts can be interrupted."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, lambda *_: None)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 class StoppedWorkers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -68,7 +69,7 @@ def spec_at(location: SpecLocation, name: str) -> Spec:
 
 
 def _load_file(path: Path) -> ModuleType:
-    name = f"{FILE}{path.stem}_{zlib.crc32(str(path).encode()):x}"
+    name = f"{FILE}{path.stem}_{zlib.crc32(os.fsencode(path)):x}"
     if name in sys.modules:
         return sys.modules[name]
     folder = str(path.parent)

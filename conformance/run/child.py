@@ -169,7 +169,7 @@ class _Heard:
                 if answer is not None:
                     return answer
             elif event.kind == "unsent":
-                raise OSError(f"the system did not send the task to its process: {event.told}")
+                raise OSError(event.told)
             else:
                 if event.kind == "closed":
                     process.wait(GRACE_SECONDS)

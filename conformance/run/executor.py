@@ -10,7 +10,6 @@ from threading import Lock
 
 from conformance.axes import PRECISIONS
 from conformance.errors import MachineError
-from conformance.records import bounded
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, Plan, PlannedCell
@@ -89,7 +88,7 @@ class Executor:
         seen = replace(seen, seconds={"reference": self._seconds.get(cell.model, 0.0), **seen.seconds})
         verdict = judge(cell.id, seen, planned.expect)
         notes = (*verdict.notes, *ending.remarks)
-        return bounded.verdict(replace(verdict, seconds=ending.seconds, notes=notes))
+        return replace(verdict, seconds=ending.seconds, notes=notes)
 
     def reference(self, model: str) -> Observation | Path:
         """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells.

@@ -59,7 +59,9 @@ class ForkServer:
         self._ready = Event()
         self._said = os.memfd_create("fork server")  # what it prints before it ends
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, contextlib.ExitStack() as unless_it_starts:
+            unless_it_starts.callback(os.close, self._said)
+            unless_it_starts.enter_context(self._control)
             self._process = subprocess.Popen(  # noqa: S603
                 command("conformance.run.forking"),
                 stdin=theirs.fileno(),
@@ -68,6 +70,7 @@ class ForkServer:
                 env=inherited_environment(),
                 start_new_session=True,  # an interrupt reaches the parent, and the parent decides
             )
+            unless_it_starts.pop_all()
         self.pid = self._process.pid
         Thread(target=self._hear, daemon=True).start()
         self._await(self._ready, READY_SECONDS, "is not ready")

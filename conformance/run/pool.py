@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
+from conformance.errors import MachineError
 from conformance.records.measurements import Reason
 from conformance.records.tasks import ResultT, Target, TaskT
 from conformance.run import child
@@ -26,8 +27,15 @@ def carry_out(jobs: Mapping[str, Callable[[], AnyResult]]) -> Iterator[tuple[str
 
 
 def result(target: Target[TaskT, ResultT], task: TaskT, deadline: float) -> ResultT | Reason:
-    """What a child process returns, or the reason why it returned nothing."""
-    ending = child.run(target, task, deadline=deadline)
+    """What a child process returns, or the reason why it returned nothing.
+
+    Raises:
+        MachineError: the system starts no process.
+    """
+    try:
+        ending = child.run(target, task, deadline=deadline)
+    except (OSError, MemoryError) as problem:
+        raise MachineError(f"no process could be started to measure: {problem}") from problem
     if ending.result is not None:
         return ending.result
     where = f"in phase {ending.phase}, " if ending.kind != "refused" else ""

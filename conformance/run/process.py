@@ -112,10 +112,10 @@ class Process:
             before.join()
         try:
             channel.write(self._orders, frame)
-        except BrokenPipeError:
-            return  # the process died before it read everything
+        except BrokenPipeError:  # the process died before it read everything, which shows elsewhere
+            pass
         except OSError as problem:
-            self._events.put(Event("unsent", str(problem)))
+            self._events.put(Event("unsent", f"its task cannot be sent: {problem}"))
 
     def _listen(self) -> None:
         try:

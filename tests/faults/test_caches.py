@@ -60,7 +60,7 @@ def test_a_folder_of_no_use_is_replaced_by_a_temporary_one_and_one_line_says_so(
     places = {
         "a file": tmp_path / "file",
         "missing": Path("/proc/nowhere"),
-        "not absolute": "",
+        "not absolute": "some/where",
         "full": tmp_path,
         "no folder can be made": Path("/dev/null"),
     }

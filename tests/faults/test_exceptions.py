@@ -7,10 +7,8 @@ import pytest
 from harness.command import FP32, conformance, run_folder
 from harness.spec_files import MODEL
 
-from conformance.records import bounded
-from conformance.records.observation import Discrepancy, Measure, Observation
-from conformance.records.verdicts import Verdict
 from conformance.run import store
+from conformance.run.bounded import RECORD_BYTES
 
 RAISED = """
 import torch
@@ -112,7 +110,7 @@ def test_what_a_mode_raises_is_an_error_that_names_its_type(stored, place, name)
 def test_the_neighbours_are_green_and_the_records_are_bounded(stored):
     verdicts, longest, output = stored
     assert {verdicts["eager"].status, verdicts["facts"].status} == {"PASS"}
-    assert longest <= bounded.CELL_BYTES
+    assert longest <= RECORD_BYTES
     assert "\x1b" not in output.replace("\x1b[0m", "")
 
 
@@ -162,16 +160,3 @@ def test_a_source_that_raises_at_its_import_is_named(tmp_path, raised):
     code, output = conformance(tmp_path, "run", "source.py", "--no-speed")
     assert code == 4
     assert f"source.py does not import: {raised.split('(')[0]}" in output
-
-
-def test_a_record_of_many_tensors_keeps_the_worst():
-    def tensor(number):
-        measure = Measure("norm", float(number), 1.0, "x" * 300)
-        return Discrepancy("typical", f"gradient of {number}", "rounded", "float32", "float32", (measure,))
-
-    seen = Observation("finished", discrepancies=tuple(map(tensor, range(2000))))
-    kept = bounded.verdict(Verdict("a[eager-fp32-cpu]", "FAIL", "text", observation=seen))
-    assert len(json.dumps(bounded.to_json(kept))) <= bounded.CELL_BYTES
-    names = [int(d.tensor.split()[-1]) for d in kept.observation.discrepancies]
-    assert names == list(range(2000 - len(names), 2000))
-    assert kept.observation.facts[bounded.LEFT_OUT] == 2000 - len(names) > 0

@@ -9,7 +9,8 @@ from harness.spec_files import planned
 
 from conformance.errors import MachineError
 from conformance.oracle.error_text import is_machine_failure, is_out_of_memory
-from conformance.run import child, environment, store
+from conformance.records.tasks import ENVIRONMENT, Nothing
+from conformance.run import child, environment, pool, store
 from conformance.run.child import Ending
 from conformance.run.executor import Executor
 
@@ -110,3 +111,12 @@ def test_a_process_that_dies_before_the_model_runs_is_no_verdict(executor, monke
     monkeypatch.setattr(child, "run", lambda *_, **__: dead)
     with pytest.raises(MachineError, match="ended before the model ran: killed by SIGKILL"):
         executor[0].verdict(executor[1])
+
+
+def test_a_measurement_that_cannot_start_is_no_figure(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(child, "run", refuse)
+    with pytest.raises(MachineError, match="no process could be started to measure"):
+        pool.result(ENVIRONMENT, Nothing(), 1.0)

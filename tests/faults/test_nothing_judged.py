@@ -5,7 +5,11 @@ import re
 
 import pytest
 from harness.command import FP32, conformance, run_folder
+from harness.made_by_hand import passed, plan_for
 
+from conformance.commands.stored import exit_code
+from conformance.exit_codes import ExitCode
+from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure, Observation
 from conformance.run import store
 from conformance.verdict import judge
@@ -137,3 +141,14 @@ def test_no_case_at_all_is_no_pass():
 def test_missing_evidence_never_hides_a_failure():
     wrong = Discrepancy("typical", "gradient of x", "rounded", "", "", (Measure("norm", math.inf, 1.0),))
     assert verdict(wrong).status == "FAIL"
+
+
+# A run
+
+
+@pytest.mark.parametrize("status", ["SKIPPED", None])
+def test_a_run_that_judged_no_cell_is_not_green(status):
+    plan = plan_for(*([Cell("m", "graphed", "fp32", "cuda")] if status else []))
+    contents = store.Contents(plan, tuple(p.id for p in plan.cells), passed(plan, graphed=status))
+    assert contents.missing == ()
+    assert exit_code(contents) == ExitCode.RED

@@ -214,3 +214,21 @@ def test_a_lock_folder_that_cannot_be_used_is_replaced_by_one_at_home(tmp_path, 
     with machine_lock.shared() as remark:
         assert remark == ""
         assert (home / f".{machine_lock.FOLDER}").is_dir()
+
+
+CLOSED = """
+import json, os
+for descriptor in (0, 1, 2):
+    os.close(descriptor)
+from harness import targets
+from conformance.run import child
+kinds = [child.run(targets.target_of(targets.talk), {}, deadline=60.0, method=m).kind for m in ("spawn", "forkserver")]
+open(FILE, "w").write(json.dumps(kinds))
+"""
+
+
+def test_children_of_a_process_whose_standard_streams_are_closed_answer(tmp_path):
+    file = tmp_path / "answers"
+    code = f"FILE = {str(file)!r}\n{CLOSED}"
+    assert printed(f"import subprocess, sys; print(subprocess.run([sys.executable, '-c', {code!r}]).returncode)") == 0
+    assert file.read_text() == '["answered", "answered"]'

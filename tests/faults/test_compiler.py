@@ -1,0 +1,83 @@
+"""A machine whose C++ compiler is missing, broken or hangs: eager and scripted cells go on, compiled ones name it."""
+
+import re
+
+import pytest
+from harness.command import conformance
+from harness.processes import printed
+
+COMPLAIN = """
+import json
+from torch._inductor import config
+from conformance.cell import compiler
+compiler.SECONDS = 2.0
+found = []
+for path in PATHS:
+    config.cpp.cxx = (None, path)
+    compiler.complaint.cache_clear()
+    found.append(compiler.complaint())
+print(json.dumps(found))
+"""
+BROKEN = {  # what a compiler does, and what is said of it
+    "echo a line; echo internal error >&2; exit 3": "ends with exit code 3: internal error",
+    "exit 0": "makes no library",
+    "kill -SEGV $$": "ends with exit code -11",
+    "sleep 3600": "compiles nothing within 2 s",
+    "sleep 3600 & wait": "compiles nothing within 2 s",
+}
+REMEDY = "install one (Debian, Ubuntu: apt install g++; "
+
+
+def script_of(folder, text, name="g++"):
+    """A compiler that is a shell script."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_compiler_that_does_not_work_is_named_with_what_it_does(tmp_path):
+    paths = [script_of(tmp_path, text, f"g++{number}") for number, text in enumerate(BROKEN)]
+    (tmp_path / "no program").write_bytes(b"\x7fELF")
+    (tmp_path / "no program").chmod(0o755)
+    strange, absent = str(tmp_path / "no program"), str(tmp_path / "none")
+    *broken, unfit, missing, works = printed(f"PATHS = {[*paths, strange, absent, 'g++']!r}\n{COMPLAIN}")
+    assert broken == [f"{path} {found}" for path, found in zip(paths, BROKEN.values(), strict=True)]
+    assert unfit.startswith(f"{strange} cannot be run: ")
+    assert (missing, works) == (f"{absent} is not found", "")
+
+
+@pytest.mark.parametrize("kind", ["missing", "hanging"])
+def test_without_a_compiler_the_other_cells_are_judged(tmp_path, kind):
+    path = script_of(tmp_path, "sleep 3600") if kind == "hanging" else str(tmp_path / "none")
+    words = ("--precision=fp32", "--device=cpu", "--no-speed", "-n1")
+    code, output = conformance(tmp_path, "run", "merge", *words, CXX=path)
+    assert code == 1, output
+    assert re.search(r"✓ merge\[eager-fp32-cpu\] +PASS", output), output
+    assert re.search(r"✓ merge\[scripted-fp32-cpu\] +PASS", output), output
+    found = {"missing": "is not found", "hanging": "compiles nothing within 30 s"}[kind]
+    text = f"in phase prepare: NoCompilerError: torch.compile needs a C++ compiler: {path} {found}; {REMEDY}"
+    assert f"✗ merge[compiled-fp32-cpu]  ERROR  {text}" in output
+
+
+STEPS = """
+import json, os, subprocess, time
+import conformance.fork_server as preload
+
+def leave():
+    raise SystemExit(3)
+
+def hang():
+    subprocess.run(["sleep", "3600"])
+
+began = time.monotonic()
+preload.harmless(leave)
+preload.harmless(hang, 0.5)
+preload.NEEDED = ["no.such.module"]
+preload.prepare()
+print(json.dumps(time.monotonic() - began))
+"""
+
+
+def test_a_step_of_the_preparation_that_fails_or_hangs_is_left_to_the_children():
+    assert printed(STEPS) >= 0.5

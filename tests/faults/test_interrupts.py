@@ -1,0 +1,117 @@
+"""A signal at any moment: the command leaves within seconds, without a traceback, and says how to go on."""
+
+import os
+import re
+import select
+import signal
+import time
+
+import pytest
+from harness.command import FP32, conformance, started, stored_runs
+from harness.processes import outlives
+from harness.tiny import models
+
+SECONDS = 5.0  # the issue promises this
+PATIENCE = 20.0  # beyond it, for a loaded machine
+HANGING = "once(lambda: (Path('in').write_text(str(os.getpid())), time.sleep(600)))"
+
+
+def read_until(process, text, seconds=200):
+    """What a process prints until a text comes."""
+    seen, until = "", time.monotonic() + seconds
+    while text not in seen:
+        assert time.monotonic() < until, seen
+        assert process.poll() is None, seen
+        if select.select([process.stdout], [], [], 0.1)[0]:
+            seen += os.read(process.stdout.fileno(), 65536).decode(errors="replace")
+    return seen
+
+
+def wait_for(path, seconds=200):
+    """The text of a file that a cell writes."""
+    until = time.monotonic() + seconds
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return path.read_text()
+
+
+def left_quietly(process):
+    """The output of a process that has been signalled; it ends as promised."""
+    began = time.monotonic()
+    output, _ = process.communicate(timeout=SECONDS + PATIENCE)
+    assert process.returncode == 2, output
+    assert "Traceback" not in output
+    assert "KeyboardInterrupt" not in output
+    assert "INTERNALERROR" not in output
+    return output, time.monotonic() - began
+
+
+def to_all(process, number):
+    """Signal a process and its group, as a terminal does."""
+    os.killpg(process.pid, number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_while_cells_hang(tmp_path, number):
+    source = models(tmp_path, done="same", hanging=HANGING)
+    process = started(tmp_path, "run", source, *FP32, "-n2")
+    read_until(process, "done[eager-fp32-cpu]")
+    cell = int(wait_for(tmp_path / "in"))
+    to_all(process, number)
+    output, _ = left_quietly(process)
+    (stored,) = stored_runs(tmp_path)
+    assert "2 cells: 1 pass, 1 notrun" in output
+    assert f"conformance run --resume {stored}" in output
+    assert not outlives(cell)
+
+
+def test_in_the_process_that_judges_alone_and_twice(tmp_path):
+    source = models(tmp_path, done="same", hanging=HANGING)
+    process = started(tmp_path, "run", source, *FP32, "-n1")
+    wait_for(tmp_path / "in")
+    for _ in range(5):
+        to_all(process, signal.SIGINT)
+    output, _ = left_quietly(process)
+    assert "2 cells: 1 pass, 1 notrun" in output
+    (stored,) = stored_runs(tmp_path)
+    (tmp_path / source).write_text((tmp_path / source).read_text().replace("600", "0"))
+    (tmp_path / "in").unlink()
+    code, output = conformance(tmp_path, "run", "--resume", str(stored))
+    assert code == 4, output
+    assert f"{tmp_path / source} has changed since it was planned" in output
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.3, 1.0])
+def test_while_it_starts_and_plans(tmp_path, delay):
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    process = started(tmp_path, "run", "slow.py", *FP32)
+    time.sleep(0.25 + delay)  # the interpreter itself starts first
+    to_all(process, signal.SIGINT)
+    output, _ = left_quietly(process)
+    assert output in ("", "conformance: interrupted\n")
+    assert stored_runs(tmp_path) == []
+
+
+def test_while_it_measures(tmp_path):
+    source = models(tmp_path, one="same", two="same")
+    process = started(tmp_path, "run", source, "--mode=eager", "--precision=fp32", "--device=cpu", "-n1")
+    read_until(process, "taking")
+    to_all(process, signal.SIGINT)
+    output, _ = left_quietly(process)
+    (stored,) = stored_runs(tmp_path)
+    assert "2 cells: 2 pass" in output
+    assert f"interrupted: conformance run --resume {stored}" in output
+    code, output = conformance(tmp_path, "run", "--resume", str(stored))
+    assert code == 0, output
+    assert re.search(r"one +fp32 +✓ \d +\S", output)
+
+
+def test_a_signal_that_the_person_ignores_is_ignored(tmp_path):
+    source = models(tmp_path, one="once(lambda: (Path('in').write_text('x'), time.sleep(2)))")
+    process = started(tmp_path, "run", source, *FP32, "-n1", prefix=("nohup",))
+    wait_for(tmp_path / "in")
+    to_all(process, signal.SIGHUP)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert "1 cells: 1 pass" in output

@@ -1,0 +1,121 @@
+"""A verdict never depends on printing: streams that are closed, full, left by their reader, or that lack our signs."""
+
+import subprocess
+
+import pytest
+from harness.command import FP32, conformance, started, stored_runs
+from harness.tiny import judged, models
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A file with a model that passes and one that raises an error."""
+    return models(tmp_path, one="same", red="once(lambda: 1 / 0)")
+
+
+def verdicts(folder):
+    """How the cells of the only run in a folder came out, by its own report."""
+    (stored,) = stored_runs(folder)
+    _, output = conformance(folder, "show", str(stored))
+    return output
+
+
+ASCII = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_encoding_without_our_signs_gets_plain_ones(tmp_path, source, workers):
+    code, output = judged(tmp_path, source, "-n", workers, **ASCII)
+    assert code == 1, output
+    assert output.isascii()
+    assert "+ one[eager-fp32-cpu]" in output
+    assert "x red[eager-fp32-cpu]  ERROR" in output
+    assert "2 cells: 1 pass, 1 error" in output
+
+
+@pytest.mark.parametrize(
+    "shell",
+    ['exec "$@" >&-', 'exec "$@" 2>&-', 'exec "$@" <&- >&- 2>&-', 'exec "$@" >/dev/full', 'exec "$@" >/dev/full 2>&1'],
+)
+def test_streams_that_cannot_be_written(tmp_path, source, shell):
+    process = started(tmp_path, "run", source, *FP32, "-n2", prefix=("sh", "-c", shell, "sh"))
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 1, output
+    assert "Traceback" not in output
+    assert "2 cells: 1 pass, 1 error" in verdicts(tmp_path)
+    if shell.endswith("/dev/full"):
+        assert "the output could not be written: No space left on device" in output
+
+
+def test_a_reader_that_goes_away(tmp_path, source):
+    process = started(tmp_path, "run", source, *FP32, "-n2", stderr=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    _, said = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert said == ""
+    assert "2 cells: 1 pass, 1 error" in verdicts(tmp_path)
+
+
+def test_a_stored_run_is_shown_to_nobody(tmp_path, source):
+    for shell in ('exec "$@" >/dev/full', 'exec "$@" >&-'):
+        process = started(tmp_path, "list", source, prefix=("sh", "-c", shell, "sh"))
+        output, _ = process.communicate(timeout=200)
+        assert process.returncode == 0, output
+        assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("kind", ["file", "read-only", "below a file", "link to nowhere"])
+def test_a_store_that_cannot_be_written(tmp_path, source, kind):
+    place = tmp_path / "place"
+    if kind in ("file", "below a file"):
+        place.write_text("")
+    elif kind == "read-only":
+        place = type(place)("/proc/1")  # root may write everywhere else
+    else:
+        place.symlink_to(tmp_path / "nowhere" / "at all")
+    store = place / "deeper" if kind == "below a file" else place
+    code, output = judged(tmp_path, source, "--store", str(store))
+    assert code == (1 if kind == "link to nowhere" else 4), output
+    if code == 4:
+        assert len(output.splitlines()) == 1
+        assert output.startswith(f"conformance: --store {store}: ")
+
+
+FULL = """
+import errno, os
+from conformance.run import regular_file
+
+write_all = regular_file.write_all
+
+def until_the_disk_is_full(file, data):
+    if b'"verdict"' in data and b"two[" in data:
+        os.write(file, data[:20])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    write_all(file, data)
+
+regular_file.write_all = until_the_disk_is_full
+"""
+
+
+def test_a_disk_that_fills_up_loses_nothing_and_blames_nobody(tmp_path):
+    source = models(tmp_path, one="same", two="once(lambda: time.sleep(1))", three="once(lambda: time.sleep(3))")
+    (tmp_path / "full.py").write_text(FULL)
+    code, output = judged(tmp_path, source, "-n2", "-p", "full")
+    assert code == 1, output
+    (stored,) = stored_runs(tmp_path)
+    assert "conformance: the verdict of two[eager-fp32-cpu] could not be stored in" in output
+    assert "No space left on device" in output
+    assert "3 cells: 1 pass, 2 notrun" in output
+    assert f"conformance run --resume {stored}" in output
+    assert "Traceback" not in output
+    code, output = conformance(tmp_path, "run", "--resume", str(stored), "-n1")
+    assert code == 0, output
+    assert "3 cells: 3 pass" in output
+
+
+def test_a_folder_that_is_gone(tmp_path):
+    process = started(tmp_path, "list", prefix=("sh", "-c", 'mkdir gone; cd gone; rmdir ../gone; exec "$@"', "sh"))
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode in (0, 4), output
+    assert "Traceback" not in output
