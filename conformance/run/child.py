@@ -62,7 +62,7 @@ def run(target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method:
         method: "forkserver", or "spawn" for a process that shares nothing. Without a fork server, each is "spawn".
 
     Raises:
-        OSError: the system starts no process.
+        OSError: the system starts no process, or does not send it the task.
     """
     request = {"function": target.function, "task": to_json(task)}
     if method == "spawn" or _refused():
@@ -146,7 +146,11 @@ class _Heard:
         self.remarks: tuple[str, ...] = ()
 
     def listen(self, process: Process, deadline: float) -> tuple[str, Any]:
-        """Wait for the result; returns the kind of the ending and what was told."""
+        """Wait for the result; returns the kind of the ending and what was told.
+
+        Raises:
+            OSError: the system did not send the task.
+        """
         left = deadline
         while True:
             began = time.monotonic()
@@ -164,6 +168,8 @@ class _Heard:
                 answer = self._answer(event.told)
                 if answer is not None:
                     return answer
+            elif event.kind == "unsent":
+                raise OSError(event.told)
             else:
                 if event.kind == "closed":
                     process.wait(GRACE_SECONDS)

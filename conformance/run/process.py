@@ -34,11 +34,12 @@ class Event(NamedTuple):
     """What the pipe of a child brought.
 
     Attributes:
-        kind: "message", "damaged" (something else than a message arrived) or "closed" (nobody can write to it).
+        kind: "message", "damaged" (something else than a message arrived), "closed" (nobody can write to it) or
+            "unsent" (the system did not take a message to the process).
         told: the message, or what arrived.
     """
 
-    kind: Literal["message", "damaged", "closed"]
+    kind: Literal["message", "damaged", "closed", "unsent"]
     told: Any = None
 
 
@@ -114,7 +115,7 @@ class Process:
         except BrokenPipeError:  # the process died before it read everything, which shows elsewhere
             pass
         except OSError as problem:
-            self._events.put(Event("damaged", f"its task cannot be sent: {problem}"))
+            self._events.put(Event("unsent", f"its task cannot be sent: {problem}"))
 
     def _listen(self) -> None:
         try:

@@ -216,13 +216,13 @@ def location(path):
     return SpecLocation(file=str(path))
 
 
-def planned_at(place, *, sources=()) -> Plan:
-    return replace(plan_of("a"), models={"a": place}, sources=sources)
+def planned_at(place, **modes) -> Plan:
+    return replace(plan_of("a"), models={"a": place}, modes=modes)
 
 
 def test_code_of_somebody_elses_plan_runs_only_if_it_is_named(tmp_path):
     folder, file = tmp_path / "run", tmp_path / "nets.py"
-    plan = planned_at(location(file), sources=(SpecLocation("their.module"),))
+    plan = planned_at(location(file), own=SpecLocation("their.module"))
     with pytest.raises(UsageError, match=r"would execute their\.module, and this user did not plan the run"):
         own_runs.check(folder, plan, (), own=False)
     with pytest.raises(UsageError, match=r"would execute .*nets\.py"):
