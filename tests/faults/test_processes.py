@@ -159,10 +159,11 @@ def test_a_run_on_such_a_system_judges_eager_and_scripted_cells(tmp_path):
     words = ["run", path, "--mode=eager", "--mode=scripted", "--precision=fp32", "--device=cpu", "--no-speed", "-n1"]
     script = f"""{LACKING}
 import contextlib, io
-from conformance.cli import main
+from conformance.__main__ import main
 os.chdir({str(tmp_path)!r})
 with contextlib.redirect_stdout(io.StringIO()) as printed:
-    code = main({words!r})
+    sys.argv = ['conformance', *{words!r}]
+    code = main()
 print()
 print(json.dumps([int(code), printed.getvalue()]))
 """
