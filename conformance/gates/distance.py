@@ -133,8 +133,13 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if a.numel() == 0:
         return True
-    left, right = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
+    left, right = (_bytes(t.detach().contiguous()) for t in (a, b))
     return torch.equal(left, right)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a contiguous tensor; one element may have any stride, of which `view` would complain."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def dropped_bits_share(y: torch.Tensor, oracle: OracleTensor, bits: int, least: int) -> float:

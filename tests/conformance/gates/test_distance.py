@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from conformance.gates.distance import Distance, OracleTensor, dropped_bits_share, farthest, flat_reals
+from conformance.gates.distance import Distance, OracleTensor, dropped_bits_share, farthest, flat_reals, same_bytes
 
 SHAPE = (8, 16, 4)
 
@@ -124,3 +124,10 @@ def test_a_trip_through_fewer_bits_is_seen_whole(measured, oracle, dtype, bits):
 def test_bits_tell_nothing_where_the_oracle_has_none():
     short = torch.tensor([1.0, 0.5, 3.0, 0.1], dtype=torch.float64)
     assert math.isnan(dropped_bits_share(short.float(), OracleTensor(short), 16, 2))
+
+
+def test_one_element_may_have_any_stride():
+    one = torch.tensor(2.0).expand(1, 1)
+    assert one.stride() == (0, 0)
+    assert same_bytes(one, torch.full((1, 1), 2.0))
+    assert not same_bytes(one, torch.full((1, 1), 3.0))
