@@ -128,7 +128,7 @@ def test_what_a_terminal_could_take_for_a_command_is_spelt_out(tmp_path):
     assert code == 1
     assert "\x1b[2J" not in output
     assert "\u202e" not in output
-    assert r"\u001b[2J\u202e" in output
+    assert r"\x1b[2J\u202e" in output
 
 
 def test_probes_report_what_this_torch_does(tmp_path):
