@@ -7,8 +7,8 @@ from harness.processes import printed
 from conformance.run import channel, child
 
 
-def run(function, deadline=60.0, **task):
-    return child.run(targets.target_of(function), task, deadline=deadline)
+def run(function, deadline=60.0, method="forkserver", **task):
+    return child.run(targets.target_of(function), task, deadline=deadline, method=method)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,6 +71,11 @@ def test_a_program_that_a_child_starts_has_no_channel():
 def test_a_thread_that_outlives_the_answer_is_a_crash(monkeypatch):
     monkeypatch.setattr(child, "GRACE_SECONDS", 1.0)
     assert "after its answer" in run(targets.leave_a_thread).message
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_an_idle_pool_of_threads_is_no_crash(method):
+    assert run(targets.leave_an_idle_pool, method=method).result == {"sum": 3}
 
 
 @pytest.mark.parametrize("name", ["KeyboardInterrupt", "SystemExit", "GeneratorExit", "BaseException", "MemoryError"])

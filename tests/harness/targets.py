@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from conformance.errors import UsageError
@@ -14,6 +15,7 @@ from conformance.records.cell import Cell
 from conformance.records.tasks import Target
 from conformance.run import channel
 
+pools = []  # so that they live as long as their process
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(3600)"]
 
 
@@ -233,6 +235,12 @@ def leave_a_thread(task, process):
     """Return while a thread still runs."""
     threading.Thread(target=time.sleep, args=(3600,)).start()
     return {}
+
+
+def leave_an_idle_pool(task, process):
+    """Return while the threads of a pool wait for work."""
+    pools.append(ThreadPoolExecutor(2))
+    return {"sum": pools[-1].submit(sum, (1, 2)).result()}
 
 
 def raise_by_name(task, process):
