@@ -5,6 +5,7 @@ import re
 import select
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from harness.command import FP32, conformance, started, stored_runs
@@ -47,6 +48,13 @@ def left_quietly(process):
     return output, time.monotonic() - began
 
 
+def answers(process, number):
+    """Whether a process has a handler of its own for a signal."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = int(re.search(r"SigCgt:\t(\w+)", status)[1], 16)
+    return bool(caught >> (number - 1) & 1)
+
+
 def to_all(process, number):
     """Signal a process and its group, as a terminal does."""
     os.killpg(process.pid, number)
@@ -86,7 +94,9 @@ def test_in_the_process_that_judges_alone_and_twice(tmp_path):
 def test_while_it_starts_and_plans(tmp_path, delay):
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
     process = started(tmp_path, "run", "slow.py", *FP32)
-    time.sleep(0.25 + delay)  # the interpreter itself starts first
+    while not answers(process, signal.SIGTERM):  # the interpreter itself starts first
+        time.sleep(0.01)
+    time.sleep(delay)
     to_all(process, signal.SIGINT)
     output, _ = left_quietly(process)
     assert output in ("", "conformance: interrupted\n")

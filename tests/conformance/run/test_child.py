@@ -12,6 +12,7 @@ from harness.processes import outlives
 
 from conformance.records.cell import Cell
 from conformance.run import child
+from conformance.run.process import Event
 
 PATIENCE = 120.0
 NUMBER = {"number": 7}
@@ -169,3 +170,23 @@ def test_seconds_of_a_phase_add_up():
     assert spent["one"] >= 0.1
     assert 0.05 <= spent["two"] < spent["one"]
     assert ending.phase == ending.result["phase"] == "one"
+
+
+class Slow:
+    """A process that has ended while its last words are still being read."""
+
+    halfway = False
+
+    def __init__(self):
+        self._asked = 0
+
+    def next_event(self, _seconds):
+        self._asked += 1
+        return Event("message", {"result": 7, "remarks": []}) if self._asked > 1 else None
+
+    def has_ended(self):
+        return True
+
+
+def test_the_last_words_of_a_process_that_has_ended_are_heard():
+    assert child._Heard().listen(Slow(), PATIENCE) == ("answered", 7)
