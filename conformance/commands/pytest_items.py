@@ -122,6 +122,7 @@ class CellItem(pytest.Item):
         try:
             self._judge_sentinels()
             if attempts.lost(cell) >= GUILTY:
+                attempts.forget(cell)
                 return judge(cell, Observation("crashed", message=TOOK_DOWN), self.planned.expect)
             with attempts.attempt(cell):
                 return self.config.stash[EXECUTOR].verdict(self.planned)

@@ -63,6 +63,10 @@ class Attempts:
                 raise
             self._mark(cell).unlink(missing_ok=True)
 
+    def forget(self, cell: str) -> None:
+        """Forget the lost starts of a cell, because it has its verdict."""
+        self._mark(cell).unlink(missing_ok=True)
+
     def prepare(self) -> None:
         """Remove everything but marks, before a run goes on: the folder may come from somebody else.
 
