@@ -14,7 +14,7 @@ import pytest
 
 from conformance.commands.recorder import CELLS, NAME, SENTINEL, VERDICT, Recorder
 from conformance.commands.workers import serve_main_process
-from conformance.errors import StoreError, UsageError
+from conformance.errors import MachineError, StoreError, UsageError
 from conformance.records.convert import to_json
 from conformance.records.observation import Observation
 from conformance.records.plan import Plan, PlannedCell
@@ -126,6 +126,8 @@ class CellItem(pytest.Item):
                 return judge(cell, Observation("crashed", message=TOOK_DOWN), self.planned.expect)
             with attempts.attempt(cell):
                 return self.config.stash[EXECUTOR].verdict(self.planned)
+        except MachineError as problem:  # it says what was not judged or made
+            raise StoreError(str(problem)) from problem
         except OSError as problem:
             raise StoreError(f"{cell} was not judged: {problem.strerror or problem}") from problem
 

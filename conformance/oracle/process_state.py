@@ -214,8 +214,11 @@ def random_state() -> dict[str, Any]:
         states["CUDA's"] = _bytes(torch.cuda.get_rng_state())
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
-        _, keys, *rest = numpy.get_state()
-        states["NumPy's"] = (keys.tobytes(), *rest)
+        state = numpy.get_state(legacy=False)
+        inner = {
+            name: value.tobytes() if hasattr(value, "tobytes") else value for name, value in state["state"].items()
+        }
+        states["NumPy's"] = {**state, "state": inner}
     return states
 
 

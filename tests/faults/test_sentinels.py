@@ -1,4 +1,4 @@
-"""A run that no longer sees planted faults is void as a whole, and says so whenever it is shown."""
+"""A run that does not see planted faults is void as a whole, and says so whenever it is shown."""
 
 import re
 
