@@ -89,8 +89,6 @@ class Worker:
                 left -= STEP_SECONDS
                 if left <= 0:
                     raise WorkerError(f"no answer within {self._deadline:g} s")
-                if self._process.has_ended():
-                    raise WorkerError(self._last_words())
             elif event.kind != "message" or not isinstance(event.told, dict):
                 raise WorkerError(event.told if event.kind == "damaged" else self._last_words())
             else:

@@ -19,7 +19,7 @@ from conformance.records.tasks import ResultT, Target, TaskT
 from conformance.run import fork_server, process_table
 from conformance.run.child_side import WAITING
 from conformance.run.fork_server import Forked, ForkServer, LostError
-from conformance.run.process import GRACE_SECONDS, LAST_SECONDS, Event, Process, Spawned
+from conformance.run.process import GRACE_SECONDS, LAST_SECONDS, Process, Spawned
 
 STEP_SECONDS = 1.0  # the most that a wait counts, however long this process slept in it
 NO_GROUPS = "this system has no process groups, so what a cell starts may outlive it"
@@ -157,8 +157,6 @@ class _Heard:
             event = process.next_event(min(STEP_SECONDS, max(0.0, left)))
             if self.phase != WAITING:
                 left -= min(time.monotonic() - began, STEP_SECONDS)
-            if event is None and process.has_ended():
-                event = process.next_event(GRACE_SECONDS) or Event("closed")  # its last words may be on their way
             if event is None:
                 if left <= 0:
                     return (

@@ -80,10 +80,14 @@ class Process:
             self._writing.start()
 
     def next_event(self, seconds: float) -> Event | None:
-        """The next thing that its pipe brings; None if nothing does for so long."""
+        """The next thing that its pipe brings; None if nothing does for so long and the process has not ended."""
         with contextlib.suppress(Empty):
             return self._events.get(timeout=seconds)
-        return None
+        if not self.has_ended():
+            return None
+        with contextlib.suppress(Empty):  # its last words may still be on their way
+            return self._events.get(timeout=GRACE_SECONDS)
+        return Event("closed")
 
     @property
     def halfway(self) -> bool:

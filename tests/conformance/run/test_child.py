@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import time
+from queue import Empty
 
 import pytest
 from harness import targets
@@ -12,7 +13,7 @@ from harness.processes import outlives
 
 from conformance.records.cell import Cell
 from conformance.run import child
-from conformance.run.process import Event
+from conformance.run.process import Event, Process
 
 PATIENCE = 120.0
 NUMBER = {"number": 7}
@@ -172,21 +173,23 @@ def test_seconds_of_a_phase_add_up():
     assert ending.phase == ending.result["phase"] == "one"
 
 
-class Slow:
-    """A process that has ended while its last words are still being read."""
+class Late:
+    """The events of a process, the first of which is not there when it is asked for."""
 
-    halfway = False
+    def __init__(self, event):
+        self._event, self._asked = event, 0
 
-    def __init__(self):
-        self._asked = 0
-
-    def next_event(self, _seconds):
+    def get(self, **_waiting):
         self._asked += 1
-        return Event("message", {"result": 7, "remarks": []}) if self._asked > 1 else None
+        if self._asked == 1:
+            raise Empty
+        return self._event
 
-    def has_ended(self):
-        return True
 
-
-def test_the_last_words_of_a_process_that_has_ended_are_heard():
-    assert child._Heard().listen(Slow(), PATIENCE) == ("answered", 7)
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_last_words_of_a_process_that_has_ended_are_heard(monkeypatch, ended):
+    event = Event("message", {"result": 7, "remarks": []})
+    process = Process.__new__(Process)
+    process._events = Late(event)
+    monkeypatch.setattr(process, "has_ended", lambda: ended)
+    assert process.next_event(1.0) == (event if ended else None)
