@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from conformance.against import comparison
-from conformance.commands import claims, listing, probes, run, stored, verify
+from conformance.commands import claims, listing, probes, run, show, verify
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions
@@ -80,9 +80,7 @@ def _look(options: argparse.Namespace) -> int:
     if options.command == "list":
         return listing.list_models(tuple(options.sources))
     if options.command == "show":
-        contents = stored.read(options.run)
-        stored.show(contents, options.run)
-        return stored.exit_code(contents)
+        return show.main(options.run, markdown=options.md, xml=options.junitxml)
     if options.command == "verify":
         return verify.main(options.run)
     return probes.main(tuple(options.names), device=options.device, timeout=options.timeout)
@@ -110,8 +108,10 @@ def _parser() -> argparse.ArgumentParser:
     replicate.add_argument(
         "--timeout", type=_seconds, default=300.0, help="seconds that a cell may take (default: 300)"
     )
-    show = commands.add_parser("show", help="print a stored run")
-    show.add_argument("run", type=Path)
+    again = commands.add_parser("show", help="print a stored run")
+    again.add_argument("run", type=Path)
+    again.add_argument("--md", action="store_true", help="print Markdown, for the summary of a CI step or an issue")
+    _add_junit(again)
     check = commands.add_parser("verify", help="check the files of a stored run with a reader of its own")
     check.add_argument("run", type=Path)
     look = commands.add_parser("probes", help="look for known faults in the installed torch")
@@ -140,6 +140,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
     parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")
     parser.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
+    _add_junit(parser)
+
+
+def _add_junit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--junitxml", "--junit-xml", type=Path, metavar="FILE", help="write the verdicts to this file, as JUnit's XML"
+    )
 
 
 def _workers(text: str) -> str:
@@ -190,6 +197,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         resume=options.resume,
         folder=options.store or STORE,
         fresh_cache=options.fresh_cache,
+        junit=options.junitxml,
         choice=Choice(
             expression=options.expression,
             workers=options.workers or "",
@@ -210,6 +218,7 @@ def _compare(options: argparse.Namespace, further: list[str]) -> int:
         "--resume": options.resume,
         "--store": options.store,
         "--fresh-cache": options.fresh_cache,
+        "--junitxml": options.junitxml,
     }
     unfit = [*(name for name, given in idle.items() if given), *further]
     if unfit:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from conformance.commands import interrupts
+from conformance.commands import github, interrupts
 from conformance.commands.compile_cache import compile_cache
 from conformance.commands.judging import Choice, judge
 from conformance.commands.output import say, tell, what_was_lost
@@ -30,7 +30,7 @@ from conformance.run import child, environment, pool, regular_file, store
 from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
-from conformance.show import bench, matrix
+from conformance.show import bench, junit, matrix
 from conformance.show.text import visible
 
 PLAN_DEADLINE = 300.0
@@ -51,6 +51,7 @@ class RunOptions:
         folder: the folder in which new runs are stored.
         fresh_cache: compile everything anew.
         choice: how the cells are judged.
+        junit: the file for the results in JUnit's XML; None for none.
     """
 
     request: PlanRequest
@@ -59,6 +60,7 @@ class RunOptions:
     folder: Path
     fresh_cache: bool = False
     choice: Choice = field(default_factory=Choice)
+    junit: Path | None = None
 
 
 def run(options: RunOptions) -> int:
@@ -69,11 +71,14 @@ def run(options: RunOptions) -> int:
 
     Raises:
         UsageError: the run cannot be planned, stored or resumed, or pytest does not take the further options.
+        MachineError: the file for JUnit cannot be written; the run is stored.
         KeyboardInterrupt: it was interrupted before it had a folder.
     """
+    if options.junit:
+        _check_writable(options.junit.parent, f"--junitxml {options.junit}")
     folder = resumed(options.resume, options.request) if options.resume else _planned(options)
     started = time.monotonic()
-    interrupts.last_words(lambda: _report(folder, started))
+    interrupts.last_words(lambda: _report(options, folder, started))
     code = _session(options, folder)
     if code == ExitCode.NOTHING_SELECTED:
         expression = options.choice.expression
@@ -82,7 +87,7 @@ def run(options: RunOptions) -> int:
             shutil.rmtree(folder)
             return code
     with interrupts.held():
-        _report(folder, started)
+        _report(options, folder, started)
     return code
 
 
@@ -144,8 +149,8 @@ def _remove_references(folder: Path) -> None:
     regular_file.remove(folder / store.REFERENCES)
 
 
-def _report(folder: Path, started: float) -> None:
-    """Print what is stored, and how to go on if something is missing."""
+def _report(options: RunOptions, folder: Path, started: float) -> None:
+    """Print what is stored, and how to go on if something is missing. Tell GitHub and JUnit what they ask for."""
     seconds = time.monotonic() - started
     contents = store.read(folder)
     tell("")
@@ -158,6 +163,9 @@ def _report(folder: Path, started: float) -> None:
     lost = what_was_lost()
     if lost:
         say(f"the output could not be written: {lost}; conformance show {again} prints it again")
+    github.announce(contents, folder)
+    if options.junit:
+        junit.write(contents, options.junit)
 
 
 def _measure(folder: Path, writer: Writer) -> None:
@@ -178,7 +186,7 @@ def _planned(options: RunOptions) -> Path:
     """The folder of a new run."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = (options.folder / "runs" / name).resolve()
-    _check_writable(options.folder)
+    _check_writable(options.folder, f"--store {options.folder}")
     request = replace(options.request, all_sizes=options.measure == "bench")
     ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method="spawn")
     if ending.result is None:
@@ -188,8 +196,8 @@ def _planned(options: RunOptions) -> Path:
     return folder
 
 
-def _check_writable(folder: Path) -> None:
-    """Refuse a store that cannot be written, before anything is planned. The only test is to write into it.
+def _check_writable(folder: Path, asked: str) -> None:
+    """Refuse a folder that cannot be written, before anything is planned. The only test is to write into it.
 
     Raises:
         UsageError: it cannot be written.
@@ -199,4 +207,4 @@ def _check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as problem:
-        raise UsageError(f"--store {folder}: {problem.strerror}") from None
+        raise UsageError(f"{asked}: {problem.strerror}") from None
