@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from conformance.against import comparison
-from conformance.commands import claims, listing, probes, run, show, verify
+from conformance.commands import bisect, claims, listing, probes, run, show, verify
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions
@@ -81,6 +81,10 @@ def _look(options: argparse.Namespace) -> int:
         return listing.list_models(tuple(options.sources))
     if options.command == "show":
         return show.main(options.run, markdown=options.md, xml=options.junitxml)
+    if options.command == "bisect":
+        others = tuple(options.others)
+        wanted = bisect.asked(options.cell, options.torch, every=options.every, keep=options.keep, others=others)
+        return bisect.main(wanted, STORE)
     if options.command == "verify":
         return verify.main(options.run)
     return probes.main(tuple(options.names), device=options.device, timeout=options.timeout)
@@ -112,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("run", type=Path)
     again.add_argument("--md", action="store_true", help="print Markdown, for the summary of a CI step or an issue")
     _add_junit(again)
+    _add_bisect_options(
+        commands.add_parser("bisect", help="find the version of torch that changed the verdict on a cell")
+    )
     check = commands.add_parser("verify", help="check the files of a stored run with a reader of its own")
     check.add_argument("run", type=Path)
     look = commands.add_parser("probes", help="look for known faults in the installed torch")
@@ -141,6 +148,18 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")
     parser.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
     _add_junit(parser)
+
+
+def _add_bisect_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "cell", metavar="CELL", help="MODEL[MODE-PRECISION-DEVICE]; SOURCE:: before it if not of the zoo"
+    )
+    parser.add_argument("--torch", required=True, metavar="VERSIONS", help="such as 2.6.0..2.15.0 or 2.6.0,2.8.0")
+    parser.add_argument("--all", dest="every", action="store_true", help="judge every version (default: binary search)")
+    parser.add_argument("--keep", action="store_true", help="keep the environments")
+    parser.add_argument(
+        "--with", dest="others", metavar="PACKAGE", action="append", default=[], help="install this beside torch"
+    )
 
 
 def _add_junit(parser: argparse.ArgumentParser) -> None:

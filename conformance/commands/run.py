@@ -25,6 +25,7 @@ from conformance.exit_codes import ExitCode
 from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import default_jobs
 from conformance.records.measurements import Result
+from conformance.records.plan import Plan
 from conformance.records.tasks import PLAN, PlanRequest
 from conformance.run import child, environment, pool, regular_file, store
 from conformance.run.attempts import Attempts
@@ -76,7 +77,7 @@ def run(options: RunOptions) -> int:
     """
     if options.junit:
         _check_writable(options.junit.parent, f"--junitxml {options.junit}")
-    folder = resumed(options.resume, options.request) if options.resume else _planned(options)
+    folder = resumed(options.resume, options.request) if options.resume else _new_run(options)
     started = time.monotonic()
     interrupts.last_words(lambda: _report(options, folder, started))
     code = _session(options, folder)
@@ -182,18 +183,27 @@ def _measure(folder: Path, writer: Writer) -> None:
         tell(matrix.measured_line(store.read(folder), name))
 
 
-def _planned(options: RunOptions) -> Path:
+def _new_run(options: RunOptions) -> Path:
     """The folder of a new run."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = (options.folder / "runs" / name).resolve()
     _check_writable(options.folder, f"--store {options.folder}")
-    request = replace(options.request, all_sizes=options.measure == "bench")
+    plan = planned(replace(options.request, all_sizes=options.measure == "bench"))
+    store.create(folder, replace(plan, measure=options.measure))
+    return folder
+
+
+def planned(request: PlanRequest) -> Plan:
+    """The plan of a request, made by a child process.
+
+    Raises:
+        UsageError: it cannot be planned.
+    """
     ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method="spawn")
     if ending.result is None:
         asked = " ".join(request.sources) or "the zoo"
         raise UsageError(ending.message if ending.kind == "refused" else f"planning {asked}: {ending.message}")
-    store.create(folder, replace(ending.result, measure=options.measure))
-    return folder
+    return ending.result
 
 
 def _check_writable(folder: Path, asked: str) -> None:
