@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -102,6 +103,7 @@ def main(wanted: Bisection, folder: Path) -> int:
     finally:
         tell(report(wanted, environment, rows))
         tell(f"\nruns stored in {visible(str(place))}")
+        _remove(code, wanted)
     if interrupted:
         return ExitCode.INTERRUPTED
     green = all(row.verdict and not STATUSES[row.verdict].red for row in rows)
@@ -153,10 +155,17 @@ def _row(wanted: Bisection, place: Path, code: Path, version: str) -> Row:
     except OSError as problem:
         return Row(version, "", f"this machine failed: {problem.strerror or problem}")
     finally:
-        if not wanted.keep:
-            shutil.rmtree(environment, ignore_errors=True)
-            if environment.exists():
-                say(f"{environment} could not be removed")
+        _remove(environment, wanted)
+        with contextlib.suppress(OSError):
+            own.rmdir()  # if it holds nothing
+
+
+def _remove(folder: Path, wanted: Bisection) -> None:
+    """Remove a folder unless everything is to be kept."""
+    if not wanted.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            say(f"{folder} could not be removed")
 
 
 def _judged(wanted: Bisection, own: Path, code: Path, python: Path, version: str) -> Row:

@@ -22,6 +22,7 @@ from conformance.one_line import one_line
 NEEDED = ("filelock>=3.12", "packaging>=23", "pytest>=8", "pytest-xdist>=3.5", "tabulate>=0.9")  # beside torch
 INDEX = "TORCH_INDEX"
 OWN = ("conformance", "zoo")
+ELSEWHERE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # what lies there would count as installed
 FAILURE = re.compile(r"^\s*(?:error|fatal|×)\W*(.*)", re.IGNORECASE)
 
 
@@ -78,9 +79,15 @@ def _carry_out(what: str, command: list[str]) -> None:
     Raises:
         NotInstalledError: it fails.
     """
+    variables = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     try:
         done = subprocess.run(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            command,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
     except OSError as problem:
         raise NotInstalledError(f"{what} was not installed: {problem.strerror or problem}") from None

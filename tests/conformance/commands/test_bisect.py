@@ -69,6 +69,7 @@ def test_what_was_judged_stays_beside_what_could_not_be_installed(project, stand
     (run,) = runs(project)
     assert set(store.read(run).verdicts) == {CELL}
     assert f"runs stored in {run.parent.parent.parent}" in output
+    assert [path.name for path in run.parent.parent.parent.iterdir()] == [INSTALLED]
     assert not list(project.rglob("environment"))
 
 

@@ -30,13 +30,15 @@ def commands(monkeypatch):
     """The commands that would have been run; each does what `effect` says."""
     done = []
 
-    def run(command, **_):
+    def run(command, env, **_):
+        assert not {"PYTHONPATH", "VIRTUAL_ENV"} & set(env)
         done.append(command)
         code, text = run.effect(command)
         return subprocess.CompletedProcess(command, code, text.encode())
 
     run.effect = lambda _: (0, "")
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
     monkeypatch.delenv(other_torch.INDEX, raising=False)
     return done, run
 
