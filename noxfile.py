@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / ".ci")]  # nox looks in neither
 
 import environments  # noqa: E402
+
 from conformance.torch_versions import DEFAULT, PYTHON, VERSIONS  # noqa: E402
 
 STUDIES = ("calibrate", "miniatures", "meters")  # modules of benchmarks/
