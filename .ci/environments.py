@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
@@ -25,6 +25,7 @@ from pins import version, wrong
 INDEX, NIGHTLY_INDEX = "TORCH_INDEX", "TORCH_NIGHTLY_INDEX"  # variables: where torch comes from, if not from the usual
 FAILURE = re.compile(r"^\s*(error|fatal|×)", re.IGNORECASE | re.MULTILINE)
 LONGEST_REASON = 300
+GPU_LIBRARIES = ("nvidia", "cuda", "triton")  # how the names of packages begin that are gigabytes to download
 
 
 def install(session: Session, torch: str, *others: str, pins: Mapping[str, str] | None = None) -> None:
@@ -79,6 +80,25 @@ def verify(session: Session, pins: Mapping[str, str]) -> None:
     if problem:
         session.error(problem)
     session.log(f"torch is the torch asked for, {pins['torch']}")
+
+
+def on_disk(session: Session, versions: Sequence[str]) -> str:
+    """The last of some versions that lies in pip's folders of wheels, and needs no GPU libraries; "" if none does.
+
+    Args:
+        session: the session; pip is in its environment.
+        versions: versions of torch.
+    """
+    look = ("pip", "install", "--quiet", "--dry-run", "--no-index", "--no-deps", "--ignore-installed")
+    for number in reversed(versions):
+        report = Path(session.create_tmp(), f"{number}.json")
+        found = (f"--report={report}", f"torch=={number}")
+        session.run("python", "-m", *look, *found, silent=True, log=False, success_codes=[0, 1])
+        if report.exists():
+            about = json.loads(report.read_text(encoding="utf-8"))["install"][0]["metadata"]
+            if not any(needed.startswith(GPU_LIBRARIES) for needed in about.get("requires_dist", [])):
+                return number
+    return ""
 
 
 @contextmanager
