@@ -139,7 +139,7 @@ def merge(session: nox.Session) -> None:
 
 @nox.session(venv_backend="venv")  # whose pip knows which versions lie on disk
 def gate(session: nox.Session) -> None:
-    """Judge a few models in all modes, with another torch too if it lies on disk, and a wrong one, which must be red."""
+    """Judge a few models in all modes, and one that must be red; and with another torch, if one lies on disk."""
     environments.install(session, DEFAULT, "-e", ".")
     session.run("conformance", "run", "--no-speed", *SAMPLE)
     if not red(session, "run", "--no-speed", *WRONG):

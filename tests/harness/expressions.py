@@ -15,7 +15,9 @@ def filled(text, contexts):
 
 def shown(value):
     """A value as GitHub writes it into a text."""
-    return {None: "", True: "true", False: "false"}.get(value, value if isinstance(value, str) else json.dumps(value))
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value)
 
 
 def evaluated(expression, contexts):

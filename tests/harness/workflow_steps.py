@@ -6,8 +6,9 @@ import subprocess
 import uuid
 from pathlib import Path
 
-from harness.expressions import evaluated, filled, shown
 from ruamel.yaml import YAML
+
+from harness.expressions import evaluated, filled, shown
 
 
 def read(path):
