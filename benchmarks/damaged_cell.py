@@ -16,7 +16,7 @@ from benchmarks.tasks import UNDAMAGED, DamagedCell, Survivor
 from conformance.cell import observe as cell
 from conformance.gates.compare import compare, measures_of, name_of
 from conformance.gates.criteria import TensorCriteria
-from conformance.oracle import evaluation, float64
+from conformance.oracle import float64, weights
 from conformance.plan.find import spec_at
 from conformance.records.observation import Discrepancy
 from conformance.records.tasks import CellTask
@@ -57,7 +57,7 @@ def observe(task: CellTask, process: ChildProcess) -> DamagedCell:
 
 def _victims_by_case(kept: Kept, task: CellTask) -> list[list[Victim]]:
     spec = spec_at(task.location, task.cell.model)
-    state = evaluation.state_of(float64.prepared_model(spec, task.seed))
+    state = weights.state_of(float64.prepared_model(spec, task.seed))
     cases: dict[str, list[Victim]] = {}
     for y, criteria, drawn in kept:
         name = criteria.tensor

@@ -10,7 +10,7 @@ import torch
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession
 from conformance.gates.distance import same_bytes
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import evaluation, inputs, weights
 from conformance.oracle.evaluation import SECOND, Evaluation, Question
 from conformance.oracle.redraw import alike
 from conformance.oracle.reference import CaseReference
@@ -79,12 +79,12 @@ def _call_with_other_inputs(session: CellSession, made: Prepared, case: Case, qu
     if not alike(drawn, question.pristine):
         return  # a case may draw its shapes; another shape would be another compiled graph
     owner = made.parameters_of
-    state = evaluation.state_of(owner)
+    state = weights.state_of(owner)
     inputs.restore(question.call, drawn)
     watch = Watch(owner, {}, question.changes_state, noted=False)
     with evaluation.autocast(question), watch.during("forward"):
         made.call(*question.call.args, **question.call.kwargs)
-    evaluation.reset(owner, state)
+    weights.reset(owner, state)
     inputs.restore(question.call, question.pristine)
 
 

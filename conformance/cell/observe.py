@@ -11,7 +11,7 @@ from conformance.cell.session import CellSession, Comparison, leave_room, open_t
 from conformance.errors import DamagedReferenceError, NotProvenError
 from conformance.gates.compare import compare
 from conformance.one_line import name_of
-from conformance.oracle import evaluation
+from conformance.oracle import evaluation, weights
 from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import specialises
@@ -102,27 +102,27 @@ def _two_calls(
 ) -> tuple[Evaluation, Evaluation]:
     """The measured call and an identical second one."""
     owner = made.parameters_of
-    state = evaluation.state_of(owner)
+    state = weights.state_of(owner)
     specialised = MODES["scripted"].warm_calls if specialises(owner) else 0
 
     def identical() -> Evaluation:
-        evaluation.reset(owner, state)
+        weights.reset(owner, state)
         return evaluation.evaluate(made.call, owner, question, noted=True)
 
     calls = [session.recompiles.watched(case, identical) for _ in range(max(session.mode.warm_calls, specialised) + 2)]
     session.recompiles.settle(case, identical)
     measured, again = calls[-2:]
     if question.second:
-        evaluation.reset(owner, state)
+        weights.reset(owner, state)
         session.process.enter("second order")
         _add_second_order(session, measured, made, question, known)
         session.process.enter("call")
-    evaluation.reset(owner, state)
+    weights.reset(owner, state)
     if transformed.asked(question):
         session.process.enter("transforms")
         session.facts |= transformed.add(measured, made, question, known, eager=session.is_eager)
         session.process.enter("call")
-    evaluation.reset(owner, state)
+    weights.reset(owner, state)
     return measured, again
 
 

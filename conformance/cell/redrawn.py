@@ -13,7 +13,7 @@ from conformance.axes import Prepared
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
 from conformance.gates.sums import sampled
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import evaluation, inputs, weights
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.redraw import Redraw
@@ -59,10 +59,10 @@ def _first_order(made: Prepared, question: Question) -> Evaluation:
 
 def _all_orders(made: Prepared, question: Question) -> Evaluation:
     owner = made.parameters_of
-    state = evaluation.state_of(owner)
+    state = weights.state_of(owner)
     found = _first_order(made, question)
     if question.second:
-        evaluation.reset(owner, state)
+        weights.reset(owner, state)
         found.tensors |= evaluation.differentiate_twice(made.call, owner, question)
     return found
 
@@ -122,10 +122,10 @@ def _asked(session: CellSession, case: Case, question: Question, model: Any, red
 def _evaluated(session: CellSession, made: Prepared, redraw: Redraw, evaluate: Callable[[], Evaluation]) -> Evaluation:
     """Evaluate with the parameters and buffers of a draw, and set them back."""
     owner = made.parameters_of
-    state = evaluation.state_of(owner)
-    evaluation.reset(owner, redraw.state(state, session.seed))
+    state = weights.state_of(owner)
+    weights.reset(owner, redraw.state(state, session.seed))
     try:
         with session.around_calls():
             return evaluate()
     finally:
-        evaluation.reset(owner, state)
+        weights.reset(owner, state)

@@ -26,7 +26,7 @@ from conformance.gates.budget import TensorReference
 from conformance.gates.compare import compare, compare_values, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.gates.distance import same_bytes
-from conformance.oracle import evaluation, float64, inputs, reference_file
+from conformance.oracle import evaluation, float64, inputs, reference_file, weights
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
 from conformance.oracle.reference import ANY_DRAW, CaseReference
@@ -148,7 +148,7 @@ class CellSession:
         if (self.cell.mode, self.cell.device) == ("compiled", "cpu"):
             compiler.require()
         made = modes.prepare(self.mode, self.spec, self.build)
-        self.dtypes = {name: t.dtype for name, t in evaluation.state_of(made.parameters_of).items()}
+        self.dtypes = {name: t.dtype for name, t in weights.state_of(made.parameters_of).items()}
         return made
 
     def question(self, case: Case, model: Any) -> Question:
@@ -167,14 +167,14 @@ class CellSession:
     def baseline(self, eager: Any, question: Question) -> Evaluation | None:
         """The evaluation of the eager model at the cell's precision; None if eager raises an error."""
         try:
-            state = evaluation.state_of(eager)
+            state = weights.state_of(eager)
             found = evaluation.evaluate(eager, eager, question)
             if question.second:
-                evaluation.reset(eager, state)
+                weights.reset(eager, state)
                 found.tensors |= evaluation.differentiate_twice(eager, eager, question)
-            evaluation.reset(eager, state)
+            weights.reset(eager, state)
             found.tensors |= transformed.of(Prepared(eager, dict, eager), question)
-            evaluation.reset(eager, state)
+            weights.reset(eager, state)
         except RuntimeError as problem:
             if is_out_of_memory(problem):
                 raise

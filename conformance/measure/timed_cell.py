@@ -17,7 +17,7 @@ from conformance.cell import tf32
 from conformance.cell.session import CellSession
 from conformance.errors import NotMeasuredError
 from conformance.figures.meter import TimedCall
-from conformance.oracle import containers, evaluation, inputs
+from conformance.oracle import containers, evaluation, inputs, weights
 from conformance.oracle.evaluation import FIRST, Evaluation
 from conformance.records.observation import Observation
 from conformance.verdict import judge
@@ -54,7 +54,7 @@ class TimedCell:
         eager = session.build()
         made = session.prepare()
         self._owner = made.parameters_of
-        self._state = evaluation.state_of(self._owner)
+        self._state = weights.state_of(self._owner)
         asked = session.question(spec.cases[0], eager)
         # there is no figure of second derivatives or transforms, so none are taken
         asked = replace(asked, second=False, stacked=None, forward_mode=False)
@@ -70,7 +70,7 @@ class TimedCell:
         self.call = TimedCall(session.cell.id, figures[figure](), self._before())
 
     def _restore(self) -> None:
-        evaluation.reset(self._owner, self._state)
+        weights.reset(self._owner, self._state)
         inputs.restore(self._question.call, self._question.pristine)
 
     def _before(self) -> Callable[[], None] | None:
@@ -94,7 +94,7 @@ class TimedCell:
             return None
 
         def put_back() -> None:
-            evaluation.reset_buffers(self._owner, self._state)
+            weights.reset_buffers(self._owner, self._state)
             if self._question.mutates:
                 inputs.restore(self._question.call, self._question.pristine)
 

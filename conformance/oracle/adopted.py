@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import inputs, weights
 from zoo.case import SpecError
 
 LISTED = 3  # names of each kind in a message
@@ -25,7 +25,7 @@ def adopt_state(made: Any, model: Any, where: str, *, any_width: bool = False) -
     Raises:
         SpecError: the two do not have the same parameters and buffers.
     """
-    theirs, ours = evaluation.state_of(made), evaluation.state_of(model)
+    theirs, ours = weights.state_of(made), weights.state_of(model)
     _check_names(where, ours, theirs)
     for name, tensor in ours.items():
         other = theirs[name]
@@ -33,7 +33,7 @@ def adopt_state(made: Any, model: Any, where: str, *, any_width: bool = False) -
         if tensor.shape != other.shape or not alike:
             got, wanted = (f"{t.dtype} {tuple(t.shape)}".removeprefix("torch.") for t in (other, tensor))
             raise SpecError(f"{where}: {name} is {got}, and the model's is {wanted}")
-    evaluation.reset(made, ours)
+    weights.reset(made, ours)
     if isinstance(made, torch.nn.Module) and isinstance(model, torch.nn.Module):
         _adopt_flags(made, model)
         first = next(iter(ours.values()), None)

@@ -15,7 +15,7 @@ import torch
 
 from conformance.axes import Precision
 from conformance.errors import NotProvenError
-from conformance.oracle import containers, inputs
+from conformance.oracle import containers, inputs, weights
 from conformance.oracle.containers import NOTHING, Container
 from conformance.oracle.memory_sharing import Pair, sharing
 from conformance.oracle.watch import Change, Watch
@@ -45,6 +45,7 @@ class Question:
         precision, device: precision and device type of the autocast that forward runs under; None for float64.
         scale: a power of two that multiplies the cotangents and divides the gradients again, so that small float16
             gradients do not vanish.
+        around: makes the context in which the model's own code runs, forward and backward.
     """
 
     call: Call
@@ -61,6 +62,7 @@ class Question:
     precision: Precision | None = None
     device: str = "cpu"
     scale: float = 1.0
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
 
 @dataclass
@@ -72,7 +74,7 @@ class Evaluation:
             of the transforms also "vmapped output…" and "tangent of output…".
         requires_grad: `requires_grad` of every output tensor, by name; a number that is no tensor has none.
         container: the containers of the outputs.
-        shared: the pairs of an output and an input, parameter, buffer or other output that share memory.
+        shared: the pairs of an output and an input, parameter, buffer or other output that share memory, if noted.
         returned: the output tensors themselves, of which `tensors` has copies.
         changes: what forward and backward changed, although the spec does not declare it.
         refused: the error that the mode raised for second derivatives; "" if it raised none.
@@ -96,7 +98,8 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
         call: the callable of some mode.
         owner: the module whose parameters and buffers it uses, or a plain function.
         question: what to evaluate.
-        noted: note what forward and backward change apart from their results; it is put back in any case.
+        noted: note what forward and backward change apart from their results, which is put back in any case, and which
+            tensors share memory.
 
     Raises:
         SpecError: an output is not a strided tensor.
@@ -113,8 +116,9 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
         name: t.requires_grad for name, t in containers.leaves_of(given, "output") if isinstance(t, torch.Tensor)
     }
     result.returned = {name: t if t is None else t.detach() for name, t in outputs.items()}
-    buffers = {f"buffer {name}": buffer for name, buffer in _buffers(owner).items()}
-    result.shared = sharing(result.returned, {**leaves, **_parameters(owner), **buffers})
+    if noted:
+        buffers = {f"buffer {name}": buffer for name, buffer in weights.buffers_of(owner).items()}
+        result.shared = sharing(result.returned, {**leaves, **weights.parameters_of(owner), **buffers})
     result.tensors |= {name: t if t is None else t.detach().clone() for name, t in outputs.items()}
     if question.differentiate:
         with watch.during("backward"):
@@ -122,7 +126,7 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
     result.changes = watch.changes
     written = {name: leaf for name, leaf in leaves.items() if name in question.mutates}
     result.tensors |= {f"{name} after": leaf.detach().clone() for name, leaf in written.items()}
-    for name, buffer in _buffers(owner).items():
+    for name, buffer in weights.buffers_of(owner).items():
         result.tensors[f"buffer {name}"] = buffer.detach().clone()
     return result
 
@@ -164,29 +168,6 @@ def differentiate_twice(
     return _prefixed(SECOND, _unscaled(named, question.scale))
 
 
-def reset(owner: Any, state: dict[str, torch.Tensor]) -> None:
-    """Restore parameters and buffers from `state_of`, in place, so that nothing recompiles."""
-    if isinstance(owner, torch.nn.Module):
-        with torch.no_grad():
-            for name, parameter in owner.named_parameters():
-                parameter.copy_(state[name])
-    reset_buffers(owner, state)
-
-
-def reset_buffers(owner: Any, state: dict[str, torch.Tensor]) -> None:
-    """Restore the buffers in place, hidden from autograd, because batch norm saves them for its backward."""
-    for name, buffer in _buffers(owner).items():
-        buffer.data.copy_(state[name])
-
-
-def state_of(owner: Any) -> dict[str, torch.Tensor]:
-    """Copies of a module's parameters and buffers by name; none for a plain function."""
-    if not isinstance(owner, torch.nn.Module):
-        return {}
-    named = dict(owner.named_parameters()) | _buffers(owner)
-    return {name: tensor.detach().clone() for name, tensor in named.items()}
-
-
 def leaves_of(owner: Any, question: Question) -> dict[str, torch.Tensor]:
     """The input tensors by name, each once, and the module's parameters unless the question trains them.
 
@@ -199,16 +180,8 @@ def leaves_of(owner: Any, question: Question) -> dict[str, torch.Tensor]:
                 leaf.requires_grad_(question.differentiate)
             leaves[name] = leaf
     if question.fit is None:
-        leaves |= _parameters(owner)
+        leaves |= weights.parameters_of(owner)
     return leaves
-
-
-def _parameters(owner: Any) -> dict[str, torch.Tensor]:
-    return dict(owner.named_parameters()) if isinstance(owner, torch.nn.Module) else {}
-
-
-def _buffers(owner: Any) -> dict[str, torch.Tensor]:
-    return dict(owner.named_buffers()) if isinstance(owner, torch.nn.Module) else {}
 
 
 def _watch(owner: Any, leaves: dict[str, torch.Tensor], question: Question, *, noted: bool) -> Watch:
@@ -219,11 +192,11 @@ def _watch(owner: Any, leaves: dict[str, torch.Tensor], question: Question, *, n
 def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Watch) -> tuple[Any, Tensors]:
     """What the call returns, and the tensors in it by name."""
     if question.fit is None:
-        with autocast(question), watch.during("forward"):
+        with autocast(question), watch.during("forward"), question.around():
             returned = call(*question.call.args, **question.call.kwargs)
             _prove_autocast(question, "forward returned")
     else:
-        with watch.during("training"):
+        with watch.during("training"), question.around():
             returned = _trained(call, owner, question)
     return returned, containers.tensors_of(returned, device=question.device)
 
@@ -276,9 +249,10 @@ def _gradients(
     cotangents = [inputs.cotangent(name, t, question.seed) for name, t in roots.items()]
     if question.scale != 1.0:
         cotangents = [c * question.scale for c in cotangents]
-    found = torch.autograd.grad(
-        list(roots.values()), list(wanted.values()), cotangents, create_graph=create_graph, allow_unused=True
-    )
+    with question.around():
+        found = torch.autograd.grad(
+            list(roots.values()), list(wanted.values()), cotangents, create_graph=create_graph, allow_unused=True
+        )
     named: Tensors = dict(zip(wanted, found, strict=True))
     return _unscaled(named, question.scale) if unscale else named
 

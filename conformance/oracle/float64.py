@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from conformance.errors import NoOracleError
-from conformance.oracle import evaluation, inputs, transforms
+from conformance.oracle import evaluation, inputs, transforms, weights
 from conformance.oracle.adopted import adopt_state
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
@@ -24,6 +25,7 @@ NARROW = (torch.float16, torch.bfloat16, torch.float32)
 CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 REFUSALS = (RuntimeError, AssertionError, torch.jit.Error)  # what a model raises if it knows no float64
 SAME_BITS = {torch.Tensor.view}  # a dtype argument reinterprets the bits and does not convert
+UNCHANGED = contextlib.nullcontext()
 
 
 class Widened(TorchFunctionMode):
@@ -132,8 +134,8 @@ class Oracle:
         if spec.trusts_model:
             self._narrow = prepared_reference(spec, seed, self.namer)
         self.model = wide_model(self._narrow)
-        self.state = evaluation.state_of(self.model)
-        self.narrow_state = evaluation.state_of(self._narrow)
+        self.state = weights.state_of(self.model)
+        self.narrow_state = weights.state_of(self._narrow)
         self._ops = has_graph(self.model)
         self._watched = self._ops
 
@@ -151,22 +153,45 @@ class Oracle:
         """The question that every run of a case answers, with arguments in float64."""
         return question_of(self.spec, case, self.seed, picks, wide_call, self.namer)
 
-    def evaluate(self, question: Question) -> Evaluation:
-        """Outputs, gradients, buffers and, if the question asks for them, second derivatives and transforms."""
-        found = self._evaluate(self.model, question) if self._watched else self._first_evaluation(question)
-        with self.widened():
-            if question.second:
-                self.reset()
+    def evaluate(
+        self, question: Question, mode: contextlib.AbstractContextManager[Any] = UNCHANGED, *, noted: bool = False
+    ) -> Evaluation:
+        """Outputs, gradients, buffers and, if the question asks for them, second derivatives and transforms.
+
+        Args:
+            question: what to evaluate.
+            mode: a dispatch mode that changes the ops of the model. It is entered more than once.
+            noted: as for `evaluation.evaluate`.
+        """
+        known = self._watched
+        found = (
+            self._evaluate(self.model, question, mode, noted=noted)
+            if known
+            else self._first_evaluation(question, mode, noted=noted)
+        )
+        if question.second:
+            self.reset()
+            with mode, self.widened():
                 found.tensors |= evaluation.differentiate_twice(self.model, self.model, question)
-            found.tensors |= transforms.of_oracle(self.model, question, self.reset)
+        if question.stacked is not None or question.forward_mode:
+            with mode, self.widened():
+                found.tensors |= transforms.of_oracle(self.model, question, self.reset)
         return found
 
-    def _evaluate(self, call: Callable[..., Any], question: Question) -> Evaluation:
-        self.reset()
-        with self.widened():
-            return evaluation.evaluate(call, self.model, question)
+    def _evaluate(
+        self, call: Callable[..., Any], question: Question, mode: contextlib.AbstractContextManager[Any], *, noted: bool
+    ) -> Evaluation:
+        @contextlib.contextmanager
+        def around() -> Iterator[None]:
+            with mode, self.widened():
+                yield
 
-    def _first_evaluation(self, question: Question) -> Evaluation:
+        self.reset()
+        return evaluation.evaluate(call, self.model, replace(question, around=around), noted=noted)
+
+    def _first_evaluation(
+        self, question: Question, mode: contextlib.AbstractContextManager[Any], *, noted: bool
+    ) -> Evaluation:
         """Evaluate, and see whether Python code calls scripted functions, whose casts only `WidenedOps` can widen."""
         watch = NarrowWatch()
 
@@ -174,9 +199,9 @@ class Oracle:
             with watch:
                 return self.model(*args, **kwargs)
 
-        found = self._evaluate(watched, question)
+        found = self._evaluate(watched, question, mode, noted=noted)
         self._ops, self._watched = watch.seen, True
-        return self._evaluate(self.model, question) if watch.seen else found
+        return self._evaluate(self.model, question, mode, noted=noted) if watch.seen else found
 
     def forward(self, case: Case, call: Call) -> None:
         """Run one draw of a case forward, for the dispatch modes that watch it.
@@ -219,7 +244,7 @@ class Oracle:
 
     def reset(self) -> None:
         """Restore the model's parameters and buffers."""
-        evaluation.reset(self.model, self.state)
+        weights.reset(self.model, self.state)
 
 
 def question_of(  # noqa: PLR0913 -- one question, asked in two places

@@ -14,7 +14,7 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.utils import _pytree as pytree
 
 from conformance.errors import SelfCheckError
-from conformance.oracle import containers, evaluation, inputs, process_state
+from conformance.oracle import containers, inputs, process_state, weights
 from conformance.oracle.conventions import Conventions
 from conformance.oracle.evaluation import FIRST, Evaluation, Question
 from conformance.oracle.float64 import Oracle
@@ -184,7 +184,7 @@ class GradientCheck:
             return
         if self._renew:
             _renew(self._model)
-        evaluation.reset_buffers(self._model, self._oracle.state)
+        weights.reset_buffers(self._model, self._oracle.state)
         for name, parameter in self._model.named_parameters():
             if not parameter.requires_grad:
                 parameter.data.copy_(self._oracle.state[name])

@@ -114,8 +114,7 @@ class _ManyDraws:
         try:
             truth = there.evaluate(asked).tensors
             for precision in self._precisions if len(self.redraws) < ROUNDED_RUNS else ():
-                with Nearest(precision):
-                    rounded[precision.name] = there.evaluate(asked).tensors
+                rounded[precision.name] = there.evaluate(asked, Nearest(precision)).tensors
         except Exception as problem:  # the model's own code may raise anything
             if is_out_of_memory(problem):
                 raise

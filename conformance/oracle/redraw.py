@@ -51,7 +51,7 @@ class Redraw:
         """The parameters and buffers for this draw.
 
         Args:
-            state: its first state, from `evaluation.state_of`; values that float32 represents.
+            state: its first state, from `weights.state_of`; values that float32 represents.
             seed: seed of the cell.
         """
         reals = {n: torch.view_as_real(t) if t.is_complex() else t for n, t in state.items() if inputs.is_rounded(t)}

@@ -97,7 +97,7 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
 def _watched(oracle: Oracle, question: Question) -> tuple[Evaluation, bool]:
     """The oracle's evaluation, and whether an op with a kink ran."""
     with KinkWatch() as watch:
-        found = oracle.evaluate(question)
+        found = oracle.evaluate(question, noted=True)
     return found, watch.kinked
 
 

@@ -47,8 +47,7 @@ class Spread:
             runs, noise = (KINKED_RUNS, NOISE) if self._kinked else (RUNS, SMOOTH_NOISE)
         for run in range(runs):
             generator = seeded("probe", *self._question.seed, precision.name, run)
-            with Rounding(precision, generator, noise):
-                perturbed = self._oracle.evaluate(self._question)
+            perturbed = self._oracle.evaluate(self._question, Rounding(precision, generator, noise))
             for name, measured in self._measured.items():
                 tensor = perturbed.tensors.get(name)
                 if tensor is None or tuple(tensor.shape) != measured.shape:

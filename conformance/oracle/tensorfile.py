@@ -25,13 +25,13 @@ def save(path: Path, tree: Any) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    blobs: list[torch.Tensor] = []
+    blobs = _Blobs()
     header = json.dumps(_without_tensors(tree, blobs)).encode()
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     checksum = 0
     try:
         with unfinished.open("wb") as file:
-            for part in _parts(header, blobs):
+            for part in _parts(header, blobs.tensors):
                 checksum = zlib.crc32(part, checksum)
                 file.write(part)
             file.write(checksum.to_bytes(SUM_BYTES, "little"))
@@ -62,16 +62,28 @@ def load(path: Path) -> Any:
     return _with_tensors(json.loads(data[8 : 8 + size]), data, 8 + size)
 
 
-def _without_tensors(tree: Any, blobs: list[torch.Tensor]) -> Any:
+class _Blobs:
+    """Copies of tensors that lie one behind the other in the file."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._end = 0
+
+    def add(self, tensor: torch.Tensor) -> int:
+        """Add a tensor; returns its place."""
+        place = self._end
+        self.tensors.append(tensor.detach().cpu().contiguous().clone())
+        self._end += tensor.numel() * tensor.element_size()
+        return place
+
+
+def _without_tensors(tree: Any, blobs: _Blobs) -> Any:
     if isinstance(tree, dict):
         return {key: _without_tensors(value, blobs) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):
         return [_without_tensors(value, blobs) for value in tree]
     if isinstance(tree, torch.Tensor):
-        blob = tree.detach().cpu().contiguous().clone()
-        offset = sum(b.numel() * b.element_size() for b in blobs)
-        blobs.append(blob)
-        return {KEY: [str(tree.dtype).removeprefix("torch."), list(tree.shape), offset]}
+        return {KEY: [str(tree.dtype).removeprefix("torch."), list(tree.shape), blobs.add(tree)]}
     return tree
 
 

@@ -5,7 +5,8 @@ keeps it while it waits, so that new cells cannot starve it. The system releases
 
 The process that does the work holds the lock: a child for itself, and the process that compares two revisions for its
 workers. The locks are files in a folder for every user of the machine; if that cannot be used, in one of this user; if
-that cannot either, nothing is locked. Then a remark says so, because measurements may disturb each other.
+that cannot either, nothing is locked. Nobody waits for ever: whoever holds the lock may have been stopped. In both
+cases a remark says so, because measurements may disturb each other.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ FOLDER = "torch-conformance-locks"
 SLOTS = 64  # cells that may run at the same time
 POLL_SECONDS = 0.1  # a waiting process must not disturb the measurement that it waits for
 UNLOCKED = "no folder takes the lock of the machine, so measurements and cells do not wait for each other"
+PATIENCE_SECONDS = 900.0  # to wait for the machine; nothing that holds the lock takes longer, unless a person asks
+IMPATIENT = "other work did not leave the machine within {:g} s, so this did not wait for it any longer"
 UNUSABLE = (OSError, NotImplementedError)  # what a lock raises in a folder, or on a file system, that takes none
 
 
@@ -42,8 +45,9 @@ def alone() -> Iterator[str]:
         yield remark
 
 
-def _in_the_first_folder(take: Callable[[Path, contextlib.ExitStack], None]) -> tuple[contextlib.ExitStack, str]:
+def _in_the_first_folder(take: Callable[[Path, contextlib.ExitStack, float], None]) -> tuple[contextlib.ExitStack, str]:
     """Take locks in the first folder that holds them."""
+    until = time.monotonic() + PATIENCE_SECONDS
     for parent, name in ((tempfile.gettempdir, FOLDER), (_home, f".{FOLDER}")):
         with contextlib.suppress(*UNUSABLE), contextlib.ExitStack() as held:
             folder = Path(parent()) / name
@@ -51,7 +55,10 @@ def _in_the_first_folder(take: Callable[[Path, contextlib.ExitStack], None]) -> 
                 folder.mkdir(exist_ok=True)
                 with contextlib.suppress(OSError):
                     folder.chmod(0o777)  # for every user of the machine
-            take(folder, held)
+            try:
+                take(folder, held, until)
+            except Timeout:
+                return contextlib.ExitStack(), IMPATIENT.format(PATIENCE_SECONDS)
             return held.pop_all(), ""
     return contextlib.ExitStack(), UNLOCKED
 
@@ -63,17 +70,21 @@ def _home() -> str:
         raise FileNotFoundError(str(problem)) from None
 
 
-def _take_a_slot(folder: Path, held: contextlib.ExitStack) -> None:
-    with _lock(folder, "turnstile").acquire(poll_interval=POLL_SECONDS):
-        held.callback(_free_slot(folder).release)
+def _take_a_slot(folder: Path, held: contextlib.ExitStack, until: float) -> None:
+    with _acquired(_lock(folder, "turnstile"), until):
+        held.callback(_free_slot(folder, until).release)
 
 
-def _take_all(folder: Path, held: contextlib.ExitStack) -> None:
+def _take_all(folder: Path, held: contextlib.ExitStack, until: float) -> None:
     for name in ("turnstile", *map(_slot, range(SLOTS))):
-        held.enter_context(_lock(folder, name).acquire(poll_interval=POLL_SECONDS))
+        held.enter_context(_acquired(_lock(folder, name), until))
 
 
-def _free_slot(folder: Path) -> FileLock:
+def _acquired(lock: FileLock, until: float) -> contextlib.AbstractContextManager[object]:
+    return lock.acquire(timeout=max(0.0, until - time.monotonic()), poll_interval=POLL_SECONDS)
+
+
+def _free_slot(folder: Path, until: float) -> FileLock:
     first = os.getpid() % SLOTS
     while True:
         for number in range(first, first + SLOTS):
@@ -81,6 +92,8 @@ def _free_slot(folder: Path) -> FileLock:
             with contextlib.suppress(Timeout):
                 slot.acquire(blocking=False)
                 return slot
+        if time.monotonic() >= until:
+            raise Timeout(str(folder))
         time.sleep(POLL_SECONDS)
 
 

@@ -55,12 +55,16 @@ class StoredCode:
     def set_aside(self) -> None:
         """Remove the damaged cache. If another process has done so already, the new one in its place stays."""
         self.damaged = True
-        if self._folder is None or _identity(self._folder) != self._found:
-            return
-        with contextlib.suppress(OSError):
-            aside = Path(mkdtemp(prefix=f"{self._folder.name}-damaged-", dir=self._folder.parent))
-            self._folder.rename(aside / self._folder.name)
-            shutil.rmtree(aside, ignore_errors=True)
+        if self._folder is not None and _identity(self._folder) == self._found:
+            set_aside(self._folder)
+
+
+def set_aside(folder: Path) -> None:
+    """Remove a cache at once, however long its files take; processes that have loaded its code keep it."""
+    with contextlib.suppress(OSError):
+        aside = Path(mkdtemp(prefix=f"{folder.name}-damaged-", dir=folder.parent))
+        folder.rename(aside / folder.name)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _identity(folder: Path | None) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ from conformance.commands.compile_cache import compile_cache
 from conformance.errors import MachineError
 from conformance.oracle import tensorfile
 from conformance.records.cell import Cell
-from conformance.run import environment, store
+from conformance.run import cache_sums, environment, store
 from conformance.run.executor import CONFIRMED, Executor
 
 COMPILES = ("--precision=fp32", "--device=cpu", "--no-speed", "-n", "0")
@@ -136,10 +136,60 @@ def test_torchs_own_code_heals(tmp_path):
     if "NoCompilerError" in printed:
         pytest.skip("no C++ compiler")
     assert code == 0, printed
-    for path in (tmp_path / "cache").rglob("*.so"):
-        os.truncate(path, path.stat().st_size // 2)
+    code_of_models = max((tmp_path / "cache").rglob("*.so"), key=lambda path: path.stat().st_mtime_ns)
+    flip(code_of_models, code_of_models.stat().st_size // 2)
     code, printed = conformance(tmp_path, *options, **cache)
     assert (code, "1 cells: 1 pass" in printed) == (0, True), printed
+    assert f"the compile cache was emptied, because {code_of_models} was damaged" in printed
+
+
+def flip(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def noted(tmp_path):
+    """A cache of which sums were noted."""
+    (tmp_path / "sub").mkdir()
+    for name in ("a.so", "sub/b.cpp", "sub/c.lock"):
+        (tmp_path / name).write_bytes(name.encode())
+    cache_sums.note(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["a.so", "sub/b.cpp", cache_sums.NOTED])
+def test_every_flipped_byte_and_every_cut_of_stored_code_is_found(noted, name):
+    path = noted / name
+    whole = path.read_bytes()
+    assert cache_sums.damaged_file(noted) == ""
+    for place in range(len(whole)):
+        flip(path, place)
+        assert cache_sums.damaged_file(noted) == name
+        path.write_bytes(whole[:place])
+        assert cache_sums.damaged_file(noted) == name
+        path.write_bytes(whole)
+
+
+def test_a_file_that_is_no_file_any_more_is_damaged_and_not_waited_for(noted):
+    (noted / "a.so").unlink()
+    os.mkfifo(noted / "a.so")
+    assert cache_sums.damaged_file(noted) == "a.so"
+    cache_sums.note(noted)
+    assert cache_sums.damaged_file(noted) == ""
+
+
+def test_what_torch_adds_removes_or_writes_anew_is_no_damage(noted):
+    (noted / "new.so").write_bytes(b"new")
+    (noted / "sub" / "b.cpp").unlink()
+    (noted / "sub" / "c.lock").write_bytes(b"other")
+    assert cache_sums.damaged_file(noted) == ""
+    (noted / "a.so").write_bytes(b"written anew in this run")
+    cache_sums.note(noted)
+    assert cache_sums.damaged_file(noted) == ""
+    flip(noted / "new.so", 0)
+    assert cache_sums.damaged_file(noted) == "new.so"
 
 
 # A damaged reference

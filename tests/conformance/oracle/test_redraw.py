@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from conformance.axes import PRECISIONS
-from conformance.oracle import evaluation, inputs
+from conformance.oracle import inputs, weights
 from conformance.oracle.nearest import Nearest
 from conformance.oracle.redraw import Redraw, alike
 from zoo import Call, Case
@@ -24,7 +24,7 @@ def test_weights_change_by_name_and_not_by_order():
 
 
 def test_the_wide_state_is_the_narrow_one():
-    state = evaluation.state_of(nn.Linear(3, 2))
+    state = weights.state_of(nn.Linear(3, 2))
     wide = {name: tensor.double() for name, tensor in state.items()}
     for redraw in (Redraw(64, 1), Redraw(63, 0, fine=True)):
         narrow, widened = redraw.state(state, 0), redraw.state(wide, 0)

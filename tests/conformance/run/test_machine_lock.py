@@ -174,6 +174,26 @@ def test_more_cells_than_slots_wait_for_each_other(start, monkeypatch):
     assert all(inside.wait(PATIENCE / 3) for inside, _ in cells)  # the others hold theirs for longer
 
 
+@pytest.mark.parametrize(("first", "second"), [("shared", "alone"), ("alone", "shared"), ("alone", "alone")])
+def test_nobody_waits_for_ever(start, monkeypatch, first, second):
+    inside, never = FORK.Event(), FORK.Event()
+    start(hold, first, inside, never)
+    assert inside.wait(PATIENCE)
+    monkeypatch.setattr(machine_lock, "PATIENCE_SECONDS", 0.2)
+    with getattr(machine_lock, second)() as remark:
+        assert remark == "other work did not leave the machine within 0.2 s, so this did not wait for it any longer"
+
+
+def test_a_cell_waits_for_a_free_slot_no_longer_than_for_the_rest(start, monkeypatch):
+    monkeypatch.setattr(machine_lock, "SLOTS", 1)
+    inside, never = FORK.Event(), FORK.Event()
+    start(hold, "shared", inside, never)
+    assert inside.wait(PATIENCE)
+    monkeypatch.setattr(machine_lock, "PATIENCE_SECONDS", 0.2)
+    with machine_lock.shared() as remark:
+        assert remark.startswith("other work did not leave the machine")
+
+
 def come_and_go(number, inside, faults):
     """Hold the lock in turn with others and alone; count who was there at a wrong time."""
     for turn in range(6):
