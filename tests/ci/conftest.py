@@ -29,6 +29,8 @@ def main():
             run = pathlib.Path(argument.partition("=")[2], "runs", "1")
             run.mkdir(parents=True)
             (run / "arguments").write_text(" ".join(sys.argv))
+    if "docs/nets.py" in sys.argv:
+        return int(os.environ.get("WRONG_CODE", "1"))
     return int(os.environ.get("JUDGE_CODE", "0")) if sys.argv[1] == "run" else 0
 """
 PROJECT = """
@@ -84,7 +86,7 @@ class Project:
             capture_output=True,
             text=True,
             check=False,
-            timeout=240,
+            timeout=1200,
         )
         return done.returncode, done.stdout + done.stderr
 

@@ -156,3 +156,18 @@ def test_a_nightly_build_comes_from_the_index_of_nightly_builds(project, tmp_pat
 def test_without_that_index_nothing_is_installed(project):
     code, output = project.nox("-s", "nightly")
     assert (code, "TORCH_NIGHTLY_INDEX is not set" in last_line(output)) == (1, True)
+
+
+def test_the_gate_takes_another_torch_that_lies_on_disk_and_needs_no_gpu_libraries(project):
+    wheels.torch(project.packages, "2.15.0", requires=['nvidia-cublas==13.1; sys_platform == "linux"'])
+    code, output = project.nox("-s", "gate", backend="venv")
+    assert code == 0, output
+    assert (project.runs, output.count("judge: run --no-speed merge cube mlp")) == (["2.6.0"], 1)
+    assert "--no-speed" in (project.folder / ".conformance/matrix/2.6.0/arguments").read_text()
+
+
+def test_the_gate_fails_if_a_wrong_model_is_green(project):
+    for version in ("2.4.1", "2.6.0"):
+        (project.packages / f"torch-{version}-py3-none-any.whl").unlink()
+    code, output = project.nox("-s", "gate", backend="venv", WRONG_CODE="0")
+    assert (code, "is green, and the model is wrong" in last_line(output)) == (1, True)

@@ -43,9 +43,9 @@ def steps(workflow, name):
     return read(ROOT / ".github" / "workflows" / f"{workflow}.yml")["jobs"][name]["steps"]
 
 
-def of_steps(job, text):
+def of_steps(job):
     """What the steps printed, for the message of a failing test."""
-    return "\n".join(f"== {name} ({code})\n{printed}" for name, (code, printed) in job.results.items()) + text
+    return "\n".join(f"== {name} ({code})\n{printed}" for name, (code, printed) in job.results.items())
 
 
 def test_the_shards_of_a_version_become_one_run_and_the_guardian_misses_none(job, artifacts):
@@ -53,10 +53,10 @@ def test_the_shards_of_a_version_become_one_run_and_the_guardian_misses_none(job
         one = job(
             f"merge cube {EAGER}", matrix={"torch": TORCH, "python": PYTHON, "shard": shard, "shards": 2}, github={}
         )
-        assert one.run(steps("matrix", "judge")), of_steps(one, "")
+        assert one.run(steps("matrix", "judge")), of_steps(one)
     assert artifacts.names == [f"{TORCH}-1-of-2", f"{TORCH}-2-of-2"]
     merging = job(matrix={"torch": TORCH, "python": PYTHON})
-    assert merging.run(steps("matrix", "merge")), of_steps(merging, "")
+    assert merging.run(steps("matrix", "merge")), of_steps(merging)
     whole = artifacts.folder / f"run-{TORCH}"
     assert "<testcase" in (whole / f"{TORCH}.xml").read_text(encoding="utf-8")
     assert (whole / TORCH / "run.json").exists()
@@ -71,7 +71,7 @@ def guarded(job, artifacts, *, judge="success", missing=()):
             (artifacts.folder / name).mkdir(parents=True)
             (artifacts.folder / name / "run.json").touch()
     guardian = job(empty=True, needs={"judge": {"result": judge}, "merge": {"result": "success"}})
-    return guardian.run(page), of_steps(guardian, "")
+    return guardian.run(page), of_steps(guardian)
 
 
 def test_the_guardian_is_green_when_all_is_there(job, artifacts):
@@ -92,7 +92,7 @@ def test_the_guardian_is_red_when_a_job_did_not_succeed(job, artifacts):
 
 def test_the_weekly_probe_reports_drift_without_failing(job, artifacts):
     weekly = job(WRONG, matrix={"session": "newest", "python": PYTHON})
-    assert weekly.run(steps("weekly", "probe")), of_steps(weekly, "")
+    assert weekly.run(steps("weekly", "probe")), of_steps(weekly)
     assert weekly.results["judge"][0] == 1
     assert "::warning title=Drift::with the newest torch" in weekly.results["Report drift"][1]
     assert (artifacts.names, "forgetful" in weekly.summary) == (["newest"], True)
@@ -106,13 +106,13 @@ def test_the_weekly_probe_fails_if_its_run_does_not_come_about(job):
 
 def test_linux_runs_the_script_of_ci(job):
     linux = job()
-    assert linux.run(steps("ci", "linux")), of_steps(linux, "")
+    assert linux.run(steps("ci", "linux")), of_steps(linux)
     assert "nox: --session lint types tests gate" in linux.results[".ci/run"][1]
 
 
 def test_the_other_systems_judge_list_and_verify(job):
     elsewhere = job()
-    assert elsewhere.run(steps("ci", "elsewhere")), of_steps(elsewhere, "")
+    assert elsewhere.run(steps("ci", "elsewhere")), of_steps(elsewhere)
     assert len([code for code, printed in elsewhere.results.values() if printed]) == 4
 
 
@@ -132,19 +132,29 @@ def acted(job, *, targets=WRONG, baseline_run="", **inputs):
     return acting.run(page["runs"]["steps"]), acting
 
 
-def test_the_action_judges_uploads_and_compares(job, artifacts):
-    green, first = acted(job)
-    assert not green, of_steps(first, "")
-    assert (first.results["judge"][0], first.results["Verdict"][0]) == (0, 1)
-    assert "branch main has no artifact conformance-models-torch-" in first.results["baseline"][1]
+def test_the_action_judges_uploads_and_fails_on_red(job, artifacts):
+    green, acting = acted(job)
+    assert not green, of_steps(acting)
+    assert (acting.results["judge"][0], acting.results["Verdict"][0]) == (0, 1)
+    assert "branch main has no artifact conformance-models-torch-" in acting.results["baseline"][1]
+    assert (len(artifacts.names), "forgetful" in acting.summary) == (1, True)
+    assert (artifacts.folder / artifacts.names[0] / "run.json").exists()
+
+
+def test_the_action_is_green_where_nothing_is_red_and_compares_nothing_if_told_so(job):
+    green, acting = acted(job, targets=f"merge {EAGER}", baseline="none")
+    assert green, of_steps(acting)
+    assert "baseline" not in acting.results
+    assert "compare" not in acting.results
+
+
+def test_what_was_red_on_the_default_branch_is_not_new(job, artifacts):
+    acted(job)
     stored = artifacts.folder / artifacts.names[0]
     kept = stored.rename(stored.with_name("of-the-default-branch"))
-    green, second = acted(job, baseline_run=kept, **{"fail-on": "new-red"})
-    assert green, of_steps(second, "")
-    assert second.results["compare"][0] == 0
-    green, third = acted(job, targets=f"merge {EAGER}", baseline="none")
-    assert green, of_steps(third, "")
-    assert "compare" not in third.results
+    green, acting = acted(job, baseline_run=kept, **{"fail-on": "new-red"})
+    assert green, of_steps(acting)
+    assert acting.results["compare"][0] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The workflows are those that follow from nox's list, and GitHub takes them."""
 
 import importlib.util
+import re
 import subprocess
 
 import pytest
@@ -64,6 +65,27 @@ def test_the_checkers_would_find_something(tmp_path, right, wrong):
     page = tmp_path / "matrix.yml"
     page.write_text((ROOT / ".github/workflows/matrix.yml").read_text(encoding="utf-8").replace(right, wrong, 1))
     assert wrong.split(": ")[-1].strip(":") in checked("actionlint", str(page))
+
+
+EXAMPLES = re.findall(r"(?s)```yaml\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(encoding="utf-8"))
+JOBS_BEFORE = "name: Conformance\non: push\njobs:\n"
+MODELS = "  models:\n    runs-on: ubuntu-latest\n    steps:\n      - run: ls\n"
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_actionlint_takes_each_example_of_the_page_and_the_action_has_its_inputs(tmp_path, example):
+    part = "" if example.startswith("name:") else JOBS_BEFORE + ("" if "  models:" in example else MODELS)
+    page = tmp_path / "page.yml"
+    page.write_text(part + example)
+    assert checked("actionlint", str(page)) == ""
+    jobs = read(page)["jobs"].values()
+    given = [step.get("with", {}) for job in jobs for step in job["steps"] if "torch-conf" in step.get("uses", "")]
+    assert {name for inputs in given for name in inputs} <= set(read(ACTION)["inputs"])
+
+
+def test_the_page_has_a_row_for_each_input_of_the_action():
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    assert [name for name in read(ACTION)["inputs"] if f"| `{name}` |" not in page] == []
 
 
 @pytest.mark.parametrize("path", [*WORKFLOWS, ACTION], ids=lambda path: path.name)

@@ -101,7 +101,7 @@ class Job:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=600,
+            timeout=1800,
         )
         lines = files["output"].read_text(encoding="utf-8").splitlines()
         return done.returncode, done.stdout, dict(line.split("=", 1) for line in lines)
