@@ -17,11 +17,13 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / ".ci")]  # nox looks in neither
 
 import environments  # noqa: E402
+
 from conformance.torch_versions import DEFAULT, PYTHON, VERSIONS  # noqa: E402
 
 STUDIES = ("calibrate", "miniatures", "meters")  # modules of benchmarks/
 MATRIX = Path(".conformance", "matrix")  # the runs of `matrix` and its relatives, a folder for each
-SAMPLE = ("merge", "cube", "lstm")  # models for `gate`
+SAMPLE = ("merge", "cube", "mlp")  # of `gate`: an op, a custom Function and a module
+WRONG = ("docs/nets.py", "--mode=eager", "-k", "forgetful")
 PROJECT = nox.project.load_toml("pyproject.toml")["project"]
 
 nox.needs_version = ">=2026.8"  # `CommandFailed` has the exit code
@@ -119,15 +121,46 @@ def nightly(session: nox.Session) -> None:
 
 
 @nox.session
+def merge(session: nox.Session) -> None:
+    """Merge the shards of the versions named after `--`, or of all, into one run for each version."""
+    session.install(*(text for text in PROJECT["dependencies"] if Requirement(text).name != "torch"))
+    session.install("--no-deps", "-e", ".")
+    failed = []
+    for version in session.posargs or sorted({shard.name.rsplit("-", 3)[0] for shard in MATRIX.glob("*-*-of-*")}):
+        shards, place = sorted(map(str, MATRIX.glob(f"{version}-*-of-*"))), MATRIX / version
+        if not shards:
+            session.error(f"{place}: there are no shards of it")
+        is_red = red(session, "merge", *shards, f"--into={place}")
+        is_red |= red(session, "show", str(place), f"--junitxml={place}.xml")
+        failed += [version] if is_red else []
+    if failed:
+        session.error(f"not everything is as declared with torch {', '.join(failed)}")
+
+
+@nox.session(venv_backend="venv")  # whose pip knows which versions lie on disk
+def gate(session: nox.Session) -> None:
+    """Judge a few models in all modes, and one that must be red; and with another torch, if one lies on disk."""
+    environments.install(session, DEFAULT, "-e", ".")
+    session.run("conformance", "run", "--no-speed", *SAMPLE)
+    if not red(session, "run", "--no-speed", *WRONG):
+        session.error(f"conformance run {' '.join(WRONG)} is green, and the model is wrong")
+    other = environments.on_disk(session, [version for version in VERSIONS if version != DEFAULT])
+    if other:
+        session.notify(f"matrix({other})", SAMPLE)
+    else:
+        session.log(f"no torch but {DEFAULT} lies on disk")
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests on all cores."""
-    session.run("pytest", "-n", "auto", *install(session))
+    session.run("pytest", "-n", "auto", *install(session, project=".[images,tests]"))
 
 
 @nox.session
 def failpoints(session: nox.Session) -> None:
     """Let every call of the runner to the system fail once, and be its last once; this takes an hour."""
-    arguments = install(session)
+    arguments = install(session, project=".[images,tests]")
     session.run("pytest", "-n", "auto", "tests/faults/test_failpoints.py", *arguments, env={"FAILPOINTS_EVERY": "1"})
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
@@ -19,14 +19,13 @@ from typing import Any
 from nox import Session
 from nox.command import CommandFailed
 from nox.virtualenv import VirtualEnv
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
+from pins import version, wrong
 
 INDEX, NIGHTLY_INDEX = "TORCH_INDEX", "TORCH_NIGHTLY_INDEX"  # variables: where torch comes from, if not from the usual
 FAILURE = re.compile(r"^\s*(error|fatal|×)", re.IGNORECASE | re.MULTILINE)
 LONGEST_REASON = 300
+GPU_LIBRARIES = ("nvidia", "cuda", "triton")  # how the names of packages begin that are gigabytes to download
 
 
 def install(session: Session, torch: str, *others: str, pins: Mapping[str, str] | None = None) -> None:
@@ -43,7 +42,7 @@ def install(session: Session, torch: str, *others: str, pins: Mapping[str, str] 
     index = os.environ.get(INDEX)
     _obtain(session, f"torch=={torch}", *(["--index-url", index] if index else []))
     verify(session, {"torch": torch})
-    _obtain(session, *others, *(f"{name}=={version}" for name, version in pins.items() if name != "torch"))
+    _obtain(session, *others, *(f"{name}=={asked}" for name, asked in pins.items() if name != "torch"))
     verify(session, pins)
 
 
@@ -62,7 +61,7 @@ def install_latest(session: Session, *others: str, nightly: bool = False) -> str
     if nightly and not index:
         session.error(f"{NIGHTLY_INDEX} is not set: it names the package index that holds nightly builds of torch")
     _obtain(session, "torch", *(["--index-url", index] if index else []), *(["--pre"] if nightly else []))
-    found = _version(_installed(session), "torch")
+    found = version(_facts(session), "torch")
     if nightly and not Version(found).is_devrelease:
         session.error(f"a nightly build of torch was asked for, and {NIGHTLY_INDEX} gave {found}")
     _obtain(session, *others)
@@ -75,23 +74,31 @@ def verify(session: Session, pins: Mapping[str, str]) -> None:
 
     Args:
         session: the session.
-        pins: the versions asked for, by package.
+        pins: the versions asked for, by package; torch is among them.
     """
-    installed = _installed(session)
-    for name, asked in pins.items():
-        found = _version(installed, name)
-        if not found:
-            session.error(f"{name} {asked} was asked for, and is not installed")
-        if not _is(asked, found):
-            session.error(
-                f"{name} {asked} was asked for, and {found} is installed: {_culprits(installed, name, asked)}"
-            )
-    torch = installed["torch"]
-    if "problem" in torch:
-        session.error(f"torch {pins['torch']} is installed, and its import fails: {torch['problem']}")
-    if not _is(pins["torch"], torch["version"]):
-        session.error(f"torch {pins['torch']} is installed, but Python imports {torch['version']} from {torch['file']}")
-    session.log(f"torch {torch['version']} is the torch asked for, {pins['torch']}")
+    problem = wrong(_facts(session), pins)
+    if problem:
+        session.error(problem)
+    session.log(f"torch is the torch asked for, {pins['torch']}")
+
+
+def on_disk(session: Session, versions: Sequence[str]) -> str:
+    """The last of some versions that lies in pip's folders of wheels, and needs no GPU libraries; "" if none does.
+
+    Args:
+        session: the session; pip is in its environment.
+        versions: versions of torch.
+    """
+    look = ("pip", "install", "--quiet", "--dry-run", "--no-index", "--no-deps", "--ignore-installed")
+    for number in reversed(versions):
+        report = Path(session.create_tmp(), f"{number}.json")
+        found = (f"--report={report}", f"torch=={number}")
+        session.run("python", "-m", *look, *found, silent=True, log=False, success_codes=[0, 1])
+        if report.exists():
+            about = json.loads(report.read_text(encoding="utf-8"))["install"][0]["metadata"]
+            if not any(needed.startswith(GPU_LIBRARIES) for needed in about.get("requires_dist", [])):
+                return number
+    return ""
 
 
 @contextmanager
@@ -106,11 +113,11 @@ def removed(session: Session) -> Iterator[None]:
 
 
 def _valid(session: Session, pins: Mapping[str, str]) -> None:
-    for name, version in pins.items():
+    for name, asked in pins.items():
         try:
-            Version(version)
+            Version(asked)
         except InvalidVersion:
-            session.error(f"{name} {version!r}: want a version such as {name} 2.6.0")
+            session.error(f"{name} {asked!r}: want a version such as {name} 2.6.0")
 
 
 def _obtain(session: Session, *arguments: str) -> None:
@@ -134,30 +141,7 @@ def _reason(printed: str) -> str:
     return shorten(text, LONGEST_REASON, placeholder=" …")
 
 
-def _installed(session: Session) -> Any:
+def _facts(session: Session) -> Any:
     """What .ci/installed.py prints in the environment of the session."""
     printed = session.run("python", str(Path(__file__).parent / "installed.py"), silent=True, log=False)
     return json.loads(str(printed).strip().splitlines()[-1])
-
-
-def _version(installed: Any, name: str) -> str:
-    wanted = canonicalize_name(name)
-    versions = (found["version"] for found in installed["packages"] if canonicalize_name(found["name"]) == wanted)
-    return next(versions, "")
-
-
-def _is(asked: str, found: str) -> bool:
-    return SpecifierSet(f"=={asked}").contains(found, prereleases=True)
-
-
-def _culprits(installed: Any, name: str, asked: str) -> str:
-    """The installed packages that require another version of a package than the one asked for."""
-    culprits = [
-        f"{package['name']} {package['version']} requires {requirement}"
-        for package in installed["packages"]
-        for requirement in map(Requirement, package["requires"])
-        if canonicalize_name(requirement.name) == canonicalize_name(name)
-        and (requirement.marker is None or requirement.marker.evaluate({"extra": ""}))
-        and not requirement.specifier.contains(asked, prereleases=True)
-    ]
-    return "; ".join(culprits) or "no installed package requires another version"

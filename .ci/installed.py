@@ -3,11 +3,23 @@
 It needs the standard library alone, because it also runs where nothing but torch is installed.
 """
 
+from __future__ import annotations
+
 import json
 from importlib import metadata
+from typing import Any
 
 
-def imported() -> dict[str, str]:
+def facts() -> dict[str, Any]:
+    """The packages that are installed, and the torch that Python imports."""
+    packages = [
+        {"name": found.metadata["Name"], "version": found.version, "requires": found.requires or []}
+        for found in metadata.distributions()
+    ]
+    return {"packages": packages, "torch": _imported()}
+
+
+def _imported() -> dict[str, str]:
     """The version and the place of the torch that Python imports, or why it imports none."""
     try:
         import torch  # noqa: PLC0415
@@ -16,14 +28,5 @@ def imported() -> dict[str, str]:
     return {"version": torch.__version__, "file": torch.__file__}
 
 
-def main() -> None:
-    """Print one line."""
-    packages = [
-        {"name": found.metadata["Name"], "version": found.version, "requires": found.requires or []}
-        for found in metadata.distributions()
-    ]
-    print(json.dumps({"packages": packages, "torch": imported()}))  # noqa: T201
-
-
 if __name__ == "__main__":
-    main()
+    print(json.dumps(facts()))  # noqa: T201
