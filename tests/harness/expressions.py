@@ -15,8 +15,8 @@ def filled(text, contexts):
 
 def shown(value):
     """A value as GitHub writes it into a text."""
-    if value is None or isinstance(value, str):
-        return value or ""
+    if isinstance(value, str):
+        return value
     return json.dumps(value)
 
 
@@ -45,6 +45,6 @@ def _lookup(contexts):
         found = contexts
         for name in path.split("."):
             found = found.get(name) if isinstance(found, dict) else None
-        return found
+        return "" if found is None else found  # as GitHub compares: nothing equals the empty text
 
     return looked_up
