@@ -26,7 +26,7 @@ from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import default_jobs
 from conformance.records.measurements import Result
 from conformance.records.tasks import PLAN, PlanRequest
-from conformance.run import child, environment, pool, regular_file, store
+from conformance.run import child, environment, pool, regular_file, shards, store
 from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
@@ -51,6 +51,8 @@ class RunOptions:
         folder: the folder in which new runs are stored.
         fresh_cache: compile everything anew.
         choice: how the cells are judged.
+        shard: number of the part to judge, from 1, and of all parts; None for all cells.
+        durations: the folder of a run whose seconds balance the parts; None for those of the zoo.
     """
 
     request: PlanRequest
@@ -59,6 +61,8 @@ class RunOptions:
     folder: Path
     fresh_cache: bool = False
     choice: Choice = field(default_factory=Choice)
+    shard: tuple[int, int] | None = None
+    durations: Path | None = None
 
 
 def run(options: RunOptions) -> int:
@@ -184,7 +188,8 @@ def _planned(options: RunOptions) -> Path:
     if ending.result is None:
         asked = " ".join(request.sources) or "the zoo"
         raise UsageError(ending.message if ending.kind == "refused" else f"planning {asked}: {ending.message}")
-    store.create(folder, replace(ending.result, measure=options.measure))
+    shard = shards.shard(ending.result, *options.shard, options.durations) if options.shard else None
+    store.create(folder, replace(ending.result, measure=options.measure, shard=shard))
     return folder
 
 
