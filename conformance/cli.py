@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from conformance.against import comparison
-from conformance.commands import bisect, claims, listing, probes, run, show, verify
+from conformance.commands import bisect, claims, compat, diff, listing, merge, probes, run, show, verify
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions
@@ -21,7 +21,7 @@ from conformance.version import VERSION
 NumberT = TypeVar("NumberT", int, float)
 
 STORE = Path(".conformance")
-MOST_WORKERS, LARGEST_SEED, LONGEST = 1024, 2**63 - 1, 1e7
+MOST_WORKERS, LARGEST_SEED, LONGEST, LONGEST_COUNT = 1024, 2**63 - 1, 1e7, 6
 FURTHER = "Further options go to pytest; give their values as --option=value."
 
 
@@ -74,20 +74,28 @@ def _execute(options: argparse.Namespace, further: list[str]) -> int:
 
 def _look(options: argparse.Namespace) -> int:
     """Execute a command that judges nothing of the user."""
-    if options.command == "claims":
-        request = PlanRequest(tuple(options.sources), seed=options.seed, deadline=options.timeout)
-        return claims.main(request, options.write)
-    if options.command == "list":
-        return listing.list_models(tuple(options.sources))
-    if options.command == "show":
-        return show.main(options.run, markdown=options.md, xml=options.junitxml)
-    if options.command == "bisect":
-        others = tuple(options.others)
-        wanted = bisect.asked(options.cell, options.torch, every=options.every, keep=options.keep, others=others)
-        return bisect.main(wanted, STORE)
-    if options.command == "verify":
-        return verify.main(options.run)
-    return probes.main(tuple(options.names), device=options.device, timeout=options.timeout)
+    commands: dict[str, Callable[[], int]] = {
+        "claims": lambda: claims.main(
+            PlanRequest(tuple(options.sources), seed=options.seed, deadline=options.timeout), options.write
+        ),
+        "list": lambda: listing.list_models(tuple(options.sources)),
+        "show": lambda: show.main(options.run, markdown=options.md, xml=options.junitxml),
+        "verify": lambda: verify.main(options.run),
+        "merge": lambda: merge.main(tuple(options.runs), options.into, any_cpu=options.any_cpu),
+        "diff": lambda: diff.main(options.before, options.after, markdown=options.md, json=options.json),
+        "compat": lambda: compat.main(tuple(options.runs), markdown=options.md, json=options.json),
+        "bisect": lambda: _bisect(options),
+        "probes": lambda: probes.main(
+            tuple(options.names), device=options.device, timeout=options.timeout, page=options.write
+        ),
+    }
+    return commands[options.command]()
+
+
+def _bisect(options: argparse.Namespace) -> int:
+    others = tuple(options.others)
+    wanted = bisect.asked(options.cell, options.torch, every=options.every, keep=options.keep, others=others)
+    return bisect.main(wanted, STORE)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,10 +105,12 @@ def _parser() -> argparse.ArgumentParser:
     judge = commands.add_parser("run", help="check models, and time the cells that pass", epilog=FURTHER)
     _add_run_options(judge)
     judge.add_argument("--no-speed", dest="measure", action="store_const", const="", default="speed", help="only check")
+    judge.add_argument("--shard", type=_shard, metavar="I/N", help="only part I of N of the models; merge joins them")
+    judge.add_argument("--durations", type=Path, metavar="RUN", help="balance the shards by the seconds of this run")
     bench = commands.add_parser("bench", help="check, then measure speed, memory and compile cost", epilog=FURTHER)
     _add_run_options(bench)
     bench.add_argument("--against", metavar="REV", help="compare with the sources at a revision of their repository")
-    bench.set_defaults(measure="bench")
+    bench.set_defaults(measure="bench", shard=None, durations=None)
     models = commands.add_parser("list", help="list models with their summaries and cases")
     models.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
     replicate = commands.add_parser("claims", help="measure again what sources say that models gain")
@@ -123,11 +133,31 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("run", type=Path)
     look = commands.add_parser("probes", help="look for known faults in the installed torch")
     look.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
+    look.add_argument("--write", type=Path, metavar="FILE", help="store the results in this file, for compat")
     look.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     look.add_argument("--timeout", type=_seconds, default=300.0, help="seconds that a probe may take (default: 300)")
+    _add_commands_on_runs(commands)
     for command in commands.choices.values():
         command.set_defaults(known=sorted(command._option_string_actions))  # noqa: SLF001 -- argparse has no other way
     return parser
+
+
+def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None:
+    """The commands that read several stored runs."""
+    join = commands.add_parser("merge", help="join the shards of one plan into one run")
+    join.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run of a shard")
+    join.add_argument("--into", type=Path, metavar="FOLDER", required=True, help="the joined run; it must not exist")
+    join.add_argument("--any-cpu", action="store_true", help="the shards may come from different processors")
+    compare = commands.add_parser("diff", help="compare two stored runs")
+    compare.add_argument("before", type=Path, metavar="A")
+    compare.add_argument("after", type=Path, metavar="B")
+    follow = commands.add_parser("compat", help="show what works since which torch version")
+    follow.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="a stored run, or a file that probes --write wrote"
+    )
+    for command in (compare, follow):
+        command.add_argument("--md", type=Path, metavar="FILE", help="also write Markdown to this file")
+        command.add_argument("--json", type=Path, metavar="FILE", help="also write JSON to this file")
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -191,6 +221,16 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _shard(text: str) -> tuple[int, int]:
+    """Which part of how many."""
+    index, slash, count = text.partition("/")
+    if not slash or not all(part.isascii() and part.isdigit() and len(part) < LONGEST_COUNT for part in (index, count)):
+        raise argparse.ArgumentTypeError(f"want a shard such as 1/4, got {text!r}")
+    if not 1 <= int(index) <= int(count):
+        raise argparse.ArgumentTypeError(f"want a shard from 1/{int(count)} on, got {text!r}")
+    return int(index), int(count)
+
+
 def _number(kind: Callable[[str], NumberT], text: str, what: str) -> NumberT:
     try:
         return kind(text)
@@ -210,6 +250,12 @@ def _request(options: argparse.Namespace) -> PlanRequest:
 
 
 def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
+    idle = {"-k": options.expression, "--resume": options.resume}
+    unfit = [name for name, given in idle.items() if given]
+    if options.shard and unfit:
+        raise UsageError(f"--shard splits the cells of a new run by its sources and axes; it does not take {unfit[0]}")
+    if options.durations and not options.shard:
+        raise UsageError("--durations balances shards, and there is no --shard")
     return RunOptions(
         request=_request(options),
         measure=options.measure,
@@ -217,6 +263,8 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         folder=options.store or STORE,
         fresh_cache=options.fresh_cache,
         junit=options.junitxml,
+        shard=options.shard,
+        durations=options.durations,
         choice=Choice(
             expression=options.expression,
             workers=options.workers or "",

@@ -12,8 +12,11 @@ import errno
 import io
 import select
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TextIO
 
+from conformance.errors import UsageError
 from conformance.show.text import plain, printable, visible
 
 PLAIN = "conformance.plain"  # the name of the error handler for characters that an encoding lacks
@@ -27,6 +30,24 @@ def say(text: str) -> None:
 def tell(text: str) -> None:
     """Print a part of a report on the output stream. What it quotes cannot command the terminal."""
     print(printable(text), flush=True)  # noqa: T201 -- this is the interface
+
+
+def write(path: Path | None, text: Callable[[], str]) -> None:
+    """Write a report to a file that the command line names.
+
+    Args:
+        path: the file; None: nothing is written.
+        text: makes the report.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        path.write_text(text(), encoding="utf-8")
+    except OSError as problem:
+        raise UsageError(f"{path} cannot be written: {problem.strerror}") from None
 
 
 def progress(line: str) -> None:

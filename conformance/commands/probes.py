@@ -8,15 +8,25 @@ processes read and run them, so this process never imports torch.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from pathlib import Path
 
 from conformance.axes import DEVICES, choose
 from conformance.commands.output import tell
 from conformance.errors import UsageError, suggestion
 from conformance.exit_codes import ExitCode
-from conformance.records.probes import READ_PROBES, RUN_PROBE, ProbeInfo, ProbeSighting, ProbesRequest, ProbeTask
+from conformance.records.probes import (
+    READ_PROBES,
+    RUN_PROBE,
+    ProbeFinding,
+    ProbeInfo,
+    ProbeList,
+    ProbeRun,
+    ProbeSighting,
+    ProbesRequest,
+    ProbeTask,
+)
 from conformance.records.verdicts import STATUSES
-from conformance.run import child, environment
+from conformance.run import child, documents, environment
 from conformance.run.child import Ending
 from conformance.show.text import table, visible
 
@@ -24,50 +34,37 @@ PACKAGE = "zoo.probes"
 READING_DEADLINE = 300.0
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of a probe.
-
-    Attributes:
-        probe: name of the probe.
-        status: a key of `STATUSES`: EXPECTED, PASS, STALE, FAIL, INCONCLUSIVE, ERROR, CRASH, TIMEOUT, UNSUPPORTED
-            or SKIPPED.
-        seen: the symptom, the error, how the process died, or why it was skipped; "" if torch is correct.
-        link: address of the issue, or the source if there is none.
-    """
-
-    probe: str
-    status: str
-    seen: str
-    link: str
-
-    @property
-    def red(self) -> bool:
-        """Whether the declaration and this torch disagree."""
-        return STATUSES[self.status].red
-
-
-def main(names: tuple[str, ...], *, device: str, timeout: float) -> ExitCode:
+def main(names: tuple[str, ...], *, device: str, timeout: float, page: Path | None = None) -> ExitCode:
     """Run probes, and print a table of the results.
 
     Args:
         names: names of probes; empty for all.
         device: one of `DEVICES`.
         timeout: seconds that a probe may take.
+        page: file in which the results are stored, for `conformance compat`; None for none.
 
     Returns:
         `RED` if any result is red, otherwise `OK`.
 
     Raises:
-        UsageError: no probe has that name, the device is unknown or absent, or the probes cannot be read.
+        UsageError: no probe has that name, the device is unknown or absent, the probes cannot be read, or the results
+            cannot be stored.
     """
-    findings = run(names, device, timeout)
+    found = observe(names, device, timeout)
+    findings = found.findings
     rows = [[f"{STATUSES[f.status].glyph} {f.probe}", f.status, visible(f.seen), visible(f.link)] for f in findings]
     tell(table(rows, ["probe", "verdict", "seen", "issue"]))
+    if page is not None:
+        documents.write_probes(page, found)
     return ExitCode.RED if any(finding.red for finding in findings) else ExitCode.OK
 
 
-def run(names: tuple[str, ...], device: str, timeout: float) -> list[Finding]:
+def run(names: tuple[str, ...], device: str, timeout: float) -> list[ProbeFinding]:
+    """The findings alone; see `observe`."""
+    return list(observe(names, device, timeout).findings)
+
+
+def observe(names: tuple[str, ...], device: str, timeout: float) -> ProbeRun:
     """Run probes one after the other, each with its own process and compile cache.
 
     Args:
@@ -80,11 +77,13 @@ def run(names: tuple[str, ...], device: str, timeout: float) -> list[Finding]:
     """
     choose("device", DEVICES, (device,))
     environment.prepare_children(None, compiles=True)  # each probe has a cache of its own
-    known = {probe.name: probe for probe in read(device)}
+    listed = _listed(device)
+    known = {probe.name: probe for probe in listed.probes}
     for name in names:
         if name not in known:
             raise UsageError(f"no probe named {name!r}{suggestion(name, known)}")
-    return [_finding(known[name], device, timeout) for name in names or known]
+    findings = tuple(_finding(known[name], device, timeout) for name in dict.fromkeys(names or known))
+    return ProbeRun(listed.environment, device, findings)
 
 
 def read(device: str) -> tuple[ProbeInfo, ...]:
@@ -93,22 +92,26 @@ def read(device: str) -> tuple[ProbeInfo, ...]:
     Raises:
         UsageError: the device is absent, or the probes cannot be read.
     """
+    return _listed(device).probes
+
+
+def _listed(device: str) -> ProbeList:
     ending = child.run(READ_PROBES, ProbesRequest(PACKAGE, device), deadline=READING_DEADLINE)
     if ending.result is None:
         raise UsageError(ending.message if ending.kind == "refused" else f"reading the probes: {ending.message}")
-    return ending.result.probes
+    return ending.result
 
 
-def _finding(probe: ProbeInfo, device: str, timeout: float) -> Finding:
+def _finding(probe: ProbeInfo, device: str, timeout: float) -> ProbeFinding:
     if not probe.concerns:
         alone = f"not run: it is about {' and '.join(probe.devices)} alone"
-        return Finding(probe.name, "SKIPPED", alone, probe.link)
+        return ProbeFinding(probe.name, "SKIPPED", alone, probe.link, probe.summary, probe.remedy)
     with tempfile.TemporaryDirectory(prefix="conformance-probe-", ignore_cleanup_errors=True) as cache:
         task = ProbeTask(f"{PACKAGE}.{probe.name}", device, cache)
         return judge_probe(probe, device, child.run(RUN_PROBE, task, deadline=timeout))
 
 
-def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) -> Finding:
+def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) -> ProbeFinding:
     """Compare what a probe saw with what is declared for this torch on a device.
 
     Args:
@@ -124,7 +127,7 @@ def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) ->
         if probe.declared is None:
             declared = f"nothing is declared for {device}"
         seen = f"{seen or 'not seen'}; {declared}"
-    return Finding(probe.name, status, seen, probe.link)
+    return ProbeFinding(probe.name, status, seen, probe.link, probe.summary, probe.remedy)
 
 
 def _status(probe: ProbeInfo, kind: str, seen: str) -> str:

@@ -27,7 +27,7 @@ from conformance.figures.speed import default_jobs
 from conformance.records.measurements import Result
 from conformance.records.plan import Plan
 from conformance.records.tasks import PLAN, PlanRequest
-from conformance.run import child, environment, pool, regular_file, store
+from conformance.run import child, environment, pool, regular_file, shards, store
 from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
@@ -53,6 +53,8 @@ class RunOptions:
         fresh_cache: compile everything anew.
         choice: how the cells are judged.
         junit: the file for the results in JUnit's XML; None for none.
+        shard: number of the part to judge, from 1, and of all parts; None for all cells.
+        durations: the folder of a run whose seconds balance the parts; None for those of the zoo.
     """
 
     request: PlanRequest
@@ -62,6 +64,8 @@ class RunOptions:
     fresh_cache: bool = False
     choice: Choice = field(default_factory=Choice)
     junit: Path | None = None
+    shard: tuple[int, int] | None = None
+    durations: Path | None = None
 
 
 def run(options: RunOptions) -> int:
@@ -189,7 +193,8 @@ def _new_run(options: RunOptions) -> Path:
     folder = (options.folder / "runs" / name).resolve()
     _check_writable(options.folder, f"--store {options.folder}")
     plan = planned(replace(options.request, all_sizes=options.measure == "bench"))
-    store.create(folder, replace(plan, measure=options.measure))
+    shard = shards.shard(plan, *options.shard, options.durations) if options.shard else None
+    store.create(folder, replace(plan, measure=options.measure, shard=shard))
     return folder
 
 

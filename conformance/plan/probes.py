@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+
 import torch
 
 from conformance.plan import matrix
 from conformance.records.probes import ProbeInfo, ProbeList, ProbesRequest, SeenOn
 from conformance.run.child_side import ChildProcess
 from zoo.probe import Probe, find
+
+INSTEAD = "Instead:"
 
 
 def read(task: ProbesRequest, process: ChildProcess) -> ProbeList:
@@ -18,10 +23,11 @@ def read(task: ProbesRequest, process: ChildProcess) -> ProbeList:
     """
     process.enter("read")
     matrix.check_present(task.device)
-    return ProbeList(tuple(_info(probe, task.device) for probe in find(task.package)))
+    infos = tuple(_info(probe, task.device, task.package) for probe in find(task.package))
+    return ProbeList(infos, matrix.environment())
 
 
-def _info(probe: Probe, device: str) -> ProbeInfo:
+def _info(probe: Probe, device: str, package: str) -> ProbeInfo:
     return ProbeInfo(
         name=probe.name,
         summary=probe.summary,
@@ -32,4 +38,12 @@ def _info(probe: Probe, device: str) -> ProbeInfo:
         seen={where: SeenOn(seen.torch, seen.checked) for where, seen in probe.seen.items()},
         concerns=probe.concerns(device),
         declared=probe.seen[device].shows_in(torch.__version__) if device in probe.seen else None,
+        remedy=_remedy(f"{package}.{probe.name}"),
     )
+
+
+def _remedy(module: str) -> str:
+    """What to do instead, as the top of a probe's file says it; "" if it does not."""
+    paragraphs = (inspect.getdoc(importlib.import_module(module)) or "").split("\n\n")
+    found = next((text for text in paragraphs if text.startswith(INSTEAD)), "")
+    return " ".join(found.removeprefix(INSTEAD).split())

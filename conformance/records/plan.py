@@ -108,6 +108,22 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class Shard:
+    """One part of a plan whose models are split among several runs.
+
+    Attributes:
+        index: which part this run judges, from 1.
+        parts: the names of the models in each part; each model is in one of them.
+    """
+
+    index: Annotated[int, AboveZero()]
+    parts: tuple[tuple[Name, ...], ...]
+
+    def __str__(self) -> str:
+        return f"{self.index}/{len(self.parts)}"
+
+
+@dataclass(frozen=True)
 class Plan:
     """The cells of a run, in order, and all that is needed to run, judge and measure them.
 
@@ -127,6 +143,7 @@ class Plan:
         sentinels: how each planted cell must come out, by its id; see `records.sentinels`.
         digests: the digest of each source file that the planning process imported, by path; see `run.sources`.
         written: where each model's spec is written, by the model's name, as far as it is known.
+        shard: which part of the cells this run judges; None: all of them.
     """
 
     seed: int
@@ -144,12 +161,22 @@ class Plan:
     sentinels: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, Place] = field(default_factory=dict)
+    shard: Shard | None = None
+
+    @property
+    def own_cells(self) -> tuple[PlannedCell, ...]:
+        """The cells that this run judges: those of its shard, or all."""
+        if self.shard is None:
+            return self.cells
+        own = set(self.shard.parts[self.shard.index - 1])
+        return tuple(planned for planned in self.cells if planned.cell.model in own)
 
     def check(self) -> None:
         """Refuse a plan whose parts contradict each other.
 
         Raises:
-            RecordError: a cell is planned twice, or its model has no location or no figures.
+            RecordError: a cell is planned twice, its model has no location or no figures, or the shards do not hold
+                each model once.
         """
         known: set[str] = set()
         for planned in self.cells:
@@ -159,3 +186,7 @@ class Plan:
             if model not in self.models or not self.figures.get(model):
                 raise RecordError(f"Plan.cells: {planned.id}: the plan has no location or no figures of its model")
             known.add(planned.id)
+        if self.shard is not None:
+            held = sorted(model for part in self.shard.parts for model in part)
+            if held != sorted(self.models) or self.shard.index > len(self.shard.parts):
+                raise RecordError("Plan.shard: its parts do not hold each model once, or it is none of them")

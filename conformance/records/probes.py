@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
+from conformance.records.limits import OneOf
+from conformance.records.plan import Environment
 from conformance.records.tasks import Target
+from conformance.records.verdicts import STATUSES
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class ProbeInfo:
         seen: the versions that show the fault, by device type.
         concerns: whether the probe applies to the device that was asked for.
         declared: whether this torch should show the fault on that device; None if nothing is declared for the device.
+        remedy: what to do instead.
     """
 
     name: str
@@ -53,6 +58,7 @@ class ProbeInfo:
     seen: Mapping[str, SeenOn]
     concerns: bool
     declared: bool | None
+    remedy: str = ""
 
     @property
     def link(self) -> str:
@@ -62,9 +68,10 @@ class ProbeInfo:
 
 @dataclass(frozen=True)
 class ProbeList:
-    """All probes of a package."""
+    """All probes of a package, and the environment of the process that read them."""
 
     probes: tuple[ProbeInfo, ...]
+    environment: Environment
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,41 @@ class ProbeSighting:
 
     kind: str
     text: str
+
+
+@dataclass(frozen=True)
+class ProbeFinding:
+    """The result of a probe.
+
+    Attributes:
+        probe: name of the probe.
+        status: a key of `STATUSES`: EXPECTED, PASS, STALE, FAIL, INCONCLUSIVE, ERROR, CRASH, TIMEOUT, UNSUPPORTED
+            or SKIPPED.
+        seen: the symptom, the error, how the process died, or why it was skipped; "" if torch is correct.
+        link: address of the issue, or the source if there is none.
+        summary, remedy: the risk in one line, and what to do instead.
+    """
+
+    probe: str
+    status: Annotated[str, OneOf(tuple(STATUSES))]
+    seen: str
+    link: str
+    summary: str = ""
+    remedy: str = ""
+
+    @property
+    def red(self) -> bool:
+        """Whether the declaration and this torch disagree."""
+        return STATUSES[self.status].red
+
+
+@dataclass(frozen=True)
+class ProbeRun:
+    """What the probes found in one torch on one device, as `conformance probes --write` stores it."""
+
+    environment: Environment
+    device: str
+    findings: tuple[ProbeFinding, ...]
 
 
 READ_PROBES = Target("conformance.plan.probes:read", ProbesRequest, ProbeList)

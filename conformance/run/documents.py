@@ -1,4 +1,4 @@
-"""Reads and writes the sealed documents of a run folder: its plan, and the sums of a run that is complete."""
+"""Reads and writes sealed documents: the plan of a run, the sums of a complete one, and what the probes found."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from conformance.errors import RecordError, UsageError
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Plan
+from conformance.records.probes import ProbeRun
 from conformance.run import own_runs, regular_file, sealed
 from conformance.version import VERSION
 
@@ -45,14 +46,19 @@ class Sums:
 _plans: dict[Path, tuple[bytes, Plan]] = {}
 
 
-def write_plan(path: Path, plan: Plan) -> None:
-    """Write the plan of a run, with the mark of this user.
+def write_plan(path: Path, plan: Plan, *, own: bool = True) -> None:
+    """Write the plan of a run.
+
+    Args:
+        path: path of the file.
+        plan: the plan.
+        own: this user planned it on this machine, so it bears the mark of this user.
 
     Raises:
         StoreError: the file cannot be written.
     """
     data = to_json(plan)
-    _write(path, {"mark": own_runs.mark(data), "plan": data})
+    _write(path, {"mark": own_runs.mark(data) if own else "", "plan": data})
 
 
 def is_own(path: Path) -> bool:
@@ -108,6 +114,28 @@ def read_sums(path: Path) -> Sums | None:
         return from_json(Sums, fields["sums"])  # type: ignore[no-any-return]
     except FileNotFoundError:
         return None
+    except RecordError as problem:
+        raise UsageError(f"{path}: {problem}") from None
+
+
+def write_probes(path: Path, found: ProbeRun) -> None:
+    """Write what the probes found.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    _write(path, {"probes": to_json(found)})
+
+
+def read_probes(path: Path) -> ProbeRun:
+    """What the probes found.
+
+    Raises:
+        UsageError: the file has another format, or is damaged; the message names it.
+    """
+    try:
+        fields = _unseal(path, regular_file.read(path, LARGEST_PLAN), {"probes"})
+        return from_json(ProbeRun, fields["probes"])  # type: ignore[no-any-return]
     except RecordError as problem:
         raise UsageError(f"{path}: {problem}") from None
 

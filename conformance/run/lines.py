@@ -51,7 +51,7 @@ class Lines:
     sentinels: list[Verdict] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._planned = {planned.id for planned in self.plan.cells}
+        self._planned = {planned.id for planned in self.plan.own_cells}
 
     def continued_by(self, data: bytes, start: int) -> bool:
         """Whether a file with that content begins with these lines."""

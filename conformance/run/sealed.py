@@ -60,7 +60,11 @@ def line(record: Mapping[str, Any], before: int) -> tuple[bytes, int]:
         record: the content of the line.
         before: the sum of the line before it.
     """
-    text = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
+    return chained(json.dumps(record, allow_nan=False, separators=(",", ":")).encode(), before)
+
+
+def chained(text: bytes, before: int) -> tuple[bytes, int]:
+    """A chained line with that JSON text, and its sum."""
     total = zlib.crc32(text, before)
     return b"%08x %s\n" % (total, text), total
 
@@ -75,14 +79,33 @@ def unchain(data: bytes, before: int) -> tuple[dict[str, Any], int]:
     Raises:
         RecordError: its sum does not match, or it is no record.
     """
+    text, total = checked(data, before)
+    return parse_record(text), total
+
+
+def checked(data: bytes, before: int) -> tuple[bytes, int]:
+    """The JSON text of a chained line, and its sum; see `unchain`.
+
+    Raises:
+        RecordError: its sum does not match.
+    """
     text = data[9:-1]
     total = zlib.crc32(text, before)
     if data != b"%08x %s\n" % (total, text):
         raise RecordError("its checksum does not match; the run is damaged")
+    return text, total
+
+
+def parse_record(text: bytes) -> dict[str, Any]:
+    """The record in a JSON text; see `parse`.
+
+    Raises:
+        RecordError: it is no record.
+    """
     record = parse(text)
     if not isinstance(record, dict):
         raise RecordError(f"want an object, got {type(record).__name__}")
-    return record, total
+    return record
 
 
 def parse(text: bytes) -> Any:

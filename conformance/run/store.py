@@ -112,7 +112,7 @@ def read(folder: Path) -> Contents:
     found = lines.read(folder / LINES, plan, zlib.crc32(plan_bytes))
     owner(folder)
     regular_file.refuse_others(folder / LOCK)
-    selected = tuple(cell.id for cell in plan.cells) if found.selected is None else found.selected
+    selected = tuple(cell.id for cell in plan.own_cells) if found.selected is None else found.selected
     contents = Contents(
         plan,
         selected,

@@ -76,7 +76,9 @@ def _check(folder: Path, found: Account) -> None:
     if not plan:
         raise ValueError("there is none, so this is no run folder")
     made = _unsealed(plan)["plan"]
-    found.cells = tuple("{model}[{mode}-{precision}-{device}]".format(**planned["cell"]) for planned in made["cells"])
+    models = made["shard"]["parts"][made["shard"]["index"] - 1] if "shard" in made else made["models"]
+    own = (planned["cell"] for planned in made["cells"] if planned["cell"]["model"] in models)
+    found.cells = tuple("{model}[{mode}-{precision}-{device}]".format(**cell) for cell in own)
     planned, total = Counter(found.cells), zlib.crc32(plan)
     *lines, torn = data.split(b"\n")
     for number, line in enumerate(lines, 1):
@@ -90,7 +92,7 @@ def _check(folder: Path, found: Account) -> None:
     found.ending = "" if sums else "; run.json is missing, so the run is not complete"
     found.ending += "; the last line is unfinished" if torn else ""
     found.ending += "; VOID" if found.statuses and found.planted != set(made.get("sentinels", {}).items()) else ""
-    if sums and _unsealed(sums)["sums"] != _sums(_unsealed(sums)["sums"]["length"], plan, data, found):
+    if sums and (told := _unsealed(sums)["sums"]) != _sums(plan, data[: told["length"]], found):
         raise ValueError("plan.json or cells.jsonl is not what it counts")
 
 
@@ -112,8 +114,7 @@ def _take(record: dict[str, Any], size: int, found: Account) -> list[str]:
     raise ValueError(f"unknown record, or one of more than {RECORD_BYTES} bytes")
 
 
-def _sums(length: int, plan: bytes, data: bytes, found: Account) -> dict[str, Any]:
-    counted = data[:length]
+def _sums(plan: bytes, counted: bytes, found: Account) -> dict[str, Any]:
     sums = {f"{name}_sha256": hashlib.sha256(x).hexdigest() for name, x in (("plan", plan), ("lines", counted))}
     judged = sum(cell in found.statuses for cell in found.cells)
     return {"cells": judged, "lines": counted.count(b"\n"), "length": len(counted), **sums}
@@ -131,8 +132,7 @@ def _content(path: Path) -> bytes:
 
 
 def _unsealed(data: bytes) -> dict[str, Any]:
-    head, end = data[:-END_BYTES], data[-END_BYTES:]
-    if end != END.format(hashlib.sha256(head).hexdigest()).encode():
+    if data[-END_BYTES:] != END.format(hashlib.sha256(data[:-END_BYTES]).hexdigest()).encode():
         raise ValueError("its sum does not match")
     fields = _object(data)
     if fields["format"] != FORMAT:

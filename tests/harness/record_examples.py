@@ -91,6 +91,7 @@ PLANNED = plan.PlannedCell(CELL, "no device", (EXPECTATION,))
 LOCATION = plan.SpecLocation("a.module", "/a/file.py")
 ENVIRONMENT = plan.Environment("2.9", "3.12", "Linux", "a processor", "AVX2", 8, 1, ("a GPU",), "12.8", "python")
 PLACE = plan.Place("/a/file.py", 7)
+SHARD = plan.Shard(1, (("merge@64",),))
 PLAN = plan.Plan(
     seed=3,
     deadline=7.5,
@@ -107,13 +108,15 @@ PLAN = plan.Plan(
     claims=(CLAIM,),
     digests={"/a/file.py": "00ff"},
     written={"merge@64": PLACE},
+    shard=SHARD,
 )
 
 REQUEST = tasks.PlanRequest(("merge",), ("eager",), ("fp32",), ("cpu",), seed=1, deadline=2.5, all_sizes=True)
 CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache")
 LISTED = tasks.ListedModel("merge", "a summary", ("typical",))
 SEEN = probes.SeenOn(">=2.4", ("2.4.1",))
-PROBE = probes.ProbeInfo("p", "s", "an issue", "a source", "a symptom", ("cpu",), {"cpu": SEEN}, True, None)
+PROBE = probes.ProbeInfo("p", "s", "an issue", "a source", "a symptom", ("cpu",), {"cpu": SEEN}, True, None, "do this")
+FINDING = probes.ProbeFinding("p", "FAIL", "a wrong number", "an issue", "a summary", "do this")
 REVISION_PLAN = revisions.RevisionPlan(PLAN, {"gone": "no model"}, {"merge": "(4, 3) float32"})
 SHORT_VERDICT = revisions.ShortVerdict("PASS", "a text")
 MEASURED = revisions.MeasuredCell(REASON, "/reference")
@@ -122,7 +125,7 @@ EXAMPLES = (
     *(CELL, SIZED, CLAIM),
     *(REASON, RATIO, SAMPLE, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
     *(MEASURE, DISCREPANCY, OBSERVATION, VERDICT),
-    *(EXPECTATION, PLANNED, LOCATION, PLACE, ENVIRONMENT, PLAN),
+    *(EXPECTATION, PLANNED, LOCATION, PLACE, ENVIRONMENT, SHARD, PLAN),
     *(REQUEST, CELL_TASK, LISTED),
     tasks.Nothing(),
     tasks.Listing((LISTED,)),
@@ -133,7 +136,9 @@ EXAMPLES = (
     tasks.CeilingsTask("cpu", ("fp32",)),
     *(SEEN, PROBE),
     probes.ProbesRequest("zoo.probes", "cpu"),
-    probes.ProbeList((PROBE,)),
+    probes.ProbeList((PROBE,), ENVIRONMENT),
+    FINDING,
+    probes.ProbeRun(ENVIRONMENT, "cpu", (FINDING,)),
     probes.ProbeTask("zoo.probes.p", "cpu", "/cache"),
     probes.ProbeSighting("saw", "a symptom"),
     *(REVISION_PLAN, SHORT_VERDICT, MEASURED),

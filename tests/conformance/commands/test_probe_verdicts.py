@@ -73,7 +73,7 @@ DIED_OF_IT = Ending("crashed", message="killed by SIGSEGV")
 )
 def test_a_verdict_follows_from_what_was_seen_and_declared(ending, symptom, declared, status, seen):
     found = probes.judge_probe(probe(symptom, declared=declared), "cpu", ending)
-    assert found == probes.Finding("p", status, seen, "a source")
+    assert found == probes.ProbeFinding("p", status, seen, "a source", "s")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_verdict_follows_from_what_was_seen_and_declared(ending, symptom, decl
 )
 def test_where_nothing_is_declared_what_was_seen_is_reported_and_decides_nothing(ending, status, seen):
     found = probes.judge_probe(probe("a wrong number", declared=None), "cuda", ending)
-    assert found == probes.Finding("p", status, seen, "a source")
+    assert found == probes.ProbeFinding("p", status, seen, "a source", "s")
 
 
 def test_a_finding_links_the_issue_or_else_the_source():

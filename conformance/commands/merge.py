@@ -1,0 +1,32 @@
+"""`conformance merge`: joins the shards of one plan into one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conformance.commands.output import say, tell
+from conformance.exit_codes import ExitCode
+from conformance.run import merging
+from conformance.run.verify import verify
+from conformance.show.text import visible
+
+
+def main(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> ExitCode:
+    """Join shards, say what is missing, and print what the joined run holds.
+
+    Args:
+        folders: the run folders of the shards.
+        into: the folder to write.
+        any_cpu: join shards of machines with different processors.
+
+    Returns:
+        `OK` if every cell of the plan has a verdict and none is red, otherwise `RED`.
+
+    Raises:
+        UsageError: the runs cannot be joined, or the joined run cannot be written.
+    """
+    for line in merging.merge(folders, into, any_cpu=any_cpu):
+        say(line)
+    account = verify(into)
+    tell(f"{visible(str(into))}: {account.text()}")
+    return ExitCode(account.code)

@@ -1,0 +1,135 @@
+"""Compares two stored runs cell by cell: verdicts, dtypes, errors and speeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from conformance.figures.speed import Speed, speeds
+from conformance.records.measurements import MARGIN, Ratio
+from conformance.records.verdicts import Verdict
+from conformance.run.summaries import Summary
+
+KINDS = {  # what may have changed, in the order of a report
+    "new red": "red, and not red before",
+    "verdict changed": "another verdict",
+    "dtype changed": "a tensor has another dtype",
+    "error up": "the worst error has more than doubled, and is past half of its budget",
+    "mended": "red before, and not red",
+    "speed": "the intervals of the two speeds have nothing in common",
+    "only in A": "the second run has no such cell",
+    "only in B": "the first run has no verdict on it",
+}
+DECIDING = ("new red", "verdict changed")  # with one of these the exit code is 1
+MORE, HALF = 2.0, 0.5
+LOST = ("SKIPPED", "NOTRUN")  # no verdict on the model
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that differs between two runs.
+
+    Attributes:
+        kind: a key of `KINDS`.
+        cell: id of the cell.
+        before, after: what the first and the second run say.
+        text: the reason that the second run gives, on one line; "" if there is none.
+    """
+
+    kind: str
+    cell: str
+    before: str
+    after: str
+    text: str = ""
+
+
+def surroundings(before: Summary, after: Summary) -> dict[str, tuple[str, str]]:
+    """What differs between the environments and the plans of two runs, by name."""
+    found = {}
+    for field in fields(before.plan.environment):
+        found[field.name] = tuple(_word(getattr(run.plan.environment, field.name)) for run in (before, after))
+    for name in ("seed", "deadline", "measure", "shard"):
+        found[name] = tuple(_word(getattr(run.plan, name)) for run in (before, after))
+    return {name: (one, other) for name, (one, other) in found.items() if one != other}
+
+
+def changes(before: Summary, after: Summary) -> list[Change]:
+    """All changes from one run to another, those first that matter most.
+
+    Raises:
+        UsageError: the records of a run are damaged.
+    """
+    found = [change for cell in _cells(before, after) for change in _of_cell(cell, before, after)]
+    found += _speeds(before, after)
+    order = list(KINDS)
+    return sorted(found, key=lambda change: order.index(change.kind))
+
+
+def _cells(before: Summary, after: Summary) -> list[str]:
+    return list(dict.fromkeys([*before.planned, *after.planned]))
+
+
+def _of_cell(cell: str, before: Summary, after: Summary) -> Iterator[Change]:
+    was, now = _verdict(cell, before), _verdict(cell, after)
+    then, new = was.status if was else "", now.status if now else ""
+    reason = (now.text or now.reason) if now else ""
+    if was is None or then in LOST:
+        if now is None or (then and new in LOST):
+            return
+        yield Change("only in B", cell, then, new, reason)
+        if now.red:
+            yield Change("new red", cell, then, new, reason)
+    elif now is None:
+        yield Change("only in A", cell, then, "")
+    elif was.red != now.red:
+        yield Change("new red" if now.red else "mended", cell, then, new, reason)
+    elif then != new:
+        yield Change("verdict changed", cell, then, new, reason)
+    if was is not None and now is not None:
+        yield from _of_numbers(cell, before, after, was, now)
+
+
+def _verdict(cell: str, run: Summary) -> Verdict | None:
+    """The verdict on a cell; NOTRUN if it was to be judged, None if the run does not know it."""
+    missing = Verdict(cell, "NOTRUN", "the run is incomplete") if cell in run.planned_set else None
+    return run.verdicts.get(cell, missing)
+
+
+def _of_numbers(cell: str, before: Summary, after: Summary, was: Verdict, now: Verdict) -> Iterator[Change]:
+    then, new = (_dtypes(run, cell) for run in (before, after))
+    for place in then.keys() & new.keys() if then != new else ():
+        if then[place] != new[place]:
+            yield Change("dtype changed", cell, then[place], new[place], f"{place[1]}, case {place[0]}")
+    low, high = was.margin, now.margin
+    if low is not None and high is not None and not now.red and high > MORE * low and high > HALF:
+        yield Change("error up", cell, f"{low:.2g} of the budget", f"{high:.2g}")
+
+
+def _dtypes(run: Summary, cell: str) -> dict[tuple[str, str], str]:
+    """The dtype of each tensor of each case."""
+    found = (json.loads(b"{%s}" % part) for part in run.dtypes(cell))
+    return {(part["case"], part["tensor"]): part["dtype"] for part in found if part["kind"] != "conduct"}
+
+
+def _speeds(before: Summary, after: Summary) -> Iterator[Change]:
+    then, new = (speeds(run.contents()) if run.plan.measure else {} for run in (before, after))
+    for cell in [cell for cell in then if cell in new]:
+        one, other = _ratio(then[cell]), _ratio(new[cell])
+        if one is None or other is None or then[cell].figure != new[cell].figure:
+            continue
+        apart = one.high < other.low or other.high < one.low
+        if apart and not 1 / MARGIN <= other.middle / one.middle <= MARGIN:
+            yield Change("speed", cell, _interval(one), _interval(other), "times eager fp32")
+
+
+def _ratio(speed: Speed) -> Ratio | None:
+    return next(iter(speed.ratios.values()), None)
+
+
+def _interval(ratio: Ratio) -> str:
+    return f"{ratio.middle:.3g} [{ratio.low:.3g}, {ratio.high:.3g}]"
+
+
+def _word(value: object) -> str:
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value) or "none"

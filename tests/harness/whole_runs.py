@@ -1,0 +1,64 @@
+"""Runs of many models, written by hand as fast as the disk takes them, for tests of commands that read several runs."""
+
+import zlib
+from dataclasses import replace
+
+from conformance.records.cell import Cell
+from conformance.records.convert import to_json
+from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.records.plan import PlannedCell, Shard
+from conformance.records.sentinels import PLANTED
+from conformance.records.verdicts import Verdict
+from conformance.run import documents, regular_file, sealed, store
+from harness.made_by_hand import ENVIRONMENT, plan_for
+
+MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_fp16", "amp_bf16")
+
+
+def plan_of_zoo(models=("net", "gate", "line"), torch="2.13.0", **others):
+    """A plan of nine cells for each model."""
+    cells = [PlannedCell(Cell(model, m, p, "cpu")) for model in models for p in PRECISIONS for m in MODES]
+    environment = replace(ENVIRONMENT, torch=torch, **others.pop("environment", {}))
+    fields = {"sentinels": PLANTED, "compiling_modes": ("compiled",), "digests": {"/src/net.py": "00"}, **others}
+    return replace(plan_for(*cells), environment=environment, **fields)
+
+
+def seen(margin=0.1, dtype="float32", tensors=1):
+    """What was observed in a cell whose worst error is that share of its budget."""
+    measures = tuple(Measure(gate, margin, 1.0) for gate in ("norm", "slice", "gain", "pointwise"))
+    found = (Discrepancy("typical", f"output[{i}]", "rounded", dtype, "", measures) for i in range(tensors))
+    return Observation("finished", discrepancies=tuple(found), seconds={"reference": 2.0}, cases=("typical",))
+
+
+def verdict(cell, status="PASS", margin=0.1, dtype="float32", tensors=1, **others):
+    """A verdict on a cell."""
+    return Verdict(cell, status, margin=margin, seconds=1.0, observation=seen(margin, dtype, tensors), **others)
+
+
+def write(folder, plan, statuses=(), *, left_out=(), results=None):
+    """Write a run: every cell passes, but for those with a verdict or status of their own; returns the folder."""
+    given = {**plan.sentinels, **dict(statuses)}
+    records = [{"sentinel": to_json(Verdict(cell, given[cell]))} for cell in plan.sentinels]
+    for planned in plan.own_cells:
+        if planned.id not in left_out:
+            own = given.get(planned.id, "PASS")
+            records.append({"verdict": to_json(own if isinstance(own, Verdict) else verdict(planned.id, own))})
+    records += [{"job": job, "result": result} for job, result in (results or {}).items()]
+    folder.mkdir(parents=True)
+    documents.write_plan(folder / store.PLAN, plan)
+    plan_bytes, _ = documents.read_plan(folder / store.PLAN)
+    data, chain = [], zlib.crc32(plan_bytes)
+    for record in records:
+        line, chain = sealed.line(record, chain)
+        data.append(line)
+    regular_file.write_whole(folder / store.LINES, b"".join(data))
+    if not left_out:
+        sums = documents.Sums.of(len(plan.own_cells), b"".join(data), plan_bytes)
+        documents.write_sums(folder / store.DONE, sums)
+    return folder
+
+
+def write_shards(folder, plan, parts, **others):
+    """Write the runs of all shards of a plan; returns their folders."""
+    shards = [replace(plan, shard=Shard(number, parts)) for number in range(1, len(parts) + 1)]
+    return [write(folder / f"shard{own.shard.index}", own, **others) for own in shards]
