@@ -113,15 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.set_defaults(measure="bench", shard=None, durations=None)
     models = commands.add_parser("list", help="list models with their summaries and cases")
     models.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
-    replicate = commands.add_parser("claims", help="measure again what sources say that models gain")
-    replicate.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
-    replicate.add_argument("--write", type=Path, metavar="FILE", help="write the page to this file (default: print it)")
-    replicate.add_argument(
-        "--seed", type=_seed, default=0, help="of weights, inputs and the order of calls (default: 0)"
-    )
-    replicate.add_argument(
-        "--timeout", type=_seconds, default=300.0, help="seconds that a cell may take (default: 300)"
-    )
+    _add_claims_options(commands.add_parser("claims", help="measure again what sources say that models gain"))
     again = commands.add_parser("show", help="print a stored run")
     again.add_argument("run", type=Path)
     again.add_argument("--md", action="store_true", help="print Markdown, for the summary of a CI step or an issue")
@@ -178,6 +170,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")
     parser.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
     _add_junit(parser)
+
+
+def _add_claims_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page to this file (default: print it)")
+    parser.add_argument("--seed", type=_seed, default=0, help="of weights, inputs and the order of calls (default: 0)")
+    parser.add_argument("--timeout", type=_seconds, default=300.0, help="seconds that a cell may take (default: 300)")
 
 
 def _add_bisect_options(parser: argparse.ArgumentParser) -> None:
