@@ -99,12 +99,16 @@ class ForkServer:
         """Forget a child that has ended, and kill what it left behind: its orphans are the server's children now."""
         with self._lock:
             self._children.pop(child.number, None)
-            running = {other.pid for other in self._children.values()}
         if self.lost:
             return
         with contextlib.suppress(LostError):
             self._send({"bury": child.number})
         left = process_table.descendants(self.pid)
+        with self._lock:
+            others = list(self._children.values())
+        for other in others:
+            other.started.wait(START_SECONDS)  # until then nobody knows which process it is
+        running = {other.pid for other in others}
         process_table.kill(p for p in left if process_table.session_of(p) not in running and not _below(p, running))
 
     def check(self) -> None:

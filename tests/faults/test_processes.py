@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from harness import targets
@@ -81,6 +82,12 @@ def test_without_a_fork_server_children_are_spawned_and_say_so(monkeypatch, code
     assert (first.kind, second.kind) == ("answered", "answered")
     assert first.remarks == second.remarks
     assert first.remarks[0].startswith("every process imports torch anew, because the fork server ")
+
+
+def test_children_that_start_while_others_end_are_not_taken_for_orphans(light):
+    with ThreadPoolExecutor(8) as threads:
+        endings = list(threads.map(lambda _: run(targets.echo), range(240)))
+    assert {ending.kind for ending in endings} == {"answered"}
 
 
 class Sleepy:
