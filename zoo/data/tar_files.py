@@ -53,7 +53,7 @@ def tar_files(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
         with _as_value_error(f"tar_files: {archive} does not start as an uncompressed tar archive does"):
             tar = tarfile.TarFile(fileobj=stream)
         end, place = 0, "before any member"
-        while True:
+        while tar.offset:  # it is 0 if there is no member; then Python 3.10 does not take the call of `next`
             with _as_value_error(f"tar_files: {archive} is cut or damaged {place}"):
                 member = tar.next()
             if member is None:
