@@ -24,7 +24,7 @@ exec {python} "$@" """,
     # the sessions that judge get fewer models
     "nox": """
 case "$2" in matrix*|newest|nightly) set -- "$@" $MODELS ;; esac
-exec {python} -m nox --force-venv-backend venv "$@" """,
+exec {python} -m nox --force-venv-backend virtualenv "$@" """,
     # `.ci/run` makes an environment and calls pip and nox in it
     "python3": """
 [ "$1 $2" = "-m venv" ] || exit 9
@@ -59,6 +59,7 @@ def environment(folder):
     return {
         "PATH": os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith("site-packages")),
+        "VIRTUALENV_SETUPTOOLS": "none",  # an older one than torch requires would hide the one that is here
         "PIP_NO_INDEX": "1",
         "PIP_NO_BUILD_ISOLATION": "0",  # which pip reads as: build with what is installed
         "PIP_CONFIG_FILE": os.devnull,
