@@ -1,23 +1,82 @@
 """The commands of the project; `nox -l` lists them.
 
-Arguments after `--` go to the tool that a session runs. `--torch=VERSION` among them takes another torch.
+Arguments after `--` go to the tool that a session runs. `--torch=VERSION` among them takes another torch. The
+environments of `matrix`, `minimums`, `newest` and `nightly` are removed after use; `nox -r` keeps them.
 """
 
+import sys
+from pathlib import Path
+from shutil import rmtree
+
 import nox
+from nox.command import CommandFailed
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
-TORCH = "2.13.0"
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / ".ci")]  # nox looks in neither
+
+import environments  # noqa: E402
+
+from conformance.torch_versions import DEFAULT, PYTHON, VERSIONS  # noqa: E402
+
 STUDIES = ("calibrate", "miniatures", "meters")  # modules of benchmarks/
+MATRIX = Path(".conformance", "matrix")  # the runs of `matrix` and its relatives, a folder for each
+SAMPLE = ("merge", "cube", "mlp")  # of `gate`: an op, a custom Function and a module
+WRONG = ("docs/nets.py", "--mode=eager", "-k", "forgetful")
+PROJECT = nox.project.load_toml("pyproject.toml")["project"]
 
+nox.needs_version = ">=2026.8"  # `CommandFailed` has the exit code
 nox.options.sessions = ["lint", "types", "tests"]
-nox.options.default_venv_backend = "venv"
+nox.options.default_venv_backend = "uv|venv"
+nox.options.error_on_missing_interpreters = True  # a version that is skipped would look like one that passes
+
+
+def lowest(specifier: str) -> str:
+    """The lowest version that a specifier such as ">=3.10" allows."""
+    return next(bound.version for bound in SpecifierSet(specifier) if bound.operator == ">=")
 
 
 def install(session: nox.Session, *extra: str, project: str = ".[images]") -> list[str]:
     """Install the project on the chosen torch; returns the arguments meant for the tool."""
     chosen = [argument.partition("=")[2] for argument in session.posargs if argument.startswith("--torch=")]
-    session.install(f"torch=={chosen[-1] if chosen else TORCH}", "-e", project, *extra)
+    environments.install(session, chosen[-1] if chosen else DEFAULT, "-e", project, *extra)
     return [argument for argument in session.posargs if not argument.startswith("--torch=")]
+
+
+def red(session: nox.Session, *command: str) -> bool:
+    """Run `conformance`; whether it ends with red cells. Whatever else is wrong ends the session."""
+    try:
+        session.run("conformance", *command)
+    except CommandFailed as problem:
+        if problem.return_code != 1:
+            raise
+        return True
+    return False
+
+
+def judge(session: nox.Session, name: str) -> None:
+    """Judge the zoo and run the probes, or judge what is named after `--`, and keep the run as MATRIX / name.
+
+    A shard is kept as MATRIX / name-INDEX-of-COUNT. The first one runs the probes.
+    """
+    shards = [argument.partition("=")[2] for argument in session.posargs if argument.startswith("--shard=")]
+    place = MATRIX / "-".join([name, *(shard.replace("/", "-of-") for shard in shards)])
+    unfinished = Path(f"{place}.unfinished")
+    rmtree(unfinished, ignore_errors=True)
+    try:
+        failed = red(session, "run", "--no-speed", f"--store={unfinished}", *session.posargs)
+    finally:
+        for run in unfinished.glob("runs/*"):
+            rmtree(place, ignore_errors=True)
+            run.rename(place)
+        rmtree(unfinished, ignore_errors=True)
+    whole = all(argument.startswith("-") for argument in session.posargs)
+    if whole and all(shard.startswith("1/") for shard in shards):
+        failed |= red(session, "probes")
+    session.log(f"the run is {place}")
+    if failed:
+        session.error(f"{name}: not everything is as declared")
 
 
 @nox.session
@@ -27,15 +86,81 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
+@nox.parametrize("python,torch", [nox.param(PYTHON, version, id=version, tags=["matrix"]) for version in VERSIONS])
+def matrix(session: nox.Session, torch: str) -> None:
+    """Judge the zoo and run the probes with one torch; the run is stored as .conformance/matrix/VERSION."""
+    with environments.removed(session):
+        environments.install(session, torch, "-e", ".")
+        judge(session, torch)
+
+
+@nox.session(python=lowest(PROJECT["requires-python"]))
+def minimums(session: nox.Session) -> None:
+    """Do what `matrix` does, with the lowest version of every dependency, and of Python."""
+    requirements = map(Requirement, PROJECT["dependencies"])
+    pins = {requirement.name: lowest(str(requirement.specifier)) for requirement in requirements}
+    with environments.removed(session):
+        environments.install(session, pins.pop("torch"), "-e", ".", pins=pins)
+        judge(session, "minimums")
+
+
+@nox.session(python=PYTHON)
+def newest(session: nox.Session) -> None:
+    """Do what `matrix` does, with the newest torch."""
+    with environments.removed(session):
+        environments.install_latest(session, "-e", ".")
+        judge(session, "newest")
+
+
+@nox.session(python=PYTHON)
+def nightly(session: nox.Session) -> None:
+    """Do what `matrix` does, with a nightly build of torch; the variable TORCH_NIGHTLY_INDEX names their index."""
+    with environments.removed(session):
+        environments.install_latest(session, "-e", ".", nightly=True)
+        judge(session, "nightly")
+
+
+@nox.session
+def merge(session: nox.Session) -> None:
+    """Merge the shards of the versions named after `--`, or of all, into one run for each version."""
+    session.install(*(text for text in PROJECT["dependencies"] if Requirement(text).name != "torch"))
+    session.install("--no-deps", "-e", ".")
+    failed = []
+    for version in session.posargs or sorted({shard.name.rsplit("-", 3)[0] for shard in MATRIX.glob("*-*-of-*")}):
+        shards, place = sorted(map(str, MATRIX.glob(f"{version}-*-of-*"))), MATRIX / version
+        if not shards:
+            session.error(f"{place}: there are no shards of it")
+        is_red = red(session, "merge", *shards, f"--into={place}")
+        is_red |= red(session, "show", str(place), f"--junitxml={place}.xml")
+        failed += [version] if is_red else []
+    if failed:
+        session.error(f"not everything is as declared with torch {', '.join(failed)}")
+
+
+@nox.session(venv_backend="venv")  # whose pip knows which versions lie on disk
+def gate(session: nox.Session) -> None:
+    """Judge a few models in all modes, and one that must be red; and with another torch, if one lies on disk."""
+    environments.install(session, DEFAULT, "-e", ".")
+    session.run("conformance", "run", "--no-speed", *SAMPLE)
+    if not red(session, "run", "--no-speed", *WRONG):
+        session.error(f"conformance run {' '.join(WRONG)} is green, and the model is wrong")
+    other = environments.on_disk(session, [version for version in VERSIONS if version != DEFAULT])
+    if other:
+        session.notify(f"matrix({other})", SAMPLE)
+    else:
+        session.log(f"no torch but {DEFAULT} lies on disk")
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests on all cores."""
-    session.run("pytest", "-n", "auto", *install(session))
+    session.run("pytest", "-n", "auto", *install(session, project=".[images,tests]"))
 
 
 @nox.session
 def failpoints(session: nox.Session) -> None:
     """Let every call of the runner to the system fail once, and be its last once; this takes an hour."""
-    arguments = install(session)
+    arguments = install(session, project=".[images,tests]")
     session.run("pytest", "-n", "auto", "tests/faults/test_failpoints.py", *arguments, env={"FAILPOINTS_EVERY": "1"})
 
 
@@ -75,17 +200,3 @@ def studies(session: nox.Session) -> None:
     install(session, "pytest-benchmark")
     for study in STUDIES:
         session.run("python", "-m", f"benchmarks.{study}")
-
-
-@nox.session
-def minimums(session: nox.Session) -> None:
-    """Judge the zoo, or what is named after `--`, with the lowest version of every dependency."""
-    project = nox.project.load_toml("pyproject.toml")["project"]
-    lowest = [
-        f"{requirement.name}=={bound.version}"
-        for requirement in map(Requirement, project["dependencies"])
-        for bound in requirement.specifier
-        if bound.operator == ">="
-    ]
-    session.install(*lowest, "-e", ".")
-    session.run("conformance", "run", *session.posargs)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from conformance.against import comparison
-from conformance.commands import claims, compat, diff, listing, merge, probes, run, stored, verify
+from conformance.commands import bisect, claims, compat, diff, listing, merge, probes, run, show, verify
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions
@@ -79,11 +79,12 @@ def _look(options: argparse.Namespace) -> int:
             PlanRequest(tuple(options.sources), seed=options.seed, deadline=options.timeout), options.write
         ),
         "list": lambda: listing.list_models(tuple(options.sources)),
-        "show": lambda: _show(options.run),
+        "show": lambda: show.main(options.run, markdown=options.md, xml=options.junitxml),
         "verify": lambda: verify.main(options.run),
         "merge": lambda: merge.main(tuple(options.runs), options.into, any_cpu=options.any_cpu),
         "diff": lambda: diff.main(options.before, options.after, markdown=options.md, json=options.json),
         "compat": lambda: compat.main(tuple(options.runs), markdown=options.md, json=options.json),
+        "bisect": lambda: _bisect(options),
         "probes": lambda: probes.main(
             tuple(options.names), device=options.device, timeout=options.timeout, page=options.write
         ),
@@ -91,10 +92,10 @@ def _look(options: argparse.Namespace) -> int:
     return commands[options.command]()
 
 
-def _show(folder: Path) -> int:
-    contents = stored.read(folder)
-    stored.show(contents, folder)
-    return stored.exit_code(contents)
+def _bisect(options: argparse.Namespace) -> int:
+    others = tuple(options.others)
+    wanted = bisect.asked(options.cell, options.torch, every=options.every, keep=options.keep, others=others)
+    return bisect.main(wanted, STORE)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -121,8 +122,13 @@ def _parser() -> argparse.ArgumentParser:
     replicate.add_argument(
         "--timeout", type=_seconds, default=300.0, help="seconds that a cell may take (default: 300)"
     )
-    show = commands.add_parser("show", help="print a stored run")
-    show.add_argument("run", type=Path)
+    again = commands.add_parser("show", help="print a stored run")
+    again.add_argument("run", type=Path)
+    again.add_argument("--md", action="store_true", help="print Markdown, for the summary of a CI step or an issue")
+    _add_junit(again)
+    _add_bisect_options(
+        commands.add_parser("bisect", help="find the version of torch that changed the verdict on a cell")
+    )
     check = commands.add_parser("verify", help="check the files of a stored run with a reader of its own")
     check.add_argument("run", type=Path)
     look = commands.add_parser("probes", help="look for known faults in the installed torch")
@@ -171,6 +177,25 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
     parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")
     parser.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
+    _add_junit(parser)
+
+
+def _add_bisect_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "cell", metavar="CELL", help="MODEL[MODE-PRECISION-DEVICE]; SOURCE:: before it if not of the zoo"
+    )
+    parser.add_argument("--torch", required=True, metavar="VERSIONS", help="such as 2.6.0..2.15.0 or 2.6.0,2.8.0")
+    parser.add_argument("--all", dest="every", action="store_true", help="judge every version (default: binary search)")
+    parser.add_argument("--keep", action="store_true", help="keep the environments")
+    parser.add_argument(
+        "--with", dest="others", metavar="PACKAGE", action="append", default=[], help="install this beside torch"
+    )
+
+
+def _add_junit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--junitxml", "--junit-xml", type=Path, metavar="FILE", help="write the verdicts to this file, as JUnit's XML"
+    )
 
 
 def _workers(text: str) -> str:
@@ -237,6 +262,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         resume=options.resume,
         folder=options.store or STORE,
         fresh_cache=options.fresh_cache,
+        junit=options.junitxml,
         shard=options.shard,
         durations=options.durations,
         choice=Choice(
@@ -259,6 +285,7 @@ def _compare(options: argparse.Namespace, further: list[str]) -> int:
         "--resume": options.resume,
         "--store": options.store,
         "--fresh-cache": options.fresh_cache,
+        "--junitxml": options.junitxml,
     }
     unfit = [*(name for name, given in idle.items() if given), *further]
     if unfit:

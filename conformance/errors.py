@@ -11,6 +11,7 @@
 | make the callable of a mode, or call it | `NoCompilerError`, `NotProvenError`; otherwise what mode or model raise |
 | measure | `NotMeasuredError`, `TimedCallError` |
 | run a task in the worker of a revision | `WorkerError` |
+| make an environment with another torch | `NotInstalledError` |
 
 A `UsageError` ends the command with exit code 4 and one line. No other error leaves its step: each becomes a verdict
 of its cell, or the reason why there is no figure.
@@ -92,6 +93,10 @@ class TimedCallError(NotMeasuredError):
 
 class WorkerError(RuntimeError):
     """A worker process raised an exception, died, or sent no result before its deadline."""
+
+
+class NotInstalledError(RuntimeError):
+    """An environment with another version of torch could not be made. The message is one line."""
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from conformance.axes import MODES, PRECISIONS, exists
 from conformance.cell.modes import BUILDERS
 from conformance.commands import probes
 from conformance.show import probes as probes_page
+from conformance.torch_versions import DEFAULT, VERSIONS
 from zoo.expect import Expect
 from zoo.spec import Spec
 
 FOLDER = Path(__file__).parent
-DEVICE, TORCH = "cpu", "2.13.0"  # the dtypes of the page are those of this device and version
+DEVICE, TORCH = "cpu", DEFAULT  # the dtypes of the page are those of this device and version
 COLUMNS = [name for name, precision in PRECISIONS.items() if exists(precision, DEVICE)]
 TITLES = {
     "models": "Models",
@@ -152,10 +154,18 @@ def _docstring(path: Path) -> str:
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
 
 
+def with_versions(name: str) -> str:
+    """A page, its list of the versions of torch written anew."""
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    listed = f"{', '.join(VERSIONS[:-1])} and {VERSIONS[-1]}"
+    return re.sub(r"(<!-- torch versions -->).*?(<!-- /torch versions -->)", lambda m: f"{m[1]}{listed}{m[2]}", text)
+
+
 PAGES = {
     "zoo.md": zoo_page,
     "probes.md": lambda: probes_page.page(probes.read("cpu")),
     "architecture.md": architecture_page,
+    **{name: functools.partial(with_versions, name) for name in ("ci.md", "../README.md", "../CHANGELOG.md")},
 }
 
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from conformance.errors import RecordError, UsageError, WorkerError
 from conformance.one_line import named, one_line
@@ -21,7 +21,10 @@ from conformance.records.tasks import ResultT, Target, TaskT
 from conformance.run import channel, child_side, lifeline, process_table
 from conformance.run.process import GRACE_SECONDS, OPENING_KEY, Spawned
 
-START = "from conformance.against.worker import serve; serve()"
+if TYPE_CHECKING:
+    from typing_extensions import Self  # torch brings it
+
+START = "import sys; sys.path[:] = filter(None, sys.path); from conformance.against.worker import serve; serve()"
 STEP_SECONDS = 1.0
 
 

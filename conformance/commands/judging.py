@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
     """
     tell(f"judging {len(contents.missing)} cells, stored in {visible(str(folder))}")
     recorder = Recorder(folder, writer)
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+    with _working_folder_kept(), contextlib.redirect_stderr(io.StringIO()) as said:
         code = int(pytest.main(_arguments(choice, contents, folder), plugins=[recorder]))
     if code == ExitCode.USAGE:
         raise UsageError(_refusal(said.getvalue(), choice))
@@ -73,6 +74,21 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
     if code == ExitCode.INTERRUPTED and not interrupts.signalled():
         return ExitCode.RED  # -x stopped it
     return code
+
+
+@contextlib.contextmanager
+def _working_folder_kept() -> Iterator[None]:
+    """Go back to the working folder afterwards, because pytest leaves for the folder in which it thinks it started."""
+    try:
+        before = Path.cwd()
+    except OSError:  # it was removed
+        yield
+        return
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.chdir(before)
 
 
 def _refusal(said: str, choice: Choice) -> str:

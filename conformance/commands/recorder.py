@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.commands.stored import exit_code
-from conformance.commands.workers import Scheduler, StoppedWorkers, shield_from_terminal
+from conformance.commands.workers import Scheduler, StoppedWorkers, keep_working_folder_off_path, shield_from_terminal
 from conformance.errors import StoreError
 from conformance.exit_codes import ExitCode
 from conformance.records.cell import model_of
@@ -55,8 +55,9 @@ class Recorder:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:
-        """Keep the terminal's signals from the workers, also from those that replace others."""
+        """Prepare the start of the workers, also of those that replace others."""
         scheduling: Any = config.pluginmanager.get_plugin("dsession")
+        keep_working_folder_off_path()
         shield_from_terminal(scheduling.nodemanager.group)
 
     @pytest.hookimpl(optionalhook=True)

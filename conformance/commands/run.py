@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from conformance.commands import interrupts
+from conformance.commands import github, interrupts
 from conformance.commands.compile_cache import compile_cache
 from conformance.commands.judging import Choice, judge
 from conformance.commands.output import say, tell, what_was_lost
@@ -25,12 +25,13 @@ from conformance.exit_codes import ExitCode
 from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import default_jobs
 from conformance.records.measurements import Result
+from conformance.records.plan import Plan
 from conformance.records.tasks import PLAN, PlanRequest
 from conformance.run import child, environment, pool, regular_file, shards, store
 from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
-from conformance.show import bench, matrix
+from conformance.show import bench, junit, matrix
 from conformance.show.text import visible
 
 PLAN_DEADLINE = 300.0
@@ -51,6 +52,7 @@ class RunOptions:
         folder: the folder in which new runs are stored.
         fresh_cache: compile everything anew.
         choice: how the cells are judged.
+        junit: the file for the results in JUnit's XML; None for none.
         shard: number of the part to judge, from 1, and of all parts; None for all cells.
         durations: the folder of a run whose seconds balance the parts; None for those of the zoo.
     """
@@ -61,6 +63,7 @@ class RunOptions:
     folder: Path
     fresh_cache: bool = False
     choice: Choice = field(default_factory=Choice)
+    junit: Path | None = None
     shard: tuple[int, int] | None = None
     durations: Path | None = None
 
@@ -73,11 +76,14 @@ def run(options: RunOptions) -> int:
 
     Raises:
         UsageError: the run cannot be planned, stored or resumed, or pytest does not take the further options.
+        MachineError: the file for JUnit cannot be written; the run is stored.
         KeyboardInterrupt: it was interrupted before it had a folder.
     """
-    folder = resumed(options.resume, options.request) if options.resume else _planned(options)
+    if options.junit:
+        _check_writable(options.junit.parent, f"--junitxml {options.junit}")
+    folder = resumed(options.resume, options.request) if options.resume else _new_run(options)
     started = time.monotonic()
-    interrupts.last_words(lambda: _report(folder, started))
+    interrupts.last_words(lambda: _report(options, folder, started))
     code = _session(options, folder)
     if code == ExitCode.NOTHING_SELECTED:
         expression = options.choice.expression
@@ -86,7 +92,7 @@ def run(options: RunOptions) -> int:
             shutil.rmtree(folder)
             return code
     with interrupts.held():
-        _report(folder, started)
+        _report(options, folder, started)
     return code
 
 
@@ -148,8 +154,8 @@ def _remove_references(folder: Path) -> None:
     regular_file.remove(folder / store.REFERENCES)
 
 
-def _report(folder: Path, started: float) -> None:
-    """Print what is stored, and how to go on if something is missing."""
+def _report(options: RunOptions, folder: Path, started: float) -> None:
+    """Print what is stored, and how to go on if something is missing. Tell GitHub and JUnit what they ask for."""
     seconds = time.monotonic() - started
     contents = store.read(folder)
     tell("")
@@ -162,6 +168,9 @@ def _report(folder: Path, started: float) -> None:
     lost = what_was_lost()
     if lost:
         say(f"the output could not be written: {lost}; conformance show {again} prints it again")
+    github.announce(contents, folder)
+    if options.junit:
+        junit.write(contents, options.junit)
 
 
 def _measure(folder: Path, writer: Writer) -> None:
@@ -178,23 +187,32 @@ def _measure(folder: Path, writer: Writer) -> None:
         tell(matrix.measured_line(store.read(folder), name))
 
 
-def _planned(options: RunOptions) -> Path:
+def _new_run(options: RunOptions) -> Path:
     """The folder of a new run."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = (options.folder / "runs" / name).resolve()
-    _check_writable(options.folder)
-    request = replace(options.request, all_sizes=options.measure == "bench")
+    _check_writable(options.folder, f"--store {options.folder}")
+    plan = planned(replace(options.request, all_sizes=options.measure == "bench"))
+    shard = shards.shard(plan, *options.shard, options.durations) if options.shard else None
+    store.create(folder, replace(plan, measure=options.measure, shard=shard))
+    return folder
+
+
+def planned(request: PlanRequest) -> Plan:
+    """The plan of a request, made by a child process.
+
+    Raises:
+        UsageError: it cannot be planned.
+    """
     ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method="spawn")
     if ending.result is None:
         asked = " ".join(request.sources) or "the zoo"
         raise UsageError(ending.message if ending.kind == "refused" else f"planning {asked}: {ending.message}")
-    shard = shards.shard(ending.result, *options.shard, options.durations) if options.shard else None
-    store.create(folder, replace(ending.result, measure=options.measure, shard=shard))
-    return folder
+    return ending.result
 
 
-def _check_writable(folder: Path) -> None:
-    """Refuse a store that cannot be written, before anything is planned. The only test is to write into it.
+def _check_writable(folder: Path, asked: str) -> None:
+    """Refuse a folder that cannot be written, before anything is planned. The only test is to write into it.
 
     Raises:
         UsageError: it cannot be written.
@@ -204,4 +222,4 @@ def _check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as problem:
-        raise UsageError(f"--store {folder}: {problem.strerror}") from None
+        raise UsageError(f"{asked}: {problem.strerror}") from None

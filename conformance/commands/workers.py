@@ -7,16 +7,21 @@ import signal
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
+from execnet import gateway_io
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from conformance.run import process_table
 from conformance.run.lifeline import die_with_parent
 
+if TYPE_CHECKING:
+    from typing_extensions import Self  # torch brings it
+
 LOOK_SECONDS = 1.0
 LOOKS = 10  # in a row; seconds would count while a person has stopped the whole run
 STOPPED = "T"
+START = "import sys; sys.path[:] = filter(None, sys.path); exec(eval(sys.stdin.readline()))"  # a worker's first line
 ENOUGH = 2  # cells that a worker must know of before it starts one, unless it knows that no other comes
 
 
@@ -46,6 +51,11 @@ def shield_from_terminal(group: Any) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     group.makegateway = makegateway
+
+
+def keep_working_folder_off_path() -> None:
+    """Let workers import nothing from the working folder while they start; Python 3.10 knows no PYTHONSAFEPATH."""
+    gateway_io.popen_bootstrapline = START
 
 
 def serve_main_process() -> None:

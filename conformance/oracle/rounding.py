@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -23,6 +23,9 @@ from conformance.oracle.custom_ops import OpMode, unwatched, written_names
 from conformance.oracle.inputs import is_rounded
 from conformance.oracle.nested import leaves_of, map_leaves
 from conformance.oracle.resampling import RESAMPLERS, resampled, selects
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # torch brings it
 
 RUNS = 8
 KINKED_RUNS = 20  # for a low precision behind a kink: one perturbed run misses a flipped unit 3 times in 5

@@ -14,6 +14,7 @@ from conformance.axes import DEVICES, PRECISIONS, Mode, Precision, choose, exist
 from conformance.errors import UsageError
 from conformance.plan import find
 from conformance.plan.candidates import check_sized, modes_of, modes_of_all
+from conformance.plan.written import places_of
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Expectation, Plan, PlannedCell
@@ -86,6 +87,7 @@ def plan(asked: PlanRequest) -> Plan:
         sentinels=PLANTED,
         candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
         digests=imported(),
+        written=places_of(found),
     )
 
 

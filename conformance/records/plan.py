@@ -67,6 +67,19 @@ class SpecLocation:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a spec is written, for a person who looks for it.
+
+    Attributes:
+        file: absolute path of its source file on the machine that planned the run.
+        line: the line that names it, counted from 1.
+    """
+
+    file: str
+    line: Annotated[int, AboveZero()]
+
+
+@dataclass(frozen=True)
 class Environment:
     """The machine and the software that a verdict may depend on.
 
@@ -129,6 +142,7 @@ class Plan:
         claims: the published claims that the cells test.
         sentinels: how each planted cell must come out, by its id; see `records.sentinels`.
         digests: the digest of each source file that the planning process imported, by path; see `run.sources`.
+        written: where each model's spec is written, by the model's name, as far as it is known.
         shard: which part of the cells this run judges; None: all of them.
     """
 
@@ -146,6 +160,7 @@ class Plan:
     claims: tuple[PublishedClaim, ...] = ()
     sentinels: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, Place] = field(default_factory=dict)
     shard: Shard | None = None
 
     @property

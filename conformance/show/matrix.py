@@ -32,8 +32,8 @@ Footnotes = dict[tuple[str, str, str], int]  # kind, reason and link: number
 def line(verdict: Verdict) -> str:
     """A finished cell on one line."""
     status = STATUSES[verdict.status]
-    figure = "" if verdict.margin is None else _figure(verdict.margin)
-    text = f"{status.glyph} {verdict.cell:<58} {verdict.status:<12} {figure:>8} {verdict.seconds:6.2f} s"
+    margin = "" if verdict.margin is None else figure(verdict.margin)
+    text = f"{status.glyph} {verdict.cell:<58} {verdict.status:<12} {margin:>8} {verdict.seconds:6.2f} s"
     counts = [_counted(verdict, name) for name in ("graph", "graph break", "recompile")]
     return f"{text}  {', '.join(counts)}" if all(counts) else text
 
@@ -155,7 +155,7 @@ def _judged(verdict: Verdict, notes: Footnotes) -> str:
 def _sign(verdict: Verdict, notes: Footnotes) -> str:
     status = STATUSES[verdict.status]
     if verdict.status == "PASS":
-        return f"{status.glyph} {_figure(verdict.margin or 0.0)}"
+        return f"{status.glyph} {figure(verdict.margin or 0.0)}"
     mark = ""
     if verdict.reason:
         kind = "unsupported" if verdict.status == "UNSUPPORTED" else "stale" if verdict.red else "expected"
@@ -164,7 +164,7 @@ def _sign(verdict: Verdict, notes: Footnotes) -> str:
     return f"{status.glyph} {visible(verdict.short)}{mark}"
 
 
-def _figure(margin: float) -> str:
+def figure(margin: float) -> str:
     """The worst error over its budget in two digits; never 0.00 if it is not zero."""
     if margin == 0.0:
         return "0"

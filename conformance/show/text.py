@@ -83,6 +83,18 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
     return tabulate.tabulate(rows, head, tablefmt="simple", disable_numparse=True) if rows else ""
 
 
+def markdown_table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
+    r"""A table that Markdown and people can read.
+
+    >>> print(markdown_table([["a|b"]], ["name"]))
+    | name   |
+    |--------|
+    | a\|b   |
+    """
+    body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return tabulate.tabulate(body, head, tablefmt="github", disable_numparse=True)
+
+
 def visible(text: str) -> str:
     r"""Text in which codes replace control and direction characters, so that a terminal cannot take it for a command.
 

@@ -90,6 +90,7 @@ EXPECTATION = plan.Expectation("fails", "a reason", "a link", "x", "bfloat16", "
 PLANNED = plan.PlannedCell(CELL, "no device", (EXPECTATION,))
 LOCATION = plan.SpecLocation("a.module", "/a/file.py")
 ENVIRONMENT = plan.Environment("2.9", "3.12", "Linux", "a processor", "AVX2", 8, 1, ("a GPU",), "12.8", "python")
+PLACE = plan.Place("/a/file.py", 7)
 SHARD = plan.Shard(1, (("merge@64",),))
 PLAN = plan.Plan(
     seed=3,
@@ -106,6 +107,7 @@ PLAN = plan.Plan(
     measure="bench",
     claims=(CLAIM,),
     digests={"/a/file.py": "00ff"},
+    written={"merge@64": PLACE},
     shard=SHARD,
 )
 
@@ -123,7 +125,7 @@ EXAMPLES = (
     *(CELL, SIZED, CLAIM),
     *(REASON, RATIO, SAMPLE, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
     *(MEASURE, DISCREPANCY, OBSERVATION, VERDICT),
-    *(EXPECTATION, PLANNED, LOCATION, ENVIRONMENT, SHARD, PLAN),
+    *(EXPECTATION, PLANNED, LOCATION, PLACE, ENVIRONMENT, SHARD, PLAN),
     *(REQUEST, CELL_TASK, LISTED),
     tasks.Nothing(),
     tasks.Listing((LISTED,)),

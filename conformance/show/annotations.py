@@ -1,0 +1,69 @@
+"""Draws the red cells of a run as annotations of GitHub Actions: commands in the log that point at file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from conformance.one_line import one_line
+from conformance.records.plan import Place
+from conformance.run.store import Contents
+from conformance.show.causes import Cause, causes
+from conformance.show.markdown import judged
+from conformance.show.text import some, visible
+
+MOST = 10  # GitHub shows no more of one step
+OF_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+OF_PROPERTIES = OF_DATA | str.maketrans({":": "%3A", ",": "%2C"})
+
+
+def error_commands(contents: Contents, root: Path) -> list[str]:
+    """At most `MOST` commands: one for each cause, each at the line that names the model.
+
+    Args:
+        contents: contents of the run folder.
+        root: the folder to which GitHub takes file names as relative; a file outside keeps its absolute path.
+    """
+    lines = list(_of_the_run(contents))
+    found = causes(judged(contents))
+    room = MOST - len(lines)
+    shown = found if len(found) <= room else found[: room - 1]
+    lines += [_of_a_cause(cause, contents.plan.written.get(cause.model), root) for cause in shown]
+    if len(shown) < len(found):
+        left_out = f"{len(found) - len(shown)} more causes of red cells; the summary of this step lists them"
+        lines.append(_command(left_out, title="conformance"))
+    return lines
+
+
+def _of_the_run(contents: Contents) -> Iterator[str]:
+    """What is wrong with a run as a whole."""
+    if contents.void:
+        yield _command(f"VOID: {contents.void}. No verdict of this run counts", title="conformance")
+    if contents.missing:
+        yield _command(f"{len(contents.missing)} cells were not judged: {some(contents.missing)}", title="conformance")
+
+
+def _of_a_cause(cause: Cause, place: Place | None, root: Path) -> str:
+    where = {} if place is None else {"file": _relative(place.file, root), "line": str(place.line)}
+    counted = "1 cell" if len(cause.cells) == 1 else f"{len(cause.cells)} cells"
+    title = f"{cause.model}: {counted} {cause.status}"
+    return _command(f"{cause.text} ({some(cause.cells)})", **where, title=title)
+
+
+def _relative(file: str, root: Path) -> str:
+    path = Path(file)
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
+
+
+def _command(message: str, **properties: str) -> str:
+    """A command that reports an error.
+
+    >>> _command("50 % off", file="a,b.py", line="3")
+    '::error file=a%2Cb.py,line=3::50 %25 off'
+    """
+    told = ",".join(f"{name}={_escaped(value, OF_PROPERTIES)}" for name, value in properties.items())
+    return f"::error {told}::{_escaped(message, OF_DATA)}"
+
+
+def _escaped(text: str, signs: dict[int, str]) -> str:
+    return one_line(visible(text)).translate(signs)

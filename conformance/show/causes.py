@@ -1,0 +1,53 @@
+"""Groups the red cells of a run by cause: cells of one model that fail in the same way are one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from conformance.records.cell import model_of
+from conformance.records.verdicts import Verdict
+from conformance.verdict import failed_gate
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why cells of one model are red.
+
+    Attributes:
+        model: name of the model.
+        status: their verdict.
+        text: what the first of them says.
+        cells: their ids.
+    """
+
+    model: str
+    status: str
+    text: str
+    cells: tuple[str, ...]
+
+
+def causes(verdicts: Iterable[Verdict]) -> list[Cause]:
+    """The causes of the red verdicts, in their order. Cells that were not judged have none.
+
+    One cause is one model, verdict, gate and tensor, or one reason where no gate has failed.
+    """
+    found: dict[tuple[str, str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        if verdict.red and verdict.status != "NOTRUN":
+            key = model_of(verdict.cell), verdict.status, _reason(verdict)
+            found.setdefault(key, []).append(verdict)
+    return [
+        Cause(model, status, same[0].text, tuple(v.cell for v in same)) for (model, status, _), same in found.items()
+    ]
+
+
+def _reason(verdict: Verdict) -> str:
+    """Gate and tensor of a failure; otherwise the text of the verdict. Case, error and budget are not part of it."""
+    for seen in verdict.observation.discrepancies if verdict.status in ("FAIL", "UNSTABLE") else ():
+        failed = failed_gate(seen)
+        gates = [failed.gate] if failed else [m.gate for m in seen.measures if not m.met]
+        for gate in gates:
+            if verdict.text.startswith(f"{gate}  {seen.tensor}, case {seen.case}:"):
+                return f"{gate}  {seen.tensor}"
+    return verdict.text

@@ -1,0 +1,84 @@
+"""Annotations of GitHub Actions: how many, where they point, and what is escaped."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from harness.hostile import TEXTS
+from harness.made_by_hand import passed, plan_for
+
+from conformance.records.cell import Cell
+from conformance.records.plan import Place
+from conformance.records.verdicts import Verdict
+from conformance.run.store import Contents
+from conformance.show.annotations import MOST, error_commands
+
+ROOT = Path("/repository")
+COMMAND = re.compile(r"::error (?:file=(?P<file>[^,:]+),line=(?P<line>\d+),)?title=(?P<title>[^,:]+)::(?P<message>.*)")
+
+
+def contents(*models, status="ERROR", text="it broke"):
+    cells = [Cell(model, "eager", precision, "cpu") for model in models for precision in ("fp32", "amp_fp16")]
+    written = {model: Place(f"/repository/specs/{model}.py", 3 + n) for n, model in enumerate(models)}
+    plan = plan_for(*cells, written=written)
+    verdicts = {cell.id: Verdict(cell.id, status, text) for cell in cells}
+    return Contents(plan, tuple(verdicts), verdicts)
+
+
+def drawn(found):
+    """The parts of each annotation."""
+    return [COMMAND.fullmatch(line).groupdict() for line in error_commands(found, ROOT)]
+
+
+def test_an_annotation_points_at_the_line_of_the_spec_and_counts_its_cells():
+    assert error_commands(contents("net"), ROOT) == [
+        "::error file=specs/net.py,line=3,title=net%3A 2 cells ERROR::it broke (net[eager-fp32-cpu] and 1 more)"
+    ]
+
+
+def test_a_file_elsewhere_keeps_its_path_and_a_spec_without_a_file_has_none():
+    found = contents("net")
+    elsewhere = replace(found.plan, written={"net": Place("/elsewhere/net.py", 7)})
+    assert [(a["file"], a["line"]) for a in drawn(replace(found, plan=elsewhere))] == [("/elsewhere/net.py", "7")]
+    assert drawn(replace(found, plan=replace(found.plan, written={})))[0]["file"] is None
+
+
+@pytest.mark.parametrize("count", [0, 1, MOST, MOST + 1, 50])
+def test_there_are_at_most_ten_and_the_last_counts_the_others(count):
+    found = drawn(contents(*(f"net{n}" for n in range(count))))
+    assert len(found) == min(count, MOST)
+    if count > MOST:
+        assert (
+            found[-1]["message"] == f"{count - MOST + 1} more causes of red cells; the summary of this step lists them"
+        )
+    assert all(a["file"] for a in found[: min(count, MOST - 1)])
+
+
+def test_what_is_wrong_with_the_whole_run_comes_first_and_counts_too():
+    found = contents(*(f"net{n}" for n in range(20)))
+    lost = Cell("lost", "eager", "fp32", "cpu")
+    plan = replace(found.plan, sentinels={"planted[wrong-fp32-cpu]": "FAIL"})
+    messages = [a["message"] for a in drawn(replace(found, plan=plan, selected=(*found.selected, lost.id)))]
+    assert len(messages) == MOST
+    assert messages[0].startswith("VOID: ")
+    assert messages[1] == f"1 cells were not judged: {lost.id}"
+    assert messages[-1].startswith("13 more causes")
+
+
+def test_a_green_run_has_none():
+    plan = plan_for(Cell("net", "eager", "fp32", "cpu"))
+    assert error_commands(Contents(plan, tuple(passed(plan)), passed(plan)), ROOT) == []
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_no_text_leaves_its_annotation(text):
+    found = contents("net", text=text)
+    file = f"/repository/{text.replace(chr(0), '')[:40]}"
+    (line,) = error_commands(replace(found, plan=replace(found.plan, written={"net": Place(file, 3)})), ROOT)
+    assert line.isprintable()
+    assert len(line) < 4000
+    head, message = COMMAND.fullmatch(line).group("file", "message")
+    assert not set(",:") & set(head)
+    assert not re.findall("%(?!25|0A|0D|3A|2C)", line)
+    assert message.endswith("(net[eager-fp32-cpu] and 1 more)")

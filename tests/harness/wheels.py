@@ -1,0 +1,54 @@
+"""Packages of a few lines, for tests that install: wheels, and archives of sources that do not build."""
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+NOTHING_BUILDS = 'raise SystemExit("the sources of this package do not build")\n'
+
+
+def wheel(folder, name, version, *, requires=(), modules=None, scripts=(), tag="py3-none-any"):  # noqa: PLR0913
+    """Write a wheel into a folder; returns its file name.
+
+    Args:
+        folder: where it goes; it is made if it is missing.
+        name: of the package, with underscores.
+        version: its version.
+        requires: what it requires.
+        modules: the text of each module.
+        scripts: its commands, each as "name = module:function".
+        tag: for which Python and system it is.
+    """
+    about = f"{name}-{version}.dist-info"
+    needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    files = {f"{module}.py": text for module, text in (modules or {}).items()} | {
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        f"{about}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
+        f"{about}/entry_points.txt": "\n".join(["[console_scripts]", *scripts, ""]),
+    }
+    files[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
+    path = Path(folder) / f"{name}-{version}-{tag}.whl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for inside, text in files.items():
+            archive.writestr(inside, text)
+    return path.name
+
+
+def torch(folder, version, **options):
+    """Write a wheel of a torch that knows its version and nothing else."""
+    return wheel(folder, "torch", version, modules={"torch": f'__version__ = "{version}"\n'}, **options)
+
+
+def broken_sources(folder, name, version):
+    """Write an archive of sources that do not build."""
+    with tarfile.open(Path(folder) / f"{name}-{version}.tar.gz", "w:gz") as archive:
+        for inside, text in {
+            "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+            "backend.py": NOTHING_BUILDS,
+            "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        }.items():
+            entry = tarfile.TarInfo(f"{name}-{version}/{inside}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
