@@ -121,8 +121,6 @@ def _parser() -> argparse.ArgumentParser:
     _add_bisect_options(
         commands.add_parser("bisect", help="find the version of torch that changed the verdict on a cell")
     )
-    check = commands.add_parser("verify", help="check the files of a stored run with a reader of its own")
-    check.add_argument("run", type=Path)
     look = commands.add_parser("probes", help="look for known faults in the installed torch")
     look.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
     look.add_argument("--write", type=Path, metavar="FILE", help="store the results in this file, for compat")
@@ -135,7 +133,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None:
-    """The commands that read several stored runs."""
+    """The commands that check, join and compare stored runs."""
+    check = commands.add_parser("verify", help="check the files of a stored run with a reader of its own")
+    check.add_argument("run", type=Path)
     join = commands.add_parser("merge", help="join the shards of one plan into one run")
     join.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run of a shard")
     join.add_argument("--into", type=Path, metavar="FOLDER", required=True, help="the joined run; it must not exist")
