@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from conformance.commands import github
 from conformance.commands.output import say, tell
 from conformance.exit_codes import ExitCode
-from conformance.run import merging
+from conformance.run import merging, store
 from conformance.run.verify import verify
 from conformance.show.text import visible
 
@@ -29,4 +30,5 @@ def main(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> ExitCode:
         say(line)
     account = verify(into)
     tell(f"{visible(str(into))}: {account.text()}")
+    github.announce(store.read(into), into)
     return ExitCode(account.code)

@@ -184,7 +184,9 @@ def _measure(folder: Path, writer: Writer) -> None:
     tell(f"\ntaking {len(pending)} measurements")
     for name, result in pool.carry_out(pending):
         writer.add_result(name, result)
-        tell(matrix.measured_line(store.read(folder), name))
+        line = matrix.measured_line(store.read(folder), name)
+        if line:
+            tell(line)
 
 
 def _new_run(options: RunOptions) -> Path:

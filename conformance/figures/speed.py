@@ -20,6 +20,7 @@ from conformance.run import pool
 from conformance.run.executor import Executor, cell_task
 from conformance.run.store import Contents
 
+SPEED = "speed "  # begins the names of its jobs
 DEFAULT = "default"  # in place of a figure's name: the one that `default_figure` chooses for the model
 PROCESSES = 2  # each process has a bias of its own, from the addresses of its weights
 BUDGET, DEFAULT_BUDGET = 0.5, 0.12  # seconds that the calls of one cell may take in one process
@@ -72,7 +73,7 @@ class TimingGroup:
 
     def jobs(self, figure: str) -> list[str]:
         """The names under which its results are stored."""
-        return [f"speed {figure} {self.name} #{index}" for index in range(PROCESSES)] if self.cells else []
+        return [f"{SPEED}{figure} {self.name} #{index}" for index in range(PROCESSES)] if self.cells else []
 
 
 def timing_groups(plan: Plan, verdicts: Mapping[str, Verdict]) -> list[TimingGroup]:

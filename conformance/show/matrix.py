@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conformance.axes import NOT_PROVEN
-from conformance.figures.speed import Speed, completed
+from conformance.figures.speed import SPEED, Speed, completed
 from conformance.figures.speed import speeds as known_speeds
+from conformance.records.cell import model_of
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.verdicts import STATUSES, Verdict
@@ -45,8 +46,10 @@ def _counted(verdict: Verdict, what: str) -> str:
 
 
 def measured_line(contents: Contents, job: str) -> str:
-    """A finished measurement on one line: the speeds that it completed, or its name."""
-    return "◷ " + ("  ".join(f"{speed.cell} {speed_text(speed)}" for speed in completed(contents, job)) or visible(job))
+    """A finished measurement on one line: the speeds that it completed, or its name; "" for a part of a speed."""
+    speeds = "  ".join(f"{speed.cell} {speed_text(speed)}" for speed in completed(contents, job))
+    named = "" if job.startswith(SPEED) else visible(job)
+    return f"◷ {speeds or named}" if speeds or named else ""
 
 
 def render(contents: Contents, *, folder: Path, seconds: float | None = None) -> str:
@@ -76,7 +79,7 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
     ordered = [verdicts[p.id] for p in cells]
     parts += [_legend(speeds), _legend_of_marks(ordered)]
     red = [v for v in ordered if v.red and v.status != "NOTRUN"]
-    parts.append("\n".join(f"{STATUSES[v.status].glyph} {v.cell}  {v.status}  {visible(v.text)}" for v in red))
+    parts.append("\n".join(_red_lines(red)))
     parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
     parts.append("\n".join([*_remarks(ordered), *without_speed("speed", speeds)]))
     parts.append(_totals(ordered, folder, seconds))
@@ -182,6 +185,15 @@ def _remarks(verdicts: list[Verdict]) -> list[str]:
         for note in () if verdict.red else verdict.notes:
             cells.setdefault(note, []).append(verdict.cell)
     return [wrapped(f"· {visible(note)}: {some(named)}") for note, named in cells.items()]
+
+
+def _red_lines(red: list[Verdict]) -> Iterator[str]:
+    """What is wrong with each red cell; cells of a model that say the same are one line."""
+    same: dict[tuple[str, str, str], list[str]] = {}
+    for verdict in red:
+        same.setdefault((model_of(verdict.cell), verdict.status, verdict.text), []).append(verdict.cell)
+    for (_, status, text), cells in same.items():
+        yield f"{STATUSES[status].glyph} {some(cells)}  {status}  {visible(text)}"
 
 
 def _totals(verdicts: list[Verdict], folder: Path, seconds: float | None) -> str:
