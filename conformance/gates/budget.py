@@ -22,6 +22,7 @@ SLICE_FACTOR = 2.0
 KINKED_SLICE_FACTOR = 4.0  # one flipped unit moves one slice more than it moves the tensor
 POINT_FACTOR = 2.0
 GAIN_FACTOR = 2.0
+ANGLE_FACTOR = 2.0  # underflow may turn a gradient by any angle, or leave zeros
 NULL_FACTOR = 8.0
 BASELINE_NORM_FACTOR = 2.0  # times eager's own error, in cells that are not eager
 BASELINE_FACTOR = 4.0
@@ -116,6 +117,7 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
     cosine_gap = math.inf
     if norm > NORM_CAP * oracle.norm and count >= MIN_DIRECTION_ELEMENTS:
         cosine_gap = 1.0 - 0.5 / math.hypot(1.0, norm / oracle.norm)  # half the cosine that noise of this size leaves
+        cosine_gap = max(cosine_gap, ANGLE_FACTOR * spread.cosine_gap)
     if baseline is None:
         return Budget(norm, slices, gain, point, cosine_gap)
     share = baseline.absolute / oracle.norm
@@ -157,8 +159,7 @@ def _direction(y: Distance, budget: Budget) -> tuple[Measure, ...]:
     """The angle to the oracle, which rejects zeros and the negative if rounding may move a tensor by its own size."""
     if math.isinf(budget.cosine_gap):
         return ()
-    cosine_gap = math.inf if math.isnan(y.cosine_gap) else y.cosine_gap
-    return (Measure("gain", cosine_gap, budget.cosine_gap, "of the angle to the oracle, 1 − cos"),)
+    return (Measure("gain", y.cosine_gap, budget.cosine_gap, "of the angle to the oracle, 1 − cos"),)
 
 
 def _worst_slice(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure, ...]:

@@ -20,6 +20,7 @@ from conformance.verdict import failed_gate
 ABSENT = "None"
 FLOAT32_BITS = 24
 KEPT = 8.0  # times smaller than the bits in question, rounding must be
+ALL_BITS = 2.0**11  # times the smallest number of float16; from there on it has as many bits as bfloat16, and three
 
 
 def compare(
@@ -160,10 +161,12 @@ def _precision(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]
         return ()
     found = []
     norm = criteria.reference.oracle.norm
+    quantum = criteria.precision.quantum if criteria.kind != "float32" else 0.0
+    smallest = ALL_BITS * quantum / criteria.reference.scale  # below it, float16 itself has fewer bits
     for name, bits in tests.items():
         if criteria.reference.spread["fp32"].absolute > norm * 2.0 ** (bits - FLOAT32_BITS) / KEPT:
             continue  # after cancellation, float32 itself leaves these bits zero
-        share = dropped_bits_share(y, criteria.reference.oracle, bits, least)
+        share = dropped_bits_share(y, criteria.reference.oracle, bits, least, smallest)
         share = 0.0 if math.isnan(share) else share
         detail = f"{share:.0%} of its elements went through {name}"
         found.append(Measure("precision", share, math.nextafter(DROPPED_SHARE, 0), detail))

@@ -20,7 +20,7 @@ class Distance:
         slices: for each of the oracle's axes, ‖y − y*‖ of every index: float64, of the axis's length.
         point: largest |y_i − y*_i| / (|y*_i| + rms).
         gain: |⟨y − y*, y*⟩| / ‖y*‖².
-        cosine_gap: 1 − cos of the angle between y and y*; NaN if either is zero.
+        cosine_gap: 1 − cos of the angle between y and y*; infinite if either is zero.
         worst: flat index of the element that gives `point`.
     """
 
@@ -33,7 +33,7 @@ class Distance:
 
 
 def farthest(distances: Iterable[Distance]) -> Distance:
-    """The largest absolute, slices, point and gain of several distances: the spread of perturbed runs.
+    """The largest figures of several distances: the spread of perturbed runs.
 
     Raises:
         ValueError: no distances.
@@ -44,6 +44,7 @@ def farthest(distances: Iterable[Distance]) -> Distance:
         tuple(torch.stack(rows).amax(0) for rows in zip(*(d.slices for d in many), strict=True)),
         max(d.point for d in many),
         max(d.gain for d in many),
+        max(d.cosine_gap for d in many),
     )
 
 
@@ -94,7 +95,7 @@ class OracleTensor:
             self._by_slice(gap.square()),
             float(scaled.flatten()[worst]) if scaled.numel() else 0.0,
             abs(along) / square if square else 0.0,
-            1.0 - (square + along) / (self.norm * length) if self.norm * length else math.nan,
+            1.0 - (square + along) / (self.norm * length) if self.norm * length else math.inf,
             worst,
         )
 
@@ -105,7 +106,7 @@ class OracleTensor:
     def without_bound(self) -> Distance:
         """An infinite distance."""
         slices = tuple(torch.full_like(norms, math.inf) for norms in self.slice_norms)
-        return Distance(math.inf, slices, math.inf, math.inf)
+        return Distance(math.inf, slices, math.inf, math.inf, math.inf)
 
     def _by_slice(self, squares: torch.Tensor) -> tuple[torch.Tensor, ...]:
         every = range(squares.dim())
@@ -142,7 +143,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
-def dropped_bits_share(y: torch.Tensor, oracle: OracleTensor, bits: int, least: int) -> float:
+def dropped_bits_share(y: torch.Tensor, oracle: OracleTensor, bits: int, least: int, smallest: float = 0.0) -> float:
     """The share of elements whose low bits are all zero, among those whose oracle has some of these bits set.
 
     Args:
@@ -150,6 +151,7 @@ def dropped_bits_share(y: torch.Tensor, oracle: OracleTensor, bits: int, least: 
         oracle: the oracle's tensor of the same shape.
         bits: number of low mantissa bits of a float32.
         least: the fewest elements that give an answer.
+        smallest: elements of the oracle below it tell nothing.
 
     Returns:
         A number from 0 to 1; NaN if fewer than `least` elements can tell.
@@ -157,7 +159,7 @@ def dropped_bits_share(y: torch.Tensor, oracle: OracleTensor, bits: int, least: 
     mask = (1 << bits) - 1
     found = flat_reals(y).to(torch.float32).view(torch.int32)
     wanted = oracle.values.to(torch.float32).view(torch.int32)
-    loud = oracle.values.abs() > SMALL_ELEMENT * oracle.rms  # see `SMALL_ELEMENT`
+    loud = oracle.values.abs() > max(smallest, SMALL_ELEMENT * oracle.rms)  # see `SMALL_ELEMENT`
     telling = ((wanted & mask) != 0) & oracle.finite & loud
     count = int(telling.sum())
     if count < least:

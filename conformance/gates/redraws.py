@@ -13,7 +13,7 @@ import torch
 
 from conformance.axes import Precision
 from conformance.gates.budget import GAIN_FLOOR, KINKED_SLICE_FACTOR, TensorReference
-from conformance.gates.sums import Rounded, Sums, parts, sampled, sums_of
+from conformance.gates.sums import Rounded, Sums, parts, sampled, sizes_of_axes, sums_of
 from conformance.records.observation import Measure
 
 BIAS_FACTOR = 2.0
@@ -56,13 +56,21 @@ def _least_noise(reference: TensorReference, precision: Precision, rounded: Roun
 
 
 def _flips(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
-    """What flipped units may add to a slice: it may belong to a unit that is on in few draws."""
+    """What flipped units may add to a slice: it may belong to a unit that is on in few draws, or in none."""
     if not reference.kinked:
         return Sums(torch.zeros(()), torch.zeros(()))
     share = KINKED_SLICE_FACTOR * _share(reference, precision)
-    gain, shift = share * rounded.crowding, share * (_counts(reference) * rounded.squares).sqrt()
+    crowding, squares = (_of_typical_slices(sums, reference) for sums in (rounded.crowding, rounded.squares))
+    gain, shift = share * (rounded.crowding * crowding).sqrt(), share * (_counts(reference) * squares).sqrt()
     gain[0] = shift[0] = 0.0  # the whole tensor
     return Sums(gain, shift)
+
+
+def _of_typical_slices(sums: torch.Tensor, reference: TensorReference) -> torch.Tensor:
+    """Sums of slices, each at least as large as the mean of its axis."""
+    lengths = sizes_of_axes(sampled(reference.oracle.reals))
+    typical = [of_axis.mean().expand_as(of_axis) for of_axis in sums[1:].split(lengths)]
+    return sums.maximum(torch.cat([sums[:1], *typical]))
 
 
 def _share(reference: TensorReference, precision: Precision) -> float:

@@ -94,8 +94,17 @@ def sampled(tensor: torch.Tensor) -> torch.Tensor:
 def parts(tensor: torch.Tensor) -> torch.Tensor:
     """The sum of a tensor, then its sums for every index of every axis, in one vector."""
     every = range(tensor.dim())
-    axes = [axis for axis, size in enumerate(tensor.shape) if 1 < size < tensor.numel()]
+    axes = _axes(tensor)
     return torch.cat([tensor.sum().reshape(1), *(tensor.sum([a for a in every if a != axis]) for axis in axes)])
+
+
+def sizes_of_axes(tensor: torch.Tensor) -> list[int]:
+    """How many sums `parts` has for each axis."""
+    return [tensor.shape[axis] for axis in _axes(tensor)]
+
+
+def _axes(tensor: torch.Tensor) -> list[int]:
+    return [axis for axis, size in enumerate(tensor.shape) if 1 < size < tensor.numel()]
 
 
 def sums_of(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Sums:

@@ -20,7 +20,7 @@ from conformance.oracle.nearest import Nearest
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
 from zoo.case import Case
 
-ROUNDED_RUNS = 4  # draws that are run rounded too; from these follows how many draws the tensors need
+ROUNDED_RUNS = 4  # draws that are run rounded too, all behind a kink; from these follows how many the tensors need
 DRAWS = (4, 8, 16)  # as many as are enough for every tensor, or the most
 ENOUGH = 0.008  # the gain that a tensor should be judged to: a factor of 1.01 is red then
 POOL = 4  # batches from which the rows of one draw are picked
@@ -28,8 +28,8 @@ POOL = 4  # batches from which the rows of one draw are picked
 References = dict[str, TensorReference | None]
 
 
-def with_redraws(
-    oracle: Oracle, case: Case, question: Question, tensors: References, precisions: Sequence[Precision]
+def with_redraws(  # noqa: PLR0913 -- all that is known of a case
+    oracle: Oracle, case: Case, question: Question, tensors: References, precisions: Sequence[Precision], scale: float
 ) -> tuple[tuple[Redraw, ...], References]:
     """The further draws of a case, and its references with what the rounded runs add up to in these draws.
 
@@ -39,13 +39,14 @@ def with_redraws(
         question: the question of its first draw.
         tensors: the references of its tensors.
         precisions: those of the run; only low ones are judged over draws.
+        scale: the scale of the cotangents under float16.
     """
     low = [p for p in precisions if p.autocast]
     judged = {name: r for name, r in tensors.items() if r is not None and is_judged_over_draws(r)}
     if not low or not judged:
         return (), tensors
-    draws = _ManyDraws(judged, low)
     kinked = any(r.kinked for r in judged.values())
+    draws = _ManyDraws(judged, low, scale, rounded_runs=max(DRAWS) if kinked else ROUNDED_RUNS)
     most = max(DRAWS)
     for redraw in _redraws(oracle, case, kinked=kinked):
         draws.add(oracle, case, question, redraw)
@@ -95,13 +96,18 @@ class _ManyDraws:
     Args:
         judged: the references of the tensors to follow, by name.
         precisions: the low precisions.
+        scale: the scale of the cotangents under float16.
+        rounded_runs: the number of draws that are run rounded too.
 
     Attributes:
         redraws: the draws so far.
     """
 
-    def __init__(self, judged: dict[str, TensorReference], precisions: Sequence[Precision]) -> None:
+    def __init__(
+        self, judged: dict[str, TensorReference], precisions: Sequence[Precision], scale: float, *, rounded_runs: int
+    ) -> None:
         self.redraws: list[Redraw] = []
+        self._scale, self._rounded_runs = scale, rounded_runs
         self._judged, self._precisions = dict(judged), precisions
         self._truths: dict[str, list[torch.Tensor]] = {name: [] for name in judged}
         self._found: dict[tuple[str, str], list[torch.Tensor]] = {(p.name, n): [] for p in precisions for n in judged}
@@ -113,8 +119,8 @@ class _ManyDraws:
         rounded: dict[str, Tensors] = {}
         try:
             truth = there.evaluate(asked).tensors
-            for precision in self._precisions if len(self.redraws) < ROUNDED_RUNS else ():
-                rounded[precision.name] = there.evaluate(asked, Nearest(precision)).tensors
+            for precision in self._precisions if len(self.redraws) < self._rounded_runs else ():
+                rounded[precision.name] = there.evaluate(asked, Nearest(precision, self._scale)).tensors
         except Exception as problem:  # the model's own code may raise anything
             if is_out_of_memory(problem):
                 raise
@@ -132,8 +138,8 @@ class _ManyDraws:
         tensor = run.get(name)
         return tensor is not None and tuple(tensor.shape) == self._judged[name].oracle.shape
 
-    def _rounded(self, name: str, precision: Precision) -> Rounded:
-        found = self._found[precision.name, name]
+    def _rounded(self, name: str, precision: Precision, draws: int = max(DRAWS)) -> Rounded:
+        found = self._found[precision.name, name][:draws]
         return rounded_sums(found, self._truths[name][: len(found)])
 
     def needed(self) -> dict[str, int]:
@@ -157,7 +163,8 @@ class _ManyDraws:
         for name, reference in self._judged.items():
             truths = self._truths[name]
             rounded = {
-                p.name: self._rounded(name, p).over(draws[p.name], truths[: draws[p.name]]) for p in self._precisions
+                p.name: self._rounded(name, p, draws[p.name]).over(draws[p.name], truths[: draws[p.name]])
+                for p in self._precisions
             }
             with_redraws[name] = replace(reference, redraws=Redraws(tuple(truths), rounded))
         return with_redraws

@@ -9,13 +9,19 @@ from conformance.oracle.custom_ops import unwatched
 from conformance.oracle.rounding import Rounding
 
 FLOAT64_BITS = 53
+SUBNORMAL = 2.0**10  # times the smallest number of float16: smaller ones are subnormal
 
 
 class Nearest(Rounding):
-    """Rounds every operand and result of an op that rounds to the mantissa of a precision. Nothing overflows."""
+    """Rounds every operand and result of an op that rounds to the mantissa of a precision. Nothing overflows.
 
-    def __init__(self, precision: Precision) -> None:
-        super().__init__(precision, torch.Generator())  # which it does not use: nothing here is random
+    Args:
+        precision: the precision.
+        scale: the scale of the cotangents under float16.
+    """
+
+    def __init__(self, precision: Precision, scale: float = 1.0) -> None:
+        super().__init__(precision, torch.Generator(), scale=scale)  # which it does not use: nothing here is random
         self._splitter = 2.0**FLOAT64_BITS * precision.unit + 1.0  # Veltkamp's constant
 
     def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
@@ -27,3 +33,6 @@ class Nearest(Rounding):
             large = tensor * self._splitter
             nearest = large - (large - tensor)
             return torch.where(nearest.isfinite(), nearest, tensor)
+
+    def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
+        return torch.where(size < SUBNORMAL * quantum, (tensor / quantum).round() * quantum, tensor)

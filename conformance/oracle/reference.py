@@ -82,7 +82,7 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
         check.of_outputs(question, found)
         known = _of_one_draw(oracle, picks, question, found, precisions, kinked=kinked)
         if spec.fit is None:
-            redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions)
+            redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, known.scale)
             changed, reason = _changed(oracle, case, question, [p for p in precisions if not p.autocast])
             known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
         cases[case.name] = known
@@ -110,11 +110,11 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
     *,
     kinked: bool,
 ) -> CaseReference:
-    spread = Spread(oracle, question, found, kinked=kinked)
+    scale = _scale(found)
+    spread = Spread(oracle, question, found, scale, kinked=kinked)
     for precision in precisions:
         spread.run(precision)
-    scale = _scale(found)
-    tensors = spread.references(scale)
+    tensors = spread.references()
     return CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared)
 
 

@@ -56,6 +56,8 @@ PRODUCTS = {
 }
 # Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
 GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
+ROW_SUMS = frozenset({"native_layer_norm_backward", "native_group_norm_backward"})  # of weight and bias
+RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
 SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
 BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
@@ -69,10 +71,14 @@ class Rounding(OpMode):
         precision: the precision whose unit roundoff scales the perturbations.
         generator: random generator of the perturbations.
         noise: size of the perturbations, in unit roundoffs.
+        scale: the scale of the cotangents under float16.
     """
 
-    def __init__(self, precision: Precision, generator: torch.Generator, noise: float = NOISE) -> None:
+    def __init__(
+        self, precision: Precision, generator: torch.Generator, noise: float = NOISE, scale: float = 1.0
+    ) -> None:
         super().__init__()
+        self._quantum, self._scale = precision.quantum if precision.autocast else 0.0, scale
         self._low = self._unit = noise * precision.unit
         self._product = noise * precision.product_unit
         self._cut = 2.0 * precision.product_unit
@@ -105,8 +111,13 @@ class Rounding(OpMode):
         written = _written(name, func, args, kwargs)
         whole = may_count(name) and counts((args, kwargs), name)
 
+        stored = name in PRODUCTS  # autocast gives their operands and results its dtype, and most other ops float32's
+
         def perturb(leaf: Any) -> Any:
-            return self._perturbed(leaf, eta, eta) if is_rounded(leaf) and not _among(leaf, written) else leaf
+            if not is_rounded(leaf) or _among(leaf, written):
+                return leaf
+            leaf = self._perturbed(leaf, eta, eta)
+            return self._underflown(leaf) if stored else leaf
 
         if name in RESAMPLERS and bool(args[0].isfinite().all()):
             return self._resampled(func, args, kwargs, eta)
@@ -117,7 +128,14 @@ class Rounding(OpMode):
             return result
         for tensor in written:
             tensor.copy_(self._perturbed(tensor, eta, eta))
-        return map_leaves(perturb, result)
+        result = map_leaves(perturb, result)
+        return self._added_up_low(result, args, eta) if name in ROW_SUMS else result
+
+    def _added_up_low(self, result: tuple[Any, ...], args: tuple[Any, ...], eta: float) -> tuple[Any, ...]:
+        """The results of a norm's backward, whose kernels may add up the rows in the low precision itself."""
+        rows = max(1.0, args[0].numel() / max((t.numel() for t in result[1:] if t is not None), default=1))
+        of_rows = eta * math.sqrt(rows)
+        return result[:1] + tuple(t if t is None else self._perturbed(t, of_rows, of_rows) for t in result[1:])
 
     def _operands(self, name: str, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]) -> tuple[Any, ...]:
         """The perturbed operands of an op."""
@@ -147,6 +165,26 @@ class Rounding(OpMode):
             )
             return torch.empty_like(result).copy_(perturb(found))
 
+    def _underflown(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor as a format of limited range might hold it; its numbers keep their signs, or become zero."""
+        quantum = self._smallest()
+        with unwatched():
+            size = tensor.abs()
+            if not quantum or not bool(((size > 0) & (size * self._low < quantum)).any()):
+                return tensor
+            return self._near_underflow(tensor, size, quantum)
+
+    def _smallest(self) -> float:
+        """The smallest number of the format, before the scale of the cotangents; 0 if it is beyond all numbers."""
+        if self._quantum < RANGE:
+            return 0.0
+        return self._quantum / self._scale if in_backward() else self._quantum
+
+    def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
+        share = (NOISE / 2 * quantum / size).clamp(max=1.0).nan_to_num(0.0)
+        noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
+        return tensor * (1.0 + share * (2.0 * noise - 1.0))
+
     def _placed(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed grid of grid_sampler, which adds one to every coordinate before it rounds."""
         with unwatched():
@@ -166,6 +204,11 @@ class Rounding(OpMode):
             noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
             tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
             return tensor * noise.mul_(down + up).add_(1.0 - down)
+
+
+def in_backward() -> bool:
+    """Whether autograd is running a backward pass."""
+    return torch._C._current_autograd_node() is not None  # noqa: SLF001 -- no public name
 
 
 def _selects(name: str, arguments: Any) -> bool:

@@ -11,6 +11,7 @@ from conformance.gates.sums import Sums, farthest_sums, sampled, sums_of
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.inputs import seeded
+from conformance.oracle.nearest import Nearest
 from conformance.oracle.rounding import KINKED_RUNS, RUNS, Rounding
 from zoo.case import SpecError
 
@@ -22,11 +23,13 @@ class Spread:
         oracle: the oracle to run again.
         question: the question of the case.
         found: what the oracle returned for it.
+        scale: the scale of the cotangents under float16.
         kinked: the model ran an op with a kink.
     """
 
-    def __init__(self, oracle: Oracle, question: Question, found: Evaluation, *, kinked: bool) -> None:
+    def __init__(self, oracle: Oracle, question: Question, found: Evaluation, scale: float, *, kinked: bool) -> None:
         self._oracle, self._question, self._found, self._kinked = oracle, question, found, kinked
+        self._scale = scale
         self._truth = {name: t for name, t in found.tensors.items() if t is not None}
         self._measured = {name: OracleTensor(t) for name, t in self._truth.items()}
         self._spread: dict[str, dict[str, Distance]] = {name: {} for name in self._measured}
@@ -37,6 +40,9 @@ class Spread:
     def run(self, precision: Precision) -> None:
         """Run the oracle again, several times, with the roundings of one precision perturbed.
 
+        Under autocast there is a run that is rounded to nearest too: equal numbers have equal roundings, which do not
+        average out over them as perturbations do.
+
         Raises:
             SpecError: a tensor changes its shape with rounding.
         """
@@ -45,9 +51,12 @@ class Spread:
         runs, noise = RUNS, NOISE
         if precision.is_low:
             runs, noise = (KINKED_RUNS, NOISE) if self._kinked else (RUNS, SMOOTH_NOISE)
-        for run in range(runs):
-            generator = seeded("probe", *self._question.seed, precision.name, run)
-            perturbed = self._oracle.evaluate(self._question, Rounding(precision, generator, noise))
+        modes = [
+            Rounding(precision, seeded("probe", *self._question.seed, precision.name, run), noise, self._scale)
+            for run in range(runs)
+        ]
+        for mode in [*modes, *([Nearest(precision, self._scale)] if precision.autocast else [])]:
+            perturbed = self._oracle.evaluate(self._question, mode)
             for name, measured in self._measured.items():
                 tensor = perturbed.tensors.get(name)
                 if tensor is None or tuple(tensor.shape) != measured.shape:
@@ -61,7 +70,9 @@ class Spread:
                     equal = tensor == self._truth[name]
                     self._settled[name][precision.name] = equal & self._settled[name].get(precision.name, equal)
         for name, distances in strayed.items():
-            many = 2 * lost[name] > runs  # then rounding decides whether there is a number, so there is no bound
+            many = 2 * lost[name] > len(
+                distances
+            )  # then rounding decides whether there is a number, so there is no bound
             self._spread[name][precision.name] = self._measured[name].without_bound() if many else farthest(distances)
 
     def _add_sums(self, name: str, precision: Precision, tensor: torch.Tensor) -> None:
@@ -69,15 +80,11 @@ class Spread:
         sums = sums_of([sampled(tensor)], [sampled(self._truth[name])])
         self._sums[name][precision.name] = farthest_sums(before, sums)
 
-    def references(self, scale: float) -> dict[str, TensorReference | None]:
-        """The reference of every tensor, by name; None for a tensor that the oracle gave as None.
+    def references(self) -> dict[str, TensorReference | None]:
+        """The reference of every tensor, by name; None for a tensor that the oracle gave as None."""
+        return {name: self._reference(name) for name in self._found.tensors}
 
-        Args:
-            scale: the scale of the cotangents, on which gradients depend.
-        """
-        return {name: self._reference(name, scale) for name in self._found.tensors}
-
-    def _reference(self, name: str, scale: float) -> TensorReference | None:
+    def _reference(self, name: str) -> TensorReference | None:
         if name not in self._measured:
             return None
         return TensorReference(
@@ -86,6 +93,6 @@ class Spread:
             self._exact[name],
             self._settled[name],
             self._kinked,
-            scale if "gradient of" in name else 1.0,
+            self._scale if "gradient of" in name else 1.0,
             self._sums[name],
         )

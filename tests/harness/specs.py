@@ -30,6 +30,7 @@ CORRECT_FILES = tuple(
         "conduct",
         "inputs",
         "networks",
+        "low_precisions",
         "settling",
         "transforms",
         "self_checks",

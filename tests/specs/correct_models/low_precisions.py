@@ -1,0 +1,55 @@
+"""Right models whose roundings in a low precision are large, rare or alike."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from correct_parts import Cells, green, rows
+from torch import Tensor, nn
+
+CELLS: Cells = []
+LOW = ("amp_fp16", "amp_bf16")
+_green = partial(green, CELLS, precisions=LOW)
+
+
+class LayerScale(nn.Module):
+    """A branch whose share is tiny at first, beside loud inputs: its gradients are near float16's smallest number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.head = nn.Linear(16, 32), nn.Linear(32, 16), nn.Linear(16, 4)
+        self.share = nn.Parameter(torch.full((16,), 2.0**-20))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        branch: Tensor = self.down(nn.functional.gelu(self.up(x)))
+        return self.head(x + self.share * branch), 2.0**8 * x
+
+
+class PooledNorm(nn.Module):
+    """A mean over rows after a layer norm: all rows have the same gradient, so all have the same rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Linear(32, 32), nn.LayerNorm(32), nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.norm(self.embed(x)).mean(1))
+        return result
+
+
+class RareUnits(nn.Module):
+    """Units that are on for few rows: a rounding switches one on that is off in all draws of the oracle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.head = nn.Linear(8, 1024), nn.Linear(1024, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(torch.relu(self.wide(x) - 1.25))
+        return result
+
+
+LAYER_SCALE = _green("layer_scale", LayerScale, rows(6, 16))
+POOLED_NORM = _green("pooled_norm", PooledNorm, rows(2, 64, 32))
+RARE_UNITS = _green("rare_units", RareUnits, rows(2, 8))
