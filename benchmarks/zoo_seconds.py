@@ -1,4 +1,6 @@
-"""Writes the seconds of each model of the zoo, which balance shards: `python -m benchmarks.zoo_seconds RUN`.
+"""Writes the seconds of each model of the zoo, which balance shards.
+
+    python -m benchmarks.zoo_seconds RUN
 
 RUN is a stored run of the whole zoo, best with an empty compile cache, as a new machine has it.
 """
@@ -16,7 +18,7 @@ PAGE = Path(shards.__file__).with_name(shards.ZOO_SECONDS)
 
 def main() -> None:
     """Write the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     seconds = shards.seconds_of(store.read(parser.parse_args().run))
     PAGE.write_text(json.dumps({model: round(taken, 1) for model, taken in sorted(seconds.items())}, indent=1) + "\n")

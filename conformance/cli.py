@@ -106,11 +106,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_options(judge)
     judge.add_argument("--no-speed", dest="measure", action="store_const", const="", default="speed", help="only check")
     judge.add_argument("--shard", type=_shard, metavar="I/N", help="only part I of N of the models; merge joins them")
-    judge.add_argument("--durations", type=Path, metavar="RUN", help="balance the shards by the seconds of this run")
+    judge.add_argument("--balance", type=Path, metavar="RUN", help="balance the shards by the seconds of this run")
     bench = commands.add_parser("bench", help="check, then measure speed, memory and compile cost", epilog=FURTHER)
     _add_run_options(bench)
     bench.add_argument("--against", metavar="REV", help="compare with the sources at a revision of their repository")
-    bench.set_defaults(measure="bench", shard=None, durations=None)
+    bench.set_defaults(measure="bench", shard=None, balance=None)
     models = commands.add_parser("list", help="list models with their summaries and cases")
     models.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
     _add_claims_options(commands.add_parser("claims", help="measure again what sources say that models gain"))
@@ -253,8 +253,8 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
     unfit = [name for name, given in idle.items() if given]
     if options.shard and unfit:
         raise UsageError(f"--shard splits the cells of a new run by its sources and axes; it does not take {unfit[0]}")
-    if options.durations and not options.shard:
-        raise UsageError("--durations balances shards, and there is no --shard")
+    if options.balance and not options.shard:
+        raise UsageError("--balance is about shards, and there is no --shard")
     return RunOptions(
         request=_request(options),
         measure=options.measure,
@@ -263,7 +263,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         fresh_cache=options.fresh_cache,
         junit=options.junitxml,
         shard=options.shard,
-        durations=options.durations,
+        balance=options.balance,
         choice=Choice(
             expression=options.expression,
             workers=options.workers or "",

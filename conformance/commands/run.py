@@ -54,7 +54,7 @@ class RunOptions:
         choice: how the cells are judged.
         junit: the file for the results in JUnit's XML; None for none.
         shard: number of the part to judge, from 1, and of all parts; None for all cells.
-        durations: the folder of a run whose seconds balance the parts; None for those of the zoo.
+        balance: the folder of a run whose seconds balance the parts; None for those of the zoo.
     """
 
     request: PlanRequest
@@ -65,7 +65,7 @@ class RunOptions:
     choice: Choice = field(default_factory=Choice)
     junit: Path | None = None
     shard: tuple[int, int] | None = None
-    durations: Path | None = None
+    balance: Path | None = None
 
 
 def run(options: RunOptions) -> int:
@@ -195,7 +195,7 @@ def _new_run(options: RunOptions) -> Path:
     folder = (options.folder / "runs" / name).resolve()
     _check_writable(options.folder, f"--store {options.folder}")
     plan = planned(replace(options.request, all_sizes=options.measure == "bench"))
-    shard = shards.shard(plan, *options.shard, options.durations) if options.shard else None
+    shard = shards.shard(plan, *options.shard, options.balance) if options.shard else None
     store.create(folder, replace(plan, measure=options.measure, shard=shard))
     return folder
 

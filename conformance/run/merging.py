@@ -116,7 +116,7 @@ def _differences(one: Plan, other: Plan, *, any_cpu: bool) -> Iterator[str]:
     rest = [
         f.name for f in fields(one) if f.name not in ("environment", "digests", "cells", "seed", "deadline", "measure")
     ]
-    for name in (n for n in rest if n not in ("models", "modes", "shard")):
+    for name in (n for n in rest if n not in ("models", "modes", "written", "shard")):  # sources tell where these are
         if getattr(one, name) != getattr(other, name):
             yield f"{name} differ"
     if set(one.models) == set(other.models) and len(one.shard.parts) == len(other.shard.parts):

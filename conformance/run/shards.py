@@ -18,7 +18,7 @@ COMPILED = 10.0  # a compiled cell takes about so many times as long as another 
 REFERENCE = 3.0  # and a reference takes as long as so many eager cells
 
 
-def shard(plan: Plan, index: int, count: int, durations: Path | None) -> Shard:
+def shard(plan: Plan, index: int, count: int, balance: Path | None) -> Shard:
     """One shard of a plan, with the whole split.
 
     The longest model goes first, each to the shard that has least so far. A model stays whole, because its cells share
@@ -29,14 +29,14 @@ def shard(plan: Plan, index: int, count: int, durations: Path | None) -> Shard:
         plan: the whole plan.
         index: which one, from 1.
         count: number of shards.
-        durations: the folder of a run whose seconds decide; None for those that were measured of the zoo.
+        balance: the folder of a run whose seconds decide; None for those that were measured of the zoo.
 
     Raises:
         UsageError: there are more shards than models, or that run cannot be read or has no seconds.
     """
     if count > len(plan.models):
         raise UsageError(f"--shard {index}/{count}: {len(plan.models)} models make at most as many shards")
-    seconds = _of_the_zoo() if durations is None else _of_run(durations)
+    seconds = _of_the_zoo() if balance is None else _of_run(balance)
     weights = _weights(plan, seconds)
     parts: list[list[str]] = [[] for _ in range(count)]
     loads = [0.0] * count
@@ -85,5 +85,5 @@ def _of_the_zoo() -> dict[str, float]:
 def _of_run(folder: Path) -> dict[str, float]:
     found = seconds_of(store.read(folder))
     if not found:
-        raise UsageError(f"--durations {folder}: no cell of it was judged")
+        raise UsageError(f"--balance {folder}: no cell of it was judged")
     return found

@@ -52,6 +52,8 @@ class Project:
     def __init__(self, folder):
         self.folder, self.packages = folder / "project", folder / "packages"
         self.packages.mkdir()
+        self.no_index = folder / "no index"
+        self.no_index.mkdir()
         shutil.copytree(ROOT / ".ci", self.folder / ".ci")
         shutil.copy(ROOT / "noxfile.py", self.folder)
         (self.folder / "conformance").mkdir()
@@ -74,7 +76,8 @@ class Project:
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": str(self.packages),
             "PIP_CONFIG_FILE": os.devnull,
-            "UV_NO_INDEX": "1",
+            "UV_NO_CONFIG": "1",
+            "UV_DEFAULT_INDEX": self.no_index.as_uri(),  # uv has no variable that forbids all indexes
             "UV_FIND_LINKS": str(self.packages),
             "UV_NO_CACHE": "1",
         }

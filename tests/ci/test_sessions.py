@@ -34,7 +34,7 @@ def test_asked_to_keep_it_nox_keeps_the_environment(project):
     assert project.nox("-r", "-s", "matrix(2.6.0)")[0] == 0
     assert project.environments == ["matrix-2-6-0"]
     code, output = project.nox("-r", "-s", "matrix(2.6.0)")
-    assert (code, "Re-using existing virtual environment" in output) == (0, True), output
+    assert (code, "existing virtual environment at .nox/matrix-2-6-0" in output) == (0, True), output
 
 
 def test_shards_and_named_models_have_places_of_their_own_and_the_first_shard_probes(project):
@@ -49,7 +49,7 @@ def test_shards_and_named_models_have_places_of_their_own_and_the_first_shard_pr
 def test_a_red_run_is_kept_and_probed_and_fails_the_session(project):
     code, output = project.nox("-s", "matrix(2.6.0)", JUDGE_CODE="1")
     assert (code, project.runs, "judge: probes" in output) == (1, ["2.6.0"], True)
-    assert last_line(output).endswith("2.6.0: not everything is as declared.")
+    assert "2.6.0: not everything is as declared" in last_line(output)
 
 
 def test_a_run_that_does_not_come_about_ends_the_session(project):
@@ -90,7 +90,7 @@ def test_a_package_that_moves_torch_is_named(project, backend):
     code, output = project.nox("-s", "matrix(2.6.0)", backend=backend)
     assert (code, project.runs) == (1, [])
     moved = "torch 2.6.0 was asked for, and 2.13.0 is installed: mover 1.0 requires torch>=2.13"
-    assert last_line(output).endswith(f"{moved}.")
+    assert moved in last_line(output)
 
 
 def test_a_torch_that_hides_the_installed_one_is_named(project):
@@ -148,7 +148,7 @@ def index(folder, *files):
 def test_a_nightly_build_comes_from_the_index_of_nightly_builds(project, tmp_path, version, code, told):
     nightly = tmp_path / "nightly"
     address = index(nightly, wheels.torch(nightly / "torch", version))
-    ended, output = project.nox("-s", "nightly", TORCH_NIGHTLY_INDEX=address, PIP_NO_INDEX="", UV_NO_INDEX="")
+    ended, output = project.nox("-s", "nightly", TORCH_NIGHTLY_INDEX=address, PIP_NO_INDEX="", UV_DEFAULT_INDEX=address)
     assert (ended, project.runs) == (code, [] if code else ["nightly"]), output
     assert told in output
 

@@ -43,7 +43,7 @@ def test_the_shards_of_a_command_make_its_whole_run(tmp_path):
         (["run", "--shard=1/99999999"], "argument --shard: want a shard such as 1/4"),
         (["run", "--shard=1/2", "-k", "x"], "it does not take -k"),
         (["run", "--shard=1/2", "--resume", "x"], "it does not take --resume"),
-        (["run", "--durations=x"], "--durations balances shards, and there is no --shard"),
+        (["run", "--balance=x"], "--balance is about shards, and there is no --shard"),
         (["merge", "a"], "the following arguments are required: --into"),
         (["merge", "--into", "a"], "the following arguments are required: RUN"),
         (["merge", "nowhere", "--into", "a"], "nowhere is damaged or no run folder: plan.json: there is none"),

@@ -90,7 +90,7 @@ def test_more_shards_than_models_are_refused():
 def test_a_run_without_verdicts_has_no_seconds(tmp_path):
     plan = plan_of_zoo()
     run = write(tmp_path / "run", plan, left_out=[p.id for p in plan.cells])
-    with pytest.raises(UsageError, match=f"^--durations {run}: no cell of it was judged$"):
+    with pytest.raises(UsageError, match=f"^--balance {run}: no cell of it was judged$"):
         shards.shard(plan, 1, 2, run)
 
 
