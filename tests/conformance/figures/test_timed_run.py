@@ -117,5 +117,7 @@ def test_a_cell_that_raises_leaves_the_others_their_figures(tmp_path):
     axes = ("--mode=eager", "--precision=fp32", "--precision=amp_bf16", "--device=cpu")
     _, output = conformance(tmp_path, "run", "models.py", *axes, TMPDIR=str(tmp_path))
     assert re.search(r"wears_out +fp32 +✓ \S+  ([\d.]+ µs|too noisy|control failed)", output), output
+    if re.search(r"amp_bf16 +✓ \S+  (too noisy|control failed|no steady state)", output):
+        pytest.skip("the machine was too busy for the meter, which gave up before the model was worn out")
     assert re.search(r"amp_bf16 +✓ \S+  ValueError", output), output
     assert "worn out" in output
