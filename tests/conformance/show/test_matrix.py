@@ -59,9 +59,17 @@ def test_a_reason_takes_the_place_of_a_speed_and_is_explained_below(tmp_path):
 
 def test_a_finished_measurement_prints_the_speeds_that_it_completed():
     result = timed(scripted=2.0)
-    assert matrix.measured_line(contents(results=[result]), JOBS[0]) == f"◷ {JOBS[0]}"
+    assert matrix.measured_line(contents(results=[result]), JOBS[0]) == ""
     expected = "◷ net[eager-fp32-cpu] 1 ms  net[scripted-fp32-cpu] ▲2.00 [1.98, 2.02]"
     assert matrix.measured_line(contents(results=[result] * 2), JOBS[1]) == expected
+
+
+def test_cells_of_a_model_that_say_the_same_are_one_line(tmp_path):
+    found = contents("")
+    verdicts = {name: Verdict(name, "INVALID", "the same") for name in found.verdicts}
+    text = rendered(Contents(found.plan, found.selected, verdicts), tmp_path)
+    lines = [line for line in text.splitlines() if line.endswith("INVALID  the same")]
+    assert lines == [f"✗ {next(iter(verdicts))} and 3 more  INVALID  the same"]
 
 
 def test_a_cell_without_a_verdict_is_counted_as_not_run(tmp_path):
