@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
+from tempfile import TemporaryDirectory, TemporaryFile
 from textwrap import shorten
 from typing import Any
 
@@ -91,13 +92,15 @@ def on_disk(session: Session, versions: Sequence[str]) -> str:
     """
     look = ("pip", "install", "--quiet", "--dry-run", "--no-index", "--no-deps", "--ignore-installed")
     for number in reversed(versions):
-        report = Path(session.create_tmp(), f"{number}.json")
-        found = (f"--report={report}", f"torch=={number}")
-        session.run("python", "-m", *look, *found, silent=True, log=False, success_codes=[0, 1])
-        if report.exists():
+        with TemporaryDirectory() as folder:
+            report = Path(folder, "report.json")
+            found = (f"--report={report}", f"torch=={number}")
+            session.run("python", "-m", *look, *found, silent=True, log=False, success_codes=[0, 1])
+            if not report.exists():
+                continue
             about = json.loads(report.read_text(encoding="utf-8"))["install"][0]["metadata"]
-            if not any(needed.startswith(GPU_LIBRARIES) for needed in about.get("requires_dist", [])):
-                return number
+        if not any(needed.startswith(GPU_LIBRARIES) for needed in about.get("requires_dist", [])):
+            return number
     return ""
 
 
@@ -122,16 +125,17 @@ def _valid(session: Session, pins: Mapping[str, str]) -> None:
 
 def _obtain(session: Session, *arguments: str) -> None:
     """Install; if that fails, show what the installer printed, and end the session with its reason on one line."""
-    printed = Path(session.create_tmp(), "installer.txt")
-    try:
-        with printed.open("w", encoding="utf-8") as file:
-            session.install(*arguments, silent=False, stdout=file)
-    except CommandFailed:
-        text = printed.read_text(encoding="utf-8", errors="replace")
-        print(text)  # noqa: T201
-        python = session.python or platform.python_version()
-        wanted = " ".join(argument for argument in arguments if "://" not in argument)
-        session.error(f"{wanted} cannot be installed with Python {python} on {platform.machine()}: {_reason(text)}")
+    # not nox's create_tmp: it moves TMPDIR for all that the session runs, and the machine's lock lies there
+    with TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
+        try:
+            session.install(*arguments, silent=False, stdout=printed)
+        except CommandFailed:
+            printed.seek(0)
+            text = printed.read()
+            print(text)  # noqa: T201
+            python = session.python or platform.python_version()
+            wanted = " ".join(argument for argument in arguments if "://" not in argument)
+            session.error(f"{wanted} cannot be installed with Python {python} on {platform.machine()}: {_reason(text)}")
 
 
 def _reason(printed: str) -> str:

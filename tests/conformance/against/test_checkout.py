@@ -41,7 +41,8 @@ def test_what_cannot_be_had_is_refused(repository, monkeypatch, sources, revisio
     assert message in str(refused.value)
 
 
-def test_no_repository_is_refused_with_the_words_of_git(tmp_path):
+def test_no_repository_is_refused_with_the_words_of_git(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))  # no repository around it is looked for
     (tmp_path / "nets.py").write_text(NETS)
     with pytest.raises(UsageError, match=r"nets\.py is in no git repository \(fatal: .*not a git repository"):
         comparison.compare(PlanRequest((str(tmp_path / "nets.py"),), **AXES), "HEAD")
