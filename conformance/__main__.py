@@ -15,10 +15,8 @@ def main() -> int:
 
         output.make_streams_last()
         from conformance import cli  # noqa: PLC0415
-        from conformance.commands import github  # noqa: PLC0415
 
-        with github.commands_off():
-            ending.code = cli.main()
+        ending.code = cli.main()
     return ending.code
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from conformance.against import comparison
-from conformance.commands import bisect, claims, compat, diff, listing, merge, probes, run, show, verify
+from conformance.commands import bisect, claims, compat, diff, github, listing, merge, probes, run, show, verify
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions
@@ -37,21 +38,24 @@ def main(arguments: list[str] | None = None) -> int:
     Raises:
         SystemExit: --help or --version was given.
     """
-    try:
-        options, further = _parser().parse_known_args(arguments)
-        return _execute(options, further)
-    except UsageError as problem:
-        say(str(problem))
-        return ExitCode.USAGE
-    except MachineError as problem:
-        say(str(problem))
-        return ExitCode.RED
-    except OSError as problem:
-        say(f"this machine failed: {problem}")
-        return ExitCode.USAGE
-    except KeyboardInterrupt:
-        say("interrupted")
-        return ExitCode.INTERRUPTED
+    with ExitStack() as surroundings:
+        try:
+            options, further = _parser().parse_known_args(arguments)
+            if not _prints_page(options):
+                surroundings.enter_context(github.commands_off())
+            return _execute(options, further)
+        except UsageError as problem:
+            say(str(problem))
+            return ExitCode.USAGE
+        except MachineError as problem:
+            say(str(problem))
+            return ExitCode.RED
+        except OSError as problem:
+            say(f"this machine failed: {problem}")
+            return ExitCode.USAGE
+        except KeyboardInterrupt:
+            say("interrupted")
+            return ExitCode.INTERRUPTED
 
 
 class _Parser(argparse.ArgumentParser):
@@ -60,6 +64,11 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a `UsageError` for arguments that argparse cannot parse."""
         raise UsageError(f"{message}; {self.prog} --help lists the options")
+
+
+def _prints_page(options: argparse.Namespace) -> bool:
+    """Whether the output is a page, which a person may redirect into a file."""
+    return bool(options.md) if options.command == "show" else options.command == "claims" and options.write is None
 
 
 def _execute(options: argparse.Namespace, further: list[str]) -> int:

@@ -59,11 +59,6 @@ def main(names: tuple[str, ...], *, device: str, timeout: float, page: Path | No
     return ExitCode.RED if any(finding.red for finding in findings) else ExitCode.OK
 
 
-def run(names: tuple[str, ...], device: str, timeout: float) -> list[ProbeFinding]:
-    """The findings alone; see `observe`."""
-    return list(observe(names, device, timeout).findings)
-
-
 def observe(names: tuple[str, ...], device: str, timeout: float) -> ProbeRun:
     """Run probes one after the other, each with its own process and compile cache.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conformance.commands.stored import report
 from conformance.errors import UsageError
-from conformance.records.plan import Environment, Plan
+from conformance.records.plan import Environment, Plan, in_words
 from conformance.records.tasks import ENVIRONMENT, Nothing, PlanRequest
 from conformance.run import child, documents, own_runs, sources, store
 
@@ -54,8 +54,4 @@ def _changed_environment(plan: Plan) -> Iterator[str]:
     for key in DECIDING:
         was, found = getattr(plan.environment, key), getattr(now, key)
         if was != found:
-            yield f"it was made with {key} {_words(was)}, this is {_words(found)}"
-
-
-def _words(value: object) -> str:
-    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
+            yield f"it was made with {key} {in_words(was)}, this is {in_words(found)}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from conformance.figures.speed import Speed, speeds
 from conformance.records.measurements import MARGIN, Ratio
+from conformance.records.plan import in_words
 from conformance.records.verdicts import Verdict
 from conformance.run.summaries import Summary
 
@@ -48,9 +49,9 @@ def surroundings(before: Summary, after: Summary) -> dict[str, tuple[str, str]]:
     """What differs between the environments and the plans of two runs, by name."""
     found = {}
     for field in fields(before.plan.environment):
-        found[field.name] = tuple(_word(getattr(run.plan.environment, field.name)) for run in (before, after))
+        found[field.name] = tuple(in_words(getattr(run.plan.environment, field.name)) for run in (before, after))
     for name in ("seed", "deadline", "measure", "shard"):
-        found[name] = tuple(_word(getattr(run.plan, name)) for run in (before, after))
+        found[name] = tuple(in_words(getattr(run.plan, name)) for run in (before, after))
     return {name: (one, other) for name, (one, other) in found.items() if one != other}
 
 
@@ -129,7 +130,3 @@ def _ratio(speed: Speed) -> Ratio | None:
 
 def _interval(ratio: Ratio) -> str:
     return f"{ratio.middle:.3g} [{ratio.low:.3g}, {ratio.high:.3g}]"
-
-
-def _word(value: object) -> str:
-    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value) or "none"

@@ -163,12 +163,10 @@ class Oracle:
             mode: a dispatch mode that changes the ops of the model. It is entered more than once.
             noted: as for `evaluation.evaluate`.
         """
-        known = self._watched
-        found = (
-            self._evaluate(self.model, question, mode, noted=noted)
-            if known
-            else self._first_evaluation(question, mode, noted=noted)
-        )
+        if self._watched:
+            found = self._evaluate(self.model, question, mode, noted=noted)
+        else:
+            found = self._first_evaluation(question, mode, noted=noted)
         if question.second:
             self.reset()
             with mode, self.widened():

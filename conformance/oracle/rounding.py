@@ -78,7 +78,8 @@ class Rounding(OpMode):
         self, precision: Precision, generator: torch.Generator, noise: float = NOISE, scale: float = 1.0
     ) -> None:
         super().__init__()
-        self._quantum, self._scale = precision.quantum if precision.autocast else 0.0, scale
+        self._limited = precision.autocast and precision.quantum >= RANGE
+        self._quantum, self._scale = precision.quantum, scale
         self._low = self._unit = noise * precision.unit
         self._product = noise * precision.product_unit
         self._cut = 2.0 * precision.product_unit
@@ -111,7 +112,9 @@ class Rounding(OpMode):
         written = _written(name, func, args, kwargs)
         whole = may_count(name) and counts((args, kwargs), name)
 
-        stored = name in PRODUCTS  # autocast gives their operands and results its dtype, and most other ops float32's
+        stored = (
+            self._limited and name in PRODUCTS
+        )  # autocast gives their operands and results its dtype, and most other ops float32's
 
         def perturb(leaf: Any) -> Any:
             if not is_rounded(leaf) or _among(leaf, written):
@@ -167,23 +170,14 @@ class Rounding(OpMode):
 
     def _underflown(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor as a format of limited range might hold it; its numbers keep their signs, or become zero."""
-        quantum = self._smallest()
+        quantum = self._quantum / self._scale if in_backward() else self._quantum
         with unwatched():
             size = tensor.abs()
-            if not quantum or not bool(((size > 0) & (size * self._low < quantum)).any()):
+            if not bool(((size > 0) & (size * self._low < quantum)).any()):
                 return tensor
-            return self._near_underflow(tensor, size, quantum)
-
-    def _smallest(self) -> float:
-        """The smallest number of the format, before the scale of the cotangents; 0 if it is beyond all numbers."""
-        if self._quantum < RANGE:
-            return 0.0
-        return self._quantum / self._scale if in_backward() else self._quantum
-
-    def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
-        share = (NOISE / 2 * quantum / size).clamp(max=1.0).nan_to_num(0.0)
-        noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
-        return tensor * (1.0 + share * (2.0 * noise - 1.0))
+            share = (NOISE / 2 * quantum / size).clamp(max=1.0).nan_to_num(0.0)
+            noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
+            return tensor * (1.0 + share * (2.0 * noise - 1.0))
 
     def _placed(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed grid of grid_sampler, which adds one to every coordinate before it rounds."""

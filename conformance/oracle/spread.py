@@ -70,10 +70,10 @@ class Spread:
                     equal = tensor == self._truth[name]
                     self._settled[name][precision.name] = equal & self._settled[name].get(precision.name, equal)
         for name, distances in strayed.items():
-            many = 2 * lost[name] > len(
-                distances
-            )  # then rounding decides whether there is a number, so there is no bound
-            self._spread[name][precision.name] = self._measured[name].without_bound() if many else farthest(distances)
+            if 2 * lost[name] > len(distances):  # rounding decides whether there is a number
+                self._spread[name][precision.name] = self._measured[name].without_bound()
+            else:
+                self._spread[name][precision.name] = farthest(distances)
 
     def _add_sums(self, name: str, precision: Precision, tensor: torch.Tensor) -> None:
         before = self._sums[name].get(precision.name)

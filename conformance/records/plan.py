@@ -13,6 +13,11 @@ from conformance.records.limits import AboveZero, Name, OneOf
 from conformance.records.measurements import FIGURES
 
 
+def in_words(value: object) -> str:
+    """A field of a plan or of an environment, as messages show it."""
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value) or "none"
+
+
 @dataclass(frozen=True)
 class Expectation:
     """A declared divergence, as the judge sees it. `zoo.Expect` explains the fields."""

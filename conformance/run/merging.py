@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import StoreError, UsageError
-from conformance.records.plan import Plan, PlannedCell, SpecLocation
+from conformance.records.plan import Plan, PlannedCell, SpecLocation, in_words
 from conformance.run import documents, lines, regular_file, sealed, store
 from conformance.run.verify import verify
 
 PROCESSOR = ("cpu", "cpu_capability")  # hosted machines of one kind differ in these
 NOT_COMPARED = ("executable", "cores")  # of the environment: no verdict depends on them
+APART = ("environment", "digests", "models", "modes", "cells", "shard", "written")  # of the plan: compared by parts
+SHORT = ("seed", "deadline", "measure")  # of the plan: short enough to show
 MOST_NAMED = 3
 
 
@@ -106,19 +108,13 @@ def _differences(one: Plan, other: Plan, *, any_cpu: bool) -> Iterator[str]:
     for field in fields(one.environment):
         was, found = getattr(one.environment, field.name), getattr(other.environment, field.name)
         if was != found and field.name not in NOT_COMPARED and not (any_cpu and field.name in PROCESSOR):
-            yield f"{field.name} {_word(was)} and {_word(found)}"
+            yield f"{field.name} {in_words(was)} and {in_words(found)}"
     yield from _mapping("source", _relative(one), _relative(other))
     yield from _mapping("cell", _by_id(one.cells), _by_id(other.cells))
-    for name in ("seed", "deadline", "measure"):
+    for name in (field.name for field in fields(one) if field.name not in APART):
         was, found = getattr(one, name), getattr(other, name)
         if was != found:
-            yield f"{name} {_word(was)} and {_word(found)}"
-    rest = [
-        f.name for f in fields(one) if f.name not in ("environment", "digests", "cells", "seed", "deadline", "measure")
-    ]
-    for name in (n for n in rest if n not in ("models", "modes", "written", "shard")):  # sources tell where these are
-        if getattr(one, name) != getattr(other, name):
-            yield f"{name} differ"
+            yield f"{name} {in_words(was)} and {in_words(found)}" if name in SHORT else f"{name} differ"
     if set(one.models) == set(other.models) and len(one.shard.parts) == len(other.shard.parts):
         yield from ["the models are split in another way"] if one.shard.parts != other.shard.parts else []
 
@@ -147,10 +143,6 @@ def _relative(plan: Plan) -> dict[str, Any]:
 
     located = {name: SpecLocation(place.module, short(place.file)) for name, place in places.items()}
     return {**{short(path): digest for path, digest in plan.digests.items()}, **located}
-
-
-def _word(value: object) -> str:
-    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value) or "none"
 
 
 def _write(into: Path, parts: Sequence[Part]) -> None:

@@ -123,12 +123,21 @@ def read(folder: Path) -> Contents:
         sentinels=tuple(found.sentinels),
     )
     if done is not None:
-        _compare(folder, done, documents.Sums.of(len(selected), found.data[: done.length], plan_bytes))
+        compare(folder, done, documents.Sums.of(len(selected), found.data[: done.length], plan_bytes))
     return contents
 
 
-def _compare(folder: Path, told: documents.Sums, found: documents.Sums) -> None:
-    """Refuse a complete run whose files are not those that were stored."""
+def compare(folder: Path, told: documents.Sums, found: documents.Sums) -> None:
+    """Refuse a complete run whose files are not those that were stored.
+
+    Args:
+        folder: the run folder.
+        told: the sums that it stores.
+        found: the sums of its files.
+
+    Raises:
+        UsageError: they differ; the message names the file.
+    """
     if told.plan_sha256 != found.plan_sha256:
         raise UsageError(f"{folder / PLAN} is not the plan that {DONE} counts; the run is damaged")
     if told != found:

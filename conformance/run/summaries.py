@@ -6,7 +6,6 @@ left as bytes.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
 from collections.abc import Mapping
@@ -90,19 +89,12 @@ def read(folder: Path) -> Summary:
         except RecordError as problem:
             raise UsageError(f"{folder / store.LINES}, line {number}: {problem}") from None
     if done is not None:
-        _compare(folder, done, data, plan_bytes)
+        store.compare(folder, done, documents.Sums.of(len(known.selected), data[: done.length], plan_bytes))
     judged = any(verdict.status != "SKIPPED" for verdict in known.verdicts.values())
     void = why_void(plan.sentinels, known.sentinels) if judged else ""
     if void:
         raise UsageError(f"{folder} is VOID, so none of its verdicts counts: {void}")
     return Summary(folder, plan, known.verdicts, known.selected, known.observations, known.results)
-
-
-def _compare(folder: Path, done: documents.Sums, data: bytes, plan_bytes: bytes) -> None:
-    counted = data[: done.length]
-    found = (len(counted), *(hashlib.sha256(part).hexdigest() for part in (counted, plan_bytes)))
-    if found != (done.length, done.lines_sha256, done.plan_sha256):
-        raise UsageError(f"{folder}: its plan or its lines are not what {store.DONE} counts; the run is damaged")
 
 
 class _Lines:

@@ -6,13 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tabulate
-
 from conformance.figures.changes import DECIDING, KINDS, Change
 from conformance.records.convert import to_json
-from conformance.show.text import table, visible
+from conformance.show.text import escaped, markdown_table, table, visible
 
 HEAD = ["cell", "A", "B", "why"]
+SAME = "A and B were made in the same environment."
 
 Surroundings = Mapping[str, tuple[str, str]]
 
@@ -26,7 +25,7 @@ def text(names: tuple[str, str], around: Surroundings, found: Sequence[Change]) 
         found: the changes.
     """
     parts = [f"A {visible(names[0])}\nB {visible(names[1])}", _verdict(found)]
-    parts.append(table(_around(around), ["", "A", "B"]) or "A and B were made in the same environment.")
+    parts.append(table(_around(around), ["", "A", "B"]) or SAME)
     parts += [f"{kind}: {KINDS[kind]}\n{table(rows, HEAD)}" for kind, rows in _rows(found).items()]
     return "\n\n".join(parts)
 
@@ -34,9 +33,10 @@ def text(names: tuple[str, str], around: Surroundings, found: Sequence[Change]) 
 def markdown(names: tuple[str, str], around: Surroundings, found: Sequence[Change]) -> str:
     """The changes as Markdown; see `text`."""
     parts = [f"# {_verdict(found)}", f"A: {_code(names[0])}  \nB: {_code(names[1])}"]
-    parts.append(_table(_around(around), ["", "A", "B"]) if around else "A and B were made in the same environment.")
+    differing = [list(map(escaped, row)) for row in _around(around)]
+    parts.append(markdown_table(differing, ["", "A", "B"]) if differing else SAME)
     for kind, rows in _rows(found).items():
-        drawn = _table([[_code(row[0]), *map(escaped, row[1:])] for row in rows], HEAD)
+        drawn = markdown_table([[_code(row[0]), *map(escaped, row[1:])] for row in rows], HEAD)
         parts.append(f"## {kind} ({len(rows)})\n\n{KINDS[kind]}.\n\n{drawn}")
     return "\n\n".join(parts) + "\n"
 
@@ -45,12 +45,6 @@ def document(names: tuple[str, str], around: Surroundings, found: Sequence[Chang
     """The changes as JSON; see `text`."""
     fields: dict[str, Any] = {"a": names[0], "b": names[1], "differs": {k: list(v) for k, v in around.items()}}
     return json.dumps({**fields, "changes": [to_json(change) for change in found]}, indent=1) + "\n"
-
-
-def escaped(text: str) -> str:
-    """Text in a cell of a Markdown table: it starts no column, no tag, no link and no emphasis."""
-    shown = visible(text).replace("\\", "\\\\")
-    return "".join(f"&#{ord(sign)};" if sign in "|<>&`*_[]@#" else sign for sign in shown)
 
 
 def _verdict(found: Sequence[Change]) -> str:
@@ -74,7 +68,3 @@ def _around(around: Surroundings) -> list[list[str]]:
 
 def _code(text: str) -> str:
     return f"<code>{escaped(text)}</code>"
-
-
-def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
-    return tabulate.tabulate(rows, head, tablefmt="pipe", disable_numparse=True)

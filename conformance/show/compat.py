@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tabulate
-
 from conformance.figures.history import (
     CORRECT,
     DECLARED,
@@ -20,8 +18,7 @@ from conformance.figures.history import (
     History,
 )
 from conformance.records.convert import to_json
-from conformance.show.changes import escaped
-from conformance.show.text import table, visible
+from conformance.show.text import escaped, markdown_table, table, visible
 
 GLYPHS = {WORKS: "✓", OTHER_DTYPE: "≠", DECLARED: "–", RED: "✗"}
 ABSENT = "·"
@@ -139,7 +136,7 @@ def _fault_rows(atlas: Atlas) -> tuple[list[list[str]], list[str]]:
 
 
 def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
-    return tabulate.tabulate([list(map(escaped, row)) for row in rows], head, tablefmt="pipe", disable_numparse=True)
+    return markdown_table([list(map(escaped, row)) for row in rows], head)
 
 
 def _list(lines: Sequence[str]) -> str:

@@ -95,6 +95,12 @@ def markdown_table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
     return tabulate.tabulate(body, head, tablefmt="github", disable_numparse=True)
 
 
+def escaped(text: str) -> str:
+    """Text in a cell of a Markdown table: it starts no column, no tag, no link and no emphasis."""
+    shown = visible(text).replace("\\", "\\\\")
+    return "".join(f"&#{ord(sign)};" if sign in "|<>&`*_[]@#" else sign for sign in shown)
+
+
 def visible(text: str) -> str:
     r"""Text in which codes replace control and direction characters, so that a terminal cannot take it for a command.
 

@@ -3,7 +3,7 @@
 The gradient is a sum over all rows. If the input has a low precision and weight and bias are float32, as under
 autocast, the kernel adds the rows up in the low precision. A sum that is 256 times as large as its terms does not grow
 any more in bfloat16. With rows whose gradients are alike, as behind a mean over tokens, the error is 4 % for 128 rows
-and 90 % for 8192. float16 has eight times less.
+and 90 % for 8192. In float16 it is 0.4 % and 24 %.
 
 Only on the CPU: the kernel for GPUs adds up in float32.
 

@@ -75,6 +75,15 @@ def test_elsewhere_nothing_is_written_and_no_command_printed(run):
     assert (folder / "summary.md").read_text() == before
 
 
+def test_a_page_is_printed_as_it_is(run):
+    folder, output = run
+    shown = conformance(folder, "show", str(run_folder(output)), "--md")
+    assert conformance(folder, "show", str(run_folder(output)), "--md", GITHUB_ACTIONS="true") == shown
+    assert commands(shown[1]) == []
+    refused = conformance(folder, "claims", "nowhere.py")
+    assert conformance(folder, "claims", "nowhere.py", GITHUB_ACTIONS="true") == refused
+
+
 def test_a_summary_that_cannot_be_written_is_said_and_changes_no_verdict(tmp_path):
     source = models(tmp_path, one="same")
     code, output = conformance(tmp_path, "run", source, *FP32, "-n", "1", GITHUB_STEP_SUMMARY=str(tmp_path))

@@ -73,7 +73,7 @@ def write(tmp_path, monkeypatch):
 )
 def test_every_way_to_end_gets_its_verdict(write, body, torch, symptom, status):
     write("mine", body, torch, symptom=symptom)
-    (finding,) = probes.run((), "cpu", PATIENCE)
+    (finding,) = probes.observe((), "cpu", PATIENCE).findings
     assert (finding.probe, finding.status) == ("mine", status)
 
 
@@ -94,7 +94,7 @@ def test_a_probe_about_another_device_is_not_run(write, capsys):
 
 def test_an_unknown_device_is_a_usage_error():
     with pytest.raises(UsageError, match="unknown device 'tpu'; did you mean cpu\\?"):
-        probes.run((), "tpu", PATIENCE)
+        probes.observe((), "tpu", PATIENCE)
 
 
 def test_an_absent_device_is_a_usage_error_and_runs_nothing():
@@ -109,14 +109,17 @@ def test_an_absent_device_is_a_usage_error_and_runs_nothing():
 
 def test_a_probe_that_hangs_is_stopped(write):
     write("mine", "time.sleep(3600)")
-    (finding,) = probes.run((), "cpu", 3.0)
+    (finding,) = probes.observe((), "cpu", 3.0).findings
     assert (finding.status, finding.seen[:22]) == ("TIMEOUT", "no answer within 3 s; ")
 
 
 def test_a_probe_that_dies_takes_no_other_with_it(write):
     write("first", "os.kill(os.getpid(), signal.SIGKILL)")
     write("second", "return ''")
-    assert [(f.probe, f.status) for f in probes.run((), "cpu", PATIENCE)] == [("first", "CRASH"), ("second", "PASS")]
+    assert [(f.probe, f.status) for f in probes.observe((), "cpu", PATIENCE).findings] == [
+        ("first", "CRASH"),
+        ("second", "PASS"),
+    ]
 
 
 def test_each_probe_has_a_process_and_an_empty_cache_of_its_own(write, tmp_path):
@@ -125,7 +128,7 @@ def test_each_probe_has_a_process_and_an_empty_cache_of_its_own(write, tmp_path)
     Path({str(tmp_path / name)!r}).write_text(f"{{os.getpid()}} {{cache}} {{len(list(cache.iterdir()))}}")
     return ''"""
         write(name, body)
-    assert [f.status for f in probes.run((), "cpu", PATIENCE)] == ["PASS", "PASS"]
+    assert [f.status for f in probes.observe((), "cpu", PATIENCE).findings] == ["PASS", "PASS"]
     first, second = ((tmp_path / name).read_text().split() for name in ("first", "second"))
     assert first[0] != second[0]
     assert first[1] != second[1]
@@ -136,21 +139,21 @@ def test_each_probe_has_a_process_and_an_empty_cache_of_its_own(write, tmp_path)
 def test_names_choose_and_set_the_order(write):
     for name in ("one", "two", "three"):
         write(name, "return ''")
-    assert [f.probe for f in probes.run(("two", "one"), "cpu", PATIENCE)] == ["two", "one"]
+    assert [f.probe for f in probes.observe(("two", "one"), "cpu", PATIENCE).findings] == ["two", "one"]
 
 
 def test_an_unknown_name_is_refused_with_its_neighbours(write):
     write("double_backward", "return ''")
     with pytest.raises(UsageError, match=r"no probe named 'double_backwards'; did you mean double_backward\?"):
-        probes.run(("double_backwards",), "cpu", PATIENCE)
+        probes.observe(("double_backwards",), "cpu", PATIENCE)
     with pytest.raises(UsageError, match=r"no probe named 'zzz'; known: double_backward"):
-        probes.run(("zzz",), "cpu", PATIENCE)
+        probes.observe(("zzz",), "cpu", PATIENCE)
 
 
 def test_probes_that_cannot_be_read_are_a_usage_error(write):
     write("mine", "return ''", torch="whenever")
     with pytest.raises(UsageError, match=r"does not import: SpecError: .*whenever"):
-        probes.run((), "cpu", PATIENCE)
+        probes.observe((), "cpu", PATIENCE)
 
 
 def test_the_table_shows_all_and_the_exit_code_tells_whether_any_is_red(write, capsys):
@@ -208,7 +211,7 @@ import sys
 from conformance.commands import probes
 if __name__ == "__main__":
     probes.read("cpu")
-    print([f.status for f in probes.run(("script_promotes_arithmetic",), "cpu", 120.0)], "torch" in sys.modules)
+    print([f.status for f in probes.observe(("script_promotes_arithmetic",), "cpu", 120.0).findings], "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
     assert done.stdout == "['EXPECTED'] False\n"
@@ -219,5 +222,5 @@ NAMES = sorted(path.stem for path in (ROOT / "zoo" / "probes").glob("[!_]*.py"))
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in NEEDS_INDUCTOR])
 def test_this_torch_has_the_faults_declared_for_it(name):
-    (finding,) = probes.run((name,), "cpu", PATIENCE)
+    (finding,) = probes.observe((name,), "cpu", PATIENCE).findings
     assert not finding.red, finding
