@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Iterator
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-APPLY = torch.autograd.Function.__dict__["apply"].__func__.__code__
 TRANSFORMS = "_functorch/eager_transforms.py"  # torch.func.grad and its kin, which hide from autograd what they track
+CONTEXT = torch._C._FunctionBase  # noqa: SLF001 -- what a Function's forward gets as `ctx`
 
 
 def has_gradient(*tensors: Any) -> bool:
@@ -21,18 +24,37 @@ def has_gradient(*tensors: Any) -> bool:
     Args:
         tensors: the operands; what is not a tensor is ignored.
     """
-    if torch.is_grad_enabled() and _any_required(tensors):
+    if torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in tensors):
         return True
-    frame = sys._getframe(1)  # noqa: SLF001 -- nothing else knows that a Function's forward is running
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 -- nothing else knows that a Function's forward is running
     while frame is not None:
-        code = frame.f_code
-        if code is APPLY and _any_required(pytree.tree_leaves(frame.f_locals.get("args"))):
+        if _is_forward(frame.f_code) and _may_need_gradient(frame):
             return True
-        if code.co_filename.endswith(TRANSFORMS):
+        if frame.f_code.co_filename.endswith(TRANSFORMS):
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 
-def _any_required(values: Any) -> bool:
-    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
+@cache
+def _is_forward(code: CodeType) -> bool:
+    """Whether it is the forward of a custom Function."""
+    return any(
+        getattr(inspect.unwrap(function.forward), "__code__", None) is code
+        for function in _subclasses(torch.autograd.Function)
+    )
+
+
+def _subclasses(parent: type) -> Iterator[Any]:
+    for child in type.__subclasses__(parent):
+        yield child
+        yield from _subclasses(child)
+
+
+def _may_need_gradient(frame: FrameType) -> bool:
+    """Whether a Function was applied to a tensor that requires a gradient. Without a context, nobody can tell: yes."""
+    arguments = inspect.getargvalues(frame)
+    given = [arguments.locals.get(name) for name in arguments.args]
+    given += arguments.locals.get(arguments.varargs or "", ())
+    context = next((value for value in given if isinstance(value, CONTEXT)), None)
+    return context is None or any(context.needs_input_grad)

@@ -211,7 +211,8 @@ import sys
 from conformance.commands import probes
 if __name__ == "__main__":
     probes.read("cpu")
-    print([f.status for f in probes.observe(("script_promotes_arithmetic",), "cpu", 120.0).findings], "torch" in sys.modules)
+    found = probes.observe(("script_promotes_arithmetic",), "cpu", 120.0).findings
+    print([f.status for f in found], "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
     assert done.stdout == "['EXPECTED'] False\n"

@@ -94,6 +94,45 @@ class Clamped(torch.autograd.Function):
         return gradient
 
 
+class Rebound(torch.autograd.Function):
+    @staticmethod
+    def forward(*args):
+        _, x = args
+        x = x * 2.0
+        return x.clamp(min=0.0)
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient
+
+
+class Decorated(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
+    def forward(_, x):
+        return x.clamp(min=0.0)
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(_, gradient):
+        return gradient
+
+
+class SetUpApart(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        x = x * 2.0
+        return x.clamp(min=0.0)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient
+
+
 def without_gradients(x):
     with torch.no_grad():
         return x.clamp(0.0, 1.0)
@@ -110,6 +149,11 @@ def without_gradients(x):
         (lambda x: (x > 0).sum() + x, False),
         (lambda x: Clamped.apply(x.detach()), False),
         (Clamped.apply, True),
+        (Rebound.apply, True),
+        (lambda x: Rebound.apply(x.detach()), False),
+        (Decorated.apply, True),
+        (lambda x: Decorated.apply(x.detach()), False),
+        (SetUpApart.apply, True),
         (lambda x: torch.where(x > 0, x, 0.0), True),
         (lambda x: x * (x > 0), True),
         (lambda x: x * (x > 0).double(), True),
