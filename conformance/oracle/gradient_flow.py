@@ -46,7 +46,8 @@ def _is_forward(code: CodeType) -> bool:
 
 
 def _subclasses(parent: type) -> Iterator[Any]:
-    for child in type.__subclasses__(parent):
+    children: list[type] = type.__subclasses__(parent)
+    for child in children:
         yield child
         yield from _subclasses(child)
 
