@@ -112,9 +112,8 @@ class Rounding(OpMode):
         written = _written(name, func, args, kwargs)
         whole = may_count(name) and counts((args, kwargs), name)
 
-        stored = (
-            self._limited and name in PRODUCTS
-        )  # autocast gives their operands and results its dtype, and most other ops float32's
+        # autocast gives operands and results of products its dtype, and those of most other ops float32
+        stored = self._limited and name in PRODUCTS
 
         def perturb(leaf: Any) -> Any:
             if not is_rounded(leaf) or _among(leaf, written):
@@ -175,9 +174,12 @@ class Rounding(OpMode):
             size = tensor.abs()
             if not bool(((size > 0) & (size * self._low < quantum)).any()):
                 return tensor
-            share = (NOISE / 2 * quantum / size).clamp(max=1.0).nan_to_num(0.0)
-            noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
-            return tensor * (1.0 + share * (2.0 * noise - 1.0))
+            return self._near_underflow(tensor, size, quantum)
+
+    def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
+        share = (NOISE / 2 * quantum / size).clamp(max=1.0).nan_to_num(0.0)
+        noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
+        return tensor * (1.0 + share * (2.0 * noise - 1.0))
 
     def _placed(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed grid of grid_sampler, which adds one to every coordinate before it rounds."""

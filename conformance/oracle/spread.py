@@ -6,7 +6,7 @@ import torch
 
 from conformance.axes import Precision
 from conformance.gates.budget import NOISE, SMOOTH_NOISE, TensorReference
-from conformance.gates.distance import Distance, OracleTensor, farthest, same_bytes
+from conformance.gates.distance import Distance, OracleTensor, farthest
 from conformance.gates.sums import Sums, farthest_sums, sampled, sums_of
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle
@@ -65,7 +65,7 @@ class Spread:
                 if precision.autocast and measured.is_rounded:
                     self._add_sums(name, precision, tensor)
                 lost[name] += not measured.stays_finite(tensor)
-                self._exact[name] &= same_bytes(tensor, self._truth[name])
+                self._exact[name] &= _same_numbers(tensor, self._truth[name])
                 if not measured.is_rounded:
                     equal = tensor == self._truth[name]
                     self._settled[name][precision.name] = equal & self._settled[name].get(precision.name, equal)
@@ -96,3 +96,8 @@ class Spread:
             self._scale if "gradient of" in name else 1.0,
             self._sums[name],
         )
+
+
+def _same_numbers(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape are equal, where NaN equals NaN and a zero has no sign."""
+    return a.dtype == b.dtype and bool(((a == b) | (a.isnan() & b.isnan())).all())

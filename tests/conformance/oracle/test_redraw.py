@@ -68,3 +68,10 @@ def test_a_nearest_run_keeps_infinities():
     mask = torch.tensor([0.0, -torch.inf], dtype=torch.float64)
     with Nearest(PRECISIONS["amp_bf16"]):
         assert (mask + 1.0).tolist() == [1.0, -torch.inf]
+
+
+def test_a_product_below_the_smallest_number_of_float16_is_rounded_to_one_of_its_numbers():
+    small = torch.tensor([[0.3, 0.7, 1.4]], dtype=torch.float64) * 2.0**-24
+    with Nearest(PRECISIONS["amp_fp16"]):
+        product = torch.ones(1, 1, dtype=torch.float64) @ small
+    assert (product * 2.0**24).tolist() == [[0.0, 1.0, 1.0]]

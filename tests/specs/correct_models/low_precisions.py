@@ -50,6 +50,20 @@ class RareUnits(nn.Module):
         return result
 
 
+class ZeroGain(nn.Module):
+    """A branch with standardised weights that is off at first: its gradients are zeros of either sign."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel, self.gain = nn.Parameter(torch.randn(4, 3, 3, 3)), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = self.kernel.reshape(1, 4, -1)
+        standardised = nn.functional.batch_norm(flat, None, None, torch.ones(4), training=True).view_as(self.kernel)
+        return 1.0 + self.gain * nn.functional.conv2d(nn.functional.gelu(x), standardised)
+
+
 LAYER_SCALE = _green("layer_scale", LayerScale, rows(6, 16))
 POOLED_NORM = _green("pooled_norm", PooledNorm, rows(2, 64, 32))
 RARE_UNITS = _green("rare_units", RareUnits, rows(2, 8))
+ZERO_GAIN = _green("zero_gain", ZeroGain, rows(2, 3, 8, 8))
