@@ -9,11 +9,11 @@ from zoo.expect import Expect
 FUNCTION_APPLY_REFUSED = Expect(
     outcome="refuses",
     modes=("scripted",),
-    torch=">=2.15",
+    torch=">=2.14",
     error="RuntimeError",
-    match="Expression of type dots cannot be used in a type expression",
-    reason="TorchScript no longer compiles Function.apply",
-    link="https://github.com/pytorch/pytorch/issues/177239",
+    match="built-in method apply of FunctionMeta|Expression of type dots cannot be used in a type expression",
+    reason="TorchScript cannot call Function.apply since it moved into C++",
+    link="https://github.com/pytorch/pytorch/pull/190694",
 )
 NESTED_FUNCTION_NOT_TRACED = Expect(
     outcome="VOID",

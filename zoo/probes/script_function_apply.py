@@ -1,7 +1,7 @@
 """`torch.jit.script` raises an error for functions that call a custom autograd.Function.
 
-Up to 2.13 a script called `apply` in Python, with the right gradient. In 2.15 scripting reads the class and fails on
-the annotation of `input_grad_buffers`, which torch.autograd.Function did not have before.
+Up to 2.13 a script called `apply` in Python, with the right gradient. In 2.14 `apply` is a method in C++, which scripting
+refuses. In 2.15 scripting reads the class of the Function first, and fails on the annotation of `input_grad_buffers`.
 
 Instead: put the call into a function marked `torch.jit.ignore`, or use a `torch.library.custom_op`, the only form
 that a script can also save.
@@ -42,7 +42,7 @@ def observe(device: str) -> str:
     try:
         scripted = torch.jit.script(square)
     except RuntimeError as problem:
-        if "input_grad_buffers" in str(problem):
+        if any(word in str(problem) for word in ("built-in method apply of FunctionMeta", "input_grad_buffers")):
             return SYMPTOM
         raise
     x = torch.ones(3, device=device, requires_grad=True)
@@ -54,8 +54,8 @@ def observe(device: str) -> str:
 PROBE = Probe(
     name="script_function_apply",
     summary="a custom Function called in a scripted function",
-    issue="https://github.com/pytorch/pytorch/pull/196491",
+    issue="https://github.com/pytorch/pytorch/pull/190694",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.15", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.14", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
     observe=observe,
 )
