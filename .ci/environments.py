@@ -40,8 +40,7 @@ def install(session: Session, torch: str, *others: str, pins: Mapping[str, str] 
     """
     pins = {"torch": torch, **(pins or {})}
     _valid(session, pins)
-    index = os.environ.get(INDEX)
-    _obtain(session, f"torch=={torch}", *(["--index-url", index] if index else []))
+    _obtain(session, f"torch=={torch}", *_from(session, os.environ.get(INDEX)))
     verify(session, {"torch": torch})
     _obtain(session, *others, *(f"{name}=={asked}" for name, asked in pins.items() if name != "torch"))
     verify(session, pins)
@@ -61,7 +60,7 @@ def install_latest(session: Session, *others: str, nightly: bool = False) -> str
     index = os.environ.get(NIGHTLY_INDEX if nightly else INDEX)
     if nightly and not index:
         session.error(f"{NIGHTLY_INDEX} is not set: it names the package index that holds nightly builds of torch")
-    _obtain(session, "torch", *(["--index-url", index] if index else []), *(["--pre"] if nightly else []))
+    _obtain(session, "torch", *_from(session, index), *(["--pre"] if nightly else []))
     found = version(_facts(session), "torch")
     if nightly and not Version(found).is_devrelease:
         session.error(f"a nightly build of torch was asked for, and {NIGHTLY_INDEX} gave {found}")
@@ -121,6 +120,11 @@ def _valid(session: Session, pins: Mapping[str, str]) -> None:
             Version(asked)
         except InvalidVersion:
             session.error(f"{name} {asked!r}: want a version such as {name} 2.6.0")
+
+
+def _from(session: Session, index: str | None) -> list[str]:
+    """The option that names an index. uv prefers a person's UV_DEFAULT_INDEX to its --index-url."""
+    return ["--default-index" if session.venv_backend == "uv" else "--index-url", index] if index else []
 
 
 def _obtain(session: Session, *arguments: str) -> None:

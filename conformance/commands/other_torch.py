@@ -64,7 +64,8 @@ def make(folder: Path, torch: str, others: Sequence[str]) -> Path:
     _carry_out(f"the environment for torch {torch}", _new(uv, folder))
     install = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
     index = os.environ.get(INDEX)
-    _carry_out(f"torch {torch}", [*install, f"torch=={torch}", *(["--index-url", index] if index else [])])
+    option = "--default-index" if uv else "--index-url"  # uv prefers a person's UV_DEFAULT_INDEX to its --index-url
+    _carry_out(f"torch {torch}", [*install, f"torch=={torch}", *([option, index] if index else [])])
     _carry_out(" ".join(["what runs on it", *others]), [*install, f"torch=={torch}", *NEEDED, *others])
     return python
 

@@ -148,7 +148,7 @@ def index(folder, *files):
 def test_a_nightly_build_comes_from_the_index_of_nightly_builds(project, tmp_path, version, code, told):
     nightly = tmp_path / "nightly"
     address = index(nightly, wheels.torch(nightly / "torch", version))
-    ended, output = project.nox("-s", "nightly", TORCH_NIGHTLY_INDEX=address, PIP_NO_INDEX="", UV_DEFAULT_INDEX=address)
+    ended, output = project.nox("-s", "nightly", TORCH_NIGHTLY_INDEX=address, PIP_NO_INDEX="")
     assert (ended, project.runs) == (code, [] if code else ["nightly"]), output
     assert told in output
 

@@ -1,7 +1,8 @@
 """`torch.jit.script` raises an error for functions that call a custom autograd.Function.
 
-Up to 2.13 a script called `apply` in Python, with the right gradient. In 2.14 `apply` is a method in C++, which scripting
-refuses. In 2.15 scripting reads the class of the Function first, and fails on the annotation of `input_grad_buffers`.
+Up to 2.13 a script called `apply` in Python, with the right gradient. In 2.14 `apply` is a method in C++, which
+scripting refuses. In 2.15 scripting reads the class of the Function first, and fails on the annotation of
+`input_grad_buffers`.
 
 Instead: put the call into a function marked `torch.jit.ignore`, or use a `torch.library.custom_op`, the only form
 that a script can also save.

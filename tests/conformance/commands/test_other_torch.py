@@ -60,7 +60,7 @@ def test_uv_is_taken_where_it_is_installed_and_an_index_is_for_torch_alone(comma
     uv = ["/bin/uv", "pip", "install", "--python", str(python), "torch==2.6.0"]
     assert done == [
         ["/bin/uv", "venv", "--python", sys.executable, str(tmp_path / "env")],
-        [*uv, "--index-url", "https://index.test"],
+        [*uv, "--default-index", "https://index.test"],
         [*uv, *other_torch.NEEDED],
     ]
 
