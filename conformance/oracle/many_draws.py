@@ -18,6 +18,7 @@ from conformance.oracle.float64 import Oracle, wide_call
 from conformance.oracle.kinks import MARGIN, KinkWatch
 from conformance.oracle.nearest import Nearest
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
+from conformance.oracle.scaling import fits
 from zoo.case import Case
 
 ROUNDED_RUNS = 4  # draws that are run rounded too, all behind a kink; from these follows how many the tensors need
@@ -113,12 +114,17 @@ class _ManyDraws:
         self._found: dict[tuple[str, str], list[torch.Tensor]] = {(p.name, n): [] for p in precisions for n in judged}
 
     def add(self, oracle: Oracle, case: Case, question: Question, redraw: Redraw) -> None:
-        """Run the oracle on one more draw, and rounded too if it is one of the first. A draw that fails is left out."""
+        """Run the oracle on one more draw, and rounded too if it is one of the first.
+
+        A draw that fails is left out, and so is one whose gradients float16 may not hold.
+        """
         there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
         asked = redraw.question(question, wide_call(redraw.inputs(case, oracle.seed)), oracle.namer)
         rounded: dict[str, Tensors] = {}
         try:
             truth = there.evaluate(asked).tensors
+            if not fits(self._scale, truth):
+                return
             for precision in self._precisions if len(self.redraws) < self._rounded_runs else ():
                 rounded[precision.name] = there.evaluate(asked, Nearest(precision, self._scale)).tensors
         except Exception as problem:  # the model's own code may raise anything

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,14 +18,13 @@ from conformance.oracle.kinks import KinkWatch
 from conformance.oracle.many_draws import with_redraws
 from conformance.oracle.memory_sharing import Pair
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw
+from conformance.oracle.scaling import scale_for
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
 from zoo.case import Case
 from zoo.spec import Spec
 
-COTANGENT = 4.0  # random cotangents are hardly ever larger
 FEWEST_ROWS = 3  # a batch of one is special to many models, so a batch must be left with two
-HEADROOM = 2.0**12  # the largest scaled gradient, well inside float16's range of 2^16
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
     *,
     kinked: bool,
 ) -> CaseReference:
-    scale = _scale(found)
+    scale = scale_for(found.tensors)
     spread = Spread(oracle, question, found, scale, kinked=kinked)
     for precision in precisions:
         spread.run(precision)
@@ -147,12 +145,3 @@ def _changed(
             if not redraw.fewer:
                 reason = f"{type(problem).__name__}: {one_line(problem)}"
     return tuple(made), reason
-
-
-def _scale(found: Evaluation) -> float:
-    """The largest power of two with which the scaled gradients stay within `HEADROOM`, but at least 2^-10."""
-    largest = COTANGENT
-    for name, tensor in found.tensors.items():
-        if "gradient of" in name and tensor is not None and tensor.numel():
-            largest = max(largest, float(tensor.abs().nan_to_num(0.0, posinf=0.0).amax()))
-    return float(2.0 ** max(-10, math.floor(math.log2(HEADROOM / largest))))

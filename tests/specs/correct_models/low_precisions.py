@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from correct_parts import Cells, green, rows
+from correct_parts import Cells, drawn, green, rows
 from torch import Tensor, nn
 
 CELLS: Cells = []
@@ -67,3 +67,8 @@ LAYER_SCALE = _green("layer_scale", LayerScale, rows(6, 16))
 POOLED_NORM = _green("pooled_norm", PooledNorm, rows(2, 64, 32))
 RARE_UNITS = _green("rare_units", RareUnits, rows(2, 8))
 ZERO_GAIN = _green("zero_gain", ZeroGain, rows(2, 3, 8, 8))
+HEAVY_TAILS = _green(  # some draws have far larger gradients than others
+    "heavy_tails",
+    partial(nn.Linear, 1, 1),
+    drawn(lambda g: (torch.randn(8, 1, generator=g).clamp(-3.0, 3.0) ** 7,)),
+)

@@ -1,0 +1,33 @@
+"""Chooses the scale of the cotangents under float16, as a GradScaler does: gradients neither vanish nor overflow.
+
+The scale of a case follows from its first draw, and a further draw may have larger gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+COTANGENT = 4.0  # random cotangents are hardly ever larger
+HEADROOM = 2.0**12  # the largest scaled gradient, well inside float16's range of 2^16
+LARGER = 4.0  # how many times as large the gradients of a further draw may be
+
+
+def scale_for(tensors: Mapping[str, torch.Tensor | None]) -> float:
+    """The largest power of two with which the scaled gradients stay within `HEADROOM`, but at least 2^-10.
+
+    Args:
+        tensors: what the oracle returned.
+    """
+    largest = COTANGENT
+    for name, tensor in tensors.items():
+        if "gradient of" in name and tensor is not None and tensor.numel():
+            largest = max(largest, float(tensor.abs().nan_to_num(0.0, posinf=0.0).amax()))
+    return float(2.0 ** max(-10, math.floor(math.log2(HEADROOM / largest))))
+
+
+def fits(scale: float, tensors: Mapping[str, torch.Tensor | None]) -> bool:
+    """Whether the gradients of a further draw stay well inside float16's range with the scale of the first."""
+    return scale <= LARGER * scale_for(tensors)
