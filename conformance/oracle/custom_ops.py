@@ -1,9 +1,10 @@
-"""Defines a dispatch mode that sees the ops inside operators written in Python, which torch dispatches as one op."""
+"""Defines a dispatch mode that sees the ops inside operators written in Python, and inside composite ops."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -45,6 +46,15 @@ def written_names(func: Any) -> list[str]:
 
 
 def _implementation(func: Any) -> Callable[..., Any] | None:
-    """The Python function of an operator of `torch.library.custom_op`; None for other operators."""
+    """What runs in the place of an op: the Python function of an operator, or a composite op's own ops; else None."""
     definition = OPDEFS.get(func._schema.name)  # noqa: SLF001 -- the public handle on an op's name
-    return getattr(definition, "_init_fn", None)
+    if definition is not None:
+        return getattr(definition, "_init_fn", None)
+    return func.decompose if _is_composite(func) else None
+
+
+@cache
+def _is_composite(func: Any) -> bool:
+    """Whether torch composes the op of others. Autograd does that before a mode sees it, but not inside an operator."""
+    key = "CompositeImplicitAutograd"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))  # noqa: SLF001 -- as `decompose` asks

@@ -27,6 +27,11 @@ def halve(x: Tensor) -> None:
     x.mul_(0.5)
 
 
+@torch.library.custom_op("conformance_tests::convolved", mutates_args=())
+def convolved(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.nn.functional.conv2d(x, weight)
+
+
 def name_of(func):
     return func._schema.name.rpartition("::")[2]
 
@@ -113,3 +118,12 @@ def test_an_operator_of_another_kind_is_one_op(x):
 def test_a_mode_without_a_method_of_its_own_changes_nothing(x):
     with OpMode():
         assert torch.equal(outer(x), x.exp().sin() * 0.5 + 1)
+
+
+def test_composite_ops_inside_an_operator_or_in_inference_mode_are_seen_as_their_parts():
+    x, weight = torch.ones(1, 1, 3, 3), torch.ones(1, 1, 2, 2)
+    with Names() as inside:
+        convolved(x, weight)
+    with torch.inference_mode(), Names() as inferred:
+        torch.nn.functional.conv2d(x.clone(), weight.clone())
+    assert (inside.seen, inferred.seen[-1]) == (["convolution"], "convolution")
