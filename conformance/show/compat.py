@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from conformance.figures.history import (
     Fault,
     History,
 )
+from conformance.records.cell import Cell
 from conformance.records.convert import to_json
 from conformance.show.text import escaped, markdown_table, table, visible
 
@@ -26,7 +27,10 @@ LEGEND = "✓ works, ≠ works with another dtype, as declared, – does not wor
 OF_FAULTS = {SHOWN: "✗", CORRECT: "✓"}
 LEGEND_OF_FAULTS = "✗ this torch has the fault, ✓ it is correct, · not known."
 
+CHANGED, LASTING = "What differs between versions", "What is the same in every version"
+
 Notes = dict[tuple[str, str], int]  # reason and link: number
+Section = tuple[str, list[list[str]], list[str]]  # title, rows, head
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,9 @@ def text(atlas: Atlas) -> str:
     """The atlas as text."""
     notes: Notes = {}
     parts = ["\n".join(map(visible, atlas.made)), visible(_sentence(atlas))]
-    rows, head = _rows(atlas, notes)
-    parts += [table(rows, head), LEGEND if rows else ""]
+    sections = _sections(atlas, notes)
+    parts += [f"{title}:\n{table(rows, head)}" for title, rows, head in sections]
+    parts.append(LEGEND if sections else "")
     parts.append(
         "\n".join(f"({number}) {visible(why)}{f'  {link}' if link else ''}" for (why, link), number in notes.items())
     )
@@ -65,9 +70,11 @@ def markdown(atlas: Atlas) -> str:
     """The atlas as a page in Markdown."""
     notes: Notes = {}
     parts = ["# What works since which torch", *([_list(atlas.made)] if atlas.made else []), escaped(_sentence(atlas))]
-    rows, head = _rows(atlas, notes)
-    if rows:
-        parts += [_table(rows, head), LEGEND]
+    sections = _sections(atlas, notes)
+    for title, rows, head in sections:
+        parts += [f"## {title}", _table(rows, head)]
+    if sections:
+        parts.append(LEGEND)
     if notes:
         parts.append("\n".join(f"- ({n}) {escaped(why)}{_link(link)}" for (why, link), n in notes.items()))
     if atlas.faults:
@@ -95,30 +102,53 @@ def document(atlas: Atlas) -> str:
 def _sentence(atlas: Atlas) -> str:
     if not atlas.cells:
         return ""
-    always = [history for history in atlas.cells if _always(history, atlas)]
+    always = [history for history in atlas.cells if _kinds(history) == {WORKS}]
     models = len({history.cell.model for history in always})
-    return f"{len(always)} of {len(atlas.cells)} cells, of {models} models, work in all {len(atlas.versions)} versions."
+    where = f"in each of the {len(atlas.versions)} versions that judged them"
+    return f"{len(always)} of {len(atlas.cells)} cells, of {models} models, work {where}."
 
 
-def _always(history: History, atlas: Atlas) -> bool:
-    """Whether a cell passes in every version."""
-    return all(v in history.states and history.states[v].kind == WORKS for v in atlas.versions)
+def _kinds(history: History) -> set[str]:
+    return {state.kind for state in history.states.values()}
 
 
-def _rows(atlas: Atlas, notes: Notes) -> tuple[list[list[str]], list[str]]:
-    """The cells that do not simply pass in every version; precisions with the same history stand in one row."""
-    folded: dict[tuple[str, ...], list[str]] = {}
+def _sections(atlas: Atlas, notes: Notes) -> list[Section]:
+    """The cells that do not simply work: first those that versions differ in, then the others."""
+    changed: dict[tuple[str, ...], list[Cell]] = {}
+    lasting: dict[tuple[str, ...], list[Cell]] = {}
     for history in atlas.cells:
-        if _always(history, atlas):
+        if _kinds(history) == {WORKS}:
             continue
         states = [history.states.get(version) for version in atlas.versions]
         signs = [GLYPHS[state.kind] if state else ABSENT for state in states]
-        numbers = dict.fromkeys(_number(s.reason, s.link, notes) for s in states if s and s.reason)
-        turns = [history.since, ", ".join(history.broke), ", ".join(history.mended), " ".join(numbers)]
-        cell = history.cell
-        folded.setdefault((cell.model, cell.mode, cell.device, *signs, *turns), []).append(cell.precision)
-    head = ["model", "mode", "precision", "device", *atlas.versions, "since", "broke", "mended", "why"]
-    return [[model, mode, ", ".join(p), *rest] for (model, mode, *rest), p in folded.items()], head
+        why = " ".join(dict.fromkeys(_number(s.reason, s.link, notes) for s in states if s and s.reason))
+        model, device = history.cell.model, history.cell.device
+        if len(_kinds(history)) > 1:
+            turns = (history.since, ", ".join(history.broke), ", ".join(history.mended))
+            changed.setdefault((model, device, *signs, *turns, why), []).append(history.cell)
+        else:
+            (sign,) = set(signs) - {ABSENT}
+            lasting.setdefault((model, device, sign, why), []).append(history.cell)
+    cell = ["model", "mode", "precision", "device"]
+    sections = [
+        (CHANGED, _folded(changed), [*cell, *atlas.versions, "since", "broke", "mended", "why"]),
+        (LASTING, _folded(lasting), [*cell, "verdict", "why"]),
+    ]
+    return [section for section in sections if section[1]]
+
+
+def _folded(cells: Mapping[tuple[str, ...], Sequence[Cell]]) -> list[list[str]]:
+    """One row for all modes and precisions of a model that have the same history."""
+    rows = []
+    for (model, *rest), alike in cells.items():
+        precisions: dict[str, list[str]] = {}
+        for cell in alike:
+            precisions.setdefault(cell.mode, []).append(cell.precision)
+        modes: dict[tuple[str, ...], list[str]] = {}
+        for mode, named in precisions.items():
+            modes.setdefault(tuple(named), []).append(mode)
+        rows += [[model, ", ".join(modes[named]), ", ".join(named), *rest] for named in modes]
+    return rows
 
 
 def _number(reason: str, link: str, notes: Notes) -> str:

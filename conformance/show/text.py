@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ ARROWS = {FASTER: "▲", SLOWER: "▼", SAME: "=", NOISY: "~"}
 PLAIN = str.maketrans(
     dict(zip("✓✗≠–·▲▼µ◷×−‖²§…─⟨⟩", "+x#-.^vu@x-|2S.-<>", strict=True)) | {"≤": "<=", "≥": ">=", "±": "+-"}
 )  # signs of the reports in ASCII, for encodings that lack them
+MARKDOWN = re.compile(r"[|<>&`*\[\]@#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # signs that start something; not a_b
 SIGNS = "▲ faster, ▼ slower, = the same within 3 %, ~ too noisy to say, with the 99 % interval in brackets"
 
 
@@ -96,9 +98,12 @@ def markdown_table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in a cell of a Markdown table: it starts no column, no tag, no link and no emphasis."""
-    shown = visible(text).replace("\\", "\\\\")
-    return "".join(f"&#{ord(sign)};" if sign in "|<>&`*_[]@#" else sign for sign in shown)
+    r"""Text in a cell of a Markdown table: it starts no column, no tag, no link and no emphasis.
+
+    >>> escaped("batch_gather <b> _x_")
+    'batch_gather &#60;b&#62; &#95;x&#95;'
+    """
+    return MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", visible(text).replace("\\", "\\\\"))
 
 
 def visible(text: str) -> str:
