@@ -49,7 +49,7 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/issues/180642",
     symptom=SYMPTOM,
     seen={
-        "cpu": Seen(torch=">=2.11,<2.13", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))
+        "cpu": Seen(torch=">=2.11,<2.12", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))
     },
     observe=observe,
 )

@@ -38,6 +38,6 @@ PROBE = Probe(
     source="no report found; pytorch#88064 added the kernel",
     symptom=SYMPTOM,
     devices=("cpu",),
-    seen={"cpu": Seen(torch=">=2.13", checked=("2.13.0",))},
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.13.0",))},
     observe=observe,
 )
