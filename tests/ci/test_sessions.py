@@ -27,7 +27,7 @@ def test_a_version_is_judged_and_probed_in_an_environment_that_is_then_removed(p
     assert output.count("torch is the torch asked for, 2.6.0") == 2
     assert (project.runs, project.environments) == (["2.6.0"], [])
     assert "conformance run --no-speed" in (project.folder / ".conformance/matrix/2.6.0/arguments").read_text()
-    assert "judge: probes" in output
+    assert "judge: probes --write=.conformance/matrix/2.6.0/probes.json" in output
 
 
 def test_asked_to_keep_it_nox_keeps_the_environment(project):
