@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
@@ -38,18 +37,16 @@ def has_gradient(*tensors: Any) -> bool:
 
 @cache
 def _is_forward(code: CodeType) -> bool:
-    """Whether it is the forward of a custom Function."""
-    return any(
-        getattr(inspect.unwrap(function.forward), "__code__", None) is code
-        for function in _subclasses(torch.autograd.Function)
-    )
-
-
-def _subclasses(parent: type) -> Iterator[Any]:
-    children: list[type] = type.__subclasses__(parent)
-    for child in children:
-        yield child
-        yield from _subclasses(child)
+    """Whether it is the forward of a custom Function, which may be wrapped."""
+    classes: list[Any] = [torch.autograd.Function]
+    for function in classes:  # it grows
+        classes += type.__subclasses__(function)
+        forward = function.forward
+        while hasattr(forward, "__wrapped__"):
+            forward = forward.__wrapped__
+        if getattr(forward, "__code__", None) is code:
+            return True
+    return False
 
 
 def _may_need_gradient(frame: FrameType) -> bool:
