@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from conformance.against import comparison
-from conformance.commands import bisect, claims, compat, diff, github, listing, merge, probes, run, show, verify
+from conformance.commands import bisect, claims, compat, diff, github, listing, merge, probes, run, show, values, verify
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions
@@ -19,10 +19,7 @@ from conformance.exit_codes import ExitCode
 from conformance.records.tasks import PlanRequest
 from conformance.version import VERSION
 
-NumberT = TypeVar("NumberT", int, float)
-
 STORE = Path(".conformance")
-MOST_WORKERS, LARGEST_SEED, LONGEST, LONGEST_COUNT = 1024, 2**63 - 1, 1e7, 6
 FURTHER = "Further options go to pytest; give their values as --option=value."
 
 
@@ -114,7 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     judge = commands.add_parser("run", help="check models, and time the cells that pass", epilog=FURTHER)
     _add_run_options(judge)
     judge.add_argument("--no-speed", dest="measure", action="store_const", const="", default="speed", help="only check")
-    judge.add_argument("--shard", type=_shard, metavar="I/N", help="only part I of N of the models; merge joins them")
+    judge.add_argument(
+        "--shard", type=values.shard, metavar="I/N", help="only part I of N of the models; merge joins them"
+    )
     judge.add_argument("--balance", type=Path, metavar="RUN", help="balance the shards by the seconds of this run")
     bench = commands.add_parser("bench", help="check, then measure speed, memory and compile cost", epilog=FURTHER)
     _add_run_options(bench)
@@ -134,7 +133,9 @@ def _parser() -> argparse.ArgumentParser:
     look.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
     look.add_argument("--write", type=Path, metavar="FILE", help="store the results in this file, for compat")
     look.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    look.add_argument("--timeout", type=_seconds, default=300.0, help="seconds that a probe may take (default: 300)")
+    look.add_argument(
+        "--timeout", type=values.seconds, default=300.0, help="seconds that a probe may take (default: 300)"
+    )
     _add_commands_on_runs(commands)
     for command in commands.choices.values():
         command.set_defaults(known=sorted(command._option_string_actions))  # noqa: SLF001 -- argparse has no other way
@@ -168,13 +169,17 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     for axis in ("mode", "precision", "device"):
         parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
     parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
-    parser.add_argument("-n", dest="workers", metavar="N", type=_workers, help="number of processes (default: cores)")
+    parser.add_argument(
+        "-n", dest="workers", metavar="N", type=values.workers, help="number of processes (default: cores)"
+    )
     parser.add_argument(
         "-p", dest="plugins", metavar="NAME", action="append", default=[], help="load this pytest plugin; no other is"
     )
     parser.add_argument("-x", dest="first", action="store_true", help="stop at the first red cell")
-    parser.add_argument("--seed", type=_seed, default=0, help="of weights, inputs and cotangents (default: 0)")
-    parser.add_argument("--timeout", type=_seconds, default=300.0, help="seconds that a cell may take (default: 300)")
+    parser.add_argument("--seed", type=values.seed, default=0, help="of weights, inputs and cotangents (default: 0)")
+    parser.add_argument(
+        "--timeout", type=values.seconds, default=300.0, help="seconds that a cell may take (default: 300)"
+    )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
     parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")
     parser.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
@@ -184,8 +189,12 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 def _add_claims_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page to this file (default: print it)")
-    parser.add_argument("--seed", type=_seed, default=0, help="of weights, inputs and the order of calls (default: 0)")
-    parser.add_argument("--timeout", type=_seconds, default=300.0, help="seconds that a cell may take (default: 300)")
+    parser.add_argument(
+        "--seed", type=values.seed, default=0, help="of weights, inputs and the order of calls (default: 0)"
+    )
+    parser.add_argument(
+        "--timeout", type=values.seconds, default=300.0, help="seconds that a cell may take (default: 300)"
+    )
 
 
 def _add_bisect_options(parser: argparse.ArgumentParser) -> None:
@@ -204,46 +213,6 @@ def _add_junit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--junitxml", "--junit-xml", type=Path, metavar="FILE", help="write the verdicts to this file, as JUnit's XML"
     )
-
-
-def _workers(text: str) -> str:
-    """A number of processes."""
-    if not text.isascii() or not text.isdigit() or int(text) > MOST_WORKERS:
-        raise argparse.ArgumentTypeError(f"want a number of processes from 0 to {MOST_WORKERS}, got {text!r}")
-    return str(int(text))
-
-
-def _seed(text: str) -> int:
-    """A seed that torch takes."""
-    seed = _number(int, text, "a whole number")
-    if not 0 <= seed <= LARGEST_SEED:
-        raise argparse.ArgumentTypeError(f"want a whole number from 0 to {LARGEST_SEED}, got {text!r}")
-    return seed
-
-
-def _seconds(text: str) -> float:
-    """A number of seconds that passes."""
-    seconds = _number(float, text, "a number of seconds")
-    if not 0 < seconds <= LONGEST:
-        raise argparse.ArgumentTypeError(f"want a number of seconds above 0, at most {LONGEST:g}, got {text!r}")
-    return seconds
-
-
-def _shard(text: str) -> tuple[int, int]:
-    """Which part of how many."""
-    index, slash, count = text.partition("/")
-    if not slash or not all(part.isascii() and part.isdigit() and len(part) < LONGEST_COUNT for part in (index, count)):
-        raise argparse.ArgumentTypeError(f"want a shard such as 1/4, got {text!r}")
-    if not 1 <= int(index) <= int(count):
-        raise argparse.ArgumentTypeError(f"want a shard from 1/{int(count)} on, got {text!r}")
-    return int(index), int(count)
-
-
-def _number(kind: Callable[[str], NumberT], text: str, what: str) -> NumberT:
-    try:
-        return kind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"want {what}, got {text!r}") from None
 
 
 def _request(options: argparse.Namespace) -> PlanRequest:

@@ -20,6 +20,20 @@ from zoo.case import NAME, SpecError
 from zoo.expect import check_names
 
 NEVER = "never"
+EVERY_MINOR = (  # the last of each minor version, of those on which all probes were run
+    "2.4.1",
+    "2.5.1",
+    "2.6.0",
+    "2.7.1",
+    "2.8.0",
+    "2.9.1",
+    "2.10.0",
+    "2.11.0",
+    "2.12.1",
+    "2.13.0",
+    "2.14.1",
+    "2.15.0",
+)
 
 
 class Unavailable(Exception):  # noqa: N818 -- it reports a missing feature, not an error

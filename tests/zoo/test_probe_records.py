@@ -10,8 +10,9 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from conformance.torch_versions import VERSIONS
 from zoo.case import SpecError
-from zoo.probe import NEVER, Probe, Seen, find
+from zoo.probe import EVERY_MINOR, NEVER, Probe, Seen, find
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted((ROOT / "zoo" / "probes").glob("[!_]*.py"))
@@ -100,6 +101,10 @@ def test_a_source_replaces_an_issue():
 )
 def test_a_range_is_read_as_pep_440(torch, version, shows):
     assert Seen(torch=torch, checked=("2.6.0",)).shows_in(version) is shows
+
+
+def test_the_probes_ran_on_every_version_of_the_matrix():
+    assert EVERY_MINOR == VERSIONS
 
 
 def test_every_file_of_the_folder_is_found_under_its_own_name():

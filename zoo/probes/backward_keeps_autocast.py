@@ -10,7 +10,7 @@ function outside autocast.
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe, Seen
+from zoo.probe import EVERY_MINOR, Probe, Seen
 
 SYMPTOM = "the gradient is rounded to bfloat16"
 FINE = 1 + 2**-9  # float32 and TF32 represent it; bfloat16 rounds it to 1
@@ -37,6 +37,6 @@ PROBE = Probe(
     summary="gradients of a compiled region in which autocast is off",
     issue="https://github.com/pytorch/pytorch/issues/179804",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=EVERY_MINOR)},
     observe=observe,
 )

@@ -10,7 +10,7 @@ Instead: set TORCHINDUCTOR_AUTOGRAD_CACHE=0 if this torch shows the fault.
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe, Seen, Unavailable
+from zoo.probe import EVERY_MINOR, Probe, Seen, Unavailable
 
 SYMPTOM = "under float16 autocast the product is bfloat16"
 
@@ -41,6 +41,6 @@ PROBE = Probe(
     summary="a function compiled under two autocast dtypes, with the cache on disk",
     issue="https://github.com/pytorch/pytorch/pull/181564",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.5,<2.13", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.5,<2.13", checked=EVERY_MINOR)},
     observe=observe,
 )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe, Seen
+from zoo.probe import EVERY_MINOR, Probe, Seen
 
 SYMPTOM = "the gradient is zero"
 
@@ -48,8 +48,6 @@ PROBE = Probe(
     summary="the compiled gradient of a custom Function that works in place",
     issue="https://github.com/pytorch/pytorch/issues/180642",
     symptom=SYMPTOM,
-    seen={
-        "cpu": Seen(torch=">=2.11,<2.12", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))
-    },
+    seen={"cpu": Seen(torch=">=2.11,<2.12", checked=EVERY_MINOR)},
     observe=observe,
 )

@@ -12,7 +12,7 @@ Instead: run the layer norm in float32 (`norm(x.float())`, in a region with auto
 
 import torch
 
-from zoo.probe import Probe, Seen
+from zoo.probe import EVERY_MINOR, Probe, Seen
 
 SYMPTOM = "the gradient of the bias is wrong by more than half of its size"
 ROWS = 8192
@@ -38,6 +38,6 @@ PROBE = Probe(
     source="no report found; pytorch#88064 added the kernel",
     symptom=SYMPTOM,
     devices=("cpu",),
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.13.0",))},
+    seen={"cpu": Seen(torch=">=2.4", checked=EVERY_MINOR)},
     observe=observe,
 )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.probe import Probe, Seen
+from zoo.probe import EVERY_MINOR, Probe, Seen
 
 SYMPTOM = "no graph is compiled"
 
@@ -34,6 +34,6 @@ PROBE = Probe(
     summary="torch.compile of an nn.LSTM",
     issue="https://github.com/pytorch/pytorch/issues/141184",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=EVERY_MINOR)},
     observe=observe,
 )

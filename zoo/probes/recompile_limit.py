@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe, Seen
+from zoo.probe import EVERY_MINOR, Probe, Seen
 
 SYMPTOM = "eager runs instead of the compiled function"
 CALLS = 20
@@ -44,6 +44,6 @@ PROBE = Probe(
     summary="a compiled function called with more shapes than the recompile limit",
     source="https://docs.pytorch.org/docs/main/user_guide/torch_compiler/compile/programming_model.recompilation.html",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=EVERY_MINOR)},
     observe=observe,
 )

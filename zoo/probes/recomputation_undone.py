@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from zoo.probe import Probe, Seen
+from zoo.probe import EVERY_MINOR, Probe, Seen
 
 SYMPTOM = "the output of the convolution is saved"
 EPS, OVER = 1e-3, (0, 2, 3)
@@ -72,6 +72,6 @@ PROBE = Probe(
     summary="recomputation in the backward of a compiled custom Function",
     source="no report found; pytorch#117901 reports the same for a cast",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=EVERY_MINOR)},
     observe=observe,
 )

@@ -10,7 +10,7 @@ round in a `torch.library.custom_op`.
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe, Seen
+from zoo.probe import EVERY_MINOR, Probe, Seen
 
 SYMPTOM = "the values are not rounded"
 FINE = 1 + 2**-12  # float32 represents it; bfloat16 rounds it to 1
@@ -32,6 +32,6 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/pull/179572",
     source="https://github.com/pytorch/pytorch/pull/181583, for the CPU",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=EVERY_MINOR)},
     observe=observe,
 )

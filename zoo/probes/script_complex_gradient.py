@@ -10,7 +10,7 @@ Instead: do not use complex arithmetic in scripted functions that are trained.
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe, Seen
+from zoo.probe import EVERY_MINOR, Probe, Seen
 
 SYMPTOM = "the gradient changes from the first call to the third, and is wrong"
 
@@ -36,6 +36,6 @@ PROBE = Probe(
     summary="gradients of complex numbers in a scripted function",
     issue="https://github.com/pytorch/pytorch/issues/154324",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=EVERY_MINOR)},
     observe=observe,
 )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe, Seen
+from zoo.probe import EVERY_MINOR, Probe, Seen
 
 SYMPTOM = "torch.jit.script fails on torch.autograd.Function"
 
@@ -57,6 +57,6 @@ PROBE = Probe(
     summary="a custom Function called in a scripted function",
     issue="https://github.com/pytorch/pytorch/pull/190694",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.14", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.14", checked=EVERY_MINOR)},
     observe=observe,
 )

@@ -10,7 +10,7 @@ Instead: use one autocast dtype per process, or define and script a new function
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe, Seen
+from zoo.probe import EVERY_MINOR, Probe, Seen
 
 SYMPTOM = "under float16 autocast the product is still rounded to bfloat16"
 FINE = 1 + 2**-9  # float16 represents it; bfloat16 rounds it to 1
@@ -37,6 +37,6 @@ PROBE = Probe(
     summary="a scripted function called under two autocast dtypes",
     source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/api/function_impl.h",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=EVERY_MINOR)},
     observe=observe,
 )

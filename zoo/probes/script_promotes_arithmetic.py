@@ -10,7 +10,7 @@ Instead: cast the result to the dtype you want.
 import torch
 from torch import Tensor
 
-from zoo.probe import Probe, Seen
+from zoo.probe import EVERY_MINOR, Probe, Seen
 
 SYMPTOM = "twice a bfloat16 product is float32"
 
@@ -33,6 +33,6 @@ PROBE = Probe(
     summary="the dtype of arithmetic in a scripted function under autocast",
     source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/jit/JIT-AUTOCAST.md",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.5.1", "2.6.0", "2.8.0", "2.11.0", "2.13.0", "2.15.0"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=EVERY_MINOR)},
     observe=observe,
 )
