@@ -15,6 +15,7 @@ from conformance.run import store
 
 ZOO_SECONDS = "zoo_seconds.json"  # seconds by model, from `python -m benchmarks.zoo_seconds RUN`
 COMPILED = 10.0  # a compiled cell takes about so many times as long as another one
+LEAST = 0.1  # seconds that a model takes whose reference is refused, so that none of its cells runs
 REFERENCE = 3.0  # and a reference takes as long as so many eager cells
 
 
@@ -58,7 +59,7 @@ def seconds_of(contents: store.Contents) -> dict[str, float]:
             found[model] = found.get(model, 0.0) + verdict.seconds
             reference = verdict.observation.seconds.get("reference", 0.0)
             references[model] = max(references.get(model, 0.0), reference)
-    return {model: found[model] + references[model] for model in found if found[model] > 0}
+    return {model: max(found[model] + references[model], LEAST) for model in found}
 
 
 def _weights(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
