@@ -27,7 +27,7 @@ LEGEND = "✓ works, ≠ works with another dtype, as declared, – does not wor
 OF_FAULTS = {SHOWN: "✗", CORRECT: "✓"}
 LEGEND_OF_FAULTS = "✗ this torch has the fault, ✓ it is correct, · not known."
 
-CHANGED, LASTING = "What differs between versions", "What is the same in every version"
+CHANGED, LASTING = "What differs between versions", "What is the same in every version that judged it"
 
 Notes = dict[tuple[str, str], int]  # reason and link: number
 Section = tuple[str, list[list[str]], list[str]]  # title, rows, head

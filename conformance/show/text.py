@@ -17,7 +17,7 @@ ARROWS = {FASTER: "▲", SLOWER: "▼", SAME: "=", NOISY: "~"}
 PLAIN = str.maketrans(
     dict(zip("✓✗≠–·▲▼µ◷×−‖²§…─⟨⟩", "+x#-.^vu@x-|2S.-<>", strict=True)) | {"≤": "<=", "≥": ">=", "±": "+-"}
 )  # signs of the reports in ASCII, for encodings that lack them
-MARKDOWN = re.compile(r"[|<>&`*\[\]@#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # signs that start something; not a_b
+MARKDOWN = re.compile(r"[|<>&`*\[\]@]|(?<!\w)#|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # what starts something; not a_b#c
 SIGNS = "▲ faster, ▼ slower, = the same within 3 %, ~ too noisy to say, with the 99 % interval in brackets"
 
 

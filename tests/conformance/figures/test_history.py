@@ -90,7 +90,7 @@ def test_modes_and_precisions_with_the_same_history_stand_in_one_row(tmp_path, c
         tmp_path, *(write(tmp_path / v, plan_of_zoo(("net",), torch=v), o) for v, o in (("2.4.1", low), ("2.9.1", red)))
     )
     told = capsys.readouterr().out
-    changed, same = told.split("What is the same in every version:")
+    changed, same = told.split("What is the same in every version that judged it:")
     rows = [[line.split() for line in part.splitlines() if line.startswith("net")] for part in (changed, same)]
     assert rows == [
         ["net compiled fp32 cpu ✓ ✗ 2.4.1 2.9.1".split()],
