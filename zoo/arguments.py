@@ -1,0 +1,55 @@
+"""Checks of arguments: each error is one line with the function, the argument, what it must be and what came.
+
+TorchScript does not compile these functions. Code that is scripted calls them under `if not torch.jit.is_scripting():`;
+a scripted function checks the types of its arguments itself.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def want_tensors(function: str, **tensors: object) -> None:
+    """Check that every argument is a tensor.
+
+    Args:
+        function: name of the function whose arguments they are, for the error.
+        tensors: the arguments by name.
+
+    Raises:
+        TypeError: one of them is not a tensor.
+
+    >>> import torch
+    >>> want_tensors("softmax", logits=torch.ones(2))
+    >>> want_tensors("softmax", logits=[1.0, 2.0])
+    Traceback (most recent call last):
+    TypeError: softmax: logits must be a tensor, got list
+    """
+    for argument, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{function}: {argument} must be a tensor, got {_kind(value)}")
+
+
+def want_sizes(function: str, **sizes: object) -> None:
+    """Check that every argument is an integer of at least 1.
+
+    Raises:
+        TypeError: one of them is not an integer.
+        ValueError: one of them is below 1.
+
+    >>> want_sizes("Merge", in_features1=5, out_features=0)
+    Traceback (most recent call last):
+    ValueError: Merge: out_features must be at least 1, got 0
+    >>> want_sizes("Merge", in_features1=None)
+    Traceback (most recent call last):
+    TypeError: Merge: in_features1 must be an integer, got None
+    """
+    for argument, value in sizes.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{function}: {argument} must be an integer, got {_kind(value)}")
+        if value < 1:
+            raise ValueError(f"{function}: {argument} must be at least 1, got {value}")
