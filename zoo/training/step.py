@@ -22,7 +22,17 @@ from zoo.case import Case
 from zoo.models.mlp import mlp
 from zoo.spec import Spec
 
-__all__ = ["AUTOCAST", "Fit", "Step", "fit", "loss_curve", "squared_error", "train_step"]
+__all__ = [
+    "AUTOCAST",
+    "Fit",
+    "Step",
+    "backward_by_hand",
+    "fit",
+    "loss_curve",
+    "squared_error",
+    "taught",
+    "train_step",
+]
 
 
 @dataclass(frozen=True)
@@ -194,27 +204,51 @@ def _clipped_steps(call: Callable[..., Tensor], model: torch.nn.Module, precisio
     return loss_curve(call, squared_error, (x, y), optimizer, precision, steps=12, clip=1.0)
 
 
+def backward_by_hand(parameters: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Compute the squared error of `mlp` and its gradients with the chain rule written out, for references.
+
+    Args:
+        parameters: weight and bias of the first layer, then those of the second.
+        x: (batch, in_features).
+        y: (batch, out_features).
+
+    >>> model = mlp(3, 4, 2)
+    >>> x, y = torch.randn(5, 3), torch.randn(5, 2)
+    >>> loss, gradients = backward_by_hand([p.detach() for p in model.parameters()], x, y)
+    >>> squared_error(model(x), y).backward()
+    >>> all(torch.allclose(p.grad, g, atol=1e-6) for p, g in zip(model.parameters(), gradients))
+    True
+    """
+    w1, b1, w2, b2 = parameters
+    hidden = (x @ w1.t() + b1).clamp(min=0)
+    error = hidden @ w2.t() + b2 - y
+    slope = 2 * error / error.numel()
+    behind = (slope @ w2) * (hidden > 0)
+    return (error * error).sum() / error.numel(), [behind.t() @ x, behind.sum(0), slope.t() @ hidden, slope.sum(0)]
+
+
 def _plain_steps(model: torch.nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
-    """Compute the same losses with backward of both layers, clipping and momentum written out."""
-    w1, b1, w2, b2 = (p.detach().clone() for p in model.parameters())
-    speeds = [torch.zeros_like(p) for p in (w1, b1, w2, b2)]
+    """Compute the same losses with backward, clipping and momentum written out."""
+    parameters = [p.detach().clone() for p in model.parameters()]
+    speeds = [torch.zeros_like(p) for p in parameters]
     losses = []
     for _ in range(12):
-        hidden = (x @ w1.t() + b1).clamp(min=0)
-        error = hidden @ w2.t() + b2 - y
-        losses.append((error * error).sum() / error.numel())
-        slope = 2 * error / error.numel()
-        behind = (slope @ w2) * (hidden > 0)
-        gradients = [behind.t() @ x, behind.sum(0), slope.t() @ hidden, slope.sum(0)]
+        loss, gradients = backward_by_hand(parameters, x, y)
+        losses.append(loss)
         norm = torch.stack([(g * g).sum() for g in gradients]).sum().sqrt()
         share = min(1.0, 1.0 / (float(norm) + 1e-6))
-        for parameter, speed, gradient in zip((w1, b1, w2, b2), speeds, gradients, strict=True):
+        for parameter, speed, gradient in zip(parameters, speeds, gradients, strict=True):
             speed.mul_(0.5).add_(gradient * share)
             parameter.sub_(0.2 * speed)
     return torch.stack(losses)
 
 
-def _teacher(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def taught(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw inputs (32, 64) and the targets (32, 10) of a random teacher network, for the cases of trainings of `mlp`.
+
+    >>> [tuple(t.shape) for t in taught(torch.Generator().manual_seed(0))]
+    [(32, 64), (32, 10)]
+    """
     x = torch.randn(32, 64, generator=generator)
     return x, 3 * torch.tanh(x @ torch.randn(64, 10, generator=generator) / 8)
 
@@ -226,7 +260,7 @@ SPEC = Spec(
     shapes="(batch, 64), (batch, 10) → (12,)",
     source="articles on automatic mixed precision; Effective PyTorch, automatic mixed precision",
     build=mlp,
-    cases=(Case(name="typical", inputs=_teacher),),
+    cases=(Case(name="typical", inputs=taught),),
     dtypes="float32",
     differentiable=False,
     reference=_plain_steps,
