@@ -241,15 +241,15 @@ class Place:
 
 
 def _stopped_steps(call: Callable[..., Tensor], model: nn.Module, precision: str, x: Tensor, y: Tensor) -> Tensor:
-    """Take 4 steps, save, train on into nowhere, load into new objects, and take 4 more."""
+    """Take 6 steps, save, train on into nowhere, load into new objects, and take 6 more."""
     optimizer, schedule, scaler = _parts(model, x, precision)
     losses = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.pt")
-        for number in range(1, 9):
+        for number in range(1, 13):
             losses.append(train_step(call, squared_error, (x, y), optimizer, precision, scaler).loss)
             schedule.step()
-            if number == 4:  # noqa: PLR2004 -- the middle
+            if number == 6:  # noqa: PLR2004 -- the middle
                 save_checkpoint(path, model=model, optimizer=optimizer, schedule=schedule, scaler=scaler)
                 train_step(call, squared_error, (-x, y), optimizer, precision, scaler)
                 optimizer, schedule, scaler = _parts(model, x, precision)
@@ -258,30 +258,30 @@ def _stopped_steps(call: Callable[..., Tensor], model: nn.Module, precision: str
 
 
 def _parts(model: nn.Module, x: Tensor, precision: str) -> tuple[SGD, ExponentialLR, GradScaler]:
-    optimizer = SGD(model.parameters(), lr=0.3, momentum=0.5)
+    optimizer = SGD(model.parameters(), lr=0.4, momentum=0.5)
     scaler = GradScaler(x.device.type, init_scale=2.0**10, enabled=precision == "amp_fp16")
     return optimizer, ExponentialLR(optimizer, gamma=0.9), scaler
 
 
 def _plain_steps(model: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
-    """Compute the losses of 8 steps without a stop, with backward, momentum and the falling rate written out."""
+    """Compute the losses of 12 steps without a stop, with backward, momentum and the falling rate written out."""
     parameters = [p.detach().clone() for p in model.parameters()]
     speeds = [torch.zeros_like(p) for p in parameters]
     losses = []
-    for number in range(8):
+    for number in range(12):
         loss, gradients = backward_by_hand(parameters, x, y)
         losses.append(loss)
         for parameter, speed, gradient in zip(parameters, speeds, gradients, strict=True):
             speed.mul_(0.5).add_(gradient)
-            parameter.sub_(0.3 * 0.9**number * speed)
+            parameter.sub_(0.4 * 0.9**number * speed)
     return torch.stack(losses)
 
 
 SPEC = Spec(
     name="train_resumed",
-    summary="8 steps of SGD on `mlp`, stopped after 4 and resumed from a checkpoint; the loss before each",
-    formula="v ← v/2 + ∇L, w ← w − 0.3 · 0.9ᵗ v",
-    shapes="(batch, 64), (batch, 10) → (8,)",
+    summary="12 steps of SGD on `mlp`, stopped after 6 and resumed from a checkpoint; the loss before each",
+    formula="v ← v/2 + ∇L, w ← w − 0.4 · 0.9ᵗ v",
+    shapes="(batch, 64), (batch, 10) → (12,)",
     source='PyTorch, "Saving and loading a general checkpoint"',
     build=mlp,
     cases=(Case(name="typical", inputs=taught),),

@@ -200,8 +200,8 @@ def loss_curve(  # noqa: PLR0913 -- a step needs them
 
 
 def _clipped_steps(call: Callable[..., Tensor], model: torch.nn.Module, precision: str, x: Tensor, y: Tensor) -> Tensor:
-    optimizer = SGD(model.parameters(), lr=0.2, momentum=0.5)
-    return loss_curve(call, squared_error, (x, y), optimizer, precision, steps=12, clip=1.0)
+    optimizer = SGD(model.parameters(), lr=0.5, momentum=0.5)
+    return loss_curve(call, squared_error, (x, y), optimizer, precision, steps=12, clip=0.5)
 
 
 def backward_by_hand(parameters: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -236,10 +236,10 @@ def _plain_steps(model: torch.nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
         loss, gradients = backward_by_hand(parameters, x, y)
         losses.append(loss)
         norm = torch.stack([(g * g).sum() for g in gradients]).sum().sqrt()
-        share = min(1.0, 1.0 / (float(norm) + 1e-6))
+        share = min(1.0, 0.5 / (float(norm) + 1e-6))
         for parameter, speed, gradient in zip(parameters, speeds, gradients, strict=True):
             speed.mul_(0.5).add_(gradient * share)
-            parameter.sub_(0.2 * speed)
+            parameter.sub_(0.5 * speed)
     return torch.stack(losses)
 
 
@@ -256,7 +256,7 @@ def taught(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 SPEC = Spec(
     name="train_step",
     summary="12 clipped steps of SGD with momentum on `mlp`; the loss before each",
-    formula="v ← v/2 + clip(∇L, 1), w ← w − v/5",
+    formula="v ← v/2 + clip(∇L, 1/2), w ← w − v/2",
     shapes="(batch, 64), (batch, 10) → (12,)",
     source="articles on automatic mixed precision; Effective PyTorch, automatic mixed precision",
     build=mlp,
