@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import SGD
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from zoo.case import Case
 from zoo.spec import Spec
@@ -45,7 +45,8 @@ def run_segment(segment: Callable[..., Tensor], *inputs: Tensor, owner: nn.Modul
         raise TypeError(f"run_segment: owner must be an nn.Module, got {type(owner).__name__}")
     home = segment if owner is None and isinstance(segment, nn.Module) else owner
     contexts = partial(_contexts, home)
-    result: Tensor = checkpoint(segment, *inputs, use_reentrant=False, context_fn=contexts)
+    with set_checkpoint_early_stop(False):  # it stops by an exception, which TorchScript does not pass on
+        result: Tensor = checkpoint(segment, *inputs, use_reentrant=False, context_fn=contexts)
     return result
 
 
