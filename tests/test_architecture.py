@@ -15,7 +15,7 @@ BELOW = {  # what a file of each folder of the zoo may import; files of one fold
     "functions": ("shared_expectations", "custom_ops"),
     "ops": ("shared_expectations",),
     "models": ("shared_expectations", "functions", "ops"),
-    "training": ("models", "amp", "training.step", "training.epochs", "training.checkpoint"),
+    "training": ("models", "amp", "training.step", "training.checkpoint", "training.epochs"),
     "counterexamples": ("functions", "ops", "models", "training", "data"),
     "probes": ("probe", "functions", "models"),
     "data": ("data",),  # one package

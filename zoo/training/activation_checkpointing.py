@@ -19,6 +19,7 @@ from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from zoo.case import Case
+from zoo.expect import Expect
 from zoo.spec import Spec
 from zoo.training.step import squared_error, train_step
 
@@ -33,6 +34,7 @@ def run_segment(segment: Callable[..., Tensor], *inputs: Tensor, owner: nn.Modul
 
     Raises:
         TypeError: `segment` is not callable, or `owner` is no module.
+        RuntimeError: in backward, if `segment` is a ScriptModule that was not called with gradients before.
 
     >>> norm = nn.BatchNorm1d(3)
     >>> run_segment(norm, torch.ones(4, 3, requires_grad=True)).sum().backward()
@@ -135,4 +137,14 @@ SPEC = Spec(
     differentiable=False,
     reference=_by_hand,
     fit=_checkpointed_steps,
+    expectations=(
+        Expect(
+            outcome="refuses",
+            modes=("scripted",),
+            error="RuntimeError",
+            match="The following operation failed in the TorchScript interpreter",
+            reason="TorchScript saves 12 tensors in its second call and 10 in its first; the checkpoint compares them",
+            link="https://docs.pytorch.org/docs/stable/checkpoint.html",
+        ),
+    ),
 )

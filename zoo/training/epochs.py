@@ -89,7 +89,7 @@ def train(  # noqa: PLR0913 -- what a training is made of
     """
     want_step("train", precision, scaler, clip, optimizer, model=model, loss_fn=loss_fn)
     want_sizes("train", epochs=epochs, accumulate=accumulate, max_skips=max_skips)
-    _want_rest(model, loader, scheduler, checkpoint, save_every)
+    _want_rest(model, loader, scheduler, average, checkpoint, save_every)
     scaler = scaler or GradScaler(device_of(optimizer).type, enabled=precision == "amp_fp16")
     health, place = Health("train", scaler, min_scale, max_skips), Place(loader)
     parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "scheduler": scheduler, "average": average}
@@ -112,14 +112,20 @@ def train(  # noqa: PLR0913 -- what a training is made of
     return Fit(torch.stack(place.losses), place.skipped, time.perf_counter() - started)
 
 
-def _want_rest(model: Any, loader: Any, scheduler: Any, checkpoint: str | Path | None, save_every: int | None) -> None:
+def _want_rest(model: Any, loader: Any, scheduler: Any, average: Any, checkpoint: Any, save_every: Any) -> None:  # noqa: PLR0913 -- each is checked
     """Check the arguments that only `train` has."""
     if isinstance(loader, nn.Module) or not isinstance(loader, Iterable):
         raise TypeError(f"train: loader must give batches, got {type(loader).__name__}")
-    if scheduler is not None and not isinstance(scheduler, LRScheduler):
-        raise TypeError(f"train: scheduler must be a torch.optim LRScheduler, got {type(scheduler).__name__}")
     if isinstance(scheduler, ReduceLROnPlateau):
         raise TypeError("train: scheduler must step without a metric, got ReduceLROnPlateau")
+    kinds = (
+        ("scheduler", scheduler, LRScheduler, "a torch.optim LRScheduler"),
+        ("average", average, AveragedModel, "an AveragedModel"),
+        ("checkpoint", checkpoint, (str, Path), "a path"),
+    )
+    for argument, value, kind, words in kinds:
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"train: {argument} must be {words}, got {type(value).__name__}")
     if save_every is not None:
         want_sizes("train", save_every=save_every)
         if checkpoint is None:
