@@ -109,8 +109,8 @@ def grid(width: int, height: int) -> Tensor:
 def checker(width: int, height: int, freq: int) -> Tensor:
     """Return a chess board (1, height, width) of 0 and 1, float32, with `freq` squares along each side; 0 first.
 
-    The squares are equal if `freq` divides both sizes. The source draws the board from the sign of sines, which shifts
-    the edges of its squares by a pixel.
+    The squares are equal if `freq` divides both sizes. The source asks whether a coordinate is `.gt(0.5)` within its
+    pair of squares, so every second square begins one pixel late, and the board is blank if a square is one pixel.
 
     Raises:
         ValueError: `width`, `height` or `freq` is not positive.
@@ -120,7 +120,7 @@ def checker(width: int, height: int, freq: int) -> Tensor:
     [[[0.0, 0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]]]
     """
     want_sizes("checker", width=width, height=height, freq=freq)
-    columns = torch.arange(width) * freq // width
+    columns = torch.arange(width) * freq // width  # with integers: float32 misplaces some edges of squares
     rows = torch.arange(height) * freq // height
     return ((rows.unsqueeze(1) + columns) % 2).float().unsqueeze(0)
 
