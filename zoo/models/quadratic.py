@@ -54,7 +54,8 @@ class Quadratic(nn.Module):
 def _reference(model: Quadratic, x: Tensor) -> Tensor:
     """Use Horner's rule."""
     a, b, c = model.w.flatten()
-    return (a * x + b) * x + c
+    y: Tensor = (a * x + b) * x + c
+    return y
 
 
 SPEC = Spec(

@@ -108,7 +108,7 @@ def drawn_by(model: nn.Module, size: int) -> Tensor:
     coordinates, _ = board(size)
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with torch.no_grad():
-        drawn = model(coordinates.to(next(model.parameters()).device))
+        drawn: Tensor = model(coordinates.to(next(model.parameters()).device))
         for buffer, value in kept:
             buffer.copy_(value)
     return drawn[0, 0].float().cpu().clamp(0, 1)
@@ -202,7 +202,7 @@ def _report(precision: str, steps: int, number: int, step: Step) -> None:
         sys.stderr.write(f"{precision} step {number}/{steps}  loss {float(step.loss):.4f}{end}")
 
 
-def _curve(
+def _curve(  # noqa: PLR0913 -- the arguments of a fit, and the loss
     loss_fn: Callable[[Tensor, Tensor], Tensor],
     call: Callable[..., Tensor],
     model: nn.Module,
@@ -237,7 +237,7 @@ SPEC = Spec(
 CROSS_ENTROPY = replace(
     SPEC,
     name="fit_checkerboard_cross_entropy",
-    summary="8 steps of Adam on `checkerboard` with a cross entropy, which its source does not have; the loss before each",
+    summary="8 steps of Adam on `checkerboard` with a cross entropy, unlike its source; the loss before each",
     formula="L = mean over pixels of −t log σ(z) − (1 − t) log(1 − σ(z))",
     fit=partial(_curve, cross_entropy_of_pixels),
 )
