@@ -18,7 +18,7 @@ BELOW = {  # what a file of each folder of the zoo may import; files of one fold
     "training": ("models", "training.step"),
     "counterexamples": ("functions", "ops", "models", "training", "data"),
     "probes": ("probe", "functions", "models"),
-    "data": ("data",),  # one package
+    "data": ("arguments", "data"),  # one package
     "memory": ("memory",),
 }
 MATRIX = sorted(name for name in MODULES if name.split(".")[0] == "conformance")
