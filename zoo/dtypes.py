@@ -35,7 +35,8 @@ class DtypeRow:
             them, separated by ", ". For a function: its name.
         kind: name of the class.
         parameters: dtypes of the module's own parameters, without those of its submodules.
-        autocast: the dtype of autocast where the module was called; None if autocast was off there.
+        autocast: the dtype of autocast where the module was called, for the accelerator if the call uses one and for
+            the CPU if not; None if autocast was off there.
         inputs: dtypes of the tensors among the arguments, in order.
         outputs: dtypes of the tensors in the result, in order; empty too if the call raised an error.
         calls: how often the module was called with these dtypes; 0 if it was never called.
@@ -159,7 +160,7 @@ def _find(part: Any, name: str, parts: dict[int, tuple[Any, list[str]]]) -> None
 
 
 def _devices(arguments: Any, modules: list[nn.Module]) -> list[torch.device]:
-    """Return the devices in use: first those of the arguments, then those of the modules; the CPU if there are none."""
+    """Return the devices of the arguments and of the modules; the CPU if there are none."""
     tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
     for module in modules:
         tensors += [*module.parameters(recurse=False), *module.buffers(recurse=False)]
@@ -181,13 +182,13 @@ class _Recorder:
 
     def __init__(self, devices: list[torch.device]) -> None:
         self.devices = devices
+        self._kind = next((device.type for device in devices if device.type != "cpu"), "cpu")
         self.calls: list[_Call] = []
         self._open: list[_Call] = []
 
     def enter(self, part: Any, args: Any, kwargs: Any) -> None:
-        kind = self.devices[0].type
-        on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-        call = _Call(part, torch.get_autocast_dtype(kind) if on else None, _dtypes((args, kwargs)))
+        on = torch.amp.is_autocast_available(self._kind) and torch.is_autocast_enabled(self._kind)
+        call = _Call(part, torch.get_autocast_dtype(self._kind) if on else None, _dtypes((args, kwargs)))
         self.calls.append(call)
         self._open.append(call)
 
