@@ -85,3 +85,18 @@ def want_callables(function: str, **callables: object) -> None:
     for argument, value in callables.items():
         if not callable(value):
             raise TypeError(f"{function}: {argument} must be callable, got {_kind(value)}")
+
+
+def want_string(function: str, **strings: object) -> None:
+    """Check that every argument is a string.
+
+    Raises:
+        TypeError: one of them is not a string.
+
+    >>> want_string("get_spec", name=3)
+    Traceback (most recent call last):
+    TypeError: get_spec: name must be a string, got int
+    """
+    for argument, value in strings.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{function}: {argument} must be a string, got {_kind(value)}")

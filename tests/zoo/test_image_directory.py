@@ -165,7 +165,7 @@ def test_images_of_two_sizes_are_batched_with_a_transform(folder, workers):
     [
         ({"path": None}, TypeError, "path must be a path, got None"),
         ({"path": ["."]}, TypeError, "path must be a path, got list"),
-        ({"pattern": None}, TypeError, "pattern must be a string, got NoneType"),
+        ({"pattern": None}, TypeError, "pattern must be a string, got None"),
         ({"pattern": ""}, ValueError, "pattern must be relative to the folder, got ''"),
         ({"pattern": "/*.png"}, ValueError, "pattern must be relative to the folder, got '/*.png'"),
         ({"transform": [1]}, TypeError, "transform must be callable, got list"),

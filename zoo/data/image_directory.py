@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from zoo.arguments import want_callables, want_paths
+from zoo.arguments import want_callables, want_paths, want_string
 from zoo.data.pixels import decode_rgb
 from zoo.data.transforms import transformed
 
@@ -60,8 +60,7 @@ class ImageDirectoryDataset(Dataset[Any]):
         transform: Callable[[Tensor], Any] | None = None,
     ) -> None:
         want_paths("ImageDirectoryDataset", path=path)
-        if not isinstance(pattern, str):
-            raise TypeError(f"ImageDirectoryDataset: pattern must be a string, got {type(pattern).__name__}")
+        want_string("ImageDirectoryDataset", pattern=pattern)
         if not pattern or Path(pattern).is_absolute():
             raise ValueError(f"ImageDirectoryDataset: pattern must be relative to the folder, got {pattern!r}")
         if transform is not None:
