@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from zoo.case import NamedInputs, SpecError
 from zoo.expect import check_names
 
@@ -57,3 +59,11 @@ class ErrorInput(NamedInputs):
     def wanted(self) -> str:
         """The error that the call must raise, in words."""
         return f"{' or '.join(error.__name__ for error in self.errors)} matching {self.match!r}"
+
+
+INTEGERS = ErrorInput(
+    name="integers",
+    inputs=lambda _: (torch.ones(4, 6, dtype=torch.int64),),
+    error=TypeError,
+    match="x must have a floating dtype",
+)
