@@ -9,6 +9,7 @@ import torch
 from miniature_parts import around, expect, fails, gets, register, spec_of
 from torch import Tensor, nn
 
+from conformance import NotProvenError
 from zoo import Candidate
 from zoo.error_input import ErrorInput
 
@@ -43,6 +44,18 @@ def _dying(x: Tensor) -> Tensor:
     return x * 2
 
 
+def _without_memory(x: Tensor) -> Tensor:
+    if x.dim() != 2:
+        raise MemoryError("no room for a vector")
+    return x * 2
+
+
+def _in_autocast(x: Tensor) -> Tensor:
+    if x.dim() != 2 and torch.is_autocast_enabled("cpu"):
+        raise ValueError("in_autocast: x must be a matrix")
+    return x * 2
+
+
 class _Counting(nn.Module):
     """Counts its calls in a buffer before it looks at its input."""
 
@@ -73,7 +86,18 @@ def _long(name: str) -> ErrorInput:
     )
 
 
-register({"accepting": around(lambda model, x: model(x if x.dim() == 2 else x[:, None]))})
+def _falling_back(model: nn.Module, x: Tensor) -> Tensor:
+    if x.dim() != 2:
+        raise NotProvenError("it fell back to eager")
+    return model(x)
+
+
+register(
+    {
+        "accepting": around(lambda model, x: model(x if x.dim() == 2 else x[:, None])),
+        "falling_back_on_vectors": around(_falling_back),
+    }
+)
 
 EVERYWHERE = spec_of("refuses_everywhere", lambda: _everywhere, error_inputs=(_flat(),))
 UNSCRIPTED = spec_of("accepts_scripted", lambda: _unless_scripted, error_inputs=(_flat(),))
@@ -91,6 +115,11 @@ COUNTING = spec_of(
 FIT = spec_of("refuses_to_fit", lambda: _never, differentiable=False, fit=_fit, error_inputs=(_flat(),))
 ON_CUDA = spec_of("refuses_on_cuda", lambda: _never, error_inputs=(replace(_flat(), devices=("cuda",)),))
 DIES = spec_of("dies_of_an_error_input", lambda: _dying, error_inputs=(_flat(),))
+NO_MEMORY = spec_of("no_memory_for_an_error_input", lambda: _without_memory, error_inputs=(_flat(),))
+NO_MEMORY_WANTED = spec_of(
+    "no_memory_wanted", lambda: _without_memory, error_inputs=(_flat(error=MemoryError, match="no room"),)
+)
+IN_AUTOCAST = spec_of("refuses_in_autocast", lambda: _in_autocast, error_inputs=(_flat(),))
 REPLACED = spec_of(
     "refusal_replaced",
     lambda: _everywhere,
@@ -129,6 +158,11 @@ MINIATURES = (
     gets(FIT, "eager", "fp32", "PASS"),
     gets(ON_CUDA, "eager", "fp32", "PASS"),
     gets(DIES, "eager", "fp32", "CRASH", text="phase error inputs: killed by SIGSEGV"),
+    gets(NO_MEMORY, "eager", "fp32", "OOM", text="phase error inputs"),
+    gets(NO_MEMORY_WANTED, "eager", "fp32", "PASS"),
+    gets(IN_AUTOCAST, "eager", "amp_bf16", "PASS"),
+    fails(IN_AUTOCAST, "eager", "fp32", "raises", text=FLAT),
+    gets(EVERYWHERE, "falling_back_on_vectors", "fp32", "VOID", text="phase error inputs: it fell back to eager"),
     fails(REPLACED, "careless", "fp32", "raises", text=FLAT),
     gets(DECLARED, "scripted", "fp32", "EXPECTED", "raises"),
     fails(DECLARED, "scripted", "amp_bf16", "raises", text="case flat"),
