@@ -60,6 +60,23 @@ class ErrorInput(NamedInputs):
         """The error that the call must raise, in words."""
         return f"{' or '.join(error.__name__ for error in self.errors)} matching {self.match!r}"
 
+    def describes(self, problem: Exception, message: str) -> bool:
+        """Return whether an exception is the error that the call must raise.
+
+        TorchScript raises an error of its own, which quotes type and message of the original.
+
+        Args:
+            problem: the exception.
+            message: its text.
+
+        >>> scalar = ErrorInput(name="scalar", inputs=lambda _: (torch.ones(()),), error=ValueError, match="rank")
+        >>> [scalar.describes(error, str(error)) for error in (ValueError("rank 0"), ValueError(), TypeError("rank 0"))]
+        [True, False, False]
+        """
+        quoted = "|".join(error.__name__ for error in self.errors)
+        from_script = isinstance(problem, torch.jit.Error) and re.search(rf"\b({quoted}): ", message)
+        return (isinstance(problem, self.errors) or bool(from_script)) and re.search(self.match, message) is not None
+
 
 INTEGERS = ErrorInput(
     name="integers",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from dataclasses import replace
 from typing import Any
@@ -58,7 +57,7 @@ def _outcome(session: CellSession, made: Prepared, given: ErrorInput) -> tuple[f
     except NotProvenError:
         raise
     except Exception as problem:  # a mode may raise anything
-        if _is_asked_for(problem, given, exactly=session.is_eager):
+        if given.describes(problem, text_of(problem)):
             return AS_ASKED, f"{name_of(problem)}: {one_line(problem)}"
         if is_out_of_memory(problem) or is_machine_failure(problem):
             raise
@@ -78,17 +77,6 @@ def _call(session: CellSession, made: Prepared, call: Call) -> Any:
             return fit(made.timed_call, made.parameters_of, precision.for_training, *args, **kwargs)
         with evaluation.autocast_to(precision, device):
             return made.timed_call(*args, **kwargs)
-
-
-def _is_asked_for(problem: Exception, given: ErrorInput, *, exactly: bool) -> bool:
-    """Whether an exception is the one that the spec asks for.
-
-    Outside eager, the name of the type may stand in the text: TorchScript raises an error of its own and quotes the
-    original.
-    """
-    text = text_of(problem)
-    quoted = not exactly and any(re.search(rf"\b{error.__name__}: ", text) for error in given.errors)
-    return (isinstance(problem, given.errors) or quoted) and re.search(given.match, text) is not None
 
 
 def _described(returned: Any) -> str:

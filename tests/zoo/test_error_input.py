@@ -50,6 +50,23 @@ def test_the_wanted_error_in_words():
     assert given(error=(ValueError, TypeError)).wanted == "ValueError or TypeError matching 'rank'"
 
 
+def test_a_type_is_told_from_another_also_in_the_text_of_torchscript():
+    @torch.jit.script
+    def scripted(x: torch.Tensor):
+        if x.dim() == 0:
+            raise ValueError("the rank is 0")
+        return x
+
+    with pytest.raises(torch.jit.Error) as raised:
+        scripted(torch.ones(()))
+    text = str(raised.value)
+    assert given().describes(raised.value, text)
+    assert given(error=(TypeError, ValueError)).describes(raised.value, text)
+    assert not given(error=TypeError).describes(raised.value, text)
+    assert not given(match="the device").describes(raised.value, text)
+    assert not given(error=TypeError).describes(ValueError("TypeError: the rank is 0"), "TypeError: the rank is 0")
+
+
 @pytest.mark.parametrize(
     ("error_inputs", "complaint"),
     [

@@ -100,6 +100,7 @@ register(
 )
 
 EVERYWHERE = spec_of("refuses_everywhere", lambda: _everywhere, error_inputs=(_flat(),))
+BUILT_SCRIPTED = spec_of("refuses_as_a_script", lambda: torch.jit.script(_everywhere), error_inputs=(_flat(),))
 UNSCRIPTED = spec_of("accepts_scripted", lambda: _unless_scripted, error_inputs=(_flat(),))
 UNCOMPILED = spec_of("accepts_compiled", lambda: _unless_compiled, error_inputs=(_flat(), _long("long")))
 NEVER = spec_of("accepts_everywhere", lambda: _never, error_inputs=(_flat(),))
@@ -145,6 +146,7 @@ MINIATURES = (
     gets(EVERYWHERE, "scripted", "fp32", "PASS"),
     gets(EVERYWHERE, "compiled", "fp32", "PASS"),
     fails(EVERYWHERE, "accepting", "fp32", "raises", text=rf"{FLAT}float32 \[6, 1\]; it must raise ValueError"),
+    gets(BUILT_SCRIPTED, "eager", "fp32", "PASS"),
     gets(UNSCRIPTED, "eager", "fp32", "PASS"),
     fails(UNSCRIPTED, "scripted", "fp32", "raises", text=rf"{FLAT}float32 \[6\]; it must raise ValueError matching"),
     fails(UNCOMPILED, "compiled", "fp32", "raises", text=r"case long: float32 \[7, 5\]"),
