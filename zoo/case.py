@@ -42,17 +42,17 @@ class NamedInputs:
             `Call` if the model needs keywords. Tensors are on the CPU.
     """
 
-    kind: ClassVar[str] = "inputs"
+    _kind: ClassVar[str] = "inputs"
 
     name: str
     inputs: Callable[[torch.Generator], tuple[Any, ...] | Call]
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name.replace("-", "_")):
-            raise SpecError(f"{self.kind} name {self.name!r}: want lower-case letters, digits, '-' and '_'")
+            raise SpecError(f"{self._kind} name {self.name!r}: want lower-case letters, digits, '-' and '_'")
         if not callable(self.inputs):
             raise SpecError(
-                f"{self.kind} {self.name!r}: inputs must be a function of a torch.Generator, got {self.inputs!r}"
+                f"{self._kind} {self.name!r}: inputs must be a function of a torch.Generator, got {self.inputs!r}"
             )
 
     def draw(self, generator: torch.Generator) -> Call:
@@ -70,7 +70,7 @@ class NamedInputs:
         if isinstance(drawn, tuple):
             return Call(drawn)
         raise SpecError(
-            f"{self.kind} {self.name!r}: inputs must return a tuple of arguments or a Call, got {type(drawn).__name__}"
+            f"{self._kind} {self.name!r}: inputs must return a tuple of arguments or a Call, got {type(drawn).__name__}"
         )
 
 
@@ -89,6 +89,6 @@ class Case(NamedInputs):
     torch.Size([1, 3])
     """
 
-    kind: ClassVar[str] = "case"
+    _kind: ClassVar[str] = "case"
 
     independent_samples: bool = False

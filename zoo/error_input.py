@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
-from zoo.case import NamedInputs, SpecError
+from zoo.case import Call, NamedInputs, SpecError
 from zoo.expect import check_names
 
 
@@ -31,15 +32,17 @@ class ErrorInput(NamedInputs):
     "ValueError matching 'rank'"
     """
 
-    kind: ClassVar[str] = "error input"
+    _kind: ClassVar[str] = "error input"
 
+    name: str
+    inputs: Callable[[torch.Generator], tuple[Any, ...] | Call]
     error: type[Exception] | tuple[type[Exception], ...]
     match: str
     devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        where = f"{self.kind} {self.name!r}"
+        where = f"{self._kind} {self.name!r}"
         if not self.errors or not all(isinstance(e, type) and issubclass(e, Exception) for e in self.errors):
             raise SpecError(f"{where}: error must be a type of exception or a tuple of types, got {self.error!r}")
         if not isinstance(self.match, str) or not self.match:
