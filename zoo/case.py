@@ -42,7 +42,7 @@ class NamedInputs:
             `Call` if the model needs keywords. Tensors are on the CPU.
     """
 
-    _kind: ClassVar[str] = "inputs"
+    _kind: ClassVar[str] = "NamedInputs"
 
     name: str
     inputs: Callable[[torch.Generator], tuple[Any, ...] | Call]

@@ -32,7 +32,7 @@ class ErrorInput(NamedInputs):
     "ValueError matching 'rank'"
     """
 
-    _kind: ClassVar[str] = "error input"
+    _kind: ClassVar[str] = "ErrorInput"
 
     name: str
     inputs: Callable[[torch.Generator], tuple[Any, ...] | Call]

@@ -19,10 +19,10 @@ def given(**fields):
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"name": "Scalar"}, "error input name 'Scalar': want lower-case"),
-        ({"name": 3}, "error input name 3: want lower-case"),
-        ({"inputs": torch.ones(())}, "error input 'scalar': inputs must be a function"),
-        ({"error": ()}, "error input 'scalar': error must be a type of exception or a tuple of types, got ()"),
+        ({"name": "Scalar"}, "ErrorInput name 'Scalar': want lower-case"),
+        ({"name": 3}, "ErrorInput name 3: want lower-case"),
+        ({"inputs": torch.ones(())}, "ErrorInput 'scalar': inputs must be a function"),
+        ({"error": ()}, "ErrorInput 'scalar': error must be a type of exception or a tuple of types, got ()"),
         ({"error": "ValueError"}, "error must be a type of exception"),
         ({"error": (ValueError, 3)}, "error must be a type of exception"),
         ({"error": SystemExit}, "error must be a type of exception"),
@@ -42,7 +42,7 @@ def test_it_draws_as_a_case_does():
     generator = torch.Generator()
     assert given().draw(generator).args == (torch.ones(()),)
     assert given(inputs=lambda _: Call(kwargs={"dim": 3})).draw(generator).kwargs == {"dim": 3}
-    with pytest.raises(SpecError, match="error input 'scalar': inputs must return a tuple of arguments or a Call"):
+    with pytest.raises(SpecError, match="ErrorInput 'scalar': inputs must return a tuple of arguments or a Call"):
         given(inputs=lambda _: torch.ones(())).draw(generator)
 
 
