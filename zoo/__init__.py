@@ -2,12 +2,14 @@
 
 from zoo.candidate import Candidate
 from zoo.case import Call, Case, SpecError
-from zoo.catalog import create_model, example_inputs, get_spec, list_models, register
+from zoo.catalog import get_spec, list_models, register
 from zoo.claim import Claim
 from zoo.convention import Convention
+from zoo.create import create_model, example_inputs
 from zoo.expect import Expect
 from zoo.scale import Scale
 from zoo.spec import Spec
+from zoo.trainer import Trainer
 
 __all__ = [
     "Call",
@@ -19,6 +21,7 @@ __all__ = [
     "Scale",
     "Spec",
     "SpecError",
+    "Trainer",
     "create_model",
     "example_inputs",
     "get_spec",

@@ -53,3 +53,18 @@ def want_sizes(function: str, **sizes: object) -> None:
             raise TypeError(f"{function}: {argument} must be an integer, got {_kind(value)}")
         if value < 1:
             raise ValueError(f"{function}: {argument} must be at least 1, got {value}")
+
+
+def want_string(function: str, **strings: object) -> None:
+    """Check that every argument is a string.
+
+    Raises:
+        TypeError: one of them is not a string.
+
+    >>> want_string("get_spec", name=3)
+    Traceback (most recent call last):
+    TypeError: get_spec: name must be a string, got int
+    """
+    for argument, value in strings.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{function}: {argument} must be a string, got {_kind(value)}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from zoo.candidate import Candidate
@@ -45,8 +46,8 @@ class Spec:
         build: returns the model, an `nn.Module` or a function. `zoo.create_model` passes keyword arguments on to
             it. Weights are drawn from torch's global generator.
         cases: the inputs to try; at least one. The first is the typical one.
-        initialise: changes a fresh module in place before the matrix judges it. It sets weights, statistics or
-            the training mode, for models whose initial values make a weak test.
+        initialise: changes a fresh module in place before the matrix judges it and `zoo.create_model` returns it. It
+            sets weights, statistics or the training mode, for models whose initial values make a weak test.
         dtypes: dtype of each output leaf, or one word for all: "follows" (the autocast dtype, float32
             without autocast), "input" (the promoted floating dtype of the inputs) or the name of a dtype such
             as "int64". A mapping from leaf names ("output", "output[0]", "output['mean']") gives each leaf
@@ -231,6 +232,13 @@ class Spec:
             return self.dtypes
         word = self.dtypes.get(leaf)
         return word if word is None or isinstance(word, str) else word.get(device)
+
+    def initialised(self, model: Model) -> Model:
+        """Apply `initialise` to a fresh model, and return it."""
+        if self.initialise is not None:
+            with torch.no_grad():
+                self.initialise(model)
+        return model
 
     def at(self, size: int) -> Spec:
         """Return the spec of this model at a size of its scale, named like "merge@256", with one case.

@@ -1,4 +1,4 @@
-"""The training step: its autocast region, skipped steps, the scaler and clipping; and the three fits."""
+"""The training step: its autocast region, skipped steps, the scaler and clipping; and the fit of the board."""
 
 import copy
 
@@ -8,14 +8,11 @@ from PIL import Image
 from torch import nn
 from torch.amp import GradScaler
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, TensorDataset
 
 from zoo.models.checkerboard import Checkerboard, scripted_checkerboard
-from zoo.models.line import Affine, Line
-from zoo.models.quadratic import Quadratic
 from zoo.training import checkerboard
 from zoo.training.checkerboard import fit_checkerboard
-from zoo.training.line import fit_line
-from zoo.training.quadratic import fit_quadratic
 from zoo.training.step import fit, squared_error, train_step
 
 PRECISIONS = ("fp32", "amp_fp16", "amp_bf16")
@@ -194,20 +191,38 @@ def test_small_gradients_vanish_in_float16_without_a_scaler_and_survive_with_one
     assert (kept - truth).norm() < 0.05 * truth.norm()
 
 
+class Batches:
+    """A loader of another library."""
+
+    def __iter__(self):
+        yield batch()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"precision": "fp16"}, "precision must be one of fp32, amp_fp16, amp_bf16, got 'fp16'"),
+        ({"precision": ["fp32"]}, r"precision must be one of fp32, amp_fp16, amp_bf16, got \['fp32'\]"),
         ({"precision": "amp_fp16"}, "scaler must be a torch.amp.GradScaler for amp_fp16, got None"),
+        ({"scaler": 1024.0}, "scaler must be a torch.amp.GradScaler, got float"),
         ({"clip": 0.0}, "clip must be a positive norm, got 0.0"),
+        ({"clip": "1"}, "clip must be a positive norm, got '1'"),
+        ({"model": None}, "model must be callable, got NoneType"),
+        ({"loss_fn": 0.5}, "loss_fn must be callable, got float"),
+        ({"optimizer": net()}, "optimizer must be a torch.optim.Optimizer, got Sequential"),
+        ({"batch": batch()[0]}, "batch must be a tuple of tensors, first inputs, last the target, got Tensor"),
+        ({"batch": batch()[:1]}, "batch must be a tuple of tensors, first inputs, last the target, got 1 of them"),
+        ({"batch": ([1.0, 2.0], torch.ones(2))}, r"batch\[0\] must be a tensor, got list"),
+        ({"batch": (torch.ones(2), None)}, r"batch\[1\] must be a tensor, got None"),
     ],
 )
 def test_bad_arguments_are_named_and_nothing_moves(changes, message):
     model = net()
     before = copy.deepcopy(model.state_dict())
-    arguments = {"precision": "fp32", **changes}
-    with pytest.raises(ValueError, match=f"^train_step: {message}"):
-        train_step(model, squared_error, batch(), torch.optim.SGD(model.parameters(), lr=1.0), **arguments)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    arguments = {"model": model, "loss_fn": squared_error, "batch": batch(), "optimizer": optimizer}
+    with pytest.raises((TypeError, ValueError), match=f"^train_step: {message}$"):
+        train_step(**{**arguments, "precision": "fp32", **changes})
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
@@ -217,26 +232,19 @@ def test_a_fit_needs_a_step():
         fit(model, squared_error, batch(), torch.optim.SGD(model.parameters(), lr=1.0), steps=0)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("build", [Affine, Line])
-def test_the_line_is_found(build, precision):
-    torch.manual_seed(3)
-    model = build()
-    done = fit_line(model, precision=precision)
-    slope, offset = (p.item() for p in model.parameters())
-    assert slope == pytest.approx(5, abs=0.1)
-    assert offset == pytest.approx(3, abs=0.1)
-    assert done.losses.shape == (300,)
-    assert done.losses[-1] < 0.02
-    assert done.seconds > 0
+@pytest.mark.parametrize("loader", [DataLoader(TensorDataset(*batch())), Batches()])
+def test_a_fit_sends_a_loader_to_train(loader):
+    model = net()
+    message = f"got {type(loader).__name__}; zoo.training.epochs.train takes a loader$"
+    with pytest.raises(TypeError, match=message):
+        fit(model, squared_error, loader, torch.optim.SGD(model.parameters(), lr=1.0), steps=1)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_the_parabola_is_found(precision):
-    torch.manual_seed(3)
-    model = Quadratic()
-    fit_quadratic(model, precision=precision)
-    assert model.w.tolist() == pytest.approx([5, 0, 3], abs=0.05)
+def test_a_fit_ends_at_a_loss_that_is_nan():
+    model, (x, y) = net(), batch()
+    x[0, 0] = float("nan")
+    with pytest.raises(FloatingPointError, match=r"^fit: step 1: the loss is nan$"):
+        fit(model, squared_error, (x, y), torch.optim.SGD(model.parameters(), lr=0.1), steps=9)
 
 
 @pytest.mark.parametrize("build", [Checkerboard, scripted_checkerboard])

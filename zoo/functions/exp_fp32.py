@@ -1,10 +1,11 @@
 """y = exp(x) in float32 under any autocast dtype: `custom_fwd` with `cast_inputs=torch.float32`.
 
-Source: an article on automatic mixed precision. Under autocast the decorator casts the input up and runs forward
-with autocast off. The output stays float32, because autocast casts nothing back. Without autocast the decorator
-does nothing, and the output has the dtype of the input. A decorator is for one device type, so there is one class
-per device type. The cast needs a forward with a `ctx`, which `vmap` and `torch.func` do not support; the operator
-casts in its own kernel.
+Source: an article on `custom_bwd`, which promises gradients in high precision; the articles do not have
+`cast_inputs`, which keeps that promise: docs/where-the-sources-are-wrong/custom-functions.md. Under autocast the
+decorator casts the input up and runs forward with autocast off. The output stays float32, because autocast casts
+nothing back. Without autocast the decorator does nothing, and the output has the dtype of the input. A decorator is
+for one device type, so there is one class per device type. The cast needs a forward with a `ctx`, which `vmap` and
+`torch.func` do not support; the operator casts in its own kernel.
 """
 
 from dataclasses import replace

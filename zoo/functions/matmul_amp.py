@@ -1,9 +1,9 @@
 """y = a b under autocast, a Function that runs in the ambient precision: `custom_fwd` without `cast_inputs`.
 
-Source: two articles on automatic mixed precision, one of them on `custom_bwd`. `custom_fwd` records the state
-of autocast on `ctx`, and `custom_bwd` restores it for backward, wherever that runs. Here `custom_fwd` only records,
-so it can decorate `setup_context`, and forward needs no `ctx`; `vmap` and `torch.func.grad` require this form. The
-inputs are saved without a cast, and autograd returns their gradients in their own dtype.
+Source: an article on `custom_bwd`, which leaves out `custom_fwd`. `custom_fwd` records the state of autocast on
+`ctx`, and `custom_bwd` restores it for backward, wherever that runs. Here `custom_fwd` only records, so it can
+decorate `setup_context`, and forward needs no `ctx`; `vmap` and `torch.func.grad` require this form. The inputs are
+saved without a cast, and autograd returns their gradients in their own dtype.
 """
 
 from collections.abc import Callable

@@ -199,13 +199,12 @@ ERROR_INPUTS = (
 )
 
 
-def _scale(model: Callable[[Tensor, Tensor], Tensor], scripted: Callable[[int], Any] | None = None) -> Scale:
+def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
     return Scale(
         size_name="batch",
         sizes=(8, 32, 128),
         build=lambda _: model,
         inputs=lambda n, g: _draw((n, 8, 4), (4,), g),
-        scripted=scripted,
     )
 
 
@@ -228,9 +227,9 @@ SCRIPTED = replace(
     LOOP,
     name="batch_gather_scripted",
     summary="gather, the loop under torch.jit.script",
-    scripted=lambda: torch.jit.script(batch_gather_loop),
+    build=lambda: torch.jit.script(batch_gather_loop),
     twin="batch_gather_loop",
-    scale=_scale(batch_gather_loop, scripted=lambda _: torch.jit.script(batch_gather_loop)),
+    scale=replace(_scale(batch_gather_loop), build=lambda _: torch.jit.script(batch_gather_loop)),
     claims=(
         Claim(
             text="the loop is about 10 % faster under TorchScript",
