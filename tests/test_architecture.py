@@ -7,7 +7,7 @@ import sys
 import pytest
 from harness.sources import MODULES, PACKAGES, ROOT, arrows, below, imports, reached, room_of, rooms
 
-CONTRACT = ("arguments", "candidate", "case", "claim", "convention", "expect", "scale", "spec", "states")
+CONTRACT = ("arguments", "candidate", "case", "claim", "convention", "error_input", "expect", "scale", "spec", "states")
 TORCH = {"plan", "gates", "oracle", "cell", "measure", "fork_server"}  # run in processes of their own
 LIGHT = sorted({room for room in rooms() if room not in TORCH})
 TOOLS_OF_THE_ZOO = {"measure": ("zoo.memory", "zoo.training.step"), "plan": ("zoo.probe",), "cell": ("zoo.probe",)}

@@ -21,6 +21,7 @@ from zoo.candidate import Candidate
 from zoo.case import NAME, Case, SpecError
 from zoo.claim import Claim
 from zoo.convention import Convention
+from zoo.error_input import ErrorInput
 from zoo.expect import Expect, check_names, is_dtype
 from zoo.scale import Scale
 from zoo.states import STATES
@@ -85,6 +86,7 @@ class Spec:
         scale: how to build the model at larger sizes, for measurements.
         claims: the gains that its sources publish.
         candidates: replacements for this model, which a run judges beside its modes.
+        error_inputs: inputs that the model refuses with an error. The matrix calls every mode with them, last of all.
 
     >>> import torch
     >>> double = Spec(
@@ -126,6 +128,7 @@ class Spec:
     scale: Scale | None = None
     claims: tuple[Claim, ...] = ()
     candidates: tuple[Candidate, ...] = ()
+    error_inputs: tuple[ErrorInput, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME_AND_SIZE.fullmatch(self.name):
@@ -148,7 +151,7 @@ class Spec:
         for item in self.expectations:
             if not isinstance(item, Expect):
                 raise SpecError(f"{self.name}: expectations must hold Expect records, got {item!r}")
-        self._check_candidates()
+        self._check_named("candidates", Candidate)
 
     def _check_transforms(self) -> None:
         if self.forward_mode and not self.differentiable:
@@ -166,22 +169,22 @@ class Spec:
     def _check_cases(self) -> None:
         if not isinstance(self.cases, tuple) or not self.cases:
             raise SpecError(f"{self.name}: cases: want a tuple with at least one Case, got {self.cases!r}")
-        names = [case.name if isinstance(case, Case) else case for case in self.cases]
-        for name in names:
-            if not isinstance(name, str):
-                raise SpecError(f"{self.name}: cases must hold Case records, got {name!r}")
-            if names.count(name) > 1:
-                raise SpecError(f"{self.name}: two cases are named {name!r}")
+        self._check_named("cases", Case)
+        self._check_named("error_inputs", ErrorInput)
+        for name in {case.name for case in self.cases} & {given.name for given in self.error_inputs}:
+            raise SpecError(f"{self.name}: a case and an error input are named {name!r}")
 
-    def _check_candidates(self) -> None:
-        if not isinstance(self.candidates, tuple):
-            raise SpecError(f"{self.name}: candidates: want a tuple of Candidate records, got {self.candidates!r}")
-        names = [item.name if isinstance(item, Candidate) else None for item in self.candidates]
-        for name, item in zip(names, self.candidates, strict=True):
-            if name is None:
-                raise SpecError(f"{self.name}: candidates must hold Candidate records, got {item!r}")
+    def _check_named(self, field: str, record: type) -> None:
+        items = getattr(self, field)
+        if not isinstance(items, tuple):
+            raise SpecError(f"{self.name}: {field}: want a tuple of {record.__name__} records, got {items!r}")
+        for item in items:
+            if not isinstance(item, record):
+                raise SpecError(f"{self.name}: {field} must hold {record.__name__} records, got {item!r}")
+        names = [item.name for item in items]
+        for name in names:
             if names.count(name) > 1:
-                raise SpecError(f"{self.name}: two candidates are named {name!r}")
+                raise SpecError(f"{self.name}: two {field} are named {name!r}")
 
     def _check_conduct(self) -> None:
         check_names(f"{self.name}: changes_state", self.changes_state)
@@ -277,6 +280,7 @@ class Spec:
             scale=None,
             claims=(),
             candidates=candidates,
+            error_inputs=(),
         )
 
     def case(self, name: str) -> Case:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise, run_in_autocast
+from zoo.error_input import INTEGERS
 from zoo.expect import Expect
 from zoo.spec import Spec
 
@@ -153,6 +154,7 @@ SPEC = Spec(
     shapes="(...) → (...)",
     build=lambda: exp_fp32,
     cases=CASES,
+    error_inputs=(INTEGERS,),
     dtypes="float32",
     twice_differentiable=True,
     one_graph=True,

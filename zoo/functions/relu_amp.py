@@ -14,6 +14,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
+from zoo.error_input import INTEGERS
 from zoo.spec import Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
@@ -120,6 +121,7 @@ SPEC = Spec(
     shapes="(...) → (...)",
     build=lambda: relu_amp,
     cases=CASES,
+    error_inputs=(INTEGERS,),
     dtypes="input",
     twice_differentiable=True,
     vmappable=True,
