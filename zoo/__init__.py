@@ -8,6 +8,7 @@ from zoo.claim import Claim
 from zoo.convention import Convention
 from zoo.create import create_model, example_inputs
 from zoo.dtypes import trace_dtypes
+from zoo.error_input import ErrorInput
 from zoo.expect import Expect
 from zoo.scale import Scale
 from zoo.spec import Spec
@@ -19,6 +20,7 @@ __all__ = [
     "Case",
     "Claim",
     "Convention",
+    "ErrorInput",
     "Expect",
     "Scale",
     "Spec",

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.shared_expectations import SCRIPT_NOT_CAPTURED
 from zoo.spec import Spec
@@ -169,6 +170,18 @@ CASES = (
     Case(name="one-board", inputs=partial(_boards, 1, 8)),
     Case(name="channels-last", inputs=_channels_last),
 )
+ERROR_INPUTS = (
+    ErrorInput(
+        name="one-coordinate", inputs=lambda _: (torch.ones(2, 1, 6, 4),), error=ValueError, match="must have shape"
+    ),
+    ErrorInput(name="no-batch", inputs=lambda _: (torch.ones(2, 6, 4),), error=ValueError, match="must have shape"),
+    ErrorInput(
+        name="integers",
+        inputs=lambda _: (torch.ones(2, 2, 6, 4, dtype=torch.int64),),
+        error=TypeError,
+        match="must have a floating dtype",
+    ),
+)
 SCALE = Scale(
     size_name="side",
     sizes=(8, 16, 32),
@@ -184,6 +197,7 @@ TRAIN = Spec(
     shapes="(batch, 2, h, w) → (batch, 1, h, w)",
     build=partial(Checkerboard, channels=32),
     cases=CASES,
+    error_inputs=ERROR_INPUTS,
     dtypes="follows",
     one_graph=True,
     reference=_reference,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.expect import Expect
 from zoo.scale import Scale
 from zoo.spec import Spec
@@ -134,6 +135,25 @@ CASES = (
 )
 
 
+ERROR_INPUTS = (
+    *(
+        ErrorInput(name=name, inputs=partial(_pair, shape1, shape2), error=error, match=match)
+        for name, shape1, shape2, error, match in (
+            ("x1-too-wide", (5, 3, 6), (5, 1, 6), ValueError, "x1 must have trailing size 5"),
+            ("x2-too-narrow", (5, 3, 5), (5, 1, 5), ValueError, "x2 must have trailing size 6"),
+            ("number", (), (5, 1, 6), ValueError, "x1 must have trailing size 5"),
+            ("no-broadcast", (5, 3, 5), (5, 2, 6), RuntimeError, "must match"),
+        )
+    ),
+    ErrorInput(
+        name="integers",
+        inputs=lambda g: tuple(t.long() for t in _pair((5, 3, 5), (5, 1, 6), g)),
+        error=TypeError,
+        match="must have a floating dtype",
+    ),
+)
+
+
 def _scale(build: Callable[[int, int, int, nn.Module], Merge]) -> Scale:
     return Scale(
         size_name="width",
@@ -151,6 +171,7 @@ MERGE = Spec(
     shapes="(..., in_features1), (..., in_features2) → (broadcast ..., out_features)",
     build=partial(Merge, in_features1=5, in_features2=6, out_features=10, activation=nn.ReLU()),
     cases=CASES,
+    error_inputs=ERROR_INPUTS,
     dtypes="follows",
     one_graph=True,
     reference=_reference,

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from tabulate import tabulate
 from torch import Tensor, nn
 
 from zoo.amp import AUTOCAST
@@ -191,6 +190,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
         rows.append([precision, f"{float(done.losses[-1]):.4f}", done.skipped, f"{done.seconds:.1f}"])
         boards.append(drawn_by(model, options.size))
+    from tabulate import tabulate  # noqa: PLC0415 -- whoever imports the zoo may lack it
+
     print(tabulate(rows, ["precision", "loss", "skipped", "seconds"], disable_numparse=True))  # noqa: T201
     if options.png:
         save_picture(options.png, *boards, checker(options.size, options.size, SQUARES)[0])
