@@ -15,6 +15,8 @@ from conformance.show import probes as probes_page
 from conformance.torch_versions import VERSIONS
 
 FOLDER = Path(__file__).parent
+
+
 def architecture_page() -> str:
     """docs/architecture.md, its tables of rooms and files written anew."""
     text = (FOLDER / "architecture.md").read_text(encoding="utf-8")

@@ -181,5 +181,3 @@ def _what(expected: Expect) -> str:
 def escaped(text: str) -> str:
     """A text for a Markdown page."""
     return text.replace("|", "\\|").replace("*", "\\*")
-
-

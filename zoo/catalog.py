@@ -51,6 +51,8 @@ def _walked() -> dict[str, tuple[Spec, str]]:
     for folder in FOLDERS:
         package = importlib.import_module(folder)
         for entry in sorted(pkgutil.iter_modules(package.__path__, f"{folder}."), key=lambda m: m.name):
+            if entry.name.endswith(".__main__"):
+                continue
             try:
                 specs = specs_of(importlib.import_module(entry.name))
             except Exception as problem:

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from zoo.models.checkerboard import Checkerboard, scripted_checkerboard
+from zoo.training import __main__ as command
 from zoo.training import checkerboard
 from zoo.training.checkerboard import fit_checkerboard
 from zoo.training.step import fit, squared_error, train_step
@@ -298,7 +299,7 @@ def test_drawing_leaves_the_network_as_it_was():
 
 def test_the_command_trains_in_each_precision_and_draws(tmp_path, capsys):
     picture = tmp_path / "board.png"
-    checkerboard.main(["--size", "8", "--steps", "2", "--png", str(picture), "--checkpoints", str(tmp_path)])
+    command.main(["--size", "8", "--steps", "2", "--png", str(picture), "--checkpoints", str(tmp_path)])
     out, err = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["fp32", "amp_fp16"]
     assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["eager-amp_fp16.pt", "eager-fp32.pt"]
