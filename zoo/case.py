@@ -31,6 +31,12 @@ class Call:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.args, tuple):
+            raise SpecError(f"call: args must be a tuple of arguments, got {self.args!r}")
+        if not isinstance(self.kwargs, Mapping) or not all(isinstance(name, str) for name in self.kwargs):
+            raise SpecError(f"call: kwargs must map names to arguments, got {self.kwargs!r}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -55,7 +61,7 @@ class Case:
     independent_samples: bool = False
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name.replace("-", "_")):
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name.replace("-", "_")):
             raise SpecError(f"case name {self.name!r}: want lower-case letters, digits, '-' and '_'")
         if not callable(self.inputs):
             raise SpecError(f"case {self.name!r}: inputs must be a function of a torch.Generator, got {self.inputs!r}")
@@ -67,8 +73,11 @@ class Case:
             generator: the source of all random numbers, on the CPU.
 
         Raises:
+            TypeError: `generator` is not a torch.Generator.
             SpecError: `inputs` returned neither a tuple nor a `Call`.
         """
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(f"Case.draw: generator must be a torch.Generator, got {type(generator).__name__}")
         drawn = self.inputs(generator)
         if isinstance(drawn, Call):
             return drawn
