@@ -47,6 +47,10 @@ EXAMPLES = {
     "zoo.functions.conv2d.Conv2dBackward": {"grad": torch.ones(2, 4, 4, 4), "x": IMAGES, "weight": KERNEL},
     "zoo.functions.cube.Cube": {"x": X},
     "zoo.functions.cube.CubeBackward": {"grad": X, "x": X},
+    "zoo.functions.cube_cpp.CubeCpp": {"x": X},
+    "zoo.functions.cube_cpp.CubeCppBackward": {"grad": X, "x": X},
+    "zoo.functions.cube_numpy.CubeNumpy": {"x": X},
+    "zoo.functions.cube_numpy.CubeNumpyBackward": {"grad": X, "x": X},
     "zoo.functions.exp.Exp": {"x": X},
     "zoo.functions.fused_conv_bn2d.FusedConvBN2d": {"x": IMAGES, "weight": KERNEL, "eps": 1.0},
     "zoo.functions.fused_conv_bn2d.FusedConvBN2dBackward": {
