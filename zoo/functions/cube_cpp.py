@@ -122,7 +122,6 @@ class CubeCpp(torch.autograd.Function):
 
 
 @torch.jit.ignore  # type: ignore[untyped-decorator]
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _apply(x: Tensor) -> Tensor:
     result: Tensor = CubeCpp.apply(x)  # type: ignore[no-untyped-call]
     return result
@@ -166,13 +165,6 @@ CASES = (
     Case(name="non-contiguous", inputs=lambda g: (torch.randn(6, 8, generator=g).t()[::2],)),
 )
 
-NOT_COMPILED = Expect(
-    outcome="VOID",
-    modes=("compiled", "graphed"),
-    match="fell back to eager",
-    reason="torch.compile does not look into the C++ code: the call is one graph break, and nothing else is left",
-    link="https://docs.pytorch.org/docs/stable/generated/torch.compiler.disable.html",
-)
 WITHOUT_COMPILER = Expect(
     outcome="refuses",
     error="RuntimeError",
@@ -194,5 +186,5 @@ SPEC = Spec(
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=lambda: _torch_cube,
     scale=elementwise(cube_cpp),
-    expectations=(WITHOUT_COMPILER,) if missing_tools() else (NOT_COMPILED,),
+    expectations=(WITHOUT_COMPILER,) if missing_tools() else (),
 )
