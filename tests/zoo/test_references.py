@@ -37,7 +37,7 @@ def test_model_agrees_with_its_reference(name):
     if refused(spec):
         pytest.skip(f"NOT TESTED: {name}, because {refused(spec)}")
     torch.manual_seed(0)
-    model = spec.build()
+    model = spec.initialised(spec.build())
     model = model.double() if isinstance(model, torch.nn.Module) else model
     for case in spec.cases:
         args = doubled(case.draw(torch.Generator().manual_seed(1)).args)
