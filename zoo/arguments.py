@@ -1,13 +1,14 @@
 """Checks of arguments: each error is one line with the function, the argument, what it must be and what came.
 
-TorchScript does not compile these functions. Code that is scripted calls them under `if not torch.jit.is_scripting():`;
-a scripted function checks the types of its arguments itself.
+TorchScript compiles `want_floating`, and none of the others. Code that is scripted calls those under
+`if not torch.jit.is_scripting():`; a scripted function checks the types of its arguments itself.
 """
 
 from __future__ import annotations
 
 import os
 
+import torch
 from torch import Tensor
 
 
@@ -32,11 +33,46 @@ def want_tensors(function: str, **tensors: object) -> None:
     TypeError: softmax: logits must be a tensor, got list
     """
     for argument, value in tensors.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{function}: {argument} must be a tensor, got {_kind(value)}")
+        _want_tensor(function, argument, value)
 
 
-def want_sizes(function: str, **sizes: object) -> None:
+def _want_tensor(function: str, argument: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{function}: {argument} must be a tensor, got {_kind(value)}")
+
+
+def want_floating(function: str, argument: str, tensor: Tensor) -> None:
+    """Check that one argument is a tensor with a floating dtype, also in TorchScript.
+
+    Raises:
+        TypeError: it is not a tensor, or its dtype is not floating.
+
+    >>> want_floating("softmax", "logits", torch.arange(3))
+    Traceback (most recent call last):
+    TypeError: softmax: logits must have a floating dtype, got torch.int64
+    """
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        _want_tensor(function, argument, tensor)  # TorchScript cannot parse **
+    if not tensor.is_floating_point():
+        raise TypeError(f"{function}: {argument} must have a floating dtype, got {tensor.dtype}")
+
+
+def want_integers(function: str, **integers: object) -> None:
+    """Check that every argument is an integer; bool is none.
+
+    Raises:
+        TypeError: one of them is not an integer.
+
+    >>> want_integers("softmax", dim=None)
+    Traceback (most recent call last):
+    TypeError: softmax: dim must be an integer, got None
+    """
+    for argument, value in integers.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{function}: {argument} must be an integer, got {_kind(value)}")
+
+
+def want_sizes(function: str, **sizes: int) -> None:
     """Check that every argument is an integer of at least 1.
 
     Raises:
@@ -50,11 +86,25 @@ def want_sizes(function: str, **sizes: object) -> None:
     Traceback (most recent call last):
     TypeError: Merge: in_features1 must be an integer, got None
     """
+    want_integers(function, **sizes)
     for argument, value in sizes.items():
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"{function}: {argument} must be an integer, got {_kind(value)}")
         if value < 1:
             raise ValueError(f"{function}: {argument} must be at least 1, got {value}")
+
+
+def want_numbers(function: str, **numbers: object) -> None:
+    """Check that every argument is a float or an integer; bool is none.
+
+    Raises:
+        TypeError: one of them is not a number.
+
+    >>> want_numbers("batch_norm2d", eps="small")
+    Traceback (most recent call last):
+    TypeError: batch_norm2d: eps must be a number, got str
+    """
+    for argument, value in numbers.items():
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise TypeError(f"{function}: {argument} must be a number, got {_kind(value)}")
 
 
 def want_paths(function: str, **paths: object) -> None:

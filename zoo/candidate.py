@@ -42,3 +42,5 @@ class Candidate:
             if not callable(value) and (field == "build" or value is not None):
                 raise SpecError(f"candidate {self.name!r}: {field} must be callable, got {value!r}")
         check_names(f"candidate {self.name!r}: devices", self.devices)
+        if not isinstance(self.compiles, bool):
+            raise SpecError(f"candidate {self.name!r}: compiles must be True or False, got {self.compiles!r}")

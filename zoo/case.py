@@ -31,6 +31,12 @@ class Call:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.args, tuple):
+            raise SpecError(f"call: args must be a tuple of arguments, got {self.args!r}")
+        if not isinstance(self.kwargs, Mapping) or not all(isinstance(name, str) for name in self.kwargs):
+            raise SpecError(f"call: kwargs must map names to arguments, got {self.kwargs!r}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class NamedInputs:
@@ -62,8 +68,11 @@ class NamedInputs:
             generator: the source of all random numbers, on the CPU.
 
         Raises:
+            TypeError: `generator` is not a torch.Generator.
             SpecError: `inputs` returned neither a tuple nor a `Call`.
         """
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(f"Case.draw: generator must be a torch.Generator, got {type(generator).__name__}")
         drawn = self.inputs(generator)
         if isinstance(drawn, Call):
             return drawn

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from zoo.case import SpecError
 
 QUANTITIES = ("forward", "gradient", "step", "fit", "saved", "peak")
+WORDS = ("quantity", "baseline", "mode", "precision", "baseline_mode", "baseline_precision", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +43,16 @@ class Claim:
     device: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("text", "source", *WORDS):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not (value or name in ("baseline", "device")):
+                raise SpecError(f"claim {self.text!r}: {name} must be a text, got {value!r}")
         if self.quantity not in QUANTITIES:
             known = ", ".join(QUANTITIES)
             raise SpecError(f"claim {self.text!r}: quantity must be one of {known}, got {self.quantity!r}")
-        if not self.factor > 1:
-            raise SpecError(f"claim {self.text!r}: factor must be above 1, got {self.factor}")
+        if not isinstance(self.factor, (int, float)) or not self.factor > 1:
+            raise SpecError(f"claim {self.text!r}: factor must be a number above 1, got {self.factor!r}")
+        if not isinstance(self.sizes, tuple) or not all(isinstance(n, int) and n > 0 for n in self.sizes):
+            raise SpecError(f"claim {self.text!r}: sizes must be a tuple of positive numbers, got {self.sizes!r}")
         if not self.baseline and (self.mode, self.precision) == (self.baseline_mode, self.baseline_precision):
             raise SpecError(f"claim {self.text!r}: it compares a model with itself")

@@ -33,11 +33,13 @@ class Convention:
 
     def __post_init__(self) -> None:
         if not isinstance(self.tensor, str) or not self.tensor:
-            raise SpecError(f"a convention needs the name of a tensor, got {self.tensor!r}")
-        if not self.why:
-            raise SpecError(f"the convention on {self.tensor!r} needs a reason")
+            raise SpecError(f"a convention needs the name of a tensor, the text `tensor`, got {self.tensor!r}")
+        if not isinstance(self.why, str) or not self.why:
+            raise SpecError(f"the convention on {self.tensor!r} needs a reason, the text `why`, got {self.why!r}")
         if not isinstance(self.rows, tuple) or not all(isinstance(row, int) and row >= 0 for row in self.rows):
             raise SpecError(f"convention on {self.tensor!r}: rows must be a tuple of indices, got {self.rows!r}")
+        if not isinstance(self.zero, bool):
+            raise SpecError(f"convention on {self.tensor!r}: zero must be True or False, got {self.zero!r}")
 
     @property
     def is_whole(self) -> bool:
@@ -45,5 +47,11 @@ class Convention:
         return not self.rows and not self.zero
 
     def concerns(self, name: str) -> bool:
-        """Return whether a tensor of this name is meant."""
+        """Return whether a tensor of this name is meant.
+
+        Raises:
+            TypeError: `name` is not a str.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"Convention.concerns: name must be a str, got {type(name).__name__}")
         return re.fullmatch(re.escape(self.tensor).replace(r"\*", ".*"), name) is not None

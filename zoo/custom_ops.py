@@ -18,6 +18,9 @@ def map_elementwise(operator: Any) -> None:
     Args:
         operator: an operator from `torch.library.custom_op`.
 
+    Raises:
+        TypeError: it is none.
+
     >>> from zoo.functions.square import square_op
     >>> torch.vmap(square_op)(torch.tensor([[1.0], [3.0]])).tolist()
     [[1.0], [9.0]]
@@ -27,7 +30,7 @@ def map_elementwise(operator: Any) -> None:
         out = operator(x)
         return out, in_dims[0] if isinstance(out, Tensor) else tuple(in_dims[0] for _ in out)
 
-    _register(operator, rule)
+    _register("map_elementwise", operator, rule)
 
 
 def map_by_sample(operator: Any) -> None:
@@ -35,6 +38,9 @@ def map_by_sample(operator: Any) -> None:
 
     Args:
         operator: an operator from `torch.library.custom_op` that returns one tensor.
+
+    Raises:
+        TypeError: it is none.
 
     >>> from zoo.functions.matmul_amp import matmul_amp_op
     >>> torch.vmap(matmul_amp_op, in_dims=(0, None))(torch.ones(4, 1, 3), torch.ones(3, 2)).shape
@@ -47,10 +53,12 @@ def map_by_sample(operator: Any) -> None:
 
         return torch.stack([operator(*sample(i)) for i in range(info.batch_size)]), 0
 
-    _register(operator, rule)
+    _register("map_by_sample", operator, rule)
 
 
-def _register(operator: Any, rule: Any) -> None:
+def _register(caller: str, operator: Any, rule: Any) -> None:
+    if not hasattr(operator, "register_autograd"):
+        raise TypeError(f"{caller}: operator must come from torch.library.custom_op, got {type(operator).__name__}")
     if hasattr(torch.library, "register_vmap"):  # torch 2.4 has a loop over samples built in and warns about it
         operator.register_vmap(rule)
 
@@ -65,11 +73,18 @@ def run_in_autocast(name: str, dtype: torch.dtype | None = None) -> None:
         name: name of the operator in the namespace of this module.
         dtype: the dtype to cast to under any autocast; None means the autocast dtype of the call.
 
+    Raises:
+        TypeError: `name` is not a str, or `dtype` is no dtype.
+
     >>> from zoo.functions.matmul_amp import matmul_amp_op
     >>> with torch.autocast("cpu", dtype=torch.float16):
     ...     matmul_amp_op(torch.ones(1, 3), torch.ones(3, 2)).dtype
     torch.float16
     """
+    if not isinstance(name, str):
+        raise TypeError(f"run_in_autocast: name must be a str, got {type(name).__name__}")
+    if not (dtype is None or isinstance(dtype, torch.dtype)):
+        raise TypeError(f"run_in_autocast: dtype must be a torch.dtype or None, got {type(dtype).__name__}")
     operator = getattr(getattr(torch.ops, NAMESPACE), name)
 
     def kernel(*args: Any) -> Any:

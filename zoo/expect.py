@@ -13,14 +13,20 @@ from zoo.case import SpecError
 
 OUTCOMES = ("dtype", "refuses", "FAIL", "UNSTABLE", "VOID", "INVALID", "INCONCLUSIVE", "ERROR")
 ENDINGS = ("CRASH", "TIMEOUT", "OOM")
+TEXTS = ("reason", "link", "torch", "tensor", "dtype", "error", "match", "gate", "case")
 
 
 def is_dtype(word: str) -> bool:
     """Return whether a word is the name of a torch dtype.
 
+    Raises:
+        TypeError: `word` is not a str.
+
     >>> is_dtype("float16"), is_dtype("half precision")
     (True, False)
     """
+    if not isinstance(word, str):
+        raise TypeError(f"is_dtype: word must be a str, got {type(word).__name__}")
     return isinstance(getattr(torch, word, None), torch.dtype)
 
 
@@ -32,12 +38,15 @@ def check_names(where: str, names: Any) -> None:
         names: the value to check.
 
     Raises:
+        TypeError: `where` is not a str.
         SpecError: `names` is something else; the message starts with `where`.
 
     >>> check_names("modes", "eager")
     Traceback (most recent call last):
     zoo.case.SpecError: modes must be a tuple of names, got 'eager'
     """
+    if not isinstance(where, str):
+        raise TypeError(f"check_names: where must be a str, got {type(where).__name__}")
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
         raise SpecError(f"{where} must be a tuple of names, got {names!r}")
 
@@ -81,7 +90,10 @@ class Expect:
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES + ENDINGS:
-            raise SpecError(f"outcome {self.outcome!r}: want one of {', '.join(OUTCOMES + ENDINGS)}")
+            raise SpecError(f"expectation: outcome {self.outcome!r}: want one of {', '.join(OUTCOMES + ENDINGS)}")
+        for text in TEXTS:
+            if not isinstance(getattr(self, text), str):
+                raise SpecError(f"expectation of {self.outcome!r}: {text} must be a text, got {getattr(self, text)!r}")
         if not self.reason:
             raise SpecError(f"an expectation of {self.outcome!r} needs a reason")
         for axis in ("modes", "precisions", "devices"):

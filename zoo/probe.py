@@ -65,6 +65,8 @@ class Seen:
             raise SpecError(f"Seen: torch: want a range of versions, or {NEVER!r}, got {self.torch!r}")
         if not isinstance(self.checked, tuple) or not self.checked:
             raise SpecError(f"Seen: checked: want a tuple of versions, got {self.checked!r}")
+        if not all(isinstance(version, str) for version in self.checked):
+            raise SpecError(f"Seen: checked: want a tuple of versions, got {self.checked!r}")
         try:
             SpecifierSet("" if self.torch == NEVER else self.torch)
             known = [Version(version) for version in self.checked]
@@ -74,7 +76,13 @@ class Seen:
             raise SpecError(f"Seen: checked: want rising versions, got {', '.join(self.checked)}")
 
     def shows_in(self, torch_version: str) -> bool:
-        """Return whether the range contains this torch version; a local part such as "+cpu" is ignored."""
+        """Return whether the range contains this torch version; a local part such as "+cpu" is ignored.
+
+        Raises:
+            TypeError: `torch_version` is not a str.
+        """
+        if not isinstance(torch_version, str):
+            raise TypeError(f"Seen.shows_in: torch_version must be a str, got {type(torch_version).__name__}")
         version = torch_version.split("+", maxsplit=1)[0]
         return self.torch != NEVER and SpecifierSet(self.torch).contains(version, prereleases=True)
 
@@ -124,6 +132,9 @@ class Probe:
             value = getattr(self, text)
             if not isinstance(value, str) or not value or "\n" in value:
                 raise SpecError(f"probe {self.name}: {text}: want one line of text, got {value!r}")
+        for text in ("issue", "source"):
+            if not isinstance(getattr(self, text), str):
+                raise SpecError(f"probe {self.name}: {text}: want a text, got {getattr(self, text)!r}")
         if not self.issue and not self.source:
             raise SpecError(f"probe {self.name}: want an issue, or a source where there is none")
         if self.issue and not self.issue.startswith("https://"):
@@ -149,12 +160,15 @@ def find(package: str = "zoo.probes") -> list[Probe]:
     """Return the probes of a package, the `PROBE` of each file, sorted by name.
 
     Raises:
+        TypeError: `package` is not a str.
         SpecError: a file does not import or defines no `PROBE`, or the probe's name is not the name of the file.
 
     >>> from zoo.probe import find
     >>> "double_backward" in [probe.name for probe in find()]
     True
     """
+    if not isinstance(package, str):
+        raise TypeError(f"find: package must be a str, got {type(package).__name__}")
     found = []
     for entry in sorted(pkgutil.iter_modules(importlib.import_module(package).__path__), key=lambda m: m.name):
         home = f"{package}.{entry.name}"

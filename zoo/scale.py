@@ -37,18 +37,29 @@ class Scale:
     scripted: Callable[[int], Callable[..., Any]] | None = None
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.size_name):
+        if not isinstance(self.size_name, str) or not NAME.fullmatch(self.size_name):
             raise SpecError(f"scale: size_name {self.size_name!r}: want lower-case letters, digits and '_'")
+        if not isinstance(self.sizes, tuple) or not all(isinstance(size, int) for size in self.sizes):
+            raise SpecError(f"scale of {self.size_name}: sizes must be a tuple of integers, got {self.sizes!r}")
         if not self.sizes or min(self.sizes) < 1 or list(self.sizes) != sorted(set(self.sizes)):
             raise SpecError(f"scale of {self.size_name}: sizes must be positive and ascending, got {self.sizes!r}")
+        for name in ("build", "inputs", "scripted"):
+            value = getattr(self, name)
+            if not callable(value) and (value is not None or name != "scripted"):
+                raise SpecError(f"scale of {self.size_name}: {name} must be callable, got {value!r}")
 
 
 def elementwise(model: Callable[[torch.Tensor], torch.Tensor]) -> Scale:
     """Return the scale of an elementwise function: float32 vectors of 2¹⁰ to 2²⁰ numbers from N(0, 1).
 
+    Raises:
+        TypeError: `model` is not callable.
+
     >>> elementwise(torch.exp).size_name
     'numbers'
     """
+    if not callable(model):
+        raise TypeError(f"elementwise: model must be callable, got {type(model).__name__}")
     return Scale(
         size_name="numbers",
         sizes=(2**10, 2**14, 2**17, 2**20),

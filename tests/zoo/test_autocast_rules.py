@@ -27,7 +27,7 @@ def test_mixed_dtypes_need_autocast():
 
 
 def test_misfits_are_named():
-    with pytest.raises(ValueError, match=r"want two \(n, n\) matrices, got \[2, 3\] and \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"add_and_matmul: x must have shape \(n, n\), got \[2, 3\]"):
         add_and_matmul(torch.ones(2, 3), torch.ones(2, 3))
-    with pytest.raises(TypeError, match=r"both must have a floating dtype, got torch\.float32 and torch\.int64"):
+    with pytest.raises(TypeError, match=r"add_and_matmul: y must have a floating dtype, got torch\.int64"):
         add_and_matmul(torch.ones(2, 2), torch.ones(2, 2, dtype=torch.int64))

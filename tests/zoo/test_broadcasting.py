@@ -48,5 +48,5 @@ def test_misfits_are_named(scripted):
         function(torch.ones(2, 3), torch.ones(2, 3), 2)
     with refused(IndexError, "dim must name one of 0 axes, got 0"):
         function(torch.tensor(1.0), torch.tensor(1.0), 0)
-    with refused(TypeError, "a and b must have a floating dtype"):
+    with refused(TypeError, "sum_explicit: b must have a floating dtype"):
         function(torch.ones(2), torch.tensor([True, False]), 0)

@@ -34,7 +34,7 @@ def loss_curve(layer, dtype, steps=20):
 
 def saved_bytes(layer):
     torch.manual_seed(0)
-    model = ImageClassifier(layer, channels=3)
+    model = ImageClassifier(layer, in_channels=3)
     storages = {}
 
     def pack(tensor):

@@ -66,13 +66,13 @@ def test_scripted_keeps_the_names():
 
 
 def test_misfits_are_named():
-    with pytest.raises(ValueError, match=r"want two \(n, n\) matrices, got \[2, 3\] and \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"arithmetic: x must have shape \(n, n\), got \[2, 3\]"):
         arithmetic(torch.ones(2, 3), torch.ones(2, 3))
-    with pytest.raises(TypeError, match=r"want one floating dtype, got torch\.float32 and torch\.float64"):
+    with pytest.raises(TypeError, match=r"y must have the dtype of x, torch\.float32, got torch\.float64"):
         arithmetic(torch.ones(2, 2), torch.ones(2, 2).double())
     with pytest.raises(ValueError, match=r"j must have the shape of i, \[2\], got \[1\]"):
         logic(torch.tensor([1, 2]), torch.tensor([1]))
-    with pytest.raises(TypeError, match=r"want one integer dtype, or bool, got torch\.int64 and torch\.bool"):
+    with pytest.raises(TypeError, match=r"j must have the dtype of i, torch\.int64, got torch\.bool"):
         logic(torch.tensor([1]), torch.tensor([True]))
-    with pytest.raises(TypeError, match=r"want one integer dtype, or bool, got torch\.float32 and torch\.float32"):
+    with pytest.raises(TypeError, match=r"i must have an integer dtype, or bool, got torch\.float32"):
         logic(torch.ones(1), torch.ones(1))

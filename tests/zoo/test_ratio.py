@@ -100,7 +100,7 @@ def test_the_smallest_normal_number_is_a_floor():
 def test_misfits_are_named():
     with pytest.raises(ValueError, match=r"ratio_naive: y must have the shape of x, \[2\], got \[1\]"):
         ratio_naive(torch.ones(2), torch.ones(1))
-    with pytest.raises(TypeError, match=r"ratio_safe: want one floating dtype, got torch\.float32 and torch\.float16"):
+    with pytest.raises(TypeError, match=r"ratio_safe: y must have the dtype of x, torch\.float32, got torch\.float16"):
         ratio_safe(torch.ones(2), torch.ones(2).half(), 1.0)
-    with pytest.raises(TypeError, match=r"log_clamped: want one floating dtype, got torch\.int64"):
+    with pytest.raises(TypeError, match=r"log_clamped: y must have a floating dtype, got torch\.int64"):
         log_clamped(torch.ones(2, dtype=torch.int64), 1.0)

@@ -34,6 +34,8 @@ SIZE_NAMES = {
     "sum_explicit": "rows",
     "ratio_safe": "numbers",
     "sinh": "numbers",
+    "cube_cpp": "numbers",
+    "cube_numpy": "numbers",
     "matmul_amp": "width",
     "fused_conv_bn2d": "batch",
 }

@@ -62,7 +62,7 @@ def test_softmax_shift_leaves_no_trace_in_the_gradient():
 def test_softmax_names_a_wrong_argument(function):
     with pytest.raises(TypeError, match=rf"^{function.__name__}: x must have a floating dtype, got torch\.int64"):
         function(torch.arange(3))
-    with pytest.raises(IndexError, match=r"\[-1, 0\], but got 1"):
+    with pytest.raises(IndexError, match=f"^{function.__name__}: dim must name one of 1 axes, got 1"):
         function(torch.zeros(3), 1)
 
 
@@ -136,7 +136,7 @@ def test_cross_entropy_names_a_wrong_argument(function):
         function(torch.zeros(3, 0), torch.zeros(3, 0))
     with pytest.raises(ValueError, match=r"\[2, 3\], got \[2, 1\]"):
         function(torch.zeros(2, 3), torch.zeros(2, 1))
-    with pytest.raises(TypeError, match=r"float32 and torch\.int64"):
+    with pytest.raises(TypeError, match=rf"^{function.__name__}: labels must have a floating dtype, got torch\.int64"):
         function(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(ValueError, match="labels must be on the device of logits, cpu, got meta"):
         function(torch.zeros(2, 3), torch.zeros(2, 3, device="meta"))

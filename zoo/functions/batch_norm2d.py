@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating, want_numbers, want_tensors
 from zoo.case import Case
 from zoo.error_input import INTEGERS, ErrorInput
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
@@ -22,12 +23,13 @@ SPACE = (0, 2, 3)
 
 
 def _check(caller: str, x: Tensor, eps: float) -> None:
-    if not x.is_floating_point():
-        raise TypeError(f"{caller}: x must have a floating dtype, got {x.dtype}")
+    want_floating(caller, "x", x)
     if x.dim() != 4:  # noqa: PLR2004
         raise ValueError(f"{caller}: x must have shape (batch, channels, height, width), got {list(x.shape)}")
     if x.size(0) * x.size(2) * x.size(3) < 2:  # noqa: PLR2004
         raise ValueError(f"{caller}: x must hold at least 2 values per channel, got shape {list(x.shape)}")
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        want_numbers(caller, eps=eps)
     if not eps > 0:
         raise ValueError(f"{caller}: eps must be positive, got {eps}")
 
@@ -61,6 +63,8 @@ class BatchNorm2dBackward(torch.autograd.Function):
     @staticmethod
     def forward(grad: Tensor, x: Tensor, eps: float) -> Tensor:
         """Return the gradient of x for the gradient `grad` of the output."""
+        want_tensors("BatchNorm2dBackward", grad=grad, x=x)
+        want_numbers("BatchNorm2dBackward", eps=eps)
         return _gradient(grad, x, eps)
 
     @staticmethod
@@ -81,6 +85,9 @@ class BatchNorm2d(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, eps: float) -> Tensor:
         """Return the normalised x."""
+        want_floating("BatchNorm2d", "x", x)
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            want_numbers("BatchNorm2d", eps=eps)
         return _norm(x, eps)
 
     @staticmethod
@@ -108,7 +115,7 @@ def batch_norm2d(x: Tensor, eps: float = 1e-3) -> Tensor:
         `torch.func.grad`.
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
+        TypeError: `x` is no tensor or does not hold floating-point numbers, or `eps` is no number.
         ValueError: the rank of `x` is not 4, a channel holds fewer than two values (so it has no unbiased
             variance), or `eps` is not positive.
         RuntimeError: in backward, if a second derivative is requested.

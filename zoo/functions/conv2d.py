@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zoo.arguments import want_floating, want_tensors
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.error_input import ErrorInput
@@ -24,10 +25,8 @@ from zoo.spec import Spec
 
 
 def _check(caller: str, x: Tensor, weight: Tensor) -> None:
-    if not x.is_floating_point():
-        raise TypeError(f"{caller}: x must have a floating dtype, got {x.dtype}")
-    if not weight.is_floating_point():
-        raise TypeError(f"{caller}: weight must have a floating dtype, got {weight.dtype}")
+    want_floating(caller, "x", x)
+    want_floating(caller, "weight", weight)
     if x.device != weight.device:
         raise ValueError(f"{caller}: weight must be on the device of x, {x.device}, got {weight.device}")
     if x.dim() != 4:  # noqa: PLR2004
@@ -68,6 +67,7 @@ class Conv2dBackward(torch.autograd.Function):
     @staticmethod
     def forward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of x and weight for the gradient `grad` of the output."""
+        want_tensors("Conv2dBackward", grad=grad, x=x, weight=weight)
         return _gradients(grad, x, weight)
 
     @staticmethod
@@ -88,6 +88,8 @@ class Conv2d(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, weight: Tensor) -> Tensor:
         """Return the convolution of x with weight."""
+        want_floating("Conv2d", "x", x)
+        want_floating("Conv2d", "weight", weight)
         return _convolution(x, weight)
 
     @staticmethod
@@ -116,7 +118,7 @@ def conv2d(x: Tensor, weight: Tensor) -> Tensor:
         dtype of `x`. The function supports `vmap` and `torch.func.grad`.
 
     Raises:
-        TypeError: a dtype is not floating, or the two dtypes differ without autocast.
+        TypeError: an argument is no tensor, a dtype is not floating, or the two dtypes differ without autocast.
         ValueError: a rank, the number of channels, the size of the kernel or the device does not fit.
         RuntimeError: in backward, if a second derivative is requested.
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, map_elementwise
 from zoo.error_input import INTEGERS
@@ -27,6 +28,8 @@ class CubeBackward(torch.autograd.Function):
     @staticmethod
     def forward(grad: Tensor, x: Tensor) -> Tensor:
         """Return 3 x² grad."""
+        want_floating("CubeBackward", "grad", grad)
+        want_floating("CubeBackward", "x", x)
         return 3 * x * x * grad
 
     @staticmethod
@@ -49,6 +52,7 @@ class Cube(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor) -> Tensor:
         """Return x³."""
+        want_floating("Cube", "x", x)
         return x * x * x
 
     @staticmethod
@@ -67,13 +71,12 @@ def cube(x: Tensor) -> Tensor:
     """Return the cube of each element; x is floating, of any shape, and the result has its dtype.
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
+        TypeError: `x` is no tensor, or does not hold floating-point numbers.
 
     >>> cube(torch.tensor([-3.0, 0.5]))
     tensor([-27.0000,   0.1250])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"cube: x must have a floating dtype, got {x.dtype}")
+    want_floating("cube", "x", x)
     result: Tensor = Cube.apply(x)  # type: ignore[no-untyped-call]
     return result
 
@@ -117,13 +120,12 @@ def cube_op(x: Tensor) -> Tensor:
     It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834).
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
+        TypeError: `x` is no tensor, or does not hold floating-point numbers.
 
     >>> cube_op(torch.tensor([-3.0, 0.5]))
     tensor([-27.0000,   0.1250])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"cube_op: x must have a floating dtype, got {x.dtype}")
+    want_floating("cube_op", "x", x)
     result: Tensor = torch.ops.torch_conformance.cube(x)
     return result
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.error_input import INTEGERS
@@ -26,6 +27,7 @@ class Exp(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor) -> Tensor:
         """Return exp(x) in the dtype of x."""
+        want_floating("Exp", "x", x)
         y = torch.exp(x)
         return y if y.dtype == x.dtype else y.to(x.dtype)  # autocast on CUDA widens y; see also pytorch#180642
 
@@ -45,13 +47,12 @@ def exp(x: Tensor) -> Tensor:
     """Return the exponential of each element; x is floating, of any shape, and the result has its dtype.
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
+        TypeError: `x` is no tensor, or does not hold floating-point numbers.
 
     >>> exp(torch.tensor([0.0, 1.0]))
     tensor([1.0000, 2.7183])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"exp: x must have a floating dtype, got {x.dtype}")
+    want_floating("exp", "x", x)
     result: Tensor = Exp.apply(x)  # type: ignore[no-untyped-call]
     return result
 
@@ -76,13 +77,12 @@ def exp_op(x: Tensor) -> Tensor:
     It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834).
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
+        TypeError: `x` is no tensor, or does not hold floating-point numbers.
 
     >>> exp_op(torch.tensor([0.0, 1.0]))
     tensor([1.0000, 2.7183])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"exp_op: x must have a floating dtype, got {x.dtype}")
+    want_floating("exp_op", "x", x)
     result: Tensor = torch.ops.torch_conformance.exp(x)
     return result
 

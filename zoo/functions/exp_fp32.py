@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise, run_in_autocast
 from zoo.error_input import INTEGERS
@@ -61,15 +62,14 @@ def exp_fp32(x: Tensor) -> Tensor:
         gradient of `x` has the dtype of `x`.
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
+        TypeError: `x` is no tensor, or does not hold floating-point numbers.
         RuntimeError: it is called under `vmap` or a transform of `torch.func`.
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
     ...     exp_fp32(torch.tensor([0.0, 1.0], dtype=torch.bfloat16))
     tensor([1.0000, 2.7183])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"exp_fp32: x must have a floating dtype, got {x.dtype}")
+    want_floating("exp_fp32", "x", x)
     result: Tensor = _apply(x)
     return result
 
@@ -107,8 +107,7 @@ def exp_fp32_op(x: Tensor) -> Tensor:
     ...     exp_fp32_op(torch.tensor([0.0, 1.0], dtype=torch.bfloat16))
     tensor([1.0000, 2.7183])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"exp_fp32_op: x must have a floating dtype, got {x.dtype}")
+    want_floating("exp_fp32_op", "x", x)
     result: Tensor = torch.ops.torch_conformance.exp_fp32(x)
     return result
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zoo.arguments import want_floating, want_numbers, want_tensors
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.error_input import ErrorInput
@@ -28,10 +29,8 @@ SPACE = (0, 2, 3)
 
 
 def _check(caller: str, x: Tensor, weight: Tensor, eps: float) -> None:
-    if not x.is_floating_point():
-        raise TypeError(f"{caller}: x must have a floating dtype, got {x.dtype}")
-    if not weight.is_floating_point():
-        raise TypeError(f"{caller}: weight must have a floating dtype, got {weight.dtype}")
+    want_floating(caller, "x", x)
+    want_floating(caller, "weight", weight)
     if x.device != weight.device:
         raise ValueError(f"{caller}: weight must be on the device of x, {x.device}, got {weight.device}")
     if x.dim() != 4:  # noqa: PLR2004
@@ -48,6 +47,8 @@ def _check(caller: str, x: Tensor, weight: Tensor, eps: float) -> None:
         )
     if x.size(0) * height * width < 2:  # noqa: PLR2004
         raise ValueError(f"{caller}: x must give at least 2 values per filter, got shape {list(x.shape)}")
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        want_numbers(caller, eps=eps)
     if not eps > 0:
         raise ValueError(f"{caller}: eps must be positive, got {eps}")
 
@@ -95,6 +96,8 @@ class FusedConvBN2dBackward(torch.autograd.Function):
     @staticmethod
     def forward(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return the gradients of x and weight for the gradient `grad` of the output."""
+        want_tensors("FusedConvBN2dBackward", grad=grad, x=x, weight=weight)
+        want_numbers("FusedConvBN2dBackward", eps=eps)
         return _gradients(grad, x, weight, eps)
 
     @staticmethod
@@ -115,6 +118,10 @@ class FusedConvBN2d(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Return the normalised convolution of x with weight."""
+        want_floating("FusedConvBN2d", "x", x)
+        want_floating("FusedConvBN2d", "weight", weight)
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            want_numbers("FusedConvBN2d", eps=eps)
         return _fused(x, weight, eps)
 
     @staticmethod
@@ -145,7 +152,8 @@ def fused_conv_bn2d(x: Tensor, weight: Tensor, eps: float = 1e-3) -> Tensor:
         `torch.func.grad`.
 
     Raises:
-        TypeError: a dtype is not floating, or the two dtypes differ without autocast.
+        TypeError: `x` or `weight` is no tensor, a dtype is not floating, the two dtypes differ without autocast, or
+            `eps` is no number.
         ValueError: a rank, the number of channels, the size of the kernel or the device does not fit, a filter
             gives fewer than two values, or `eps` is not positive.
         RuntimeError: in backward, if a second derivative is requested.

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.error_input import ErrorInput
@@ -25,12 +26,12 @@ DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
 
 
 def _check(caller: str, a: Tensor, b: Tensor) -> None:
-    if not a.is_floating_point():
-        raise TypeError(f"{caller}: a must have a floating dtype, got {a.dtype}")
-    if not b.is_floating_point():
-        raise TypeError(f"{caller}: b must have a floating dtype, got {b.dtype}")
-    if a.dim() != 2 or b.dim() != 2 or a.size(1) != b.size(0):  # noqa: PLR2004
-        raise ValueError(f"{caller}: want shapes (n, k) and (k, m), got {list(a.shape)} and {list(b.shape)}")
+    want_floating(caller, "a", a)
+    want_floating(caller, "b", b)
+    if a.dim() != 2:  # noqa: PLR2004
+        raise ValueError(f"{caller}: a must have shape (n, k), got {list(a.shape)}")
+    if b.dim() != 2 or b.size(0) != a.size(1):  # noqa: PLR2004
+        raise ValueError(f"{caller}: b must have shape ({a.size(1)}, m), got {list(b.shape)}")
     if a.device != b.device:
         raise ValueError(f"{caller}: b must be on the device of a, {a.device}, got {b.device}")
 
@@ -81,8 +82,8 @@ def matmul_amp(a: Tensor, b: Tensor) -> Tensor:
         has the dtype of `a`. The function supports `vmap` and `torch.func.grad`.
 
     Raises:
+        TypeError: one of them is no tensor, a dtype is not floating, or the two dtypes differ and autocast is off.
         ValueError: `a` and `b` are not two matrices with equal inner sizes, or their devices differ.
-        TypeError: a dtype is not floating, or the two dtypes differ and autocast is off.
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
     ...     matmul_amp(torch.ones(1, 3), torch.ones(3, 2))

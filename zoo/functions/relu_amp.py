@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.error_input import INTEGERS
@@ -62,13 +63,12 @@ def relu_amp(x: Tensor) -> Tensor:
         A tensor with the shape and dtype of `x`. The function supports `vmap` and `torch.func.grad`.
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
+        TypeError: `x` is no tensor, or does not hold floating-point numbers.
 
     >>> relu_amp(torch.tensor([-1.0, 0.0, 2.0]))
     tensor([0., 0., 2.])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"relu_amp: x must have a floating dtype, got {x.dtype}")
+    want_floating("relu_amp", "x", x)
     result: Tensor = _apply(x)
     return result
 
@@ -87,8 +87,7 @@ def relu_amp_op(x: Tensor) -> Tensor:
     >>> relu_amp_op(torch.tensor([-1.0, 0.0, 2.0]))
     tensor([0., 0., 2.])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"relu_amp_op: x must have a floating dtype, got {x.dtype}")
+    want_floating("relu_amp_op", "x", x)
     result: Tensor = torch.ops.torch_conformance.relu_amp(x)
     return result
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.error_input import INTEGERS
@@ -32,6 +33,7 @@ class Sinh(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return sinh(x), exp(x) and exp(-x) in the dtype of x."""
+        want_floating("Sinh", "x", x)
         rising, falling = _exp(x), _exp(-x)
         return (rising - falling) / 2, rising, falling
 
@@ -56,13 +58,12 @@ def sinh(x: Tensor) -> Tensor:
     """Return the hyperbolic sine of each element; x is floating, of any shape, and the result has its dtype.
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
+        TypeError: `x` is no tensor, or does not hold floating-point numbers.
 
     >>> sinh(torch.tensor([0.0, 1.0]))
     tensor([0.0000, 1.1752])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"sinh: x must have a floating dtype, got {x.dtype}")
+    want_floating("sinh", "x", x)
     result, _, _ = Sinh.apply(x)  # type: ignore[no-untyped-call]
     return result  # type: ignore[no-any-return]
 
@@ -88,13 +89,12 @@ def sinh_op(x: Tensor) -> Tensor:
     It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834).
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
+        TypeError: `x` is no tensor, or does not hold floating-point numbers.
 
     >>> sinh_op(torch.tensor([0.0, 1.0]))
     tensor([0.0000, 1.1752])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"sinh_op: x must have a floating dtype, got {x.dtype}")
+    want_floating("sinh_op", "x", x)
     outputs: tuple[Tensor, Tensor, Tensor] = torch.ops.torch_conformance.sinh(x)
     return outputs[0]
 

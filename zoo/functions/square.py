@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.error_input import INTEGERS
@@ -26,6 +27,7 @@ class Square(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor) -> Tensor:
         """Return x²."""
+        want_floating("Square", "x", x)
         return x * x
 
     @staticmethod
@@ -44,13 +46,12 @@ def square(x: Tensor) -> Tensor:
     """Return the square of each element; x is floating, of any shape, and the result has its dtype.
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
+        TypeError: `x` is no tensor, or does not hold floating-point numbers.
 
     >>> square(torch.tensor([-3.0, 0.5]))
     tensor([9.0000, 0.2500])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"square: x must have a floating dtype, got {x.dtype}")
+    want_floating("square", "x", x)
     result: Tensor = Square.apply(x)  # type: ignore[no-untyped-call]
     return result
 
@@ -75,13 +76,12 @@ def square_op(x: Tensor) -> Tensor:
     It supports `vmap`; `torch.func.grad` raises an error, as for all custom operators (pytorch#170834).
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
+        TypeError: `x` is no tensor, or does not hold floating-point numbers.
 
     >>> square_op(torch.tensor([-3.0, 0.5]))
     tensor([9.0000, 0.2500])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"square_op: x must have a floating dtype, got {x.dtype}")
+    want_floating("square_op", "x", x)
     result: Tensor = torch.ops.torch_conformance.square(x)
     return result
 

@@ -38,6 +38,7 @@ class Replaced(saved_tensors_hooks):
         replace: returns the replacement, of any floating dtype on any device, or its argument.
 
     Raises:
+        TypeError: `name` is not a str, or `replace` is not callable.
         RuntimeError: in backward, if a tensor that was not replaced was changed in place after forward.
 
     >>> x = torch.full((3,), 0.1, requires_grad=True)
@@ -48,6 +49,10 @@ class Replaced(saved_tensors_hooks):
     """
 
     def __init__(self, name: str, replace: Callable[[Tensor], Tensor]) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"Replaced: name must be a str, got {type(name).__name__}")
+        if not callable(replace):
+            raise TypeError(f"Replaced: replace must be callable, got {type(replace).__name__}")
         self._name = name
         self._replace = replace
         self._packed: WeakValueDictionary[Any, _Packed] = WeakValueDictionary()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zoo.arguments import want_floating, want_numbers, want_sizes
 from zoo.case import Case
 from zoo.scale import Scale
 from zoo.spec import Spec
@@ -23,8 +24,10 @@ class Clip(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, limit: float, leak: float) -> Tensor:  # noqa: ARG004
+    def forward(x: Tensor, limit: float, leak: float) -> Tensor:
         """Return clamp(x, 0, limit)."""
+        want_floating("Clip", "x", x)
+        want_numbers("Clip", limit=limit, leak=leak)
         return torch.clamp(x, 0.0, limit)
 
     @staticmethod
@@ -56,7 +59,8 @@ class ClippedReLU(nn.Module):
             clamp, 1 gives a straight-through estimator.
 
     Raises:
-        ValueError: `limit` or `leak` is outside its range.
+        TypeError: `limit` or `leak` is no number.
+        ValueError: one of them is outside its range.
 
     >>> x = torch.tensor([-1.0, 0.5, 9.0], requires_grad=True)
     >>> y = ClippedReLU(limit=6.0)(x)
@@ -68,6 +72,7 @@ class ClippedReLU(nn.Module):
 
     def __init__(self, limit: float = 6.0, leak: float = 0.1) -> None:
         super().__init__()
+        want_numbers("ClippedReLU", limit=limit, leak=leak)
         if not limit > 0:
             raise ValueError(f"ClippedReLU: limit must be positive, got {limit}")
         if not 0 <= leak <= 1:
@@ -79,31 +84,33 @@ class ClippedReLU(nn.Module):
         """Clamp x of any shape and floating dtype; the result has the same shape and dtype.
 
         Raises:
-            TypeError: `x` does not hold floating-point numbers.
+            TypeError: `x` is no tensor, or does not hold floating-point numbers.
         """
-        if not x.is_floating_point():
-            raise TypeError(f"ClippedReLU: x must have a floating dtype, got {x.dtype}")
+        want_floating("ClippedReLU", "x", x)
         y: Tensor = _clip(x, self.limit, self.leak)
         return y
 
 
-def clipped_layer(inputs: int = 16, outputs: int = 8, limit: float = 6.0, leak: float = 0.1) -> nn.Sequential:
-    """Build a linear layer and `ClippedReLU`; together they map (*, inputs), floating, to (*, outputs).
+def clipped_layer(in_features: int = 16, out_features: int = 8, limit: float = 6.0, leak: float = 0.1) -> nn.Sequential:
+    """Build a linear layer and `ClippedReLU`; together they map (*, in_features), floating, to (*, out_features).
 
     Args:
-        inputs: trailing size of the input.
-        outputs: trailing size of the result.
+        in_features: trailing size of the input.
+        out_features: trailing size of the result.
         limit: upper bound of the result.
         leak: as for `ClippedReLU`.
 
     Raises:
-        ValueError: `limit` or `leak` is outside its range.
-        RuntimeError: on call, if the trailing size of the input is not `inputs` (torch names both).
+        TypeError: a size is no integer, or `limit` or `leak` is no number.
+        ValueError: a size is below 1, or `limit` or `leak` is outside its range.
+        RuntimeError: on call, if the trailing size of the input is not `in_features` (torch names both).
 
-    >>> clipped_layer(inputs=3, outputs=2)(torch.ones(5, 3)).shape
+    >>> clipped_layer(in_features=3, out_features=2)(torch.ones(5, 3)).shape
     torch.Size([5, 2])
     """
-    return nn.Sequential(nn.Linear(inputs, outputs), ClippedReLU(limit, leak))
+    want_sizes("clipped_layer", in_features=in_features, out_features=out_features)
+    want_numbers("clipped_layer", limit=limit, leak=leak)
+    return nn.Sequential(nn.Linear(in_features, out_features), ClippedReLU(limit, leak))
 
 
 def _linear(model: nn.Sequential, x: Tensor) -> Tensor:
@@ -135,7 +142,7 @@ SPEC = Spec(
     summary="a linear layer clamped to [0, limit], whose gradient leaks beyond the bounds",
     source="articles on automatic mixed precision, custom gradient module",
     formula="y = clamp(x Wᵀ + b, 0, limit); its gradient is that of leak·z + (1 − leak)·clamp(z, 0, limit)",
-    shapes="(..., inputs) → (..., outputs)",
+    shapes="(..., in_features) → (..., out_features)",
     build=partial(clipped_layer, limit=0.5),
     cases=(
         Case(name="typical", inputs=partial(_rows, 24), independent_samples=True),

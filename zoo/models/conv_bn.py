@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from zoo.arguments import want_floating, want_numbers, want_sizes
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.functions.batch_norm2d import batch_norm2d
@@ -33,18 +34,32 @@ class ConvNorm(nn.Module):
         kernel_size: side of the square kernel.
         eps: positive number that is added to the standard deviation.
 
+    Raises:
+        TypeError: a size is no integer, or `eps` is no number.
+        ValueError: a size is below 1, or `eps` is not positive.
+
     >>> ConvNorm(3, 16)(torch.randn(8, 3, 32, 32)).shape
     torch.Size([8, 16, 30, 30])
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int = 3, eps: float = 1e-3) -> None:
         super().__init__()
-        self.eps = eps
+        name = type(self).__name__
+        want_sizes(name, in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size)
+        want_numbers(name, eps=eps)
+        if not eps > 0:
+            raise ValueError(f"{name}: eps must be positive, got {eps}")
+        self.eps = float(eps)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, kernel_size))
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, in_channels, h, w), floating, to (batch, out_channels, h - k + 1, w - k + 1)."""
+        """Map (batch, in_channels, h, w), floating, to (batch, out_channels, h - k + 1, w - k + 1).
+
+        Raises:
+            TypeError, ValueError: as `conv2d` and `batch_norm2d`.
+        """
+        want_floating("ConvNorm", "x", x)
         return batch_norm2d(conv2d(x, self.weight), self.eps)
 
 
@@ -56,7 +71,12 @@ class FusedConvNorm(ConvNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, in_channels, h, w), floating, to (batch, out_channels, h - k + 1, w - k + 1)."""
+        """Map (batch, in_channels, h, w), floating, to (batch, out_channels, h - k + 1, w - k + 1).
+
+        Raises:
+            TypeError, ValueError: as `fused_conv_bn2d`.
+        """
+        want_floating("FusedConvNorm", "x", x)
         return fused_conv_bn2d(x, self.weight, self.eps)
 
 
@@ -65,36 +85,42 @@ class ImageClassifier(nn.Module):
 
     Args:
         layer: the normalised convolution, `ConvNorm` or `FusedConvNorm`; a state dict fits both.
-        channels: number of channels of the images.
-        classes: number of logits.
+        in_channels: number of channels of the images.
+        num_classes: number of logits.
+
+    Raises:
+        TypeError: `layer` is no such class, or a size is no integer.
+        ValueError: a size is below 1.
 
     >>> ImageClassifier(FusedConvNorm)(torch.randn(4, 1, 8, 8)).shape
     torch.Size([4, 10])
     """
 
-    def __init__(self, layer: type[ConvNorm] = FusedConvNorm, channels: int = 1, classes: int = 10) -> None:
+    def __init__(self, layer: type[ConvNorm] = FusedConvNorm, in_channels: int = 1, num_classes: int = 10) -> None:
         super().__init__()
-        self.channels = channels
-        self.conv1 = layer(channels, 8)
+        if not (isinstance(layer, type) and issubclass(layer, ConvNorm)):
+            raise TypeError(f"ImageClassifier: layer must be ConvNorm or a subclass, got {layer!r}")
+        want_sizes("ImageClassifier", in_channels=in_channels, num_classes=num_classes)
+        self.in_channels = in_channels
+        self.conv1 = layer(in_channels, 8)
         self.conv2 = layer(8, 16)
-        self.linear = nn.Linear(16, classes)
+        self.linear = nn.Linear(16, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (batch, channels, h, w), floating, to logits (batch, classes).
+        """Map (batch, in_channels, h, w), floating, to logits (batch, num_classes).
 
         Raises:
+            TypeError: `images` is no tensor or does not hold floating-point numbers, or its dtype differs from that
+                of the parameters without autocast.
             ValueError: `images` has another rank or number of channels, is smaller than 5x5, or gives a norm
                 fewer than two numbers per channel.
-            TypeError: `images` does not hold floating-point numbers, or its dtype differs from that of the
-                parameters without autocast.
         """
-        if images.dim() != 4 or images.size(1) != self.channels or min(images.size(2), images.size(3)) < 5:  # noqa: PLR2004
+        want_floating("ImageClassifier", "images", images)
+        if images.dim() != 4 or images.size(1) != self.in_channels or min(images.size(2), images.size(3)) < 5:  # noqa: PLR2004
             raise ValueError(
-                f"ImageClassifier: images must have shape (batch, {self.channels}, h, w) with h and w at least 5, "
+                f"ImageClassifier: images must have shape (batch, {self.in_channels}, h, w) with h and w at least 5, "
                 f"got {list(images.shape)}"
             )
-        if not images.is_floating_point():
-            raise TypeError(f"ImageClassifier: images must have a floating dtype, got {images.dtype}")
         features = torch.relu(self.conv2(torch.relu(self.conv1(images))))
         logits: Tensor = self.linear(features.mean((2, 3)))
         return logits
@@ -137,7 +163,7 @@ CONV_BN = Spec(
     summary="an image classifier on convolution and batch norm in two steps",
     source="Fusing convolution and batch norm using a custom function",
     formula="logits = W mean(relu(bn(k₂ ∗ relu(bn(k₁ ∗ x))))) + b, bn(y) = (y − mean y) / (std y + eps)",
-    shapes="(batch, channels, h, w) → (batch, classes)",
+    shapes="(batch, in_channels, h, w) → (batch, num_classes)",
     build=partial(ImageClassifier, layer=ConvNorm),
     cases=(
         Case(name="typical", inputs=partial(_images, 8, 10)),

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST_EARLY
@@ -20,10 +21,9 @@ from zoo.spec import Spec
 
 
 def _check(name: str, x: Tensor, device: torch.device) -> None:
+    want_floating(name, "x", x)
     if x.dim() != 1:
         raise ValueError(f"{name}: x must have shape (n,), got {list(x.shape)}")
-    if not x.is_floating_point():
-        raise TypeError(f"{name}: x must have a floating dtype, got {x.dtype}")
     if x.device != device:
         raise ValueError(f"{name}: x must be on {device}, where the parameters are, got {x.device}")
 
@@ -47,8 +47,8 @@ class Affine(nn.Module):
         """Map x of shape (n,), any floating dtype, to (n,) of the same dtype.
 
         Raises:
+            TypeError: `x` is no tensor, or does not hold floating-point numbers.
             ValueError: `x` is not a vector, or not on the device of the parameters.
-            TypeError: `x` does not hold floating-point numbers.
         """
         _check("Affine", x, self.a.device)
         return self.a * x + self.b
@@ -72,8 +72,8 @@ class Line(nn.Module):
         """Map x of shape (n,), floating, to (n,) in its dtype, or in the autocast dtype.
 
         Raises:
+            TypeError: `x` is no tensor, or does not hold floating-point numbers.
             ValueError: `x` is not a vector, or not on the device of the parameters.
-            TypeError: `x` does not hold floating-point numbers.
             RuntimeError: `x` and the parameters differ in dtype without autocast (torch names both).
         """
         _check("Line", x, self.linear.weight.device)

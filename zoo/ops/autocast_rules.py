@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.expect import Expect
@@ -32,8 +33,8 @@ def add_and_matmul(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         dtype of `x`.
 
     Raises:
+        TypeError: one of them is no tensor, or does not hold floating-point numbers.
         ValueError: `x` and `y` are not square matrices of one size.
-        TypeError: one of them does not hold floating-point numbers.
         RuntimeError: their dtypes differ and autocast, which would cast the operands of the product, is off.
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -41,10 +42,12 @@ def add_and_matmul(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     >>> total.dtype, product.dtype
     (torch.float32, torch.bfloat16)
     """
-    if x.dim() != 2 or x.size(0) != x.size(1) or y.shape != x.shape:  # noqa: PLR2004
-        raise ValueError(f"add_and_matmul: want two (n, n) matrices, got {list(x.shape)} and {list(y.shape)}")
-    if not (x.is_floating_point() and y.is_floating_point()):
-        raise TypeError(f"add_and_matmul: both must have a floating dtype, got {x.dtype} and {y.dtype}")
+    want_floating("add_and_matmul", "x", x)
+    want_floating("add_and_matmul", "y", y)
+    if x.dim() != 2 or x.size(0) != x.size(1):  # noqa: PLR2004
+        raise ValueError(f"add_and_matmul: x must have shape (n, n), got {list(x.shape)}")
+    if y.shape != x.shape:
+        raise ValueError(f"add_and_matmul: y must have the shape of x, {list(x.shape)}, got {list(y.shape)}")
     return x + y, x @ y
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_tensors
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.error_input import ErrorInput
@@ -22,19 +23,19 @@ from zoo.scale import Scale
 from zoo.spec import Spec
 
 
-def _check(tensor: Tensor, index: Tensor) -> None:
+def _check(caller: str, tensor: Tensor, index: Tensor) -> None:
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        want_tensors(caller, tensor=tensor, index=index)
     if tensor.dim() < 2:  # noqa: PLR2004
-        raise ValueError(f"batch_gather: tensor must have shape (B, N, ...), got {list(tensor.shape)}")
+        raise ValueError(f"{caller}: tensor must have shape (B, N, ...), got {list(tensor.shape)}")
     if index.dim() < 1 or index.size(0) != tensor.size(0):
-        raise ValueError(
-            f"batch_gather: index must have shape (B, ...) with B = {tensor.size(0)}, got {list(index.shape)}"
-        )
+        raise ValueError(f"{caller}: index must have shape (B, ...) with B = {tensor.size(0)}, got {list(index.shape)}")
     if index.dtype != torch.int64:
-        raise TypeError(f"batch_gather: index must have dtype int64, got {index.dtype}")
+        raise TypeError(f"{caller}: index must have dtype int64, got {index.dtype}")
     if index.device != tensor.device:
-        raise ValueError(f"batch_gather: index must be on the device of tensor, {tensor.device}, got {index.device}")
+        raise ValueError(f"{caller}: index must be on the device of tensor, {tensor.device}, got {index.device}")
     inside = ((index >= 0) & (index < tensor.size(1))).all()
-    message = f"batch_gather: index must lie in [0, {tensor.size(1)}), the rows of tensor"
+    message = f"{caller}: index must lie in [0, {tensor.size(1)}), the rows of tensor"
     asynchronous = index.is_cuda
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         asynchronous = asynchronous or torch.compiler.is_compiling()
@@ -56,7 +57,7 @@ def batch_gather_loop(tensor: Tensor, index: Tensor) -> Tensor:
 
     Raises:
         ValueError: a shape does not fit, or the two tensors are on different devices.
-        TypeError: `index` is not int64.
+        TypeError: an argument is no tensor, or `index` is not int64.
         IndexError: `index` holds a negative value or a value of N or more. On CUDA, and in compiled code, the
             error is a failed device assertion (RuntimeError) with the same message.
 
@@ -64,7 +65,7 @@ def batch_gather_loop(tensor: Tensor, index: Tensor) -> Tensor:
     tensor([[12, 10],
             [21, 21]])
     """
-    _check(tensor, index)
+    _check("batch_gather_loop", tensor, index)
     return _loop(tensor, index)
 
 
@@ -85,7 +86,7 @@ def batch_gather_scripted(tensor: Tensor, index: Tensor) -> Tensor:
     tensor([[12, 10],
             [21, 21]])
     """
-    _check(tensor, index)
+    _check("batch_gather_scripted", tensor, index)
     gathered: Tensor = _scripted_loop()(tensor, index)
     return gathered
 
@@ -102,7 +103,7 @@ def batch_gather_vectorised(tensor: Tensor, index: Tensor) -> Tensor:
     tensor([[12, 10],
             [21, 21]])
     """
-    _check(tensor, index)
+    _check("batch_gather_vectorised", tensor, index)
     batch, count = tensor.size(0), tensor.size(1)
     offset = torch.arange(batch, device=index.device) * count
     flat = index + offset.reshape([batch] + [1] * (index.dim() - 1))
@@ -116,7 +117,7 @@ def batch_gather_native(tensor: Tensor, index: Tensor) -> Tensor:
     tensor([[12, 10],
             [21, 21]])
     """
-    _check(tensor, index)
+    _check("batch_gather_native", tensor, index)
     rest = list(tensor.shape[2:])
     picks = index.unsqueeze(1).flatten(1)
     wide = picks.reshape([picks.size(0), picks.size(1)] + [1] * len(rest))

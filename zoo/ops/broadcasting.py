@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating, want_integers
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.scale import Scale
@@ -31,8 +32,8 @@ def sum_explicit(a: Tensor, b: Tensor, dim: int) -> Tensor:
         at least.
 
     Raises:
+        TypeError: `a` or `b` is no tensor or does not hold floating-point numbers, or `dim` is no integer.
         ValueError: the ranks differ, or two sizes differ and neither is 1.
-        TypeError: one of them does not hold floating-point numbers.
         IndexError: `dim` is out of range.
 
     >>> a, b = torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0])
@@ -42,12 +43,14 @@ def sum_explicit(a: Tensor, b: Tensor, dim: int) -> Tensor:
     >>> sum_explicit(a, b.unsqueeze(1), 0)
     tensor([6.])
     """
+    want_floating("sum_explicit", "a", a)
+    want_floating("sum_explicit", "b", b)
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        want_integers("sum_explicit", dim=dim)
     if a.dim() != b.dim():
         raise ValueError(
             f"sum_explicit: a and b must have the same number of axes, got shapes {list(a.shape)} and {list(b.shape)}"
         )
-    if not (a.is_floating_point() and b.is_floating_point()):
-        raise TypeError(f"sum_explicit: a and b must have a floating dtype, got {a.dtype} and {b.dtype}")
     if not -a.dim() <= dim < a.dim():
         raise IndexError(f"sum_explicit: dim must name one of {a.dim()} axes, got {dim}")
     for i in range(a.dim()):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.scale import Scale
@@ -22,28 +23,23 @@ from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
 
 
-def _check(logits: Tensor, labels: Tensor) -> None:
+def _check(caller: str, logits: Tensor, labels: Tensor) -> None:
+    want_floating(caller, "logits", logits)
+    want_floating(caller, "labels", labels)
     if logits.dim() != 2 or logits.size(1) == 0:  # noqa: PLR2004
-        raise ValueError(f"softmax_cross_entropy: logits must have shape (batch, classes), got {list(logits.shape)}")
+        raise ValueError(f"{caller}: logits must have shape (batch, classes), got {list(logits.shape)}")
     if labels.shape != logits.shape:
         raise ValueError(
-            f"softmax_cross_entropy: labels must have the shape of logits, {list(logits.shape)}, "
-            f"got {list(labels.shape)}"
-        )
-    if not (logits.is_floating_point() and labels.is_floating_point()):
-        raise TypeError(
-            f"softmax_cross_entropy: both must have a floating dtype, got {logits.dtype} and {labels.dtype}"
+            f"{caller}: labels must have the shape of logits, {list(logits.shape)}, got {list(labels.shape)}"
         )
     if labels.device != logits.device:
-        raise ValueError(
-            f"softmax_cross_entropy: labels must be on the device of logits, {logits.device}, got {labels.device}"
-        )
-    _check_sums(labels.detach().sum(1))
+        raise ValueError(f"{caller}: labels must be on the device of logits, {logits.device}, got {labels.device}")
+    _check_sums(caller, labels.detach().sum(1))
 
 
-def _check_sums(sums: Tensor) -> None:
+def _check_sums(caller: str, sums: Tensor) -> None:
     normalised = (sums >= 1 - 5 / 128) & (sums <= 1 + 5 / 128)
-    message = "softmax_cross_entropy: labels must sum to one over the classes, within 5/128"
+    message = f"{caller}: labels must sum to one over the classes, within 5/128"
     asynchronous = sums.is_cuda
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         asynchronous = asynchronous or torch.compiler.is_compiling()
@@ -66,15 +62,15 @@ def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         (batch,), in the promoted dtype of both; with autocast on CUDA, in float32 at least.
 
     Raises:
+        TypeError: one of them is no tensor, or does not hold floating-point numbers.
         ValueError: the arguments are not two matrices of one shape and device with at least one class, or a row
             of labels does not sum to one. The second error is a failed device assertion (RuntimeError) with the
             same message on CUDA and in compiled code.
-        TypeError: one of them does not hold floating-point numbers.
 
     >>> softmax_cross_entropy(torch.tensor([[1000.0, 0.0]]), torch.tensor([[0.5, 0.5]]))
     tensor([500.])
     """
-    _check(logits, labels)
+    _check("softmax_cross_entropy", logits, labels)
     shifted = logits - logits.detach().amax(1, keepdim=True)
     log_probabilities = shifted - shifted.exp().sum(1, keepdim=True).log()
     return -(labels * log_probabilities).sum(1)
@@ -88,7 +84,7 @@ def softmax_cross_entropy_naive(logits: Tensor, labels: Tensor) -> Tensor:
     >>> softmax_cross_entropy_naive(torch.tensor([[1000.0, 0.0]]), torch.tensor([[0.5, 0.5]]))
     tensor([inf])
     """
-    _check(logits, labels)
+    _check("softmax_cross_entropy_naive", logits, labels)
     return -(labels * logits.softmax(1).log()).sum(1)
 
 
@@ -100,7 +96,7 @@ def softmax_cross_entropy_native(logits: Tensor, labels: Tensor) -> Tensor:
     >>> softmax_cross_entropy_native(torch.tensor([[1000.0, 0.0]]), torch.tensor([[0.5, 0.5]]))
     tensor([500.])
     """
-    _check(logits, labels)
+    _check("softmax_cross_entropy_native", logits, labels)
     return F.cross_entropy(logits, labels, reduction="none")
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating, want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.spec import Spec
@@ -69,17 +70,21 @@ def arithmetic(x: Tensor, y: Tensor) -> Arithmetic:
         CUDA the power is float32 at least. All results except the floor division can be differentiated.
 
     Raises:
+        TypeError: one of them is no tensor, or the dtypes differ or are not floating.
         ValueError: `x` and `y` are not square matrices of one size.
-        TypeError: the dtypes differ or are not floating.
 
     >>> out = arithmetic(torch.tensor([[7.0]]), torch.tensor([[-2.0]]))
     >>> out.floordiv.item(), out.mod.item()
     (-4.0, -1.0)
     """
-    if x.dim() != 2 or x.size(0) != x.size(1) or y.shape != x.shape:  # noqa: PLR2004
-        raise ValueError(f"arithmetic: want two (n, n) matrices, got {list(x.shape)} and {list(y.shape)}")
-    if not x.is_floating_point() or x.dtype != y.dtype:
-        raise TypeError(f"arithmetic: want one floating dtype, got {x.dtype} and {y.dtype}")
+    want_floating("arithmetic", "x", x)
+    want_floating("arithmetic", "y", y)
+    if x.dtype != y.dtype:
+        raise TypeError(f"arithmetic: y must have the dtype of x, {x.dtype}, got {y.dtype}")
+    if x.dim() != 2 or x.size(0) != x.size(1):  # noqa: PLR2004
+        raise ValueError(f"arithmetic: x must have shape (n, n), got {list(x.shape)}")
+    if y.shape != x.shape:
+        raise ValueError(f"arithmetic: y must have the shape of x, {list(x.shape)}, got {list(y.shape)}")
     whole = x.detach() // y.detach()  # torch has no derivative for it: backward would raise
     return Arithmetic(-y, abs(y), x + y, x - y, x * y, x / y, whole, x % y, x**y, x @ y)
 
@@ -95,16 +100,20 @@ def logic(i: Tensor, j: Tensor) -> Logic:
         Six comparisons in bool, then four bitwise operations in the dtype of `i`.
 
     Raises:
+        TypeError: one of them is no tensor, or the dtypes differ, or they are floating or complex.
         ValueError: the shapes differ.
-        TypeError: the dtypes differ, or they are floating or complex.
 
     >>> logic(torch.tensor([6]), torch.tensor([3])).bitwise_xor
     tensor([5])
     """
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        want_tensors("logic", i=i, j=j)
+    if i.is_floating_point() or i.is_complex():
+        raise TypeError(f"logic: i must have an integer dtype, or bool, got {i.dtype}")
+    if i.dtype != j.dtype:
+        raise TypeError(f"logic: j must have the dtype of i, {i.dtype}, got {j.dtype}")
     if i.shape != j.shape:
         raise ValueError(f"logic: j must have the shape of i, {list(i.shape)}, got {list(j.shape)}")
-    if i.is_floating_point() or i.is_complex() or i.dtype != j.dtype:
-        raise TypeError(f"logic: want one integer dtype, or bool, got {i.dtype} and {j.dtype}")
     return Logic(i < j, i <= j, i > j, i >= j, i == j, i != j, ~i, i & j, i | j, i ^ j)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating, want_numbers
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.scale import Scale
@@ -33,8 +34,8 @@ def ratio_naive(x: Tensor, y: Tensor) -> Tensor:
         A tensor with the shape and dtype of `x`.
 
     Raises:
+        TypeError: an argument is no tensor, or the dtypes differ or are not floating.
         ValueError: the shapes differ.
-        TypeError: the dtypes differ or are not floating.
 
     >>> ratio_naive(torch.tensor([3.0, 3.0]), torch.tensor([0.5, 1e-46]))
     tensor([3., nan])
@@ -55,8 +56,8 @@ def ratio_safe(x: Tensor, y: Tensor, floor: float) -> Tensor:
         A tensor with the shape and dtype of `x`.
 
     Raises:
+        TypeError: `x` or `y` is no tensor, the dtypes differ or are not floating, or `floor` is no number.
         ValueError: the shapes differ, or the floor is not a normal number of the dtype of `y`.
-        TypeError: the dtypes differ or are not floating.
 
     >>> ratio_safe(torch.tensor([3.0, 3.0]), torch.tensor([0.5, 1e-46]), floor=1e-6)
     tensor([3., 0.])
@@ -77,26 +78,29 @@ def log_clamped(y: Tensor, floor: float) -> Tensor:
         A tensor with the shape and dtype of `y`; with autocast on CUDA, in float32 at least.
 
     Raises:
+        TypeError: `y` is no tensor or does not hold floating-point numbers, or `floor` is no number.
         ValueError: the floor is not a normal number of the dtype of `y`.
-        TypeError: `y` does not hold floating-point numbers.
 
     >>> log_clamped(torch.tensor([1.0, 0.0]), floor=1e-6)
     tensor([  0.0000, -13.8155])
     """
-    _check("log_clamped", y, y)
+    want_floating("log_clamped", "y", y)
     _check_floor("log_clamped", y, floor)
     return y.clamp(min=floor).log()
 
 
 def _check(name: str, x: Tensor, y: Tensor) -> None:
-    if not y.is_floating_point() or x.dtype != y.dtype:
-        got = f"{y.dtype}" if x is y else f"{x.dtype} and {y.dtype}"
-        raise TypeError(f"{name}: want one floating dtype, got {got}")
+    want_floating(name, "x", x)
+    want_floating(name, "y", y)
+    if x.dtype != y.dtype:
+        raise TypeError(f"{name}: y must have the dtype of x, {x.dtype}, got {y.dtype}")
     if x.shape != y.shape:
         raise ValueError(f"{name}: y must have the shape of x, {list(x.shape)}, got {list(y.shape)}")
 
 
 def _check_floor(name: str, y: Tensor, floor: float) -> None:
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        want_numbers(name, floor=floor)
     smallest = 2.0**-126  # for float32 and bfloat16; TorchScript has no torch.finfo
     if y.dtype == torch.float16:
         smallest = 2.0**-14

@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.error_input import INTEGERS, ErrorInput
@@ -21,11 +22,10 @@ from zoo.scale import Scale
 from zoo.spec import Spec
 
 
-def _check(x: Tensor) -> None:
+def _check(caller: str, x: Tensor) -> None:
+    want_floating(caller, "x", x)
     if x.dim() != 2:  # noqa: PLR2004
-        raise ValueError(f"row_sum: x must have shape (rows, n), got {list(x.shape)}")
-    if not x.is_floating_point():
-        raise TypeError(f"row_sum: x must have a floating dtype, got {x.dtype}")
+        raise ValueError(f"{caller}: x must have shape (rows, n), got {list(x.shape)}")
 
 
 def row_sum(x: Tensor) -> Tensor:
@@ -38,13 +38,13 @@ def row_sum(x: Tensor) -> Tensor:
         (n,), dtype of `x`; with autocast on CUDA, float32 at least. Without rows the result is zeros.
 
     Raises:
+        TypeError: `x` is no tensor, or does not hold floating-point numbers.
         ValueError: `x` is not a matrix.
-        TypeError: `x` does not hold floating-point numbers.
 
     >>> row_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([4., 6.])
     """
-    _check(x)
+    _check("row_sum", x)
     return x.sum(0)
 
 
@@ -54,7 +54,7 @@ def row_sum_sliced(x: Tensor) -> Tensor:
     >>> row_sum_sliced(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([4., 6.])
     """
-    _check(x)
+    _check("row_sum_sliced", x)
     total = x[:0].sum(0)  # zeros that are part of the graph even without rows
     for i in range(x.size(0)):
         total = total + x[i]
@@ -67,7 +67,7 @@ def row_sum_unbind(x: Tensor) -> Tensor:
     >>> row_sum_unbind(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([4., 6.])
     """
-    _check(x)
+    _check("row_sum_unbind", x)
     total = x[:0].sum(0)
     for row in torch.unbind(x):
         total = total + row

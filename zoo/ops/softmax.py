@@ -13,11 +13,21 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_floating, want_integers
 from zoo.case import Case
 from zoo.error_input import INTEGERS, ErrorInput
 from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST_EARLY
 from zoo.spec import Spec
+
+
+def _check(caller: str, x: Tensor, dim: int) -> None:
+    want_floating(caller, "x", x)
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        want_integers(caller, dim=dim)
+    axes = max(x.dim(), 1)  # torch counts a number as one axis
+    if not -axes <= dim < axes:
+        raise IndexError(f"{caller}: dim must name one of {axes} axes, got {dim}")
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
@@ -31,14 +41,13 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
         Probabilities in the shape and dtype of `x`; with autocast on CUDA, in float32 at least.
 
     Raises:
-        TypeError: `x` does not hold floating-point numbers.
-        IndexError: `dim` is out of range (torch names the range), or its size is zero.
+        TypeError: `x` is no tensor or does not hold floating-point numbers, or `dim` is no integer.
+        IndexError: `dim` is out of range, or its size is zero (torch names the axis).
 
     >>> softmax(torch.tensor([1000.0, 0.0]))
     tensor([1., 0.])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"softmax: x must have a floating dtype, got {x.dtype}")
+    _check("softmax", x, dim)
     exponentials = torch.exp(x - x.detach().amax(dim, keepdim=True))
     return exponentials / exponentials.sum(dim, keepdim=True)
 
@@ -51,8 +60,7 @@ def softmax_naive(x: Tensor, dim: int = -1) -> Tensor:
     >>> softmax_naive(torch.tensor([1000.0, 0.0]))
     tensor([nan, 0.])
     """
-    if not x.is_floating_point():
-        raise TypeError(f"softmax_naive: x must have a floating dtype, got {x.dtype}")
+    _check("softmax_naive", x, dim)
     exponentials = torch.exp(x)
     return exponentials / exponentials.sum(dim, keepdim=True)
 
