@@ -39,7 +39,8 @@ def test_the_zoo_imports_nothing_of_the_matrix(name):
 @pytest.mark.parametrize("name", [n for n in ZOO if n.count(".") > 1])
 def test_a_file_of_the_zoo_imports_the_contract_and_lower_folders(name):
     known = {m for m in imports(name) if m.split(".")[0] == "zoo"}
-    lower = ("arguments", *BELOW[name.split(".")[1]])
+    folder = name.split(".")[1]
+    lower = ("arguments", *BELOW[folder], *([folder] if name.endswith(".__main__") else []))
     assert not [m for m in known if not f"{m}.".startswith(tuple(f"zoo.{b}." for b in (*CONTRACT, *lower)))]
 
 

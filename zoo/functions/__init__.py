@@ -3,6 +3,8 @@
 from zoo.functions.batch_norm2d import BatchNorm2d, BatchNorm2dBackward, batch_norm2d, batch_norm2d_op
 from zoo.functions.conv2d import Conv2d, Conv2dBackward, conv2d, conv2d_op
 from zoo.functions.cube import Cube, CubeBackward, cube, cube_op
+from zoo.functions.cube_cpp import CubeCpp, CubeCppBackward, cube_cpp, missing_tools
+from zoo.functions.cube_numpy import CubeNumpy, CubeNumpyBackward, cube_numpy
 from zoo.functions.exp import Exp, exp, exp_op
 from zoo.functions.exp_fp32 import exp_fp32, exp_fp32_op
 from zoo.functions.fused_conv_bn2d import FusedConvBN2d, FusedConvBN2dBackward, fused_conv_bn2d, fused_conv_bn2d_op
@@ -18,6 +20,10 @@ __all__ = [
     "Conv2dBackward",
     "Cube",
     "CubeBackward",
+    "CubeCpp",
+    "CubeCppBackward",
+    "CubeNumpy",
+    "CubeNumpyBackward",
     "Exp",
     "FusedConvBN2d",
     "FusedConvBN2dBackward",
@@ -28,6 +34,8 @@ __all__ = [
     "conv2d",
     "conv2d_op",
     "cube",
+    "cube_cpp",
+    "cube_numpy",
     "cube_op",
     "exp",
     "exp_fp32",
@@ -37,6 +45,7 @@ __all__ = [
     "fused_conv_bn2d_op",
     "matmul_amp",
     "matmul_amp_op",
+    "missing_tools",
     "relu_amp",
     "relu_amp_op",
     "sinh",
