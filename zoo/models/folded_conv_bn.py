@@ -219,7 +219,7 @@ CONV_THEN_BN = Spec(
     build=partial(_build, ConvThenNorm),
     cases=(
         Case(name="typical", inputs=partial(_images, 3, 9)),
-        Case(name="one-pixel", inputs=partial(_images, 1, 1)),
+        Case(name="one-image", inputs=partial(_images, 1, 4)),
         Case(name="channels-last", inputs=lambda g: (torch.randn(2, 6, 6, 4, generator=g).permute(0, 3, 1, 2),)),
     ),
     dtypes="follows",
