@@ -16,6 +16,9 @@ SAME = (
     {"conv_bn", "fused_conv_bn"},
     {"checkerboard", "checkerboard_eval"},
     {"affine", "line"},
+    {"conv_then_bn", "folded_conv_bn"},
+    {"lstm_cell", "lstm_cell_native"},
+    {"resnet", "resnet_eval"},
     {"ratio_naive", "ratio_safe", "log_clamped"},
     *({name, f"{name}_op"} for name in ("square", "cube", "exp", "sinh", "matmul_amp", "fused_conv_bn2d")),
 )
@@ -38,6 +41,12 @@ SIZE_NAMES = {
     "cube_numpy": "numbers",
     "matmul_amp": "width",
     "fused_conv_bn2d": "batch",
+    "autocast_region": "width",
+    "float32_island": "rows",
+    "conv_then_bn": "channels",
+    "lstm_cell": "width",
+    "resnet": "width",
+    "seeded_dropout": "numbers",
 }
 
 
