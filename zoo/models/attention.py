@@ -167,20 +167,19 @@ def _tokens(batch: int, tokens: int, generator: torch.Generator, scale: float = 
     return (scale * torch.randn(batch, tokens, 16, generator=generator),)
 
 
-def _padded(lead: bool, generator: torch.Generator) -> tuple[Tensor, Tensor]:  # noqa: FBT001
-    """Draw sequences with 6, 4 and 0 tokens that are not padding; leading padding leaves tokens without a key."""
-    lengths, places = torch.tensor([[6], [4], [0]]), torch.arange(6)
-    return *_tokens(3, 6, generator), (places < 6 - lengths) if lead else (places >= lengths)
+def _padded(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw four sequences: without padding, with padding behind, in front, and of padding alone."""
+    padding = torch.zeros(4, 6, dtype=torch.bool)
+    padding[1, 4:] = padding[2, :2] = padding[3] = True
+    return *_tokens(4, 6, generator), padding
 
 
 CASES = (
     Case(name="typical", inputs=partial(_tokens, 2, 7)),
     Case(name="one-token", inputs=partial(_tokens, 3, 1)),
-    Case(name="one-sequence", inputs=partial(_tokens, 1, 5)),
     Case(name="empty", inputs=partial(_tokens, 0, 5)),
-    Case(name="padding-behind", inputs=partial(_padded, False)),
-    Case(name="padding-in-front", inputs=partial(_padded, True)),
-    Case(name="large-logits", inputs=partial(_tokens, 2, 24, scale=8.0)),
+    Case(name="padded", inputs=_padded),
+    Case(name="large-logits", inputs=partial(_tokens, 1, 24, scale=8.0)),
     Case(name="non-contiguous", inputs=lambda g: (torch.randn(16, 7, 4, generator=g).permute(2, 1, 0)[::2],)),
 )
 

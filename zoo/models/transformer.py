@@ -231,9 +231,8 @@ SPEC = Spec(
     cases=(
         Case(name="typical", inputs=partial(_ids, 2, 6)),
         Case(name="padded", inputs=_padded),
-        Case(name="longer", inputs=partial(_ids, 2, 12)),
         Case(name="one-token", inputs=partial(_ids, 3, 1)),
-        Case(name="one-sequence", inputs=partial(_ids, 1, 5)),
+        Case(name="one-longer-sequence", inputs=partial(_ids, 1, 12)),
         Case(name="non-contiguous", inputs=lambda g: (_ids(6, 4, g)[0].t()[::2],)),
     ),
     dtypes="follows",
