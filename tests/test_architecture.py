@@ -7,7 +7,7 @@ import sys
 import pytest
 from harness.sources import MODULES, PACKAGES, ROOT, arrows, below, imports, reached, room_of, rooms
 
-CONTRACT = ("arguments", "candidate", "case", "claim", "convention", "expect", "scale", "spec", "states")
+CONTRACT = ("arguments", "candidate", "case", "claim", "convention", "error_input", "expect", "scale", "spec", "states")
 TORCH = {"plan", "gates", "oracle", "cell", "measure", "fork_server"}  # run in processes of their own
 LIGHT = sorted({room for room in rooms() if room not in TORCH})
 TOOLS_OF_THE_ZOO = {"measure": ("zoo.memory", "zoo.training.step"), "plan": ("zoo.probe",), "cell": ("zoo.probe",)}
@@ -16,7 +16,7 @@ BELOW = {  # what a file of each folder of the zoo may import; files of one fold
     "functions": ("shared_expectations", "custom_ops"),
     "ops": ("shared_expectations",),
     "models": ("shared_expectations", "functions", "ops", *(f"models.{part}" for part in PARTS)),
-    "training": ("models", "training.step"),
+    "training": ("models", "amp", "training.step", "training.checkpoint", "training.epochs"),
     "counterexamples": ("functions", "ops", "models", "training", "data"),
     "probes": ("probe", "functions", "models"),
     "data": ("data",),  # one package
@@ -27,7 +27,7 @@ ZOO = sorted(name for name in MODULES if name.split(".")[0] == "zoo")
 
 
 def test_the_parser_sees_what_is_there():
-    assert {"torch", "zoo.spec"} <= imports("zoo.catalog", inner=False)
+    assert {"difflib", "zoo.spec"} <= imports("zoo.catalog", inner=False)
     assert "conformance.verdict" in imports("conformance.run.executor", inner=False)
     assert "torch._dynamo" in imports("conformance.cell.compiled") - imports("conformance.cell.compiled", inner=False)
 

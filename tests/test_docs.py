@@ -1,6 +1,7 @@
 """The pages that follow from the specs say what the specs say."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import zoo
 from conformance.show.claims import INTRODUCTION
 
 DOCS = Path(__file__).parent.parent / "docs"
+sys.path.append(str(DOCS))
 found = importlib.util.spec_from_file_location("docs_build", DOCS / "build.py")
 build = importlib.util.module_from_spec(found)
 found.loader.exec_module(build)

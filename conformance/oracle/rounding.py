@@ -226,7 +226,7 @@ def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         return [t for t in args[3:5] if is_rounded(t)]
     schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
     given = {**dict(zip((a.name for a in schema), args, strict=False)), **kwargs}
-    return [given[name] for name in written_names(func) if is_rounded(given.get(name))]
+    return [leaf for name in written_names(func) for leaf in leaves_of(given.get(name)) if is_rounded(leaf)]
 
 
 def _adds_single_terms(name: str, func: Any, args: tuple[Any, ...]) -> bool:

@@ -17,10 +17,10 @@ from zoo.spec import Spec
 
 
 class Quadratic(nn.Module):
-    """y = w₀x² + w₁x + w₂; the weights are drawn from a normal distribution.
+    """y = w₀x² + w₁x + w₂; the weights, of shape (3, 1), are drawn from a normal distribution.
 
     >>> parabola = Quadratic()
-    >>> parabola.load_state_dict({"w": torch.tensor([5.0, 0.0, 3.0])})
+    >>> parabola.load_state_dict({"w": torch.tensor([[5.0], [0.0], [3.0]])})
     <All keys matched successfully>
     >>> parabola(torch.tensor([0.0, 1.0, -2.0])).tolist()
     [3.0, 8.0, 23.0]
@@ -28,7 +28,7 @@ class Quadratic(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.w = nn.Parameter(torch.randn(3))
+        self.w = nn.Parameter(torch.randn(3, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x of shape (n,), floating, to (n,) in its dtype, or in the autocast dtype.
@@ -47,12 +47,15 @@ class Quadratic(nn.Module):
         if x.device != self.w.device:
             raise ValueError(f"Quadratic: x must be on {self.w.device}, where the weights are, got {x.device}")
         features = torch.stack([x * x, x, torch.ones_like(x)], 1)
-        return features @ self.w
+        y: Tensor = (features @ self.w).squeeze(1)
+        return y
 
 
 def _reference(model: Quadratic, x: Tensor) -> Tensor:
     """Use Horner's rule."""
-    return (model.w[0] * x + model.w[1]) * x + model.w[2]
+    a, b, c = model.w.flatten()
+    y: Tensor = (a * x + b) * x + c
+    return y
 
 
 SPEC = Spec(

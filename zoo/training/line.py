@@ -1,6 +1,6 @@
-"""A straight line fitted to y = 5x + 3 and noise by stochastic gradient descent.
+"""A straight line fitted to points of y = 5x + 3 by gradient descent.
 
-Source: "Effective PyTorch", where it is the first model that is fitted.
+Source: "Effective PyTorch", which fits it after the parabola.
 """
 
 from __future__ import annotations
@@ -15,42 +15,47 @@ from zoo.models.line import Line
 from zoo.spec import Spec
 from zoo.training.step import Fit, fit, loss_curve, squared_error
 
-RATE = 0.5
 
+def line_points() -> tuple[Tensor, Tensor]:
+    """Return 100 points (x, y): x = 0, 0.01, …, 0.99, y = 5x + 3; both (100,), float32.
 
-def noisy_line(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw points (x, y): x uniform in [0, 1), y = 5x + 3 plus normal noise of 0.1; both (count,), float32.
-
-    >>> x, y = noisy_line(1000, torch.Generator().manual_seed(0))
-    >>> round((y - 5 * x).mean().item(), 1)
-    3.0
+    >>> x, y = line_points()
+    >>> x[:3].tolist() == torch.tensor([0.0, 0.01, 0.02]).tolist(), y[50].item()
+    (True, 5.5)
     """
-    x = torch.rand(count, generator=generator)
-    return x, 5 * x + 3 + 0.1 * torch.randn(count, generator=generator)
+    x = torch.arange(100) / 100
+    return x, 5 * x + 3
 
 
-def fit_line(model: nn.Module, *, steps: int = 300, precision: str = "fp32", seed: int = 0) -> Fit:
-    """Fit `Affine` or `Line` to 256 noisy points; a comes out near 5 and b near 3.
+def fit_line(model: nn.Module, *, steps: int = 10_000, lr: float = 0.01, precision: str = "fp32") -> Fit:
+    """Fit `Affine` or `Line` as the source does: all of `line_points` in each step, 10000 steps at the rate 0.01.
+
+    This finds a = 5 and b = 3 to 1e-3. At the rate 0.5, 300 steps do: the source's rate is far below what the curvature
+    of this loss allows. The matrix runs 8 steps at the rate 0.1 on noisy points, see `SPEC`.
 
     Args:
         model: maps (n,) to (n,); it is trained in place.
-        steps: number of steps of gradient descent, with learning rate 0.5.
+        steps: number of steps of gradient descent.
+        lr: learning rate.
         precision: "fp32", "amp_fp16" or "amp_bf16".
-        seed: seed of the points.
 
     Raises:
-        ValueError: as in `train_step`.
+        TypeError, ValueError, FloatingPointError: as in `fit`.
 
     >>> from zoo.models.line import Affine
-    >>> model = Affine()
-    >>> _ = fit_line(model)
-    >>> round(model.a.item(), 1), round(model.b.item(), 1)
-    (5.0, 3.0)
+    >>> fit_line(Affine(), steps=5).losses.shape
+    torch.Size([5])
     """
     device = next(model.parameters()).device
-    x, y = (t.to(device) for t in noisy_line(256, torch.Generator().manual_seed(seed)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    x, y = (t.to(device) for t in line_points())
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     return fit(model, squared_error, (x, y), optimizer, steps=steps, precision=precision)
+
+
+def _points(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw 64 points with noise of 0.1, so that the loss does not end at zero and each seed is a new trial."""
+    x = torch.rand(64, generator=generator)
+    return x, 5 * x + 3 + 0.1 * torch.randn(64, generator=generator)
 
 
 def _curve(call: Callable[..., Tensor], model: nn.Module, precision: str, x: Tensor, y: Tensor) -> Tensor:
@@ -77,7 +82,7 @@ SPEC = Spec(
     shapes="(n,), (n,) → (8,)",
     source="Effective PyTorch, PyTorch basics",
     build=Line,
-    cases=(Case(name="typical", inputs=lambda g: noisy_line(64, g)),),
+    cases=(Case(name="typical", inputs=_points),),
     dtypes="float32",
     differentiable=False,
     reference=_recursion,

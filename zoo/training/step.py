@@ -1,28 +1,38 @@
-"""A correct training step under autocast, and a training loop.
+"""A correct training step under autocast, and a training loop on one batch.
 
-Source: the articles on automatic mixed precision. Autocast covers only forward and loss. Backward runs outside
-autocast, on a scaled loss. The gradients are unscaled before they are clipped. A step is skipped if its gradients are
-not finite. One scaler is used for the whole run.
+Source: the articles on automatic mixed precision; PyTorch, "Automatic Mixed Precision examples". Autocast covers only
+forward and loss. Backward runs outside autocast, on a scaled loss. The gradients are unscaled before they are clipped.
+A step is skipped if its gradients are not finite. One scaler is used for the whole run.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
+from zoo.amp import AUTOCAST, Health, autocast, device_of, unscale_and_step, want_batch, want_step
+from zoo.arguments import want_sizes
 from zoo.case import Case
 from zoo.models.mlp import mlp
 from zoo.spec import Spec
 
-AUTOCAST = {"fp32": None, "amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
+__all__ = [
+    "AUTOCAST",
+    "Fit",
+    "Step",
+    "backward_by_hand",
+    "fit",
+    "loss_curve",
+    "squared_error",
+    "taught",
+    "train_step",
+]
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Step:
 def train_step(  # noqa: PLR0913 -- a step needs all of them
     model: Callable[..., Tensor],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
-    batch: tuple[Tensor, ...],
+    batch: Sequence[Tensor],
     optimizer: Optimizer,
     precision: str,
     scaler: GradScaler | None = None,
@@ -63,6 +73,7 @@ def train_step(  # noqa: PLR0913 -- a step needs all of them
         clip: the largest allowed norm of all unscaled gradients together, or None.
 
     Raises:
+        TypeError: an argument has the wrong type, such as a list for a tensor of the batch.
         ValueError: `precision` is unknown, "amp_fp16" has no scaler, or `clip` is not positive.
 
     >>> model = torch.nn.Linear(2, 1)
@@ -70,48 +81,20 @@ def train_step(  # noqa: PLR0913 -- a step needs all of them
     >>> train_step(model, squared_error, (torch.ones(4, 2), torch.zeros(4, 1)), optimizer, "amp_bf16").skipped
     False
     """
-    _check_step(precision, scaler, clip)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    scaler = scaler or GradScaler(parameters[0].device.type, enabled=False)
-    *inputs, target = batch
-    optimizer.zero_grad()
-    with _autocast(precision, parameters[0].device.type):
-        loss = loss_fn(model(*inputs), target)
-    scaler.scale(loss).backward()
-    finite = _update(parameters, optimizer, scaler, clip)
-    return Step(loss.detach(), skipped=not finite)
-
-
-def _check_step(precision: str, scaler: GradScaler | None, clip: float | None) -> None:
-    if precision not in AUTOCAST:
-        raise ValueError(f"train_step: precision must be one of {', '.join(AUTOCAST)}, got {precision!r}")
+    want_step("train_step", precision, scaler, clip, optimizer, model=model, loss_fn=loss_fn)
+    want_batch("train_step", batch)
     if precision == "amp_fp16" and scaler is None:
         raise ValueError("train_step: scaler must be a torch.amp.GradScaler for amp_fp16, got None")
-    if clip is not None and not clip > 0:
-        raise ValueError(f"train_step: clip must be a positive norm, got {clip}")
-
-
-def _update(parameters: list[Tensor], optimizer: Optimizer, scaler: GradScaler, clip: float | None) -> bool:
-    """Unscale and clip the gradients and step, unless a gradient is not finite; return whether all were finite."""
-    scaler.unscale_(optimizer)
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    finite = _are_finite(gradients)
-    if clip is not None and finite:
-        torch.nn.utils.clip_grad_norm_(parameters, clip)
-    if finite or scaler.is_enabled():
-        scaler.step(optimizer)  # an enabled scaler skips the step itself if unscale_ found infinities or NaNs
+    device_type = device_of(optimizer).type
+    scaler = scaler or GradScaler(device_type, enabled=False)
+    *inputs, target = batch
+    optimizer.zero_grad()
+    with autocast(precision, device_type):
+        loss = loss_fn(model(*inputs), target)
+    scaler.scale(loss).backward()
+    finite = unscale_and_step(optimizer, scaler, clip)
     scaler.update()
-    return finite
-
-
-def _are_finite(gradients: list[Tensor]) -> bool:
-    """Check all gradients in one question to the device, because each question waits for its work to finish."""
-    return not gradients or bool(torch.stack([g.isfinite().all() for g in gradients]).all())
-
-
-def _autocast(precision: str, device_type: str) -> contextlib.AbstractContextManager[Any]:
-    dtype = AUTOCAST[precision]
-    return contextlib.nullcontext() if dtype is None else torch.autocast(device_type, dtype=dtype)
+    return Step(loss.detach(), skipped=not finite)
 
 
 @dataclass(frozen=True)
@@ -135,7 +118,7 @@ class Fit:
 def fit(  # noqa: PLR0913 -- a step needs them
     model: Callable[..., Tensor],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
-    batch: tuple[Tensor, ...],
+    batch: Sequence[Tensor],
     optimizer: Optimizer,
     *,
     steps: int,
@@ -143,7 +126,7 @@ def fit(  # noqa: PLR0913 -- a step needs them
     scaler: GradScaler | None = None,
     progress: Callable[[int, Step], None] | None = None,
 ) -> Fit:
-    """Take several steps on one batch.
+    """Take several steps on one batch; `zoo.training.epochs.train` takes a DataLoader.
 
     Args:
         model: maps the inputs of the batch to an output.
@@ -156,7 +139,8 @@ def fit(  # noqa: PLR0913 -- a step needs them
         progress: called after every step with its number, counted from 1, and its result.
 
     Raises:
-        ValueError: `steps` is not positive, or `train_step` raises it.
+        TypeError, ValueError: `steps` is not positive, or as in `train_step`.
+        FloatingPointError: the loss is NaN, 20 steps in a row were skipped, or the scale fell below 1.
 
     >>> model = torch.nn.Linear(1, 1)
     >>> optimizer = SGD(model.parameters(), lr=0.1)
@@ -165,21 +149,21 @@ def fit(  # noqa: PLR0913 -- a step needs them
     >>> bool(done.losses[-1] < done.losses[0]), done.skipped
     (True, 0)
     """
-    if steps < 1:
-        raise ValueError(f"fit: steps must be at least 1, got {steps}")
-    if scaler is None and precision == "amp_fp16":
-        scaler = GradScaler(optimizer.param_groups[0]["params"][0].device.type)
+    want_sizes("fit", steps=steps)
+    want_step("fit", precision, scaler, None, optimizer, model=model, loss_fn=loss_fn)
+    want_batch("fit", batch, "; zoo.training.epochs.train takes a loader")
+    scaler = scaler or GradScaler(device_of(optimizer).type, enabled=precision == "amp_fp16")
+    health = Health("fit", scaler)
     losses, skipped = [], 0
     started = time.perf_counter()
     for number in range(1, steps + 1):
         step = train_step(model, loss_fn, batch, optimizer, precision, scaler)
+        health.check(f"step {number}", step.loss, skipped=step.skipped)
         losses.append(step.loss)
         skipped += step.skipped
         if progress is not None:
             progress(number, step)
-    curve = torch.stack(losses)
-    curve.tolist()  # waits for the device, so the seconds include all of its work
-    return Fit(curve, skipped, time.perf_counter() - started)
+    return Fit(torch.stack(losses), skipped, time.perf_counter() - started)
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
@@ -194,7 +178,7 @@ def squared_error(output: Tensor, target: Tensor) -> Tensor:
 def loss_curve(  # noqa: PLR0913 -- a step needs them
     model: Callable[..., Tensor],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
-    batch: tuple[Tensor, ...],
+    batch: Sequence[Tensor],
     optimizer: Optimizer,
     precision: str,
     *,
@@ -210,38 +194,61 @@ def loss_curve(  # noqa: PLR0913 -- a step needs them
     >>> loss_curve(model, squared_error, (torch.ones(2, 1), torch.ones(2, 1)), optimizer, "fp32", steps=3).shape
     torch.Size([3])
     """
-    device = optimizer.param_groups[0]["params"][0].device.type
-    scaler = GradScaler(device, init_scale=2.0**10, enabled=precision == "amp_fp16")
+    scaler = GradScaler(device_of(optimizer).type, init_scale=2.0**10, enabled=precision == "amp_fp16")
     done = [train_step(model, loss_fn, batch, optimizer, precision, scaler, clip) for _ in range(steps)]
     return torch.stack([step.loss for step in done])
 
 
 def _clipped_steps(call: Callable[..., Tensor], model: torch.nn.Module, precision: str, x: Tensor, y: Tensor) -> Tensor:
-    optimizer = SGD(model.parameters(), lr=0.2, momentum=0.5)
-    return loss_curve(call, squared_error, (x, y), optimizer, precision, steps=12, clip=1.0)
+    optimizer = SGD(model.parameters(), lr=0.5, momentum=0.5)
+    return loss_curve(call, squared_error, (x, y), optimizer, precision, steps=12, clip=0.5)
+
+
+def backward_by_hand(parameters: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Compute the squared error of `mlp` and its gradients with the chain rule written out, for references.
+
+    Args:
+        parameters: weight and bias of the first layer, then those of the second.
+        x: (batch, in_features).
+        y: (batch, out_features).
+
+    >>> model = mlp(3, 4, 2)
+    >>> x, y = torch.randn(5, 3), torch.randn(5, 2)
+    >>> loss, gradients = backward_by_hand([p.detach() for p in model.parameters()], x, y)
+    >>> squared_error(model(x), y).backward()
+    >>> all(torch.allclose(p.grad, g, atol=1e-6) for p, g in zip(model.parameters(), gradients))
+    True
+    """
+    w1, b1, w2, b2 = parameters
+    hidden = (x @ w1.t() + b1).clamp(min=0)
+    error = hidden @ w2.t() + b2 - y
+    slope = 2 * error / error.numel()
+    behind = (slope @ w2) * (hidden > 0)
+    return (error * error).sum() / error.numel(), [behind.t() @ x, behind.sum(0), slope.t() @ hidden, slope.sum(0)]
 
 
 def _plain_steps(model: torch.nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
-    """Compute the same losses with backward of both layers, clipping and momentum written out."""
-    w1, b1, w2, b2 = (p.detach().clone() for p in model.parameters())
-    speeds = [torch.zeros_like(p) for p in (w1, b1, w2, b2)]
+    """Compute the same losses with backward, clipping and momentum written out."""
+    parameters = [p.detach().clone() for p in model.parameters()]
+    speeds = [torch.zeros_like(p) for p in parameters]
     losses = []
     for _ in range(12):
-        hidden = (x @ w1.t() + b1).clamp(min=0)
-        error = hidden @ w2.t() + b2 - y
-        losses.append((error * error).sum() / error.numel())
-        slope = 2 * error / error.numel()
-        behind = (slope @ w2) * (hidden > 0)
-        gradients = [behind.t() @ x, behind.sum(0), slope.t() @ hidden, slope.sum(0)]
+        loss, gradients = backward_by_hand(parameters, x, y)
+        losses.append(loss)
         norm = torch.stack([(g * g).sum() for g in gradients]).sum().sqrt()
-        share = min(1.0, 1.0 / (float(norm) + 1e-6))
-        for parameter, speed, gradient in zip((w1, b1, w2, b2), speeds, gradients, strict=True):
+        share = min(1.0, 0.5 / (float(norm) + 1e-6))
+        for parameter, speed, gradient in zip(parameters, speeds, gradients, strict=True):
             speed.mul_(0.5).add_(gradient * share)
-            parameter.sub_(0.2 * speed)
+            parameter.sub_(0.5 * speed)
     return torch.stack(losses)
 
 
-def _teacher(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def taught(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw inputs (32, 64) and the targets (32, 10) of a random teacher network, for the cases of trainings of `mlp`.
+
+    >>> [tuple(t.shape) for t in taught(torch.Generator().manual_seed(0))]
+    [(32, 64), (32, 10)]
+    """
     x = torch.randn(32, 64, generator=generator)
     return x, 3 * torch.tanh(x @ torch.randn(64, 10, generator=generator) / 8)
 
@@ -249,11 +256,11 @@ def _teacher(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 SPEC = Spec(
     name="train_step",
     summary="12 clipped steps of SGD with momentum on `mlp`; the loss before each",
-    formula="v ← v/2 + clip(∇L, 1), w ← w − v/5",
+    formula="v ← v/2 + clip(∇L, 1/2), w ← w − v/2",
     shapes="(batch, 64), (batch, 10) → (12,)",
     source="articles on automatic mixed precision; Effective PyTorch, automatic mixed precision",
     build=mlp,
-    cases=(Case(name="typical", inputs=_teacher),),
+    cases=(Case(name="typical", inputs=taught),),
     dtypes="float32",
     differentiable=False,
     reference=_plain_steps,

@@ -132,6 +132,18 @@ def test_operands_are_never_written(x):
     assert torch.equal(x, kept)
 
 
+def test_a_list_that_an_op_writes_in_place_is_written():
+    """Clipping of gradients and optimisers on a GPU use such ops."""
+
+    def halved():
+        tensors = [torch.ones(4, dtype=torch.float64), torch.ones(2, dtype=torch.float64)]
+        torch._foreach_mul_(tensors, 0.5)
+        return torch.cat(tensors)
+
+    strays = (perturbed(halved) - 0.5).abs()
+    assert 0 < float(strays.max()) < 0.1
+
+
 def test_long_sums_stray_by_the_root_of_their_length():
     row = torch.ones(1, 1 << 14, dtype=torch.float64)
     column = torch.ones(1 << 14, 256, dtype=torch.float64)

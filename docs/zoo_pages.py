@@ -1,0 +1,185 @@
+"""The pages of the zoo: an index with the dtypes of every entry, and for each folder a page with its entries."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import zoo
+from conformance.axes import MODES, PRECISIONS, exists
+from conformance.cell.modes import BUILDERS
+from conformance.torch_versions import DEFAULT
+from zoo.catalog import home_of
+from zoo.expect import Expect
+from zoo.sources import cited
+from zoo.spec import Spec
+
+DEVICE, TORCH = "cpu", DEFAULT  # the dtypes of the page are those of this device and version
+COLUMNS = [name for name, precision in PRECISIONS.items() if exists(precision, DEVICE)]
+TITLES = {
+    "models": "Models",
+    "ops": "Ops",
+    "functions": "Custom Functions",
+    "training": "Training",
+    "counterexamples": "Counterexamples",
+}
+
+INDEX = f"""# The zoo
+
+`zoo.create_model(name)` builds an entry as the matrix judges it, and `zoo.example_inputs(name)` gives its inputs.
+Behind each name are its class or function, its arguments, cases and sources. `python docs/build.py` writes these pages
+from the specs.
+
+The columns `{"`, `".join(COLUMNS)}` give the dtype of the outputs at that precision on the {DEVICE.upper()} with
+torch {TORCH}. It is the same in every mode unless a mode is named. *input* is the promoted dtype of the floating
+inputs. *as eager* means that the spec declares no dtype, so eager decides.
+"""
+
+
+PROPERTIES = {
+    "twice_differentiable": "second derivatives",
+    "vmappable": "`torch.vmap`",
+    "forward_mode": "forward mode",
+    "one_graph": "one graph under torch.compile",
+    "deterministic": "equal calls agree bit for bit",
+}
+
+
+def index() -> str:
+    """docs/zoo.md."""
+    return "\n".join([INDEX, *(_section(folder, title) for folder, title in TITLES.items())])
+
+
+def _specs(folder: str) -> list[Spec]:
+    return [zoo.get_spec(name) for name in zoo.list_models(module=folder)]
+
+
+def _section(folder: str, title: str) -> str:
+    head = ["name", *COLUMNS]
+    rows = [head, ["---"] * len(head), *(_row(folder, spec) for spec in _specs(folder))]
+    return "\n".join([f"## {title}", "", *(f"| {' | '.join(map(escaped, row))} |" for row in rows), ""])
+
+
+def _row(folder: str, spec: Spec) -> list[str]:
+    link = f"[`{spec.name}`](zoo/{folder}.md#{spec.name})"
+    return [f"{link}<br>{spec.summary}", *(_dtype(spec, precision) for precision in COLUMNS)]
+
+
+def entries(folder: str) -> str:
+    """docs/zoo/FOLDER.md."""
+    head = f"# {TITLES[folder]}\n\n`python docs/build.py` writes this page from the specs.\n"
+    return "\n".join([head, *map(_entry, _specs(folder))])
+
+
+def _entry(spec: Spec) -> str:
+    wrong = home_of(spec.name).startswith("zoo.counterexamples")
+    expected = "the matrix must find" if wrong else "diverges"
+    lines = [
+        f"- {_made_by(spec)}",
+        f"- computes: {escaped(spec.formula)}",
+        f"- shapes: {escaped(spec.shapes)}",
+        *(f"- case `{case.name}`: {_drawn(case)}" for case in spec.cases),
+        *(f"- refuses `{case.name}`: {escaped(case.wanted)}" for case in spec.error_inputs),
+        f"- checked: {', '.join(_checked(spec))}",
+        *([f"- computes the same as `{spec.twin}`"] if spec.twin else []),
+        *dict.fromkeys(f"- {expected}: {_cells(e)}: {_what(e)}, {e.reason}{_link(e)}" for e in spec.expectations),
+        f"- source: {_source(spec)}",
+    ]
+    return "\n".join([f"## {spec.name}", "", f"{spec.summary[0].upper()}{spec.summary[1:]}.", "", *lines, ""])
+
+
+def _made_by(spec: Spec) -> str:
+    """The class or function of the entry with its signature, and what the spec gives it."""
+    builder, given = spec.build, {}
+    if isinstance(builder, functools.partial):
+        builder, given = builder.func, builder.keywords
+    made: Callable[..., Any] = builder if builder.__name__ != "<lambda>" else builder()
+    if isinstance(made, torch.jit.ScriptFunction):
+        return f"`torch.jit.script({home_of(spec.name)}.{made.name})`"
+    parts = [f"{p.name}={p.default!r}" if p.default is not p.empty else p.name for p in _parameters(made)]
+    text = f"`{made.__module__}.{made.__qualname__}({', '.join(parts)})`"
+    return text + (f", built with `{', '.join(f'{key}={value!r}' for key, value in given.items())}`" if given else "")
+
+
+def _parameters(made: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(made).parameters.values())
+
+
+def _drawn(case: zoo.Case) -> str:
+    drawn = case.draw(torch.Generator().manual_seed(0))
+    words = [*map(_word_for, drawn.args), *(f"{key}={_word_for(value)}" for key, value in drawn.kwargs.items())]
+    return ", ".join(words) or "no arguments"
+
+
+def _word_for(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return f"`{value!r}`"
+    dtype = "" if value.dtype == torch.float32 else f" {str(value.dtype).removeprefix('torch.')}"
+    strided = "" if value.is_contiguous() else " with strides"
+    return f"({', '.join(map(str, value.shape))}){dtype}{strided}"
+
+
+def _checked(spec: Spec) -> list[str]:
+    gradients = ["gradients"] if spec.differentiable else []
+    formula = ["its formula"] if spec.reference is not None and not spec.trusts_model else []
+    return ["dtypes", *formula, *gradients, *(words for name, words in PROPERTIES.items() if getattr(spec, name))]
+
+
+def _link(expected: Expect) -> str:
+    return f" ([report]({expected.link}))" if expected.link else ""
+
+
+def _source(spec: Spec) -> str:
+    """The source in the words of the spec, each known text a link."""
+    text = escaped(spec.source)
+    for name, known in cited(spec.source).items():
+        text = text.replace(name, f"[{known.title}]({known.url})" if name == known.title else f"[{name}]({known.url})")
+    return text
+
+
+def _dtype(spec: Spec, precision: str) -> str:
+    """One word for all outputs and modes, or as many as it takes."""
+    leaves = ["output"] if spec.dtypes is None or isinstance(spec.dtypes, str) else list(spec.dtypes)
+    named: dict[str, list[str]] = {}
+    for leaf in leaves:
+        named.setdefault(_word(spec, leaf, precision), []).append(leaf.removeprefix("output"))
+    if len(named) == 1:
+        return next(iter(named))
+    return ", ".join(f"{word} ({' '.join(group)})" for word, group in named.items())
+
+
+def _word(spec: Spec, leaf: str, precision: str) -> str:
+    asked = spec.dtype_word(leaf, DEVICE) or "as eager"
+    usual = {"follows": PRECISIONS[precision].autocast or "float32"}.get(asked, asked)
+    others = [
+        f"{mode} {e.dtype}"
+        for mode in BUILDERS  # without those registered from outside
+        if exists(MODES[mode], DEVICE)
+        for e in spec.expectations
+        if e.outcome == "dtype" and e.tensor == leaf and e.concerns(mode, precision, DEVICE, TORCH)
+    ]
+    return "; ".join([usual, *others])
+
+
+def _cells(expected: Expect) -> str:
+    parts = [expected.modes, expected.precisions, expected.devices]
+    words = [" and ".join(part) for part in parts if part]
+    return ", ".join([*words, *([f"torch {expected.torch}"] if expected.torch else [])]) or "everywhere"
+
+
+def _what(expected: Expect) -> str:
+    if expected.outcome == "dtype":
+        return f"{expected.tensor} is {expected.dtype}"
+    where = " ".join(part for part in (expected.gate, expected.tensor) if part)
+    return expected.outcome + (f" ({where})" if where else "")
+
+
+def escaped(text: str) -> str:
+    """A text for a Markdown page."""
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+

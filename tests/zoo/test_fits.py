@@ -1,0 +1,58 @@
+"""The fits of the line and the parabola, with the recipes of their source."""
+
+import pytest
+import torch
+
+from zoo.models.line import Affine, Line
+from zoo.models.quadratic import Quadratic
+from zoo.training.line import fit_line
+from zoo.training.quadratic import fit_quadratic
+
+PRECISIONS = ("fp32", "amp_fp16", "amp_bf16")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("build", [Affine, Line])
+def test_the_line_is_found(build, precision):
+    torch.manual_seed(3)
+    model = build()
+    done = fit_line(model, steps=300, lr=0.5, precision=precision)
+    slope, offset = (p.item() for p in model.parameters())
+    assert slope == pytest.approx(5, abs=0.1)
+    assert offset == pytest.approx(3, abs=0.1)
+    assert done.losses.shape == (300,)
+    assert done.losses[-1] < 0.02
+    assert done.seconds > 0
+
+
+def test_the_line_is_found_by_the_recipe_of_its_source():
+    torch.manual_seed(3)
+    model = Affine()
+    fit_line(model)
+    assert [p.item() for p in model.parameters()] == pytest.approx([5, 3], abs=1e-3)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_recipe_of_the_parabolas_source_finds_all_but_the_offset(precision):
+    torch.manual_seed(0)
+    model = Quadratic()
+    done = fit_quadratic(model, precision=precision)
+    square, number, offset = model.w.flatten().tolist()
+    assert square == pytest.approx(5, abs=0.05)
+    assert number == pytest.approx(0, abs=0.05)
+    assert 0.05 < abs(offset - 3) < 1
+    assert done.losses.shape == (1000,)
+
+
+def test_three_times_the_steps_find_the_offset_too():
+    torch.manual_seed(0)
+    model = Quadratic()
+    fit_quadratic(model, steps=3000)
+    assert model.w.flatten().tolist() == pytest.approx([5, 0, 3], abs=1e-3)
+
+
+def test_a_fit_without_steps_is_refused():
+    with pytest.raises(ValueError, match=r"^fit: steps must be at least 1, got 0$"):
+        fit_line(Affine(), steps=0)
+    with pytest.raises(TypeError, match=r"^fit_quadratic: steps must be an integer, got None$"):
+        fit_quadratic(Quadratic(), steps=None)

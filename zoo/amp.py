@@ -1,0 +1,160 @@
+"""The pieces of a training step under automatic mixed precision: its checks, autocast, update, and when to give up.
+
+Source: PyTorch, "Automatic Mixed Precision examples". The files of `zoo.training` put them together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from zoo.arguments import want_tensors
+
+AUTOCAST = {"fp32": None, "amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
+
+
+def want_step(
+    function: str,
+    precision: str,
+    scaler: GradScaler | None,
+    clip: float | None,
+    *optimizers: Optimizer,
+    **callables: Callable[..., Any],
+) -> None:
+    """Check the arguments that all training steps share; `function` names the one that was called.
+
+    Raises:
+        TypeError, ValueError: one of them is wrong; the message names it.
+
+    >>> want_step("train", "fp16", None, None)
+    Traceback (most recent call last):
+    ValueError: train: precision must be one of fp32, amp_fp16, amp_bf16, got 'fp16'
+    """
+    for argument, value in callables.items():
+        if not callable(value):
+            raise TypeError(f"{function}: {argument} must be callable, got {type(value).__name__}")
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{function}: optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    if precision not in tuple(AUTOCAST):
+        raise ValueError(f"{function}: precision must be one of {', '.join(AUTOCAST)}, got {precision!r}")
+    if scaler is not None and not isinstance(scaler, GradScaler):
+        raise TypeError(f"{function}: scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
+    if clip is not None and not (isinstance(clip, (int, float)) and clip > 0):
+        raise ValueError(f"{function}: clip must be a positive norm, got {clip!r}")
+
+
+def want_batch(function: str, batch: Sequence[Tensor], hint: str = "") -> None:
+    """Check that a batch is a tuple or list of tensors, the target last.
+
+    Raises:
+        TypeError: it is not; the message ends with `hint`.
+
+    >>> want_batch("train", torch.ones(2))
+    Traceback (most recent call last):
+    TypeError: train: batch must be a tuple of tensors, first inputs, last the target, got Tensor
+    """
+    if not isinstance(batch, (tuple, list)) or len(batch) < 2:  # noqa: PLR2004 -- an input and a target
+        came = f"{len(batch)} of them" if isinstance(batch, (tuple, list)) else type(batch).__name__
+        raise TypeError(
+            f"{function}: batch must be a tuple of tensors, first inputs, last the target, got {came}{hint}"
+        )
+    want_tensors(function, **{f"batch[{i}]": tensor for i, tensor in enumerate(batch)})
+
+
+def device_of(optimizer: Optimizer) -> torch.device:
+    """Return the device of the first parameter of an optimizer.
+
+    >>> device_of(torch.optim.SGD([torch.ones(1)]))
+    device(type='cpu')
+    """
+    device: torch.device = optimizer.param_groups[0]["params"][0].device
+    return device
+
+
+def autocast(precision: str, device_type: str) -> contextlib.AbstractContextManager[Any]:
+    """Return the context for forward and loss; it does nothing for "fp32".
+
+    >>> with autocast("amp_bf16", "cpu"):
+    ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
+    torch.bfloat16
+    """
+    dtype = AUTOCAST[precision]
+    return contextlib.nullcontext() if dtype is None else torch.autocast(device_type, dtype=dtype)
+
+
+def unscale_and_step(optimizer: Optimizer, scaler: GradScaler, clip: float | None = None) -> bool:
+    """Unscale and clip the gradients and step, unless a gradient is not finite; call `scaler.update()` afterwards.
+
+    Returns:
+        Whether all gradients were finite, and the step was taken.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> weight.grad = torch.tensor([1.0, torch.inf])
+    >>> unscale_and_step(torch.optim.SGD([weight], lr=0.1), GradScaler("cpu", enabled=False)), weight.tolist()
+    (False, [1.0, 1.0])
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    scaler.unscale_(optimizer)
+    finite = _are_finite(gradients)
+    if clip is not None and finite:
+        torch.nn.utils.clip_grad_norm_(parameters, clip)
+    if finite or scaler.is_enabled():
+        scaler.step(optimizer)  # an enabled scaler skips the step itself if unscale_ found infinities or NaNs
+    return finite
+
+
+def _are_finite(gradients: list[Tensor]) -> bool:
+    """Check all gradients in one question to the device, because each question waits for its work to finish."""
+    return not gradients or bool(torch.stack([g.isfinite().all() for g in gradients]).all())
+
+
+class Health:
+    """Stops a run that learns nothing any more: its loss is NaN, or its steps are all skipped.
+
+    Args:
+        function: the function that trains, for the error.
+        scaler: the scaler of the run.
+        min_scale: the smallest scale that an enabled scaler may reach.
+        max_skips: the number of skipped steps in a row that ends the run.
+
+    >>> health = Health("train", GradScaler("cpu", enabled=False), max_skips=2)
+    >>> health.check("step 1", torch.tensor(0.5), skipped=True)
+    >>> health.check("step 2", torch.tensor(0.5), skipped=True)
+    Traceback (most recent call last):
+    FloatingPointError: train: step 2: 2 steps in a row were skipped, because their gradients were not finite
+    """
+
+    def __init__(self, function: str, scaler: GradScaler, min_scale: float = 1.0, max_skips: int = 20) -> None:
+        self._function, self._scaler = function, scaler
+        self._min_scale, self._max_skips, self._skips = min_scale, max_skips, 0
+
+    def check(self, where: str, loss: Tensor, *, skipped: bool) -> None:
+        """Look at one step.
+
+        Args:
+            where: the place of the step in the run, for the error.
+            loss: the loss before the step, a scalar.
+            skipped: whether the step was skipped.
+
+        Raises:
+            FloatingPointError: the loss is NaN, or too many steps were skipped; one line that says where.
+        """
+        if loss.isnan():
+            raise FloatingPointError(f"{self._function}: {where}: the loss is nan")
+        self._skips = self._skips + 1 if skipped else 0
+        if not skipped:
+            return
+        scale = self._scaler.get_scale()
+        fell = self._scaler.is_enabled() and scale < self._min_scale
+        if fell or self._skips >= self._max_skips:
+            steps = f"{self._skips} steps in a row were skipped, because their gradients were not finite"
+            scaled = f", and the scale fell to {scale:g}, below min_scale={self._min_scale:g}" if fell else ""
+            raise FloatingPointError(f"{self._function}: {where}: {steps}{scaled}")
