@@ -11,10 +11,11 @@ CONTRACT = ("arguments", "candidate", "case", "claim", "convention", "error_inpu
 TORCH = {"plan", "gates", "oracle", "cell", "measure", "fork_server"}  # run in processes of their own
 LIGHT = sorted({room for room in rooms() if room not in TORCH})
 TOOLS_OF_THE_ZOO = {"measure": ("zoo.memory", "zoo.training.step"), "plan": ("zoo.probe",), "cell": ("zoo.probe",)}
+PARTS = ("attention", "embedding", "rms_norm", "rotary")  # the models that others are put together from
 BELOW = {  # what a file of each folder of the zoo may import; files of one folder do not import each other
     "functions": ("shared_expectations", "custom_ops"),
     "ops": ("shared_expectations",),
-    "models": ("shared_expectations", "functions", "ops"),
+    "models": ("shared_expectations", "functions", "ops", *(f"models.{part}" for part in PARTS)),
     "training": ("models", "amp", "training.step", "training.checkpoint", "training.epochs"),
     "counterexamples": ("functions", "ops", "models", "training", "data"),
     "probes": ("probe", "functions", "models"),

@@ -40,6 +40,30 @@ SOURCES = {
     ),
     "PyTorch documentation": Source("PyTorch documentation", "https://docs.pytorch.org/docs/stable/index.html"),
     "PyTorch 2.0 announcement": Source("PyTorch 2.0", "https://pytorch.org/get-started/pytorch-2.0/"),
+    "arXiv:1607.06450": Source(
+        "Layer Normalization, Ba, Kiros and Hinton 2016",
+        "https://arxiv.org/abs/1607.06450",
+    ),
+    "arXiv:1910.07467": Source(
+        "Root Mean Square Layer Normalization, Zhang and Sennrich 2019",
+        "https://arxiv.org/abs/1910.07467",
+    ),
+    "arXiv:2104.09864": Source(
+        "RoFormer: Enhanced Transformer with Rotary Position Embedding, Su et al. 2021",
+        "https://arxiv.org/abs/2104.09864",
+    ),
+    "arXiv:1706.03762": Source(
+        "Attention Is All You Need, Vaswani et al. 2017",
+        "https://arxiv.org/abs/1706.03762",
+    ),
+    "arXiv:1608.05859": Source(
+        "Using the Output Embedding to Improve Language Models, Press and Wolf 2017",
+        "https://arxiv.org/abs/1608.05859",
+    ),
+    "arXiv:2302.13971": Source(
+        "LLaMA: Open and Efficient Foundation Language Models, Touvron et al. 2023",
+        "https://arxiv.org/abs/2302.13971",
+    ),
 }
 
 
