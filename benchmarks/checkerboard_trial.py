@@ -25,9 +25,9 @@ from conformance.records.measurements import Reason
 from conformance.run import environment
 from conformance.run.child_side import ChildProcess
 from zoo.memory import peak_bytes
-from zoo.models.checkerboard import Checkerboard, scripted_checkerboard
-from zoo.training.checkerboard import board, fit_checkerboard, pixel_loss
-from zoo.training.step import Step, train_step
+from zoo.training import checkerboard
+from zoo.training.checkerboard import board, fit_checkerboard
+from zoo.training.step import Step, squared_error, train_step
 
 BASELINE = ("eager", "fp32")
 FIRST_STEPS = 3  # compilation falls into the first, TorchScript optimises during all of them
@@ -120,11 +120,9 @@ def _timed_step(task: TrainingTask) -> TimedCall:
 def network(mode: str, device: str) -> nn.Module:
     """The network in a mode, with the same weights in every mode."""
     torch.manual_seed(0)
-    model = (scripted_checkerboard() if mode == "scripted" else Checkerboard()).to(device)
     if mode == "compiled":
         importlib.import_module("torch._inductor.compile_fx")  # so that the first step does not import it
-        model.compile()
-    return model
+    return checkerboard.network(mode).to(device)
 
 
 def training_step(model: nn.Module, task: TrainingTask) -> Callable[[], Step]:
@@ -133,7 +131,7 @@ def training_step(model: nn.Module, task: TrainingTask) -> Callable[[], Step]:
     batch = tuple(t.to(task.device) for t in board(task.size))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scaler = GradScaler(task.device, enabled=precision.autocast == "float16")
-    return partial(train_step, model, pixel_loss, batch, optimizer, precision.for_training, scaler)
+    return partial(train_step, model, squared_error, batch, optimizer, precision.for_training, scaler)
 
 
 def _finish(device: str) -> None:

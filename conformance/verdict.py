@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from conformance.axes import NOT_PROVEN
-from conformance.records.observation import REDRAWN, SHORTER, Discrepancy, Measure, Observation
+from conformance.one_line import one_line
+from conformance.records.observation import RAISES, REDRAWN, SHORTER, Discrepancy, Measure, Observation
 from conformance.records.plan import Expectation
 from conformance.records.verdicts import Verdict
 
@@ -22,6 +23,11 @@ ENDINGS = {
     "out of memory": "OOM",
     "raised": "ERROR",
 }
+
+
+ORDER = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision", "recompile", RAISES)
+LONGEST_ERROR = 120  # characters of an error in a remark
+IN_WORDS = ("exact", "precision", RAISES)  # gates whose measure is no size
 
 
 def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()) -> Verdict:
@@ -57,7 +63,7 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
 def failed_gate(seen: Discrepancy) -> Measure | None:
     """The measure of the first gate that rejects a tensor; None if all gates accept it.
 
-    The order of the gates is structure, dtype, class, exact, the values, precision, recompile.
+    The order of the gates is structure, dtype, class, exact, the values, precision, recompile, raises.
     """
     for measure in seen.measures:
         if measure.gate == "structure" and not measure.met:
@@ -96,11 +102,10 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
 def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
     """The discrepancies by gate, first conduct, then the worst tensor. A declared dtype replaces the contract's."""
     held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(d.tensor) else d for d in found]
-    order = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision", "recompile")
 
     def rank(d: Discrepancy) -> tuple[int, bool, float]:
         measure = failed_gate(d)
-        position = len(order) if measure is None else order.index(measure.gate)
+        position = len(ORDER) if measure is None else ORDER.index(measure.gate)
         return position, d.kind != "conduct", 0.0 if measure is None else -measure.margin
 
     return sorted(held, key=rank)
@@ -218,7 +223,7 @@ def _line(found: Discrepancy, measure: Measure, what: str = "") -> str:
     place = f"{measure.gate}  {found.tensor}, case {found.case}"
     if what:
         return f"{place}: {what}"
-    if math.isinf(measure.value) or measure.gate in ("exact", "precision"):
+    if math.isinf(measure.value) or measure.gate in IN_WORDS:
         return f"{place}: {measure.detail or 'not finite'}"
     where = f", {measure.detail}" if measure.detail else ""
     return f"{place}: error {measure.value:.2g}, budget {measure.budget:.2g}{where}"
@@ -230,7 +235,7 @@ def _short(measure: Measure) -> str:
 
 
 def _worst_margin(seen: Observation) -> float | None:
-    margins = [m.margin for d in seen.discrepancies for m in d.measures if m.gate != "precision"]
+    margins = [m.margin for d in seen.discrepancies for m in d.measures if m.gate not in ("precision", RAISES)]
     return max(margins, default=None)
 
 
@@ -259,6 +264,12 @@ def _notes(seen: Observation) -> tuple[str, ...]:
     ]
     if seen.facts.get("left out with other weights"):
         notes.append("the float64 model does not run with other weights, so nothing shows what the mode keeps")
+    notes += [
+        f"error input {d.case} raises another error here: {one_line(m.detail, LONGEST_ERROR)}"
+        for d in seen.discrepancies
+        for m in d.measures
+        if m.gate == RAISES and m.value and m.met
+    ]
     if seen.facts.get("graph breaks"):
         notes.append("compiled with graph breaks")
     if seen.facts.get(NOT_PROVEN):

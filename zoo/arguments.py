@@ -6,6 +6,8 @@ a scripted function checks the types of its arguments itself.
 
 from __future__ import annotations
 
+import os
+
 from torch import Tensor
 
 
@@ -53,3 +55,48 @@ def want_sizes(function: str, **sizes: object) -> None:
             raise TypeError(f"{function}: {argument} must be an integer, got {_kind(value)}")
         if value < 1:
             raise ValueError(f"{function}: {argument} must be at least 1, got {value}")
+
+
+def want_paths(function: str, **paths: object) -> None:
+    """Check that every argument is a path: a string or an `os.PathLike`.
+
+    Raises:
+        TypeError: one of them is not a path.
+
+    >>> want_paths("write_graph", path=None)
+    Traceback (most recent call last):
+    TypeError: write_graph: path must be a path, got None
+    """
+    for argument, value in paths.items():
+        if not isinstance(value, (str, os.PathLike)):
+            raise TypeError(f"{function}: {argument} must be a path, got {_kind(value)}")
+
+
+def want_callables(function: str, **callables: object) -> None:
+    """Check that every argument can be called.
+
+    Raises:
+        TypeError: one of them cannot be called.
+
+    >>> want_callables("trace_dtypes", model=[1])
+    Traceback (most recent call last):
+    TypeError: trace_dtypes: model must be callable, got list
+    """
+    for argument, value in callables.items():
+        if not callable(value):
+            raise TypeError(f"{function}: {argument} must be callable, got {_kind(value)}")
+
+
+def want_string(function: str, **strings: object) -> None:
+    """Check that every argument is a string.
+
+    Raises:
+        TypeError: one of them is not a string.
+
+    >>> want_string("get_spec", name=3)
+    Traceback (most recent call last):
+    TypeError: get_spec: name must be a string, got int
+    """
+    for argument, value in strings.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{function}: {argument} must be a string, got {_kind(value)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -33,32 +33,27 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """One named set of inputs.
+class NamedInputs:
+    """The arguments of one call, under a name.
 
     Attributes:
         name: lower-case identifier, unique within the spec; hyphens are allowed.
-        inputs: draws the inputs from the generator it gets. It returns a tuple of positional arguments, or a
-            `Call` if the model needs keywords. Tensors are on the CPU. Before every run, floating ones are
-            rounded to values that float16 and bfloat16 both represent.
-        independent_samples: row i of every output depends only on row i of every input. The matrix then draws
-            more rows and keeps the rows that are away from kinks (relu, max, clamp). At a kink a rounding
-            error could flip a unit, and gradients have no single right value.
-
-    >>> case = Case(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),))
-    >>> case.draw(torch.Generator().manual_seed(0)).args[0].shape
-    torch.Size([1, 3])
+        inputs: draws the arguments from the generator it gets. It returns a tuple of positional arguments, or a
+            `Call` if the model needs keywords. Tensors are on the CPU.
     """
+
+    _kind: ClassVar[str] = "NamedInputs"
 
     name: str
     inputs: Callable[[torch.Generator], tuple[Any, ...] | Call]
-    independent_samples: bool = False
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name.replace("-", "_")):
-            raise SpecError(f"case name {self.name!r}: want lower-case letters, digits, '-' and '_'")
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name.replace("-", "_")):
+            raise SpecError(f"{self._kind} name {self.name!r}: want lower-case letters, digits, '-' and '_'")
         if not callable(self.inputs):
-            raise SpecError(f"case {self.name!r}: inputs must be a function of a torch.Generator, got {self.inputs!r}")
+            raise SpecError(
+                f"{self._kind} {self.name!r}: inputs must be a function of a torch.Generator, got {self.inputs!r}"
+            )
 
     def draw(self, generator: torch.Generator) -> Call:
         """Draw the inputs as a `Call`.
@@ -75,5 +70,25 @@ class Case:
         if isinstance(drawn, tuple):
             return Call(drawn)
         raise SpecError(
-            f"case {self.name!r}: inputs must return a tuple of arguments or a Call, got {type(drawn).__name__}"
+            f"{self._kind} {self.name!r}: inputs must return a tuple of arguments or a Call, got {type(drawn).__name__}"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(NamedInputs):
+    """One named set of inputs. Floating ones are rounded before every run to values that float16 and bfloat16 have.
+
+    Attributes:
+        name, inputs: see `NamedInputs`.
+        independent_samples: row i of every output depends only on row i of every input. The matrix then draws
+            more rows and keeps the rows that are away from kinks (relu, max, clamp). At a kink a rounding
+            error could flip a unit, and gradients have no single right value.
+
+    >>> case = Case(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),))
+    >>> case.draw(torch.Generator().manual_seed(0)).args[0].shape
+    torch.Size([1, 3])
+    """
+
+    _kind: ClassVar[str] = "case"
+
+    independent_samples: bool = False

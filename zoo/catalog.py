@@ -1,4 +1,4 @@
-"""The catalogue of models: it walks the zoo's folders for specs and returns them by name.
+"""The catalogue of models: it walks the zoo's folders for specs, lists their names and returns them by name.
 
 Each spec is defined in the file of the class or function it describes; there is no separate list.
 """
@@ -12,12 +12,10 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from types import ModuleType
-from typing import Any
 
-import torch
-
+from zoo.arguments import want_string
 from zoo.case import SpecError
-from zoo.spec import Model, Spec
+from zoo.spec import Spec
 
 FOLDERS = ("zoo.models", "zoo.ops", "zoo.functions", "zoo.training", "zoo.counterexamples")
 WRONG_ON_PURPOSE = "counterexamples"
@@ -26,7 +24,7 @@ _registered: dict[str, Spec] = {}
 
 
 class UnknownModelError(KeyError):
-    """There is no model with this name."""
+    """The zoo has no model or no module of this name."""
 
     def __str__(self) -> str:
         """Return the message without the quotes that `KeyError` adds."""
@@ -87,20 +85,22 @@ def list_models(
     filter: str | Sequence[str] = "*",  # noqa: A002 -- timm's name for it
     *,
     exclude: str | Sequence[str] = (),
-    module: str = "",
+    module: str = "*",
 ) -> list[str]:
     """List the names of the models, sorted.
 
     Args:
         filter: one or more wildcard patterns; a name is listed if any of them matches.
         exclude: one or more wildcard patterns; a name is left out if any of them matches.
-        module: list only the models of this folder or file, such as "models" or "ops.softmax". Models that are
-            wrong on purpose are listed only under "counterexamples".
+        module: list only the models of this folder or file, such as "models" or "ops.softmax"; a wildcard pattern too.
+            Models that are wrong on purpose are listed only under "counterexamples".
 
     Returns:
-        The names, for `create_model`, `example_inputs` and `get_spec`.
+        The names, for `create_model`, `example_inputs`, `get_spec` and `conformance run`.
 
     Raises:
+        UnknownModelError: no folder and no file of the zoo matches `module`.
+        TypeError: an argument is no string and no sequence of strings.
         SpecError: a file of the zoo does not import, or two files define one name. Every function here raises it.
 
     >>> import zoo
@@ -108,21 +108,55 @@ def list_models(
     ['merge', 'merge_tiled']
     >>> zoo.list_models("soft*", exclude="*naive", module="ops.softmax")
     ['softmax']
+    >>> zoo.list_models(module="opps")
+    Traceback (most recent call last):
+    zoo.catalog.UnknownModelError: no folder and no file of the zoo matches 'opps'; did you mean ops?
     """
-
-    def any_match(name: str, patterns: str | Iterable[str]) -> bool:
-        return any(fnmatchcase(name, p) for p in ([patterns] if isinstance(patterns, str) else patterns))
-
+    wanted, unwanted = _patterns("filter", filter), _patterns("exclude", exclude)
+    want_string("list_models", module=module)
     homes = {name: home.removeprefix("zoo.") for name, (_, home) in _walked().items()}
-    homes.update(dict.fromkeys(_registered, ""))
+    inside = {name for name, home in homes.items() if _is_inside(home, module)}
+    if not inside:
+        raise UnknownModelError(f"no folder and no file of the zoo matches {module!r}{_near(module, _modules())}")
+    if module == "*":
+        inside |= set(_registered)
     return sorted(
         name
-        for name, home in homes.items()
-        if any_match(name, filter)
-        and not any_match(name, exclude)
-        and f"{home}.".startswith(f"{module}." if module else "")
-        and (module.startswith(WRONG_ON_PURPOSE) or not home.startswith(WRONG_ON_PURPOSE))
+        for name in inside
+        if any(fnmatchcase(name, p) for p in wanted)
+        and not any(fnmatchcase(name, p) for p in unwanted)
+        and (module.startswith(WRONG_ON_PURPOSE) or not homes.get(name, "").startswith(WRONG_ON_PURPOSE))
     )
+
+
+def _patterns(argument: str, value: str | Sequence[str]) -> list[str]:
+    patterns = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    for pattern in patterns:
+        want_string("list_models", **{argument: pattern})
+    return patterns
+
+
+def _is_inside(home: str, module: str) -> bool:
+    return fnmatchcase(home, module) or fnmatchcase(home, f"{module}.*")
+
+
+def _modules() -> list[str]:
+    homes = [home.removeprefix("zoo.") for _, home in _walked().values()]
+    return sorted({*homes, *(home.partition(".")[0] for home in homes)})
+
+
+def is_module(name: str) -> bool:
+    """Whether a folder or a file of the zoo matches a name or a wildcard pattern, such as "ops" or "ops.soft*".
+
+    >>> is_module("ops.softmax"), is_module("softmax")
+    (True, False)
+    """
+    return any(_is_inside(module, name) for module in _modules())
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=3)
+    return f"; did you mean {', '.join(near)}?" if near else ""
 
 
 def get_spec(name: str) -> Spec:
@@ -130,6 +164,7 @@ def get_spec(name: str) -> Spec:
 
     Raises:
         UnknownModelError: there is no such model; the message offers the nearest names.
+        TypeError: the name is no string.
         SpecError: the model has no scale, or the size is not a positive number.
 
     >>> import zoo
@@ -139,6 +174,7 @@ def get_spec(name: str) -> Spec:
     Traceback (most recent call last):
     zoo.catalog.UnknownModelError: no model named 'softmacks'; did you mean softmax?
     """
+    want_string("get_spec", name=name)
     name, at, size = name.partition("@")
     spec = _registered[name] if name in _registered else _found(name)[0]
     if at and not size.isdecimal():
@@ -150,8 +186,7 @@ def _found(name: str) -> tuple[Spec, str]:
     try:
         return _walked()[name]
     except KeyError:
-        near = difflib.get_close_matches(name, list_models(), n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else "; zoo.list_models() lists them"
+        hint = _near(name, list_models()) or "; zoo.list_models() lists them"
         raise UnknownModelError(f"no model named {name!r}{hint}") from None
 
 
@@ -169,46 +204,3 @@ def home_of(name: str) -> str:
     if name in _registered:
         raise SpecError(f"{name!r} was registered from outside the zoo; give the file that does so as a source")
     return _found(name)[1]
-
-
-def create_model(name: str, **kwargs: Any) -> Model:
-    """Build a model: an `nn.Module`, or the function itself for an op or a custom Function.
-
-    Args:
-        name: a name from `list_models()`.
-        kwargs: passed on to the model's constructor; they replace the spec's own values.
-
-    Raises:
-        UnknownModelError: there is no such model.
-
-    >>> import torch, zoo
-    >>> zoo.create_model("merge", in1=4, in2=2, out=3)(torch.ones(5, 4), torch.ones(2)).shape
-    torch.Size([5, 3])
-    """
-    return get_spec(name).build(**kwargs)
-
-
-def example_inputs(name: str, case: str = "", *, seed: int = 0, device: torch.device | str = "cpu") -> tuple[Any, ...]:
-    """Draw positional inputs for a model.
-
-    Args:
-        name: a name from `list_models()`.
-        case: name of one of the spec's cases; "" means the first.
-        seed: seed of the random numbers.
-        device: device of the returned tensors.
-
-    Raises:
-        UnknownModelError: there is no such model.
-        KeyError: the model has no such case.
-        ValueError: the case has keyword arguments; `get_spec(name).case(case).draw(generator)` returns all arguments.
-
-    >>> import zoo
-    >>> [tuple(x.shape) for x in zoo.example_inputs("merge")]
-    [(5, 3, 5), (5, 1, 6)]
-    """
-    spec = get_spec(name)
-    chosen = spec.case(case) if case else spec.cases[0]
-    drawn = chosen.draw(torch.Generator().manual_seed(seed))
-    if drawn.kwargs:
-        raise ValueError(f"example_inputs: case {chosen.name!r} of {name} has keyword arguments {list(drawn.kwargs)}")
-    return tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in drawn.args)

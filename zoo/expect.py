@@ -58,7 +58,7 @@ class Expect:
             the name of a dtype.
         error, match: for "refuses" and "ERROR": the exception's type name and a regular expression.
         gate, case: for "FAIL": the gate that must fail, and the name of the case in which it must, also if the case
-            runs again with other weights.
+            runs again with other weights; or the gate "raises", the tensor "output" and the name of an error input.
 
     >>> known = Expect(outcome="VOID", modes=("compiled",), torch=">=2.6", reason="falls back to eager")
     >>> known.concerns("compiled", "fp32", "cpu", "2.13.0"), known.concerns("compiled", "fp32", "cpu", "2.4.1")

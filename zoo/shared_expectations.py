@@ -15,6 +15,12 @@ FUNCTION_APPLY_REFUSED = Expect(
     reason="TorchScript cannot call Function.apply since it moved into C++",
     link="https://github.com/pytorch/pytorch/pull/190694",
 )
+SCRIPT_NOT_CAPTURED = Expect(
+    outcome="ERROR",
+    modes=("compiled", "graphed"),
+    match="torch.compile captures no",
+    reason="torch.compile does not capture TorchScript; compile the eager model",
+)
 NESTED_FUNCTION_NOT_TRACED = Expect(
     outcome="VOID",
     modes=("compiled", "graphed"),

@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from zoo.candidate import Candidate
 from zoo.case import NAME, Case, SpecError
 from zoo.claim import Claim
 from zoo.convention import Convention
+from zoo.error_input import ErrorInput
 from zoo.expect import Expect, check_names, is_dtype
 from zoo.scale import Scale
 from zoo.states import STATES
@@ -44,8 +46,8 @@ class Spec:
         build: returns the model, an `nn.Module` or a function. `zoo.create_model` passes keyword arguments on to
             it. Weights are drawn from torch's global generator.
         cases: the inputs to try; at least one. The first is the typical one.
-        initialise: changes a fresh module in place before the matrix judges it. It sets weights, statistics or
-            the training mode, for models whose initial values make a weak test.
+        initialise: changes a fresh module in place before the matrix judges it and `zoo.create_model` returns it. It
+            sets weights, statistics or the training mode, for models whose initial values make a weak test.
         dtypes: dtype of each output leaf, or one word for all: "follows" (the autocast dtype, float32
             without autocast), "input" (the promoted floating dtype of the inputs) or the name of a dtype such
             as "int64". A mapping from leaf names ("output", "output[0]", "output['mean']") gives each leaf
@@ -84,6 +86,7 @@ class Spec:
         scale: how to build the model at larger sizes, for measurements.
         claims: the gains that its sources publish.
         candidates: replacements for this model, which a run judges beside its modes.
+        error_inputs: inputs that the model refuses with an error. The matrix calls every mode with them, last of all.
 
     >>> import torch
     >>> double = Spec(
@@ -125,6 +128,7 @@ class Spec:
     scale: Scale | None = None
     claims: tuple[Claim, ...] = ()
     candidates: tuple[Candidate, ...] = ()
+    error_inputs: tuple[ErrorInput, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME_AND_SIZE.fullmatch(self.name):
@@ -147,7 +151,7 @@ class Spec:
         for item in self.expectations:
             if not isinstance(item, Expect):
                 raise SpecError(f"{self.name}: expectations must hold Expect records, got {item!r}")
-        self._check_candidates()
+        self._check_named("candidates", Candidate)
 
     def _check_transforms(self) -> None:
         if self.forward_mode and not self.differentiable:
@@ -165,22 +169,22 @@ class Spec:
     def _check_cases(self) -> None:
         if not isinstance(self.cases, tuple) or not self.cases:
             raise SpecError(f"{self.name}: cases: want a tuple with at least one Case, got {self.cases!r}")
-        names = [case.name if isinstance(case, Case) else case for case in self.cases]
-        for name in names:
-            if not isinstance(name, str):
-                raise SpecError(f"{self.name}: cases must hold Case records, got {name!r}")
-            if names.count(name) > 1:
-                raise SpecError(f"{self.name}: two cases are named {name!r}")
+        self._check_named("cases", Case)
+        self._check_named("error_inputs", ErrorInput)
+        for name in {case.name for case in self.cases} & {given.name for given in self.error_inputs}:
+            raise SpecError(f"{self.name}: a case and an error input are named {name!r}")
 
-    def _check_candidates(self) -> None:
-        if not isinstance(self.candidates, tuple):
-            raise SpecError(f"{self.name}: candidates: want a tuple of Candidate records, got {self.candidates!r}")
-        names = [item.name if isinstance(item, Candidate) else None for item in self.candidates]
-        for name, item in zip(names, self.candidates, strict=True):
-            if name is None:
-                raise SpecError(f"{self.name}: candidates must hold Candidate records, got {item!r}")
+    def _check_named(self, field: str, record: type) -> None:
+        items = getattr(self, field)
+        if not isinstance(items, tuple):
+            raise SpecError(f"{self.name}: {field}: want a tuple of {record.__name__} records, got {items!r}")
+        for item in items:
+            if not isinstance(item, record):
+                raise SpecError(f"{self.name}: {field} must hold {record.__name__} records, got {item!r}")
+        names = [item.name for item in items]
+        for name in names:
             if names.count(name) > 1:
-                raise SpecError(f"{self.name}: two candidates are named {name!r}")
+                raise SpecError(f"{self.name}: two {field} are named {name!r}")
 
     def _check_conduct(self) -> None:
         check_names(f"{self.name}: changes_state", self.changes_state)
@@ -229,6 +233,13 @@ class Spec:
         word = self.dtypes.get(leaf)
         return word if word is None or isinstance(word, str) else word.get(device)
 
+    def initialised(self, model: Model) -> Model:
+        """Apply `initialise` to a fresh model, and return it."""
+        if self.initialise is not None:
+            with torch.no_grad():
+                self.initialise(model)
+        return model
+
     def at(self, size: int) -> Spec:
         """Return the spec of this model at a size of its scale, named like "merge@256", with one case.
 
@@ -269,6 +280,7 @@ class Spec:
             scale=None,
             claims=(),
             candidates=candidates,
+            error_inputs=(),
         )
 
     def case(self, name: str) -> Case:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conformance.axes import MODES, Prepared
-from conformance.cell import conduct, tf32, transformed
+from conformance.cell import conduct, error_inputs, tf32, transformed
 from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
 from conformance.errors import DamagedReferenceError, NotProvenError
@@ -93,6 +93,9 @@ def observation_of(session: CellSession) -> Observation:
             found += after_changes(session, made, eager, case, session.known(case))
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
     facts |= session.facts | tf32.prove(session.precision, session.cell.device)
+    if session.spec.error_inputs:
+        with process.phase("error inputs"):  # last, because they may leave anything behind
+            found += error_inputs.called(session, made)
     cases = tuple(case.name for case in session.spec.cases)
     return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts)
 

@@ -10,9 +10,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 import zoo
+from conformance.cell import observe  # noqa: F401 -- it imports what a cell needs from the zoo
 from conformance.errors import UsageError
 from conformance.gates.compare import name_of
-from conformance.measure import footprint, timed_cell  # noqa: F401 -- they import all that conformance needs from the zoo
+from conformance.measure import footprint, timed_cell  # noqa: F401 -- they import the rest that is needed
 from conformance.oracle import inputs
 from conformance.plan import matrix
 from conformance.plan.find import spec_at

@@ -220,9 +220,14 @@ def _trained(call: Callable[..., Any], owner: Any, question: Question) -> Any:
 
 def autocast(question: Question) -> contextlib.AbstractContextManager[Any]:
     """The autocast context of the question's precision; a context that does nothing if it has none."""
-    if question.precision is None or not question.precision.autocast:
+    return autocast_to(question.precision, question.device)
+
+
+def autocast_to(precision: Precision | None, device: str) -> contextlib.AbstractContextManager[Any]:
+    """The autocast context of a precision on a device; a context that does nothing if it has none."""
+    if precision is None or not precision.autocast:
         return contextlib.nullcontext()
-    return torch.autocast(question.device, dtype=getattr(torch, question.precision.autocast))
+    return torch.autocast(device, dtype=getattr(torch, precision.autocast))
 
 
 def _prove_autocast(question: Question, when: str) -> None:

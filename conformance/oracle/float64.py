@@ -81,10 +81,7 @@ def prepared_model(spec: Spec, seed: int, build: Callable[..., Any] | None = Non
         build: a builder to use in place of the spec's.
     """
     torch.manual_seed(seed)
-    model = (build or spec.build)()
-    if spec.initialise is not None:
-        with torch.no_grad():
-            spec.initialise(model)
+    model = spec.initialised((build or spec.build)())
     inputs.round_weights(model)
     return model
 

@@ -96,8 +96,9 @@ def find(sources: Iterable[str]) -> tuple[list[Found], dict[str, SpecLocation]]:
     """Find the specs of all sources. What the import of one leaves behind in this process is put back for the next.
 
     Args:
-        sources: model names or folders of the zoo, "path/to/file.py", "package.module" or
-            "package.module:NAME"; empty for the whole zoo. A source may hold no spec if it registers a mode.
+        sources: models, folders or files of the zoo, such as "merge", "models" or "ops.softmax", or wildcard patterns
+            of them; "path/to/file.py", "package.module" or "package.module:NAME"; empty for the whole zoo. A source
+            may hold no spec if it registers a mode.
 
     Returns:
         Each spec with its location, in order, and the location that registers each mode, by the mode's name.
@@ -108,8 +109,9 @@ def find(sources: Iterable[str]) -> tuple[list[Found], dict[str, SpecLocation]]:
     found: list[Found] = []
     only_modes = True
     for source in sources:
-        if f"zoo.{source}" in catalog.FOLDERS:
-            found += _of_the_zoo(catalog.list_models(module=source))
+        names = _names(source)
+        if names:
+            found += _of_the_zoo(names)
             only_modes = False
             continue
         with _imported_apart(source):
@@ -117,9 +119,25 @@ def find(sources: Iterable[str]) -> tuple[list[Found], dict[str, SpecLocation]]:
         found += [(spec, location) for spec in specs]
         only_modes = only_modes and not specs
     if only_modes:
-        found = _of_the_zoo([*catalog.list_models(), *catalog.list_models(module=catalog.WRONG_ON_PURPOSE)])
+        found = _of_the_zoo(_names("*"))
     _check_names(found)
     return list({spec.name: (spec, location) for spec, location in found}.values()), dict(_registering)
+
+
+def _names(source: str) -> list[str]:
+    """The models of the zoo in a folder or a file, or those that a wildcard pattern names; [] if `source` is neither.
+
+    Raises:
+        UsageError: the pattern names nothing.
+    """
+    if catalog.is_module(source) and source != "*":
+        return catalog.list_models(module=source)
+    if not any(mark in source for mark in "*?["):
+        return []
+    names = [*catalog.list_models(source), *catalog.list_models(source, module=catalog.WRONG_ON_PURPOSE)]
+    if not names and not source.endswith(".py"):
+        raise UsageError(f"no model, folder or file of the zoo matches {source!r}")
+    return names
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 from conformance.records.convert import Rounded
 
+RAISES = "raises"  # the gate of the error inputs
 REDRAWN, SHORTER = "-redrawn", "-shorter"  # added to the name of a case that runs again with other weights
 
 
@@ -18,7 +19,8 @@ class Measure:
 
     Attributes:
         gate: name of the gate that measured it.
-        value, budget: the number that was found, and the largest that is allowed.
+        value, budget: the number that was found, and the largest that is allowed. Of an error input, 0 is the error
+            that was asked for, 1 another one, and infinity none.
         detail: what was found, and at which element or slice; a report shows it in place of the numbers if `value` is
             infinite.
     """
@@ -47,11 +49,11 @@ class Discrepancy:
 
     Attributes:
         case, tensor: names; a tensor is "output", "gradient of x", "buffer running_mean" and so on; in their place, a
-            state such as "grad mode" that a call changed.
+            state such as "grad mode" that a call changed. An error input stands in the place of a case.
         kind: how it is compared: "exact" (must be equal), "null" (the oracle is structurally zero), "empty" (no
             elements), "absent" (missing, unexpected, or faulty apart from its values), "float32" (must meet float32's
-            budgets although the cell's precision is low), "conduct" (not compared: a call did something wrong apart
-            from its numbers) or "rounded" (all others).
+            budgets although the cell's precision is low), "conduct" (not compared: what a call did apart from its
+            numbers) or "rounded" (all others).
         dtype, dtype_asked: the dtype found, and the one that the contract asks for; "" if it asks for none.
         measures: the measures, in the order of the gates.
         accepted: names of the canaries that the gates failed to reject.
@@ -83,10 +85,11 @@ class Observation:
         ending: "finished"; "raised" (see error, message and phase); "not proven"; "no oracle", "invalid" and "random"
             (from the reference); "crashed", "timed out", "out of memory"; "machine failed" and "damaged reference",
             which say nothing about the model and get no verdict.
-        phase: the phase in which it ended: reference, import, build, prepare, call, second order, judge.
+        phase: the phase in which it ended: reference, import, build, prepare, call, second order, judge,
+            error inputs.
         error, message: type of the exception, and one line of text.
-        discrepancies: one for each tensor of each case, also if the tensor is right, and one for each thing that a call
-            did wrong apart from its tensors.
+        discrepancies: one for each tensor of each case, also if the tensor is right, one for each thing that a call did
+            wrong apart from its tensors, and one for each error input.
         facts: proof of the mode, state of the compile cache, and other facts for the record.
         seconds: seconds spent in each phase; those of the reference are for the whole model.
         cases: names of the cases that were called and compared.

@@ -16,6 +16,7 @@ MINIATURE_FILES = tuple(
         "recompiling",
         "replacements",
         "transforms",
+        "refusals",
         "self_checks",
         "endings",
         "untrue_specs",

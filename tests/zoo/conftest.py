@@ -32,3 +32,15 @@ def numbered():
         return file.getvalue()
 
     return png
+
+
+@pytest.fixture(scope="session")
+def picture():
+    """Return a function that makes an image file of a size, (width, height), in one shade of red."""
+
+    def png(size, red):
+        file = io.BytesIO()
+        Image.new("RGB", size, (red, 0, 9)).save(file, "PNG")
+        return file.getvalue()
+
+    return png

@@ -24,14 +24,15 @@ def test_squares_have_their_edges_where_whole_numbers_put_them():
     assert checker(22, 22, 22)[0, 13, :2].tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("size", [(0, 4), (4, -1)])
-def test_sizes_must_be_positive(size):
-    with pytest.raises(ValueError, match=f"^grid: width and height must be positive, got {size[0]} and {size[1]}"):
-        grid(*size)
-    with pytest.raises(ValueError, match=f"^checker: width, height and freq must be positive, got {size[0]}, "):
-        checker(*size, 2)
-    with pytest.raises(ValueError, match=r"^checker: .* must be positive, got 4, 4 and 0"):
-        checker(4, 4, 0)
+def test_sizes_must_be_positive_integers():
+    with pytest.raises(ValueError, match=r"^grid: width must be at least 1, got 0$"):
+        grid(0, 4)
+    with pytest.raises(ValueError, match=r"^checker: height must be at least 1, got -1$"):
+        checker(4, -1, 2)
+    with pytest.raises(TypeError, match=r"^checker: freq must be an integer, got float$"):
+        checker(4, 4, 2.0)
+    with pytest.raises(ValueError, match=r"^Checkerboard: channels must be at least 1, got -8$"):
+        scripted_checkerboard(-8)
 
 
 @pytest.mark.parametrize("build", [Checkerboard, scripted_checkerboard])
@@ -45,6 +46,11 @@ def test_bad_coordinates_are_named(build):
         model(torch.ones(1, 2, 4, 4, dtype=torch.int64))
     with pytest.raises(wrong_value, match="Expected more than 1 value per channel"):
         model(torch.ones(1, 2, 1, 1))
+
+
+def test_a_list_for_coordinates_is_named():
+    with pytest.raises(TypeError, match=r"^Checkerboard: coordinates must be a tensor, got list$"):
+        Checkerboard(8)([[0.0, 0.5]])
 
 
 def test_default_is_256_channels_and_one_logit():
@@ -68,12 +74,12 @@ def test_script_module_has_the_same_state_and_learns_the_same():
         torch.testing.assert_close(scripted(board), plain(board))
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(scripted.state_dict()[name], value)
-    assert plain.state_dict()["layers.1.num_batches_tracked"] == 3
+    assert plain.state_dict()["net.1.num_batches_tracked"] == 3
 
 
 def test_training_moves_running_statistics_towards_the_batch():
     model, board = Checkerboard(8).double(), grid(8, 8).double().unsqueeze(0)
-    features = model.layers[0](board)
+    features = model.net[0](board)
     model(board)
-    torch.testing.assert_close(model.layers[1].running_mean, 0.1 * features.mean((0, 2, 3)))
-    torch.testing.assert_close(model.layers[1].running_var, 0.9 + 0.1 * features.var((0, 2, 3)))
+    torch.testing.assert_close(model.net[1].running_mean, 0.1 * features.mean((0, 2, 3)))
+    torch.testing.assert_close(model.net[1].running_var, 0.9 + 0.1 * features.var((0, 2, 3)))

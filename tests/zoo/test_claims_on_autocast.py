@@ -1,4 +1,4 @@
-"""False claims about automatic mixed precision, each with a test of the truth: docs/where-the-sources-are-wrong.md."""
+"""False claims about automatic mixed precision, each with a test of the truth: docs/where-the-sources-are-wrong/."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""False claims about operators, indices, stable formulas and data: docs/where-the-sources-are-wrong.md."""
+"""False claims about operators, indices, stable formulas and data: docs/where-the-sources-are-wrong/."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from zoo.functions.batch_norm2d import batch_norm2d
 from zoo.ops.batch_gather import batch_gather_vectorised
 from zoo.ops.cross_entropy import softmax_cross_entropy
+from zoo.ops.ratio import ratio_naive, ratio_safe
 from zoo.ops.softmax import softmax
 
 NO_CUDA = not torch.cuda.is_available()
@@ -22,6 +23,21 @@ def test_the_operators_of_bits_are_bitwise_not_logical():
     assert (torch.tensor([True, True]) ^ torch.tensor([True, False])).tolist() == [False, True]
     with pytest.raises(RuntimeError, match="\"bitwise_xor_cpu\" not implemented for 'Float'"):
         torch.ones(2) ^ torch.ones(2)
+
+
+def test_and_or_not_ask_for_one_truth_value():
+    x, y = torch.tensor([True, False]), torch.tensor([True, True])
+    for operation in (lambda: x and y, lambda: x or y, lambda: not x):
+        with pytest.raises(RuntimeError, match="more than one value is ambiguous"):
+            operation()
+    assert (torch.tensor([2]) and torch.tensor([3])).tolist() == [3]
+    assert torch.logical_and(torch.tensor([2]), torch.tensor([3])).tolist() == [True]
+
+
+def test_squeeze_without_a_dim_also_removes_a_batch_of_one():
+    assert torch.ones(4, 5, 1).squeeze().shape == (4, 5)
+    assert torch.ones(1, 5, 1).squeeze().shape == (5,)
+    assert torch.ones(1, 5, 1).squeeze(2).shape == (1, 5)
 
 
 def test_a_slice_is_clamped_and_narrow_is_not():
@@ -59,6 +75,22 @@ def test_an_offset_that_calls_cuda_mixes_devices():
         index + torch.arange(1).cuda().unsqueeze(1)
     assert batch_gather_vectorised(tensor, index).tolist() == [[2]]
     assert batch_gather_vectorised(tensor.cuda(), index.cuda()).tolist() == [[2]]
+
+
+def test_numbers_at_the_limits_of_float32_are_rounded_to_the_nearest():
+    smallest, largest = 2.0**-149, torch.finfo(torch.float32).max
+    assert torch.tensor(0.8e-45).item() == smallest
+    assert torch.tensor(0.6e-45).item() == 0
+    assert torch.tensor(3.40282354e38).item() == largest
+    assert torch.tensor(3.4028236e38).item() == torch.inf
+
+
+def test_a_product_divided_by_its_factor_breaks_before_the_factor_does():
+    x, y = torch.tensor([1.0, 1.0, 4.0, 1e-20]), torch.tensor([1e39, 0.0, 3e38, 1e-30])
+    naive = ratio_naive(x, y)
+    assert naive[:2].isnan().all()
+    assert naive[2:].tolist() == [torch.inf, 0]
+    assert ratio_safe(x, y, floor=1e-37).tolist() == pytest.approx([1, 0, 4, 1e-20], rel=1e-6, abs=0)
 
 
 def test_the_naive_softmax_breaks_below_its_largest_logit():

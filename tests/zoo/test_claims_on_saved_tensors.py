@@ -1,13 +1,18 @@
-"""False claims about saved tensors, each with a test of the truth: docs/where-the-sources-are-wrong.md."""
+"""False claims about saved tensors, each with a test of the truth: docs/where-the-sources-are-wrong/."""
 
+import io
 import weakref
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
+import torch.multiprocessing
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
+
+from zoo.memory import saved_bytes
 
 
 def test_disabling_hooks_needs_a_message():
@@ -44,6 +49,49 @@ def test_disabling_hooks_breaks_the_checkpoint_that_would_save_memory():
         out = checkpoint(torch.exp, x, use_reentrant=True)
     out.backward(cotangent)
     assert torch.equal(x.grad, cotangent * x.detach().exp())
+
+
+def exp_sin(x):
+    return x.exp().sin()
+
+
+def test_where_nothing_requires_a_gradient_nothing_is_saved():
+    x = torch.randn(1000)
+    assert saved_bytes(exp_sin, x).total == 0
+    assert exp_sin(x).grad_fn is None
+    assert saved_bytes(exp_sin, x.requires_grad_()).total == 4000
+
+
+def test_a_tensor_with_a_graph_cannot_go_to_another_process():
+    out = torch.randn(1000, requires_grad=True).exp()
+    with pytest.raises(RuntimeError, match="does not support crossing process boundaries"):
+        ForkingPickler(io.BytesIO()).dump(out)
+    assert out.grad_fn._saved_result.untyped_storage().nbytes() == 4000
+
+
+def test_a_tensor_with_a_graph_cannot_go_to_numpy():
+    pytest.importorskip("numpy")
+    out = torch.randn(1000, requires_grad=True).exp()
+    with pytest.raises(RuntimeError, match=r"Use tensor\.detach\(\)\.numpy\(\)"):
+        out.numpy()
+    assert out.detach().numpy().shape == (1000,)
+    assert out.grad_fn._saved_result.untyped_storage().nbytes() == 4000
+
+
+@pytest.mark.parametrize("without_graph", [torch.no_grad, torch.inference_mode])
+def test_no_grad_and_inference_mode_save_nothing(without_graph):
+    x = torch.randn(1000, requires_grad=True)
+    with without_graph():
+        assert saved_bytes(exp_sin, x).total == 0
+        out = exp_sin(x)
+    assert not out.requires_grad
+
+
+def test_an_inference_tensor_cannot_be_saved_later():
+    with torch.inference_mode():
+        x = torch.ones(2)
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        x * torch.ones(2, requires_grad=True)
 
 
 def test_deleting_names_before_backward_frees_nothing_and_backward_does():

@@ -77,8 +77,7 @@ def fake(leaf):
 
 def build(spec, mode):
     model = spec.scripted() if mode == "scripted" and spec.scripted else spec.build()
-    if spec.initialise is not None:
-        spec.initialise(model)
+    spec.initialised(model)
     return torch.jit.script(model) if mode == "scripted" else model
 
 

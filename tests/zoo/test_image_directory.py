@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from zoo.data import ImageDirectoryDataset
+from zoo.data import ImageDirectoryDataset, ResizeCenterCrop
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.* use of fork\\(\\) may lead to deadlocks:DeprecationWarning"
@@ -69,7 +69,9 @@ def test_the_index_works_as_in_a_list(folder):
         with pytest.raises(IndexError, match=rf"index must lie in \[-5, 5\), got {bad}$"):
             dataset[bad]
     for bad in (1.0, slice(2), "1"):
-        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        with pytest.raises(
+            TypeError, match=rf"^ImageDirectoryDataset: index must be an integer, got {type(bad).__name__}$"
+        ):
             dataset[bad]
 
 
@@ -122,3 +124,53 @@ def test_a_workers_error_names_the_file(folder):
     with pytest.raises(ValueError, match=r"b\.png: not readable as an image"):
         list(images)
     images._shutdown_workers()  # the garbage collector would take 5 seconds
+
+
+def test_a_transform_makes_the_item(folder):
+    dataset = ImageDirectoryDataset(folder, transform=lambda image: (image[0, 0, 0].item(), image.dtype))
+    assert list(dataset) == [(5, torch.uint8), (1, torch.uint8), (3, torch.uint8), (0, torch.uint8), (6, torch.uint8)]
+
+
+def refuse_a2(image):
+    if image[0, 0, 0] == 3:
+        raise KeyError("no such class")
+    return image
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_transform_names_the_file(folder, workers):
+    dataset = ImageDirectoryDataset(folder, transform=refuse_a2)
+    images = iter(DataLoader(dataset, batch_size=None, num_workers=workers))
+    line = rf"ImageDirectoryDataset: {re.escape(str(folder / 'a2.png'))}: transform raised KeyError: 'no such class'"
+    with pytest.raises(RuntimeError, match=line):
+        list(images)
+    if workers:
+        images._shutdown_workers()  # the garbage collector would take 5 seconds
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_of_two_sizes_are_batched_with_a_transform(folder, workers):
+    for name, size in (("long.png", (30, 5)), ("tall.png", (3, 50))):
+        Image.new("RGB", size, (9, 0, 9)).save(folder / name)
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        next(iter(DataLoader(ImageDirectoryDataset(folder), batch_size=7)))
+    dataset = ImageDirectoryDataset(folder, transform=ResizeCenterCrop(8, 6))
+    batches = list(DataLoader(dataset, batch_size=4, num_workers=workers))
+    assert [tuple(batch.shape) for batch in batches] == [(4, 3, 8, 6), (3, 3, 8, 6)]
+    assert [red for batch in batches for red in reds(batch)] == [5, 1, 3, 0, 6, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "line"),
+    [
+        ({"path": None}, TypeError, "path must be a path, got None"),
+        ({"path": ["."]}, TypeError, "path must be a path, got list"),
+        ({"pattern": None}, TypeError, "pattern must be a string, got None"),
+        ({"pattern": ""}, ValueError, "pattern must be relative to the folder, got ''"),
+        ({"pattern": "/*.png"}, ValueError, "pattern must be relative to the folder, got '/*.png'"),
+        ({"transform": [1]}, TypeError, "transform must be callable, got list"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_named(folder, arguments, error, line):
+    with pytest.raises(error, match=f"^ImageDirectoryDataset: {re.escape(line)}$"):
+        ImageDirectoryDataset(**{"path": folder, **arguments})

@@ -78,6 +78,12 @@ def test_a_cut_image_is_an_error_unless_all_pixels_are_there(kind, pixels_end):
             assert torch.equal(pixels, expected)
 
 
+def test_data_that_is_not_bytes_is_refused():
+    for bad, came in ((None, "NoneType"), ([1, 2], "list"), ("photo.png", "str")):
+        with pytest.raises(TypeError, match=f"^decode_rgb: data must be bytes, got {came}$"):
+            decode_rgb(bad, "x")
+
+
 def test_without_pillow_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"pip install torch-conformance\[images\]"):
@@ -87,4 +93,4 @@ def test_without_pillow_the_error_names_the_extra(monkeypatch):
 def test_importing_the_data_sets_does_not_import_pillow():
     code = "import sys, zoo.data; print('PIL' in sys.modules, zoo.data.__all__)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "False ['ImageDirectoryDataset', 'TarImage', 'TarImageDataset']"
+    assert done.stdout.strip() == "False ['ImageDirectoryDataset', 'ResizeCenterCrop', 'TarImage', 'TarImageDataset']"

@@ -17,7 +17,7 @@ def doubled(args):
 def test_model_agrees_with_its_reference(name):
     spec = zoo.get_spec(name)
     torch.manual_seed(0)
-    model = spec.build()
+    model = spec.initialised(spec.build())
     model = model.double() if isinstance(model, torch.nn.Module) else model
     for case in spec.cases:
         args = doubled(case.draw(torch.Generator().manual_seed(1)).args)

@@ -45,11 +45,7 @@ def _drawn(name, size, seed=0):
 
 def _prepared(spec):
     torch.manual_seed(0)
-    model = spec.build()
-    if spec.initialise is not None:
-        with torch.no_grad():
-            spec.initialise(model)
-    return model
+    return spec.initialised(spec.build())
 
 
 def test_size_names():

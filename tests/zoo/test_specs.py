@@ -1,6 +1,7 @@
 """Every spec of the zoo has the texts that its page needs, and is consistent."""
 
 import pytest
+import torch
 
 import zoo
 
@@ -23,6 +24,16 @@ def test_every_case_draws_inputs_of_fixed_shapes(name):
         one, two = zoo.example_inputs(name, case.name, seed=1), zoo.example_inputs(name, case.name, seed=1)
         assert len(one) == len(two)
         assert [getattr(x, "shape", x) for x in one] == [getattr(x, "shape", x) for x in two]
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if zoo.get_spec(n).error_inputs])
+def test_every_error_input_raises_its_error(name):
+    spec = zoo.get_spec(name)
+    for given in spec.error_inputs:
+        call = given.draw(torch.Generator().manual_seed(0))
+        with pytest.raises(Exception) as raised:  # noqa: PT011 -- the next line looks at it
+            spec.build()(*call.args, **call.kwargs)
+        assert given.describes(raised.value, str(raised.value)), f"{raised.value!r}, not {given.wanted}"
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if zoo.get_spec(n).expectations])

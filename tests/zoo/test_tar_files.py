@@ -199,3 +199,12 @@ def test_nothing_is_read_ahead(tmp_path, write_tar):
         file.write(b"no header of a tar archive")
     with pytest.raises(ValueError, match=r"after member 'a': bad header$"):
         next(files)
+
+
+def test_a_path_is_a_path_or_a_string(archive):
+    assert walk(str(archive)) == walk(archive)
+    for bad, came in ((None, "None"), ([archive], "list"), (3, "int")):
+        with pytest.raises(TypeError, match=f"^tar_files: archive must be a path, got {came}$"):
+            next(tar_files(bad))
+    with pytest.raises(FileNotFoundError, match=r"no\.tar"):
+        next(tar_files("no.tar"))

@@ -259,6 +259,19 @@ def test_arguments_that_make_no_sense_are_named(shards, tmp_path):
     (path,) = shards((1,))
     with pytest.raises(TypeError, match=r"paths must be a collection of paths, got '.*0\.tar'"):
         TarImageDataset(str(path))
+    with pytest.raises(TypeError, match=r"^TarImageDataset: paths must be a collection of paths, got None$"):
+        TarImageDataset(None)
+    with pytest.raises(TypeError, match=r"^TarImageDataset: paths\[1\] must be a path, got None$"):
+        TarImageDataset([path, None])
+    with pytest.raises(TypeError, match=r"^TarImageDataset: paths must have an order, got set$"):
+        TarImageDataset({path})
+    with pytest.raises(TypeError, match=r"^TarImageDataset: transform must be callable, got list$"):
+        TarImageDataset([path], transform=[1])
+    with pytest.raises(ValueError, match=r"^TarImageDataset: split must be 'images' or 'shards', got 'rows'$"):
+        TarImageDataset([path], split="rows")
+    for rank, ranks, name in (("0", 2, "rank"), (0, 2.0, "ranks"), ([0], 2, "rank")):
+        with pytest.raises(TypeError, match=rf"^TarImageDataset: {name} must be an integer, got \w+$"):
+            TarImageDataset([path], rank=rank, ranks=ranks)
     with pytest.raises(ValueError, match="at least one shard"):
         TarImageDataset([])
     with pytest.raises(ValueError, match=r"each shard once, got \['.*0\.tar'\] more often"):

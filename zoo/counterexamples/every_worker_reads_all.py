@@ -2,8 +2,9 @@
 
 A `DataLoader` gives each worker a copy of the dataset. The sampler divides a map-style dataset among the workers. An
 iterable dataset must divide itself, with `torch.utils.data.get_worker_info()`. Source: "Effective PyTorch". Its
-dataset of tar archives has this fault unless there are as many archives as workers. It has two more faults, which
-this file also shows: a method without `self`, and `__item__` instead of `__getitem__`. `zoo.data` is right.
+dataset of tar archives divides itself only if there are as many archives as workers, and refuses any other number. Its
+dataset of a folder has two more faults, which this file also shows: a method without `self`, and `__item__` instead of
+`__getitem__`. `zoo.data` is right.
 """
 
 from __future__ import annotations

@@ -2,5 +2,6 @@
 
 from zoo.data.image_directory import ImageDirectoryDataset
 from zoo.data.tar_images import TarImage, TarImageDataset
+from zoo.data.transforms import ResizeCenterCrop
 
-__all__ = ["ImageDirectoryDataset", "TarImage", "TarImageDataset"]
+__all__ = ["ImageDirectoryDataset", "ResizeCenterCrop", "TarImage", "TarImageDataset"]

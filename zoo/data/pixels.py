@@ -1,4 +1,10 @@
-"""Decode an image file to a tensor of 8-bit RGB with Pillow, which is imported at the first image."""
+"""Decode an image file to a tensor of 8-bit RGB with Pillow, which is imported at the first image.
+
+Source: "Effective PyTorch", which reads images with OpenCV. Its `cv2.imread` returns an array of shape
+(height, width, 3), with the colours in the order blue, green, red, and None for a file that it cannot read. Here the
+shape is (3, height, width), as torch's layers want it, the order is red, green, blue, and a file that cannot be read
+raises an error. For a model that was trained on OpenCV's arrays, reverse the channels: `image.flip(0)`.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +28,7 @@ def decode_rgb(data: bytes, origin: str) -> Tensor:
         (3, height, width), uint8, contiguous.
 
     Raises:
+        TypeError: `data` is not bytes.
         ValueError: the bytes are not an image or are damaged, or the values do not fit 8 bits (16-bit grey,
             32-bit integers, floats).
         ImportError: Pillow is not installed.
@@ -32,6 +39,8 @@ def decode_rgb(data: bytes, origin: str) -> Tensor:
     >>> decode_rgb(file.getvalue(), "orange.png").tolist()
     [[[255, 255]], [[128, 128]], [[0, 0]]]
     """
+    if not isinstance(data, bytes):
+        raise TypeError(f"decode_rgb: data must be bytes, got {type(data).__name__}")
     try:
         from PIL import Image  # noqa: PLC0415 - optional: the zoo imports without it
     except ImportError as missing:

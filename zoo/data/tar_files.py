@@ -15,11 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from zoo.arguments import want_paths
+
 END = bytes(2 * tarfile.BLOCKSIZE)
 CHUNK = 1 << 16
 
 
-def tar_files(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def tar_files(archive: str | os.PathLike[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Iterate over the files of an uncompressed archive in order, without reading ahead.
 
     The iterator skips folders. It reads data only on request and keeps no earlier file, so at most one file is in
@@ -32,6 +34,8 @@ def tar_files(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
         The name of each file and a function that reads its data. Call it before the next iteration.
 
     Raises:
+        TypeError: `archive` is not a path.
+        FileNotFoundError: there is no such file.
         ValueError: the file is compressed or not an archive, is truncated, has a damaged header, continues after
             its end, or contains a member that is neither file nor folder, such as a link. The message names that
             member or the one before it. A tar archive has no checksum for data and long names, so damage in them
@@ -47,6 +51,8 @@ def tar_files(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     ...     print([(name, read()) for name, read in tar_files(archive)])
     [('greeting', b'hello')]
     """
+    want_paths("tar_files", archive=archive)
+    archive = Path(archive)
     with archive.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(0)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.case import Case
+from zoo.error_input import INTEGERS, ErrorInput
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.spec import Spec
 
@@ -177,6 +178,17 @@ CASES = (
     Case(name="non-contiguous", inputs=lambda g: (torch.randn(4, 6, 12, 3, generator=g).transpose(1, 3)[:, :, ::2],)),
 )
 
+ERROR_INPUTS = (
+    INTEGERS,
+    ErrorInput(name="no-batch", inputs=lambda _: (torch.ones(3, 6, 6),), error=ValueError, match="x must have shape"),
+    ErrorInput(
+        name="one-value", inputs=lambda _: (torch.ones(1, 3, 1, 1),), error=ValueError, match="2 values per channel"
+    ),
+    ErrorInput(
+        name="eps-zero", inputs=lambda _: (torch.ones(4, 3, 6, 6), 0.0), error=ValueError, match="eps must be positive"
+    ),
+)
+
 SPEC = Spec(
     name="batch_norm2d",
     summary="batch norm with ε outside the root, differentiable once",
@@ -185,6 +197,7 @@ SPEC = Spec(
     shapes="(batch, channels, h, w) → (batch, channels, h, w)",
     build=lambda: batch_norm2d,
     cases=CASES,
+    error_inputs=ERROR_INPUTS,
     dtypes="input",
     one_graph=True,
     float32_accurate=("output", "gradient of x"),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, map_elementwise
+from zoo.error_input import INTEGERS
 from zoo.scale import elementwise
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, SECOND_LOST
 from zoo.spec import Spec
@@ -148,6 +149,7 @@ SPEC = Spec(
     shapes="(...) → (...)",
     build=lambda: cube,
     cases=CASES,
+    error_inputs=(INTEGERS,),
     dtypes="input",
     twice_differentiable=True,
     vmappable=True,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
+from zoo.error_input import INTEGERS
 from zoo.scale import elementwise
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED
 from zoo.spec import Spec
@@ -111,6 +112,7 @@ SPEC = Spec(
     shapes="(...) → (...)",
     build=lambda: exp,
     cases=CASES,
+    error_inputs=(INTEGERS,),
     dtypes="input",
     twice_differentiable=True,
     vmappable=True,

@@ -1,10 +1,11 @@
 """y = exp(x) in float32 under any autocast dtype: `custom_fwd` with `cast_inputs=torch.float32`.
 
-Source: an article on automatic mixed precision. Under autocast the decorator casts the input up and runs forward
-with autocast off. The output stays float32, because autocast casts nothing back. Without autocast the decorator
-does nothing, and the output has the dtype of the input. A decorator is for one device type, so there is one class
-per device type. The cast needs a forward with a `ctx`, which `vmap` and `torch.func` do not support; the operator
-casts in its own kernel.
+Source: an article on `custom_bwd`, which promises gradients in high precision; the articles do not have
+`cast_inputs`, which keeps that promise: docs/where-the-sources-are-wrong/custom-functions.md. Under autocast the
+decorator casts the input up and runs forward with autocast off. The output stays float32, because autocast casts
+nothing back. Without autocast the decorator does nothing, and the output has the dtype of the input. A decorator is
+for one device type, so there is one class per device type. The cast needs a forward with a `ctx`, which `vmap` and
+`torch.func` do not support; the operator casts in its own kernel.
 """
 
 from dataclasses import replace
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise, run_in_autocast
+from zoo.error_input import INTEGERS
 from zoo.expect import Expect
 from zoo.spec import Spec
 
@@ -147,11 +149,12 @@ _WITHOUT_NUMPY = tuple(
 SPEC = Spec(
     name="exp_fp32",
     summary="exp in float32 under autocast, by custom_fwd(cast_inputs=float32)",
-    source="articles on automatic mixed precision, cast_inputs",
+    source="articles on automatic mixed precision, custom_bwd",
     formula="y = exp(x)",
     shapes="(...) → (...)",
     build=lambda: exp_fp32,
     cases=CASES,
+    error_inputs=(INTEGERS,),
     dtypes="float32",
     twice_differentiable=True,
     one_graph=True,

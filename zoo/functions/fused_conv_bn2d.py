@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.spec import Spec
@@ -225,6 +226,36 @@ def _scale(model: Callable[..., Tensor]) -> Scale:
     )
 
 
+ERROR_INPUTS = (
+    *(
+        ErrorInput(name=name, inputs=partial(_draw, x, weight), error=ValueError, match=match)
+        for name, x, weight, match in (
+            ("no-batch", (3, 8, 8), (5, 3, 3, 3), r"x must have shape \(batch"),
+            ("channels-differ", (4, 3, 8, 8), (5, 2, 3, 3), r"weight must have shape \(filters, 3"),
+            ("kernel-too-large", (4, 3, 8, 8), (5, 3, 9, 3), "kernel of at most 8 x 8"),
+            ("one-value", (1, 3, 3, 3), (5, 3, 3, 3), "2 values per filter"),
+        )
+    ),
+    ErrorInput(
+        name="integers",
+        inputs=lambda g: tuple(t.long() for t in _draw((4, 3, 8, 8), (5, 3, 3, 3), g)),
+        error=TypeError,
+        match="x must have a floating dtype",
+    ),
+    ErrorInput(
+        name="devices-differ",
+        inputs=lambda g: (torch.randn(4, 3, 8, 8, generator=g), torch.empty(5, 3, 3, 3, device="meta")),
+        error=ValueError,
+        match="weight must be on the device of x",
+    ),
+    ErrorInput(
+        name="eps-zero",
+        inputs=lambda g: (*_draw((4, 3, 8, 8), (5, 3, 3, 3), g), 0.0),
+        error=ValueError,
+        match="eps must be positive",
+    ),
+)
+
 SPEC = Spec(
     name="fused_conv_bn2d",
     summary="convolution and batch norm that save only x and weight, differentiable once",
@@ -233,6 +264,7 @@ SPEC = Spec(
     shapes="(batch, channels, h, w), (filters, channels, k, l) → (batch, filters, h - k + 1, w - l + 1)",
     build=lambda: fused_conv_bn2d,
     cases=CASES,
+    error_inputs=ERROR_INPUTS,
     dtypes="follows",
     one_graph=True,
     reference=_reference,

@@ -1,9 +1,9 @@
 """y = a b under autocast, a Function that runs in the ambient precision: `custom_fwd` without `cast_inputs`.
 
-Source: two articles on automatic mixed precision, one of them on `custom_bwd`. `custom_fwd` records the state
-of autocast on `ctx`, and `custom_bwd` restores it for backward, wherever that runs. Here `custom_fwd` only records,
-so it can decorate `setup_context`, and forward needs no `ctx`; `vmap` and `torch.func.grad` require this form. The
-inputs are saved without a cast, and autograd returns their gradients in their own dtype.
+Source: an article on `custom_bwd`, which leaves out `custom_fwd`. `custom_fwd` records the state of autocast on
+`ctx`, and `custom_bwd` restores it for backward, wherever that runs. Here `custom_fwd` only records, so it can
+decorate `setup_context`, and forward needs no `ctx`; `vmap` and `torch.func.grad` require this form. The inputs are
+saved without a cast, and autograd returns their gradients in their own dtype.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
@@ -147,6 +148,33 @@ def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
     )
 
 
+ERROR_INPUTS = (
+    ErrorInput(
+        name="integers",
+        inputs=lambda g: tuple(t.long() for t in _matrices(6, 8, 5, g)),
+        error=TypeError,
+        match="a must have a floating dtype",
+    ),
+    ErrorInput(
+        name="sizes-differ",
+        inputs=lambda g: (torch.randn(6, 8, generator=g), torch.randn(7, 5, generator=g)),
+        error=ValueError,
+        match="shape",
+    ),
+    ErrorInput(
+        name="batches",
+        inputs=lambda g: (torch.randn(2, 6, 8, generator=g), torch.randn(8, 5, generator=g)),
+        error=ValueError,
+        match="shape",
+    ),
+    ErrorInput(
+        name="devices-differ",
+        inputs=lambda g: (torch.randn(6, 8, generator=g), torch.empty(8, 5, device="meta")),
+        error=ValueError,
+        match="b must be on the device of a",
+    ),
+)
+
 SPEC = Spec(
     name="matmul_amp",
     summary="matrix product in the ambient precision, by custom_fwd and custom_bwd",
@@ -155,6 +183,7 @@ SPEC = Spec(
     shapes="(n, k), (k, m) → (n, m)",
     build=lambda: matmul_amp,
     cases=CASES,
+    error_inputs=ERROR_INPUTS,
     dtypes="follows",
     twice_differentiable=True,
     vmappable=True,

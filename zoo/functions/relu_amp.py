@@ -1,9 +1,9 @@
 """y = max(x, 0), a Function for use under autocast that saves a mask of one byte per element.
 
-Source: an article on automatic mixed precision. Its ReLU saves x, clones the gradient and sets part of the clone to
-zero. Backward only needs a mask, and its product with the gradient is a new tensor anyway. `custom_fwd` without
-`cast_inputs` only records the state of autocast on `ctx`, so it can decorate `setup_context`, and forward needs no
-`ctx`; `vmap` and `torch.func.grad` require this form. `custom_bwd` restores that state wherever backward runs.
+Source: an article on `custom_bwd`, whose example is a ReLU under autocast. Backward only needs a mask, not x, and its
+product with the gradient is a new tensor. `custom_fwd` without `cast_inputs` only records the state of autocast on
+`ctx`, so it can decorate `setup_context`, and forward needs no `ctx`; `vmap` and `torch.func.grad` require this form.
+`custom_bwd` restores that state wherever backward runs.
 """
 
 from dataclasses import replace
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
+from zoo.error_input import INTEGERS
 from zoo.spec import Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
@@ -120,6 +121,7 @@ SPEC = Spec(
     shapes="(...) → (...)",
     build=lambda: relu_amp,
     cases=CASES,
+    error_inputs=(INTEGERS,),
     dtypes="input",
     twice_differentiable=True,
     vmappable=True,

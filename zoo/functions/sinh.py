@@ -13,6 +13,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
+from zoo.error_input import INTEGERS
 from zoo.scale import elementwise
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
@@ -122,6 +123,7 @@ SPEC = Spec(
     shapes="(...) → (...)",
     build=lambda: sinh,
     cases=CASES,
+    error_inputs=(INTEGERS,),
     dtypes="input",
     twice_differentiable=True,
     vmappable=True,

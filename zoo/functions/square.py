@@ -12,6 +12,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
+from zoo.error_input import INTEGERS
 from zoo.scale import elementwise
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, SECOND_LOST
 from zoo.spec import Spec
@@ -106,6 +107,7 @@ SPEC = Spec(
     shapes="(...) → (...)",
     build=lambda: square,
     cases=CASES,
+    error_inputs=(INTEGERS,),
     dtypes="input",
     twice_differentiable=True,
     vmappable=True,

@@ -14,14 +14,20 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
+from zoo.shared_expectations import SCRIPT_NOT_CAPTURED
 from zoo.spec import Spec
 
+EPS = 1e-5  # of nn.BatchNorm2d
 JITTER = 1 / 64  # a regular grid has ties at the kinks of the ReLUs; random offsets break them
 
 
-def _layers(channels: int) -> nn.Sequential:
+def _net(channels: int) -> nn.Sequential:
+    want_sizes("Checkerboard", channels=channels)
+
     def normed(outputs: int) -> list[nn.Module]:
         return [nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, outputs, 1)]
 
@@ -29,6 +35,8 @@ def _layers(channels: int) -> nn.Sequential:
 
 
 def _check(coordinates: Tensor) -> None:
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        want_tensors("Checkerboard", coordinates=coordinates)
     if coordinates.dim() != 4 or coordinates.size(1) != 2:  # noqa: PLR2004
         raise ValueError(f"Checkerboard: coordinates must have shape (batch, 2, h, w), got {list(coordinates.shape)}")
     if not coordinates.is_floating_point():
@@ -42,8 +50,8 @@ class Checkerboard(nn.Module):
         channels: number of features per pixel.
 
     Raises:
-        ValueError: on call, if the input has another shape, or if it is a single pixel in training.
-        TypeError: on call, if the input does not hold floating-point numbers.
+        ValueError: `channels` is below 1; on call, the input has another shape, or it is a single pixel in training.
+        TypeError: `channels` is no integer; on call, the input is no tensor of floating-point numbers.
 
     >>> Checkerboard(channels=8)(grid(6, 4).unsqueeze(0)).shape
     torch.Size([1, 1, 4, 6])
@@ -51,12 +59,12 @@ class Checkerboard(nn.Module):
 
     def __init__(self, channels: int = 256) -> None:
         super().__init__()
-        self.layers = _layers(channels)
+        self.net = _net(channels)
 
     def forward(self, coordinates: Tensor) -> Tensor:
         """Return the logit of "this pixel is white" for every pixel."""
         _check(coordinates)
-        logits: Tensor = self.layers(coordinates)
+        logits: Tensor = self.net(coordinates)
         return logits
 
 
@@ -73,12 +81,12 @@ def scripted_checkerboard(channels: int = 256) -> torch.jit.ScriptModule:
     class ScriptedCheckerboard(torch.jit.ScriptModule):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = _layers(channels)
+            self.net = _net(channels)
 
         @script_method  # type: ignore[untyped-decorator]
         def forward(self, coordinates: Tensor) -> Tensor:
             _check(coordinates)
-            logits: Tensor = self.layers(coordinates)
+            logits: Tensor = self.net(coordinates)
             return logits
 
     return ScriptedCheckerboard()
@@ -89,12 +97,12 @@ def grid(width: int, height: int) -> Tensor:
 
     Raises:
         ValueError: `width` or `height` is not positive.
+        TypeError: one of them is no integer.
 
     >>> grid(2, 1).tolist()
     [[[0.0, 0.5]], [[0.0, 0.0]]]
     """
-    if width < 1 or height < 1:
-        raise ValueError(f"grid: width and height must be positive, got {width} and {height}")
+    want_sizes("grid", width=width, height=height)
     y, x = torch.meshgrid(torch.arange(height) / height, torch.arange(width) / width, indexing="ij")
     return torch.stack((x, y))
 
@@ -102,14 +110,17 @@ def grid(width: int, height: int) -> Tensor:
 def checker(width: int, height: int, freq: int) -> Tensor:
     """Return a chess board (1, height, width) of 0 and 1, float32, with `freq` squares along each side; 0 first.
 
+    The squares are equal if `freq` divides both sizes. The source asks whether a coordinate is `.gt(0.5)` within its
+    pair of squares, so every second square begins one pixel late, and the board is blank if a square is one pixel.
+
     Raises:
         ValueError: `width`, `height` or `freq` is not positive.
+        TypeError: one of them is no integer.
 
     >>> checker(4, 2, 2).tolist()
     [[[0.0, 0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]]]
     """
-    if width < 1 or height < 1 or freq < 1:
-        raise ValueError(f"checker: width, height and freq must be positive, got {width}, {height} and {freq}")
+    want_sizes("checker", width=width, height=height, freq=freq)
     columns = torch.arange(width) * freq // width  # with integers: float32 misplaces some edges of squares
     rows = torch.arange(height) * freq // height
     return ((rows.unsqueeze(1) + columns) % 2).float().unsqueeze(0)
@@ -125,27 +136,24 @@ def _channels_last(generator: torch.Generator) -> tuple[Tensor]:
     return (board.to(memory_format=torch.channels_last),)
 
 
-def _normed(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    mean, variance = norm.running_mean, norm.running_var
-    if norm.training:
-        mean = x.mean(0)
-        variance = (x - mean).square().mean(0)
-    return (x - mean) / (variance + norm.eps).sqrt() * norm.weight + norm.bias
-
-
-def _reference(model: Checkerboard, coordinates: Tensor) -> Tensor:
+def _reference(model: nn.Module, coordinates: Tensor) -> Tensor:
     """Use pixels as the rows of a matrix, and matrix products instead of convolutions."""
-    x = coordinates.movedim(1, -1).reshape(-1, 2)
-    for layer in model.layers:
-        if isinstance(layer, nn.Conv2d):
-            assert layer.bias is not None
-            x = x @ layer.weight.flatten(1).t() + layer.bias
-        elif isinstance(layer, nn.BatchNorm2d):
-            x = _normed(layer, x)
-        else:
-            x = x * (x > 0)
+    values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+    def convolved(layer: int, x: Tensor) -> Tensor:
+        return x @ values[f"net.{layer}.weight"].flatten(1).t() + values[f"net.{layer}.bias"]
+
+    def normed(layer: int, x: Tensor) -> Tensor:
+        mean, variance = values[f"net.{layer}.running_mean"], values[f"net.{layer}.running_var"]
+        if model.training:
+            mean = x.mean(0)
+            variance = (x - mean).square().mean(0)
+        x = (x - mean) / (variance + EPS).sqrt() * values[f"net.{layer}.weight"] + values[f"net.{layer}.bias"]
+        return x * (x > 0)
+
+    x = convolved(0, coordinates.movedim(1, -1).reshape(-1, 2))
+    for layer in (1, 4, 7):  # a batch norm, its ReLU, and the convolution behind them
+        x = convolved(layer + 2, normed(layer, x))
     batch, _, height, width = coordinates.shape
     return x.reshape(batch, height, width, 1).movedim(-1, 1)
 
@@ -162,6 +170,18 @@ CASES = (
     Case(name="one-board", inputs=partial(_boards, 1, 8)),
     Case(name="channels-last", inputs=_channels_last),
 )
+ERROR_INPUTS = (
+    ErrorInput(
+        name="one-coordinate", inputs=lambda _: (torch.ones(2, 1, 6, 4),), error=ValueError, match="must have shape"
+    ),
+    ErrorInput(name="no-batch", inputs=lambda _: (torch.ones(2, 6, 4),), error=ValueError, match="must have shape"),
+    ErrorInput(
+        name="integers",
+        inputs=lambda _: (torch.ones(2, 2, 6, 4, dtype=torch.int64),),
+        error=TypeError,
+        match="must have a floating dtype",
+    ),
+)
 SCALE = Scale(
     size_name="side",
     sizes=(8, 16, 32),
@@ -177,11 +197,22 @@ TRAIN = Spec(
     shapes="(batch, 2, h, w) → (batch, 1, h, w)",
     build=partial(Checkerboard, channels=32),
     cases=CASES,
+    error_inputs=ERROR_INPUTS,
     dtypes="follows",
     one_graph=True,
     reference=_reference,
     scripted=partial(scripted_checkerboard, channels=32),
     scale=replace(SCALE, scripted=lambda _: scripted_checkerboard()),
+)
+
+SCRIPTED = replace(
+    TRAIN,
+    name="checkerboard_scripted",
+    summary="checkerboard as its source has it: a ScriptModule of 256 channels",
+    build=scripted_checkerboard,
+    scripted=None,
+    scale=replace(SCALE, build=lambda _: scripted_checkerboard()),
+    expectations=(SCRIPT_NOT_CAPTURED,),
 )
 
 EVAL = replace(

@@ -1,8 +1,8 @@
 """A straight line, y = a·x + b: once on two scalar Parameters, once on `nn.Linear(1, 1)`.
 
-Source: "Effective PyTorch", where it is the first model that is fitted. `Affine` and `Line` give the same
-numbers for the same slope and offset. Under autocast `Line` returns the autocast dtype, because a linear layer is on
-the low-precision list. `Affine` keeps the dtype of its input, because products and sums are on no list.
+Source: "Effective PyTorch", where it is the second model that is fitted, after a parabola. `Affine` and `Line` give
+the same numbers for the same slope and offset. Under autocast `Line` returns the autocast dtype, because a linear
+layer is on the low-precision list. `Affine` keeps the dtype of its input, because products and sums are on no list.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from zoo.arguments import want_sizes
 from zoo.case import Case
 from zoo.claim import Claim
 from zoo.scale import Scale
@@ -18,22 +19,25 @@ from zoo.spec import Spec
 GPU_SIZES = (256, 1024, 4096)  # at smaller sizes the time is that of launching kernels
 
 
-def mlp(inputs: int = 64, hidden: int = 32, outputs: int = 10) -> nn.Sequential:
-    """Build a two-layer perceptron that maps (*, inputs), any floating dtype, to (*, outputs).
+def mlp(in_features: int = 64, hidden_features: int = 32, out_features: int = 10) -> nn.Sequential:
+    """Build a two-layer perceptron that maps (*, in_features), any floating dtype, to (*, out_features).
 
     Args:
-        inputs: trailing size of the input.
-        hidden: number of hidden units.
-        outputs: trailing size of the result.
+        in_features: trailing size of the input.
+        hidden_features: number of hidden units.
+        out_features: trailing size of the result.
 
     Raises:
-        RuntimeError: on call, if the trailing size of the input is not `inputs`, or if its dtype differs from that of
-            the parameters without autocast (torch names both).
+        TypeError, ValueError: a size is no integer of at least 1.
+        RuntimeError: on call, if the trailing size of the input is not `in_features`, or if its dtype differs from
+            that of the parameters without autocast (torch names both).
 
     >>> mlp()(torch.ones(2, 3, 64)).shape
     torch.Size([2, 3, 10])
     """
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+    want_sizes("mlp", in_features=in_features, hidden_features=hidden_features, out_features=out_features)
+    first, last = nn.Linear(in_features, hidden_features), nn.Linear(hidden_features, out_features)
+    return nn.Sequential(first, nn.ReLU(), last)
 
 
 def _reference(model: nn.Sequential, x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.expect import Expect
 from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
@@ -77,6 +78,26 @@ SPEC = Spec(
         Case(name="one-by-one", inputs=partial(_matrices, 1)),
         Case(name="empty", inputs=partial(_matrices, 0)),
         Case(name="non-contiguous", inputs=_transposed),
+    ),
+    error_inputs=(
+        ErrorInput(
+            name="sizes-differ",
+            inputs=lambda g: (torch.randn(8, 8, generator=g), torch.randn(7, 7, generator=g)),
+            error=ValueError,
+            match="add_and_matmul: ",
+        ),
+        ErrorInput(
+            name="not-square",
+            inputs=lambda g: (torch.randn(8, 5, generator=g), torch.randn(8, 5, generator=g)),
+            error=ValueError,
+            match="add_and_matmul: ",
+        ),
+        ErrorInput(
+            name="integers",
+            inputs=lambda g: tuple(t.long() for t in _matrices(8, g)),
+            error=TypeError,
+            match="must have a floating dtype",
+        ),
     ),
     dtypes={"output[0]": "input", "output[1]": "follows"},
     twice_differentiable=True,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.claim import Claim
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -155,14 +156,55 @@ CASES = (
     Case(name="non-contiguous", inputs=_strided),
 )
 
+ERROR_INPUTS = (
+    ErrorInput(
+        name="vector",
+        inputs=lambda g: (torch.randn(4, generator=g), torch.zeros(4, dtype=torch.int64)),
+        error=ValueError,
+        match=r"tensor must have shape \(B, N",
+    ),
+    ErrorInput(
+        name="batches-differ",
+        inputs=lambda g: (torch.randn(4, 6, 3, generator=g), torch.zeros(3, 5, dtype=torch.int64)),
+        error=ValueError,
+        match=r"index must have shape \(B, \.\.\.\) with B = 4",
+    ),
+    ErrorInput(
+        name="int32",
+        inputs=lambda g: (torch.randn(4, 6, 3, generator=g), torch.zeros(4, 5, dtype=torch.int32)),
+        error=TypeError,
+        match="index must have dtype int64",
+    ),
+    ErrorInput(
+        name="devices-differ",
+        inputs=lambda g: (torch.randn(4, 6, 3, generator=g), torch.zeros(4, 5, dtype=torch.int64, device="meta")),
+        error=ValueError,
+        match="index must be on the device of tensor",
+    ),
+    # The flattened gather would read a row of another sample. On CUDA, the check is an assertion of the device.
+    ErrorInput(
+        name="index-too-large",
+        inputs=lambda g: (torch.randn(4, 6, 3, generator=g), torch.tensor([[0], [6], [0], [0]])),
+        error=IndexError,
+        match=r"index must lie in \[0, 6\)",
+        devices=("cpu",),
+    ),
+    ErrorInput(
+        name="index-negative",
+        inputs=lambda g: (torch.randn(4, 6, 3, generator=g), torch.tensor([[0], [-1], [0], [0]])),
+        error=IndexError,
+        match=r"index must lie in \[0, 6\)",
+        devices=("cpu",),
+    ),
+)
 
-def _scale(model: Callable[[Tensor, Tensor], Tensor], scripted: Callable[[int], Any] | None = None) -> Scale:
+
+def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
     return Scale(
         size_name="batch",
         sizes=(8, 32, 128),
         build=lambda _: model,
         inputs=lambda n, g: _draw((n, 8, 4), (4,), g),
-        scripted=scripted,
     )
 
 
@@ -174,6 +216,7 @@ LOOP = Spec(
     shapes="(B, N, *rest), (B, *picks) → (B, *picks, *rest)",
     build=lambda: batch_gather_loop,
     cases=CASES,
+    error_inputs=ERROR_INPUTS,
     dtypes="input",
     one_graph=True,
     float32_accurate=("output", "gradient of tensor"),
@@ -184,9 +227,9 @@ SCRIPTED = replace(
     LOOP,
     name="batch_gather_scripted",
     summary="gather, the loop under torch.jit.script",
-    scripted=lambda: torch.jit.script(batch_gather_loop),
+    build=lambda: torch.jit.script(batch_gather_loop),
     twin="batch_gather_loop",
-    scale=_scale(batch_gather_loop, scripted=lambda _: torch.jit.script(batch_gather_loop)),
+    scale=replace(_scale(batch_gather_loop), build=lambda _: torch.jit.script(batch_gather_loop)),
     claims=(
         Claim(
             text="the loop is about 10 % faster under TorchScript",

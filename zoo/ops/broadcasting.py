@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -88,6 +89,32 @@ SPEC = Spec(
         Case(name="vectors", inputs=partial(_pair, (6,), (6,), 0)),
         Case(name="empty", inputs=partial(_pair, (0, 4), (1, 4), 0)),
         Case(name="non-contiguous", inputs=_strided),
+    ),
+    error_inputs=(
+        ErrorInput(
+            name="matrix-and-vector",  # torch would add an axis
+            inputs=partial(_pair, (4, 1), (4,), 0),
+            error=ValueError,
+            match="must have the same number of axes",
+        ),
+        ErrorInput(
+            name="sizes-differ",
+            inputs=partial(_pair, (6, 4), (6, 3), 0),
+            error=ValueError,
+            match="sizes of a and b must be equal or 1",
+        ),
+        ErrorInput(
+            name="no-such-axis",
+            inputs=partial(_pair, (6, 4), (6, 4), 2),
+            error=IndexError,
+            match="dim must name one of 2 axes, got 2",
+        ),
+        ErrorInput(
+            name="integers",
+            inputs=lambda _: (torch.ones(6, 4, dtype=torch.int64), torch.ones(6, 4, dtype=torch.int64), 0),
+            error=TypeError,
+            match="must have a floating dtype",
+        ),
     ),
     dtypes="input",
     one_graph=True,

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
@@ -142,6 +143,40 @@ _SAFE = (
     Case(name="non-contiguous", inputs=_strided),
 )
 
+_ERROR_INPUTS = (
+    ErrorInput(
+        name="class-numbers",  # labels as torch.nn.CrossEntropyLoss takes them
+        inputs=lambda g: (torch.randn(8, 5, generator=g), torch.randint(5, (8,), generator=g)),
+        error=(TypeError, ValueError),
+        match="labels must have|must have a floating dtype",
+    ),
+    ErrorInput(
+        name="classes-differ",
+        inputs=lambda g: (torch.randn(8, 5, generator=g), torch.full((8, 4), 0.25)),
+        error=ValueError,
+        match="labels must have the shape of logits",
+    ),
+    ErrorInput(
+        name="no-classes",
+        inputs=lambda _: (torch.empty(8, 0), torch.empty(8, 0)),
+        error=ValueError,
+        match=r"logits must have shape \(batch, classes\)",
+    ),
+    ErrorInput(
+        name="integers",
+        inputs=lambda _: (torch.ones(8, 5, dtype=torch.int64), torch.full((8, 5), 0.2)),
+        error=TypeError,
+        match="must have a floating dtype",
+    ),
+    ErrorInput(
+        name="sum-of-two",
+        inputs=lambda g: (torch.randn(8, 5, generator=g), torch.full((8, 5), 0.4)),
+        error=ValueError,
+        match="labels must sum to one",
+        devices=("cpu",),  # on CUDA it is an assertion of the device
+    ),
+)
+
 
 def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
     return Scale(
@@ -157,6 +192,7 @@ SPEC = Spec(
     shapes="(batch, classes), (batch, classes) → (batch,)",
     build=lambda: softmax_cross_entropy,
     cases=(*_SAFE, Case(name="extreme", inputs=_extreme)),
+    error_inputs=_ERROR_INPUTS,
     dtypes="input",
     twice_differentiable=True,
     one_graph=True,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.spec import Spec
 
 
@@ -182,6 +183,26 @@ ARITHMETIC = Spec(
         Case(name="empty", inputs=partial(_matrices, 0)),
         Case(name="non-contiguous", inputs=_transposed),
     ),
+    error_inputs=(
+        ErrorInput(
+            name="sizes-differ",
+            inputs=lambda g: (torch.randn(6, 6, generator=g), torch.randn(5, 5, generator=g)),
+            error=ValueError,
+            match="arithmetic: ",
+        ),
+        ErrorInput(
+            name="integers",
+            inputs=lambda g: _integers((6, 6), g),
+            error=TypeError,
+            match="floating dtype",
+        ),
+        ErrorInput(
+            name="dtypes-differ",
+            inputs=lambda g: (torch.randn(6, 6, generator=g), torch.randn(6, 6, generator=g).double()),
+            error=TypeError,
+            match="dtype",
+        ),
+    ),
     dtypes={f"output.{name}": "follows" if name == "matmul" else "input" for name in Arithmetic._fields},
     one_graph=True,
     float32_accurate=tuple(f"output.{name}" for name in Arithmetic._fields if name != "matmul"),
@@ -200,6 +221,26 @@ INTEGERS = Spec(
         Case(name="one-number", inputs=partial(_integers, ())),
         Case(name="empty", inputs=partial(_integers, (0, 4))),
         Case(name="non-contiguous", inputs=lambda g: tuple(t.t() for t in _integers((5, 4), g))),
+    ),
+    error_inputs=(
+        ErrorInput(
+            name="shapes-differ",  # torch would add an axis
+            inputs=lambda _: (torch.ones(5, 4, dtype=torch.int64), torch.ones(4, dtype=torch.int64)),
+            error=ValueError,
+            match="j must have the shape of i",
+        ),
+        ErrorInput(
+            name="floating",
+            inputs=lambda g: (torch.randn(5, 4, generator=g), torch.randn(5, 4, generator=g)),
+            error=TypeError,
+            match="integer dtype, or bool",
+        ),
+        ErrorInput(
+            name="dtypes-differ",
+            inputs=lambda _: (torch.ones(5, 4, dtype=torch.int64), torch.ones(5, 4, dtype=torch.bool)),
+            error=TypeError,
+            match="dtype",
+        ),
     ),
     dtypes=_COMPARISONS | dict.fromkeys(_BITWISE, "int64"),
     differentiable=False,

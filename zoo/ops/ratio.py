@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST
 from zoo.spec import Spec
@@ -169,6 +170,33 @@ def _scale(model: Callable[..., Tensor], inputs: Callable[[int, torch.Generator]
     )
 
 
+def _errors(*floor: float) -> tuple[ErrorInput, ...]:
+    """Return what all functions of x and y refuse."""
+    return (
+        ErrorInput(
+            name="shapes-differ",  # torch would add an axis
+            inputs=lambda g: (torch.randn(6, 5, generator=g), torch.randn(5, generator=g), *floor),
+            error=ValueError,
+            match="y must have the shape of x",
+        ),
+        ErrorInput(
+            name="integers",
+            inputs=lambda _: (torch.ones(6, dtype=torch.int64), torch.ones(6, dtype=torch.int64), *floor),
+            error=TypeError,
+            match="floating dtype",
+        ),
+    )
+
+
+def _floor_of_zero(tensors: int) -> ErrorInput:
+    return ErrorInput(
+        name="floor-of-zero",
+        inputs=lambda g: (*torch.randn(tensors, 6, generator=g).abs(), 0.0),
+        error=ValueError,
+        match="floor must be at least",
+    )
+
+
 # There is no case with a divisor that has vanished: there the naive form is wrong.
 NAIVE = Spec(
     name="ratio_naive",
@@ -178,6 +206,7 @@ NAIVE = Spec(
     shapes="(…), (…) → (…)",
     build=lambda: ratio_naive,
     cases=tuple(Case(name=name, inputs=pair) for name, pair in _PAIRS.items() if name != "vanished"),
+    error_inputs=_errors(),
     dtypes="input",
     one_graph=True,
     float32_accurate=("output", "gradient of x", "gradient of y"),
@@ -191,6 +220,7 @@ SAFE = replace(
     formula="x·|y| / max(|y|, floor)",
     build=lambda: ratio_safe,
     cases=tuple(Case(name=name, inputs=_with_floor(pair)) for name, pair in _PAIRS.items()),
+    error_inputs=(*_errors(FLOOR), _floor_of_zero(2)),
     reference=_safe_reference,
     scale=_scale(ratio_safe, lambda n, g: (*_pair((n,), g), FLOOR)),
 )
@@ -203,6 +233,15 @@ LOG = replace(
     build=lambda: log_clamped,
     scale=_scale(log_clamped, lambda n, g: (_pair((n,), g)[1].abs(), FLOOR)),
     cases=tuple(Case(name=name, inputs=_size_and_floor(pair)) for name, pair in _PAIRS.items()),
+    error_inputs=(
+        ErrorInput(
+            name="integers",
+            inputs=lambda _: (torch.ones(6, dtype=torch.int64), FLOOR),
+            error=TypeError,
+            match="floating dtype",
+        ),
+        _floor_of_zero(1),
+    ),
     twice_differentiable=True,
     float32_accurate=("output", "gradient of y", "second gradient of y"),
     reference=_log_reference,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from zoo.case import Case
 from zoo.claim import Claim
+from zoo.error_input import INTEGERS, ErrorInput
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -112,6 +113,11 @@ SUM = Spec(
         Case(name="empty", inputs=partial(_draw, 0, 5)),
         Case(name="cancelling", inputs=_cancelling),
         Case(name="non-contiguous", inputs=_strided),
+    ),
+    error_inputs=(
+        INTEGERS,
+        ErrorInput(name="vector", inputs=lambda _: (torch.ones(8),), error=ValueError, match="x must have shape"),
+        ErrorInput(name="rank-3", inputs=lambda _: (torch.ones(2, 8, 5),), error=ValueError, match="x must have shape"),
     ),
     dtypes="input",
     vmappable=True,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.case import Case
+from zoo.error_input import INTEGERS, ErrorInput
 from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST_EARLY
 from zoo.spec import Spec
@@ -109,6 +110,10 @@ SPEC = Spec(
     shapes="(…, n, …) → (…, n, …)",
     build=lambda: softmax,
     cases=(*_SAFE, Case(name="extreme", inputs=_extreme), Case(name="constant-rows", inputs=_constant_rows)),
+    error_inputs=(
+        INTEGERS,
+        ErrorInput(name="no-such-axis", inputs=partial(_logits, (6, 10), 2), error=IndexError, match="[Dd]im"),
+    ),
     dtypes="input",
     twice_differentiable=True,
     one_graph=True,

@@ -54,7 +54,7 @@ def test_verdict_at_the_deadline(case, hasty):
 def test_every_gate_has_a_miniature_that_it_alone_catches():
     alone = {next(iter(m.gates)) for m in MINIATURES if m.status == "FAIL" and len(m.gates) == 1}
     alone |= {"precision"}  # over many draws, the gain sees the same damage
-    assert alone == set("structure dtype class exact norm slice gain pointwise precision recompile".split())
+    assert alone == set("structure dtype class exact norm slice gain pointwise precision recompile raises".split())
 
 
 def survivors():

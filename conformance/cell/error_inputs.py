@@ -1,0 +1,93 @@
+"""Calls the callable of a cell with the inputs that the model must refuse, and notes what each call raises."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from conformance.axes import Prepared
+from conformance.cell.session import CellSession
+from conformance.errors import NotProvenError
+from conformance.one_line import name_of, text_of
+from conformance.oracle import evaluation, inputs, weights
+from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
+from conformance.records.observation import RAISES, Discrepancy, Measure
+from zoo.case import Call
+from zoo.error_input import ErrorInput
+
+AS_ASKED, ANOTHER, NONE = 0.0, 1.0, math.inf  # the measure of a call
+
+
+def called(session: CellSession, made: Prepared) -> list[Discrepancy]:
+    """Call a callable with every error input that its device has. In eager, each must raise the error of the spec.
+
+    Args:
+        session: the open cell.
+        made: the callable of its mode.
+
+    Raises:
+        NotProvenError: a call did not run in the mode.
+        An error of memory or of the machine, unless the spec asks for it.
+    """
+    state = weights.state_of(made.parameters_of)
+    found = []
+    for given in session.spec.error_inputs:
+        if given.devices and session.cell.device not in given.devices:
+            continue
+        weights.reset(made.parameters_of, state)
+        value, text = _outcome(session, made, given)
+        measure = Measure(RAISES, value, AS_ASKED if session.is_eager else ANOTHER, text)
+        if not measure.met:
+            measure = replace(measure, detail=f"{text}; it must raise {given.wanted}")
+        found.append(Discrepancy(given.name, "output", "conduct", "", "", (measure,)))
+        _compile_again()
+    return found
+
+
+def _outcome(session: CellSession, made: Prepared, given: ErrorInput) -> tuple[float, str]:
+    """The measure of one call, and what it raised or returned."""
+    call = given.draw(inputs.seeded(session.seed, given.name))
+    try:
+        returned = _call(session, made, call)
+    except NotProvenError:
+        raise
+    except Exception as problem:  # a mode may raise anything
+        if given.describes(problem, text_of(problem)):
+            return AS_ASKED, f"{name_of(problem)}: {one_line(problem)}"
+        if is_out_of_memory(problem) or is_machine_failure(problem):
+            raise
+        return ANOTHER, f"{name_of(problem)}: {one_line(problem)}"
+    return NONE, _described(returned)
+
+
+def _call(session: CellSession, made: Prepared, call: Call) -> Any:
+    device, precision, fit = session.cell.device, session.precision, session.spec.fit
+
+    def placed(leaf: Any) -> Any:
+        return leaf.to(device) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" else leaf
+
+    args, kwargs = pytree.tree_map(placed, (call.args, dict(call.kwargs)))
+    with session.around_calls():
+        if fit is not None:
+            return fit(made.timed_call, made.parameters_of, precision.for_training, *args, **kwargs)
+        with evaluation.autocast_to(precision, device):
+            return made.timed_call(*args, **kwargs)
+
+
+def _described(returned: Any) -> str:
+    """What a call returned, in a few words."""
+    tensors = [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
+    words = [f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors]
+    return ", ".join(words) or f"a {type(returned).__name__}"
+
+
+def _compile_again() -> None:
+    """Forget what torch.compile has compiled: after an error in tracing, it would run the same code in eager."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()

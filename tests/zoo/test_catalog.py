@@ -1,0 +1,47 @@
+"""Names of models are listed and found by wildcard patterns, and an unknown name is an error."""
+
+import pytest
+
+import zoo
+from conformance.errors import UsageError
+from conformance.plan.find import find
+from zoo.catalog import UnknownModelError
+
+
+def found(*sources):
+    return [spec.name for spec, _ in find(sources)[0]]
+
+
+@pytest.mark.parametrize("pattern", ["models", "ops.softmax", "ops.soft*", "func*", "counterexamples"])
+def test_a_module_pattern_means_the_same_everywhere(pattern):
+    assert found(pattern) == zoo.list_models(module=pattern) != []
+
+
+@pytest.mark.parametrize("pattern", ["merge*", "*_op", "fit_?ine", "[ab]*"])
+def test_a_name_pattern_means_the_same_everywhere(pattern):
+    listed = [*zoo.list_models(pattern), *zoo.list_models(pattern, module="counterexamples")]
+    assert sorted(found(pattern)) == sorted(listed) != []
+
+
+def test_an_unknown_module_is_refused():
+    with pytest.raises(UnknownModelError, match=r"^no folder and no file of the zoo matches 'modles'; did you m"):
+        zoo.list_models(module="modles")
+    with pytest.raises(UnknownModelError, match=r"^no folder and no file of the zoo matches ''$"):
+        zoo.list_models(module="")
+    with pytest.raises(UsageError, match=r"^no model, folder or file of the zoo matches 'murge\*'$"):
+        found("murge*")
+
+
+@pytest.mark.parametrize(("arguments", "named"), [((None,), "filter"), (([3],), "filter")])
+def test_a_pattern_is_a_string(arguments, named):
+    with pytest.raises(TypeError, match=rf"^list_models: {named} must be a string, got "):
+        zoo.list_models(*arguments)
+    with pytest.raises(TypeError, match=r"^list_models: module must be a string, got int$"):
+        zoo.list_models(module=3)
+
+
+def test_models_that_are_wrong_on_purpose_are_listed_only_by_their_folder():
+    everything = zoo.list_models(module="*")
+    assert everything == zoo.list_models()
+    assert not set(everything) & set(zoo.list_models(module="counterexamples"))
+    assert zoo.list_models(module="counterexamples.sinh")

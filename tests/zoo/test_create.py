@@ -1,0 +1,171 @@
+"""`create_model` returns what its name says, for every entry of the catalogue: what the matrix judges."""
+
+import copy
+import inspect
+import io
+import warnings
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+import zoo
+from conformance.oracle.float64 import prepared_model
+
+NAMES = zoo.list_models()
+TRAININGS = zoo.list_models(module="training")
+
+
+def floats(found):
+    return [x for x in pytree.tree_leaves(found) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+
+
+def called(model, args):
+    """What a call of a copy of the model returns, so that buffers and weights stay as they were."""
+    torch.manual_seed(0)
+    return copy.deepcopy(model)(*args) if isinstance(model, torch.nn.Module) else model(*args)
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    if request.param == "add_and_matmul_half":
+        pytest.skip("a product of mixed dtypes needs autocast")
+    return request.param
+
+
+def test_every_entry_is_created_called_and_differentiated(name):
+    model, args = zoo.create_model(name, seed=0), zoo.example_inputs(name)
+    assert callable(model)
+    if zoo.get_spec(name).differentiable:
+        args = tuple(x.requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in args)
+    found = floats(called(model, args)) if not zoo.get_spec(name).mutates else floats(called(model, leaves(args)))
+    for output in found:
+        assert output.isfinite().all()
+        if zoo.get_spec(name).differentiable and output.requires_grad:
+            output.backward(torch.randn_like(output), retain_graph=True)
+
+
+def leaves(args):
+    """Copies that may be changed in place."""
+    return tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in args)
+
+
+def test_every_entry_is_as_the_matrix_judges_it(name):
+    """Weights, buffers and training mode are those of the matrix, apart from the rounding of its weights."""
+    model, judged = zoo.create_model(name, seed=3), prepared_model(zoo.get_spec(name), 3)
+    if isinstance(model, zoo.Trainer):
+        model = model.model
+    assert type(model).__name__ == type(judged).__name__
+    if not isinstance(model, torch.nn.Module):
+        return
+    assert [m.training for m in model.modules()] == [m.training for m in judged.modules()]
+    for (key, value), other in zip(model.state_dict().items(), judged.state_dict().values(), strict=True):
+        torch.testing.assert_close(value, other, rtol=2**-7, atol=1e-6, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def scripted(name, model):
+    """The model under TorchScript; the test is skipped where the spec declares that TorchScript refuses it."""
+    refused = [
+        e
+        for e in zoo.get_spec(name).expectations
+        if e.outcome in ("refuses", "ERROR") and e.concerns("scripted", "fp32", "cpu", torch.__version__)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not refused:
+            return torch.jit.script(model)
+        with pytest.raises(Exception, match=refused[0].match):
+            torch.jit.script(model)
+    pytest.skip(f"declared: {refused[0].reason}")
+
+
+def defaults(model, args):
+    """The arguments that a call leaves out: TorchScript stores a function without their values."""
+    if isinstance(model, torch.nn.Module | torch.jit.ScriptFunction):
+        return ()
+    return tuple(p.default for p in list(inspect.signature(model).parameters.values())[len(args) :])
+
+
+def test_every_entry_is_scripted_saved_and_loaded(name):
+    model, args = zoo.create_model(name, seed=0), zoo.example_inputs(name)
+    model = model.model if isinstance(model, zoo.Trainer) else model
+    graph, file = scripted(name, model), io.BytesIO()
+    if "^" in str(graph.inlined_graph):  # TorchScript's mark of a Python function
+        with pytest.raises(RuntimeError, match="Could not export Python function"):
+            torch.jit.save(graph, file)
+        pytest.skip("TorchScript runs a custom Function, and cannot store it")
+    torch.jit.save(graph, file)
+    file.seek(0)
+    loaded = torch.jit.load(file)
+    if zoo.get_spec(name).fit is None:
+        found, wanted = called(loaded, (*leaves(args), *defaults(model, args))), called(model, leaves(args))
+        for one, other in zip(floats(found), floats(wanted), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if isinstance(zoo.create_model(n), torch.nn.Module)])
+def test_a_state_dict_is_saved_and_loaded(name):
+    model, other, file = zoo.create_model(name, seed=0), zoo.create_model(name, seed=1), io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    for one, two in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_names_say_what_comes():
+    assert isinstance(zoo.create_model("batch_gather_scripted"), torch.jit.ScriptFunction)
+    scripted = zoo.create_model("checkerboard_scripted")
+    assert isinstance(scripted, torch.jit.ScriptModule)
+    assert scripted.state_dict()["net.0.weight"].shape == (256, 2, 1, 1)
+    frozen = zoo.create_model("checkerboard_eval")
+    assert not frozen.training
+    assert not torch.equal(frozen.net[1].running_mean, torch.zeros(32))
+    assert isinstance(zoo.create_model("merge").activation, torch.nn.ReLU)
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_training_is_called_like_a_model(name):
+    """Its first loss is that of a fresh model, in every precision the loss falls, and a second call goes on."""
+    for precision in ("fp32", "amp_fp16", "amp_bf16"):
+        trainer, inputs = zoo.create_model(name, seed=0), zoo.example_inputs(name)
+        assert isinstance(trainer, zoo.Trainer)
+        losses, more = trainer(*inputs, precision=precision), trainer(*inputs, precision=precision)
+        assert losses[-1] < losses[0]
+        assert more[0] < losses[0]
+
+
+def test_a_seed_gives_equal_weights_and_leaves_the_generator_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one, same, other = (zoo.create_model("mlp", seed=seed)[0].weight for seed in (0, 0, 1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert torch.equal(before, torch.get_rng_state())
+    zoo.create_model("mlp")
+    assert not torch.equal(before, torch.get_rng_state())
+
+
+def test_a_device_moves_parameters_and_buffers():
+    model = zoo.create_model("checkerboard_eval", device="meta")
+    assert {t.device.type for t in model.state_dict().values()} == {"meta"}
+    assert zoo.create_model("fit_line", device="meta").model.linear.weight.is_meta
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(TypeError, match=r"^create_model: seed must be an integer or None, got str$"):
+        zoo.create_model("merge", seed="0")
+    with pytest.raises(TypeError, match="in1"):
+        zoo.create_model("merge", in1=5)
+    with pytest.raises(TypeError, match=r"^get_spec: name must be a string, got None$"):
+        zoo.create_model(None)
+    with pytest.raises(TypeError, match=r"^example_inputs: case must be a string, got list$"):
+        zoo.example_inputs("merge", [])
+    with pytest.raises(KeyError, match="no case 'tipical'"):
+        zoo.example_inputs("merge", "tipical")
+    with pytest.raises(ValueError, match=r"^Merge: out_features must be at least 1, got -1$"):
+        zoo.create_model("merge", out_features=-1)
+    with pytest.raises(TypeError, match=r"^Merge: x1 must be a tensor, got list$"):
+        zoo.create_model("merge")([1.0], torch.ones(6))
+    with pytest.raises(TypeError, match=r"^Merge: activation must be a module, a function or None, got str$"):
+        zoo.create_model("merge", activation="relu")

@@ -1,0 +1,80 @@
+"""Builds the models of the catalogue as the matrix judges them, and draws inputs for them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from zoo.arguments import want_string
+from zoo.catalog import get_spec
+from zoo.spec import Model
+from zoo.trainer import Trainer
+
+
+def create_model(name: str, *, seed: int | None = None, device: torch.device | str = "cpu", **kwargs: Any) -> Model:
+    """Build a model as the matrix judges it.
+
+    Args:
+        name: a name from `list_models()`, or a model at a size of its scale, such as "merge@256".
+        seed: seed of the weights. None draws them from torch's global generator; a number leaves that generator alone.
+        device: device of the parameters and buffers.
+        kwargs: passed on to the model's constructor; they replace the spec's own values.
+
+    Returns:
+        An `nn.Module`, or the function itself for an op or a custom Function; a scripted one if the entry is scripted,
+        and in eval mode if the entry is judged so. For a training, a `zoo.Trainer`, whose call trains its model.
+
+    Raises:
+        UnknownModelError: there is no such model.
+        TypeError: the constructor has no such argument, or `name` is no string, or `seed` no integer.
+
+    >>> import torch, zoo
+    >>> zoo.create_model("merge", in_features1=4, in_features2=2, out_features=3)(torch.ones(5, 4), torch.ones(2)).shape
+    torch.Size([5, 3])
+    >>> zoo.create_model("fit_line", seed=0)(*zoo.example_inputs("fit_line")).shape
+    torch.Size([8])
+    """
+    spec = get_spec(name)
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise TypeError(f"create_model: seed must be an integer or None, got {type(seed).__name__}")
+    with contextlib.nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.manual_seed(seed)
+        model = spec.initialised(spec.build(**kwargs))
+    if not isinstance(model, nn.Module):
+        return model
+    model = model.to(device)
+    return model if spec.fit is None else Trainer(model, spec.fit)
+
+
+def example_inputs(name: str, case: str = "", *, seed: int = 0, device: torch.device | str = "cpu") -> tuple[Any, ...]:
+    """Draw positional inputs for a model.
+
+    Args:
+        name: a name from `list_models()`.
+        case: name of one of the spec's cases; "" means the first.
+        seed: seed of the random numbers.
+        device: device of the returned tensors.
+
+    Raises:
+        UnknownModelError: there is no such model.
+        KeyError: the model has no such case.
+        ValueError: the case has keyword arguments; `get_spec(name).case(case).draw(generator)` returns them all.
+        TypeError: `name` or `case` is no string.
+
+    >>> import zoo
+    >>> [tuple(x.shape) for x in zoo.example_inputs("merge")]
+    [(5, 3, 5), (5, 1, 6)]
+    """
+    want_string("example_inputs", name=name, case=case)
+    spec = get_spec(name)
+    drawn = (spec.case(case) if case else spec.cases[0]).draw(torch.Generator().manual_seed(seed))
+    if drawn.kwargs:
+        raise ValueError(
+            f"example_inputs: case {case or spec.cases[0].name!r} of {name} has keyword arguments "
+            f"{list(drawn.kwargs)}; zoo.get_spec({name!r}).case(…).draw(generator) returns all arguments"
+        )
+    return tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in drawn.args)

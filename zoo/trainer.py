@@ -1,0 +1,43 @@
+"""A training that is called like a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+
+class Trainer(nn.Module):
+    """Trains a model in place when it is called, and returns what the training returns, such as the loss of each step.
+
+    `zoo.create_model` returns it for the entries of `zoo.training`. A second call starts from the weights that the
+    first has left, with a new optimizer.
+
+    Args:
+        model: the model to train; `trainer.model` can be scripted, compiled or saved by itself.
+        fit: called as fit(model, model, precision, *inputs), like `Spec.fit`.
+
+    >>> import zoo
+    >>> trainer = zoo.create_model("fit_quadratic", seed=0)
+    >>> losses = trainer(*zoo.example_inputs("fit_quadratic"), precision="amp_bf16")
+    >>> bool(losses[-1] < losses[0])
+    True
+    """
+
+    def __init__(self, model: nn.Module, fit: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.fit = fit
+
+    def forward(self, *inputs: Any, precision: str = "fp32") -> Any:
+        """Train `model` on these inputs.
+
+        Args:
+            inputs: those of the entry's cases.
+            precision: "fp32", "amp_fp16" or "amp_bf16".
+
+        Raises:
+            ValueError: the precision is unknown.
+        """
+        return self.fit(self.model, self.model, precision, *inputs)
