@@ -1,14 +1,55 @@
-"""The fits of the line and the parabola, with the recipes of their source."""
+"""The loop on one batch, and the fits of the line and the parabola with the recipes of their source."""
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from zoo.models.line import Affine, Line
 from zoo.models.quadratic import Quadratic
 from zoo.training.line import fit_line
 from zoo.training.quadratic import fit_quadratic
+from zoo.training.step import fit, squared_error
 
 PRECISIONS = ("fp32", "amp_fp16", "amp_bf16")
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(32, 8, generator=generator), torch.randn(32, 4, generator=generator)
+
+
+class Batches:
+    """A loader of another library."""
+
+    def __iter__(self):
+        yield batch()
+
+
+def test_a_fit_needs_a_step():
+    model = net()
+    with pytest.raises(ValueError, match=r"^fit: steps must be at least 1, got 0"):
+        fit(model, squared_error, batch(), torch.optim.SGD(model.parameters(), lr=1.0), steps=0)
+
+
+@pytest.mark.parametrize("loader", [DataLoader(TensorDataset(*batch())), Batches()])
+def test_a_fit_sends_a_loader_to_train(loader):
+    model = net()
+    message = f"got {type(loader).__name__}; zoo.training.epochs.train takes a loader$"
+    with pytest.raises(TypeError, match=message):
+        fit(model, squared_error, loader, torch.optim.SGD(model.parameters(), lr=1.0), steps=1)
+
+
+def test_a_fit_ends_at_a_loss_that_is_nan():
+    model, (x, y) = net(), batch()
+    x[0, 0] = float("nan")
+    with pytest.raises(FloatingPointError, match=r"^fit: step 1: the loss is nan$"):
+        fit(model, squared_error, (x, y), torch.optim.SGD(model.parameters(), lr=0.1), steps=9)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

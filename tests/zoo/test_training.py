@@ -8,13 +8,12 @@ from PIL import Image
 from torch import nn
 from torch.amp import GradScaler
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader, TensorDataset
 
 from zoo.models.checkerboard import Checkerboard, scripted_checkerboard
 from zoo.training import __main__ as command
 from zoo.training import checkerboard
 from zoo.training.checkerboard import fit_checkerboard
-from zoo.training.step import fit, squared_error, train_step
+from zoo.training.step import squared_error, train_step
 
 PRECISIONS = ("fp32", "amp_fp16", "amp_bf16")
 
@@ -192,13 +191,6 @@ def test_small_gradients_vanish_in_float16_without_a_scaler_and_survive_with_one
     assert (kept - truth).norm() < 0.05 * truth.norm()
 
 
-class Batches:
-    """A loader of another library."""
-
-    def __iter__(self):
-        yield batch()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -225,27 +217,6 @@ def test_bad_arguments_are_named_and_nothing_moves(changes, message):
     with pytest.raises((TypeError, ValueError), match=f"^train_step: {message}$"):
         train_step(**{**arguments, "precision": "fp32", **changes})
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-def test_a_fit_needs_a_step():
-    model = net()
-    with pytest.raises(ValueError, match=r"^fit: steps must be at least 1, got 0"):
-        fit(model, squared_error, batch(), torch.optim.SGD(model.parameters(), lr=1.0), steps=0)
-
-
-@pytest.mark.parametrize("loader", [DataLoader(TensorDataset(*batch())), Batches()])
-def test_a_fit_sends_a_loader_to_train(loader):
-    model = net()
-    message = f"got {type(loader).__name__}; zoo.training.epochs.train takes a loader$"
-    with pytest.raises(TypeError, match=message):
-        fit(model, squared_error, loader, torch.optim.SGD(model.parameters(), lr=1.0), steps=1)
-
-
-def test_a_fit_ends_at_a_loss_that_is_nan():
-    model, (x, y) = net(), batch()
-    x[0, 0] = float("nan")
-    with pytest.raises(FloatingPointError, match=r"^fit: step 1: the loss is nan$"):
-        fit(model, squared_error, (x, y), torch.optim.SGD(model.parameters(), lr=0.1), steps=9)
 
 
 @pytest.mark.parametrize("build", [Checkerboard, scripted_checkerboard])

@@ -130,7 +130,7 @@ SPEC = Spec(
     expectations=(
         Expect(
             outcome="refuses",
-            modes=("compiled",),
+            modes=("compiled", "graphed"),
             error="RuntimeError",
             match="does not currently support double backward",
             reason="AOTAutograd compiles the first derivative only",
