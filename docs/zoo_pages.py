@@ -98,6 +98,8 @@ def _made_by(spec: Spec) -> str:
     if isinstance(builder, functools.partial):
         builder, given = builder.func, builder.keywords
     made: Callable[..., Any] = builder if builder.__name__ != "<lambda>" else builder()
+    if isinstance(made, torch.nn.Module):
+        made = type(made)
     if isinstance(made, torch.jit.ScriptFunction):
         return f"`torch.jit.script({home_of(spec.name)}.{made.name})`"
     parts = [f"{p.name}={p.default!r}" if p.default is not p.empty else p.name for p in _parameters(made)]
