@@ -19,7 +19,7 @@ SAME = (
     {"attention", "attention_fused"},
     {"embedding", "tied_embedding"},
     {"transformer", "transformer_fused"},
-    {"checkerboard", "checkerboard_eval"},
+    {"checkerboard", "checkerboard_eval", "checkerboard_scripted"},
     {"affine", "line"},
     {"conv_then_bn", "folded_conv_bn"},
     {"lstm_cell", "lstm_cell_native"},
@@ -146,7 +146,7 @@ def test_compared_models_have_one_scale(group):
 
 def test_the_scripted_loop_is_a_script():
     spec = zoo.get_spec("batch_gather_scripted").at(8)
-    assert isinstance(spec.scripted(), torch.jit.ScriptFunction)
+    assert isinstance(spec.build(), torch.jit.ScriptFunction)
 
 
 @pytest.mark.parametrize(("name", "shapes"), [
