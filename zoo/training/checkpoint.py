@@ -183,6 +183,7 @@ class Place:
         batches: number of batches of the current epoch that steps have used.
         losses: the loss before each step, on the CPU.
         skipped: number of skipped steps.
+        seconds: wall-clock time of the run so far.
         generators: the random generators of the run.
 
     >>> place = Place([1, 2, 3])
@@ -194,7 +195,7 @@ class Place:
     """
 
     def __init__(self, loader: Iterable[Any]) -> None:
-        self.epoch, self.batches, self.skipped = 0, 0, 0
+        self.epoch, self.batches, self.skipped, self.seconds = 0, 0, 0, 0.0
         self.losses: list[Tensor] = []
         self._loader, self.generators = loader, Generators(loader)
         self._start = self.generators.state_dict()
@@ -236,11 +237,12 @@ class Place:
         """Return the place, and the generators as they were when the epoch began."""
         losses = torch.stack(self.losses) if self.losses else torch.empty(0)
         counts = {"epoch": self.epoch, "batches": self.batches, "skipped": self.skipped}
-        return {**counts, "losses": losses, "start": self._start}
+        return {**counts, "seconds": self.seconds, "losses": losses, "start": self._start}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a place."""
         self.epoch, self.batches, self.skipped = state["epoch"], state["batches"], state["skipped"]
+        self.seconds = state["seconds"]
         self.losses, self._start = list(state["losses"].unbind()), state["start"]
 
 

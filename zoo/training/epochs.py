@@ -72,8 +72,8 @@ def train(  # noqa: PLR0913 -- what a training is made of
         progress: called after every step with its number, counted from 1, and its result.
 
     Returns:
-        The loss before each step, on the CPU, and the number of skipped steps, those before the checkpoint included;
-        the seconds of this call.
+        The loss before each step, on the CPU, the number of skipped steps and the seconds, those before the checkpoint
+        included.
 
     Raises:
         TypeError, ValueError: an argument or a batch is wrong, or the loader is empty; the message names it.
@@ -94,12 +94,13 @@ def train(  # noqa: PLR0913 -- what a training is made of
     health, place = Health("train", scaler, min_scale, max_skips), Place(loader)
     parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "scheduler": scheduler, "average": average}
     store = _Store(checkpoint, save_every, place, parts)
-    started = time.perf_counter()
+    started = time.perf_counter() - place.seconds
     while place.epoch < epochs:
         for batches in place.groups(accumulate):
             step = _step(model, loss_fn, batches, optimizer, precision, scaler, clip)
             place.losses.append(step.loss.cpu())
             place.skipped += step.skipped
+            place.seconds = time.perf_counter() - started
             number = len(place.losses)
             health.check(f"epoch {place.epoch + 1}, step {number}", place.losses[-1], skipped=step.skipped)
             if not step.skipped:
@@ -109,7 +110,7 @@ def train(  # noqa: PLR0913 -- what a training is made of
                 progress(number, step)
         place.end_epoch("train")
         store.save()
-    return Fit(torch.stack(place.losses), place.skipped, time.perf_counter() - started)
+    return Fit(torch.stack(place.losses), place.skipped, place.seconds)
 
 
 def _want_rest(model: Any, loader: Any, scheduler: Any, average: Any, checkpoint: Any, save_every: Any) -> None:  # noqa: PLR0913 -- each is checked
