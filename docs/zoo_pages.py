@@ -80,6 +80,7 @@ def _entry(spec: Spec) -> str:
     expected = "the matrix must find" if wrong else "diverges"
     lines = [
         f"- {_made_by(spec)}",
+        *([f"- also named `{spec.alias}`"] if spec.alias else []),
         f"- computes: {escaped(spec.formula)}",
         f"- shapes: {escaped(spec.shapes)}",
         *(f"- case `{case.name}`: {_drawn(case)}" for case in spec.cases),

@@ -47,6 +47,7 @@ def specs_of(module: ModuleType) -> list[Spec]:
 
 @cache
 def _walked() -> dict[str, tuple[Spec, str]]:
+    """The spec and the module of each model, by its name."""
     catalogue: dict[str, tuple[Spec, str]] = {}
     for folder in FOLDERS:
         package = importlib.import_module(folder)
@@ -64,6 +65,18 @@ def _walked() -> dict[str, tuple[Spec, str]]:
                     raise SpecError(f"{spec.name!r} is defined in both {catalogue[spec.name][1]} and {entry.name}")
                 catalogue[spec.name] = (spec, entry.name)
     return catalogue
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    """The name of each model that has a second one, by the second."""
+    aliases: dict[str, str] = {}
+    for name, (spec, home) in _walked().items():
+        if spec.alias in _walked() or spec.alias in aliases:
+            raise SpecError(f"{home}: the alias {spec.alias!r} of {name} is the name of another model")
+        if spec.alias:
+            aliases[spec.alias] = name
+    return aliases
 
 
 def register(spec: Spec) -> Spec:
@@ -162,7 +175,7 @@ def _near(word: str, known: Iterable[str]) -> str:
 
 
 def get_spec(name: str) -> Spec:
-    """Return the spec of a model, or of a model at a size of its scale, such as "merge@256".
+    """Return the spec of a model by its name or its alias, or of a model at a size of its scale, such as "merge@256".
 
     Raises:
         UnknownModelError: there is no such model; the message offers the nearest names.
@@ -186,9 +199,9 @@ def get_spec(name: str) -> Spec:
 
 def _found(name: str) -> tuple[Spec, str]:
     try:
-        return _walked()[name]
+        return _walked()[_aliases().get(name, name)]
     except KeyError:
-        hint = _near(name, list_models()) or "; zoo.list_models() lists them"
+        hint = _near(name, [*list_models(), *_aliases()]) or "; zoo.list_models() lists them"
         raise UnknownModelError(f"no model named {name!r}{hint}") from None
 
 

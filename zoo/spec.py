@@ -39,6 +39,7 @@ class Spec:
 
     Attributes:
         name: unique name; lower-case letters, digits and "_".
+        alias: a second name, for a model whose first name is easily taken for another model.
         summary: the model in one line.
         source: the text or paper the mathematics comes from.
         formula: the mathematics in one line, for the catalogue in docs.
@@ -104,6 +105,7 @@ class Spec:
     source: str
     build: Callable[..., Model]
     cases: tuple[Case, ...]
+    alias: str = ""
     formula: str = ""
     shapes: str = ""
     initialise: Callable[[Any], None] | None = None
@@ -133,6 +135,8 @@ class Spec:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME_AND_SIZE.fullmatch(self.name):
             raise SpecError(f"spec name {self.name!r}: want lower-case letters, digits and '_'")
+        if self.alias and not (isinstance(self.alias, str) and NAME.fullmatch(self.alias)):
+            raise SpecError(f"{self.name}: alias {self.alias!r}: want lower-case letters, digits and '_'")
         if not callable(self.build):
             raise SpecError(f"{self.name}: build must be callable, got {self.build!r}")
         check_names(f"{self.name}: mutates", self.mutates)
@@ -277,6 +281,7 @@ class Spec:
             forward_mode=False,
             expectations=kept,
             twin="",
+            alias="",
             scale=None,
             claims=(),
             candidates=candidates,

@@ -1,10 +1,13 @@
 """Names of models are listed and found by wildcard patterns, and an unknown name is an error."""
 
+from dataclasses import replace
+
 import pytest
 
 import zoo
 from conformance.errors import UsageError
 from conformance.plan.find import find
+from zoo.case import SpecError
 from zoo.catalog import UnknownModelError
 
 
@@ -45,3 +48,20 @@ def test_models_that_are_wrong_on_purpose_are_listed_only_by_their_folder():
     assert everything == zoo.list_models()
     assert not set(everything) & set(zoo.list_models(module="counterexamples"))
     assert zoo.list_models(module="counterexamples.sinh")
+
+
+def test_a_second_name_means_the_same_model():
+    """`batch_norm2d` is not torch's, and `conv_bn` is a whole classifier."""
+    for name, alias in (("batch_norm2d", "batch_norm2d_eps_outside"), ("conv_bn", "conv_bn_classifier")):
+        assert zoo.get_spec(alias) is zoo.get_spec(name)
+        assert found(alias) == [name]
+        assert alias not in zoo.list_models()
+    assert zoo.get_spec("conv_bn_classifier@4").name == "conv_bn@4"
+    with pytest.raises(UnknownModelError, match=r"did you mean .*conv_bn_classifier"):
+        zoo.get_spec("conv_bn_clasifier")
+
+
+@pytest.mark.parametrize("alias", ["Merge", 3, "a b"])
+def test_an_alias_is_a_name(alias):
+    with pytest.raises(SpecError, match=r"^merge: alias .* want lower-case letters"):
+        replace(zoo.get_spec("merge"), alias=alias)

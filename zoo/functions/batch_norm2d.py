@@ -198,6 +198,7 @@ ERROR_INPUTS = (
 
 SPEC = Spec(
     name="batch_norm2d",
+    alias="batch_norm2d_eps_outside",
     summary="batch norm with ε outside the root, differentiable once",
     source="Fusing convolution and batch norm, a backward formula for batch norm",
     formula="out = (x - mean) / (√var + ε), over batch and space, var unbiased",
@@ -214,6 +215,7 @@ SPEC = Spec(
 OP = replace(
     SPEC,
     name="batch_norm2d_op",
+    alias="batch_norm2d_eps_outside_op",
     summary="batch_norm2d as a custom operator",
     build=lambda: batch_norm2d_op,
     twin="batch_norm2d",

@@ -160,6 +160,7 @@ def _scale(layer: type[ConvNorm]) -> Scale:
 
 CONV_BN = Spec(
     name="conv_bn",
+    alias="conv_bn_classifier",
     summary="an image classifier on convolution and batch norm in two steps",
     source="Fusing convolution and batch norm using a custom function",
     formula="logits = W mean(relu(bn(k₂ ∗ relu(bn(k₁ ∗ x))))) + b, bn(y) = (y − mean y) / (std y + eps)",
@@ -183,6 +184,7 @@ CONV_BN = Spec(
 FUSED_CONV_BN = replace(
     CONV_BN,
     name="fused_conv_bn",
+    alias="fused_conv_bn_classifier",
     summary="an image classifier on convolution and batch norm fused into one Function",
     build=partial(ImageClassifier, layer=FusedConvNorm),
     twin="conv_bn",
