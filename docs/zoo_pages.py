@@ -95,17 +95,24 @@ def _entry(spec: Spec) -> str:
 
 def _made_by(spec: Spec) -> str:
     """The class or function of the entry with its signature, and what the spec gives it."""
-    builder, given = spec.build, {}
+    builder: Any = spec.build
+    given: dict[str, Any] = {}
     if isinstance(builder, functools.partial):
-        builder, given = builder.func, builder.keywords
-    made: Callable[..., Any] = builder if builder.__name__ != "<lambda>" else builder()
-    if isinstance(made, torch.nn.Module):
-        made = type(made)
-    if isinstance(made, torch.jit.ScriptFunction):
-        return f"`torch.jit.script({home_of(spec.name)}.{made.name})`"
-    parts = [f"{p.name}={p.default!r}" if p.default is not p.empty else p.name for p in _parameters(made)]
-    text = f"`{made.__module__}.{made.__qualname__}({', '.join(parts)})`"
-    return text + (f", built with `{', '.join(f'{key}={value!r}' for key, value in given.items())}`" if given else "")
+        given = inspect.signature(builder.func).bind_partial(*builder.args, **builder.keywords).arguments
+        builder = builder.func
+    if builder.__name__.startswith(("<lambda>", "_")):  # what it builds is what people import
+        builder, given = spec.build(), {}
+        builder = type(builder) if isinstance(builder, torch.nn.Module) else builder
+    if isinstance(builder, torch.jit.ScriptFunction):
+        return f"`torch.jit.script({home_of(spec.name)}.{builder.name})`"
+    parts = [p.name if p.default is p.empty else f"{p.name}={_value(p.default)}" for p in _parameters(builder)]
+    text = f"`{builder.__module__}.{builder.__qualname__}({', '.join(parts)})`"
+    arguments = ", ".join(f"{key}={_value(value)}" for key, value in given.items())
+    return f"{text}, built with `{arguments}`" if arguments else text
+
+
+def _value(value: object) -> str:
+    return value.__name__ if isinstance(value, type) else repr(value)
 
 
 def _parameters(made: Callable[..., Any]) -> list[inspect.Parameter]:
