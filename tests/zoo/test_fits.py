@@ -33,7 +33,7 @@ class Batches:
 
 def test_a_fit_needs_a_step():
     model = net()
-    with pytest.raises(ValueError, match=r"^fit: steps must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"^fit_line: steps must be at least 1, got 0"):
         fit(model, squared_error, batch(), torch.optim.SGD(model.parameters(), lr=1.0), steps=0)
 
 
