@@ -14,9 +14,24 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from zoo.arguments import want_tensors
+from zoo.arguments import want_callables, want_instances, want_numbers, want_sizes, want_string, want_tensors
 
 AUTOCAST = {"fp32": None, "amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
+
+
+def want_precision(function: str, precision: str) -> None:
+    """Check the name of a precision.
+
+    Raises:
+        TypeError, ValueError: it is no string, or none of "fp32", "amp_fp16" and "amp_bf16".
+
+    >>> want_precision("train", "fp16")
+    Traceback (most recent call last):
+    ValueError: train: precision must be one of fp32, amp_fp16, amp_bf16, got 'fp16'
+    """
+    want_string(function, precision=precision)
+    if precision not in AUTOCAST:
+        raise ValueError(f"{function}: precision must be one of {', '.join(AUTOCAST)}, got {precision!r}")
 
 
 def want_step(
@@ -36,17 +51,20 @@ def want_step(
     Traceback (most recent call last):
     ValueError: train: precision must be one of fp32, amp_fp16, amp_bf16, got 'fp16'
     """
-    for argument, value in callables.items():
-        if not callable(value):
-            raise TypeError(f"{function}: {argument} must be callable, got {type(value).__name__}")
+    want_callables(function, **callables)
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{function}: optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
-    if precision not in tuple(AUTOCAST):
-        raise ValueError(f"{function}: precision must be one of {', '.join(AUTOCAST)}, got {precision!r}")
+    want_precision(function, precision)
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(f"{function}: scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
-    if clip is not None and not (isinstance(clip, (int, float)) and clip > 0):
+    if clip is not None:
+        _want_norm(function, clip)
+
+
+def _want_norm(function: str, clip: float) -> None:
+    want_numbers(function, clip=clip)
+    if not clip > 0:
         raise ValueError(f"{function}: clip must be a positive norm, got {clip!r}")
 
 
@@ -71,9 +89,13 @@ def want_batch(function: str, batch: Sequence[Tensor], hint: str = "") -> None:
 def device_of(optimizer: Optimizer) -> torch.device:
     """Return the device of the first parameter of an optimizer.
 
+    Raises:
+        TypeError: `optimizer` is no optimizer.
+
     >>> device_of(torch.optim.SGD([torch.ones(1)]))
     device(type='cpu')
     """
+    want_instances("device_of", Optimizer, optimizer=optimizer)
     device: torch.device = optimizer.param_groups[0]["params"][0].device
     return device
 
@@ -81,10 +103,15 @@ def device_of(optimizer: Optimizer) -> torch.device:
 def autocast(precision: str, device_type: str) -> contextlib.AbstractContextManager[Any]:
     """Return the context for forward and loss; it does nothing for "fp32".
 
+    Raises:
+        TypeError, ValueError: an argument is no string, or the precision is unknown.
+
     >>> with autocast("amp_bf16", "cpu"):
     ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
     torch.bfloat16
     """
+    want_precision("autocast", precision)
+    want_string("autocast", device_type=device_type)
     dtype = AUTOCAST[precision]
     return contextlib.nullcontext() if dtype is None else torch.autocast(device_type, dtype=dtype)
 
@@ -95,11 +122,18 @@ def unscale_and_step(optimizer: Optimizer, scaler: GradScaler, clip: float | Non
     Returns:
         Whether all gradients were finite, and the step was taken.
 
+    Raises:
+        TypeError, ValueError: an argument has the wrong type, or `clip` is not positive.
+
     >>> weight = torch.ones(2, requires_grad=True)
     >>> weight.grad = torch.tensor([1.0, torch.inf])
     >>> unscale_and_step(torch.optim.SGD([weight], lr=0.1), GradScaler("cpu", enabled=False)), weight.tolist()
     (False, [1.0, 1.0])
     """
+    want_instances("unscale_and_step", Optimizer, optimizer=optimizer)
+    want_instances("unscale_and_step", GradScaler, scaler=scaler)
+    if clip is not None:
+        _want_norm("unscale_and_step", clip)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     gradients = [p.grad for p in parameters if p.grad is not None]
     scaler.unscale_(optimizer)
@@ -125,6 +159,9 @@ class Health:
         min_scale: the smallest scale that an enabled scaler may reach.
         max_skips: the number of skipped steps in a row that ends the run.
 
+    Raises:
+        TypeError, ValueError: an argument has the wrong type, or `max_skips` is below 1.
+
     >>> health = Health("train", GradScaler("cpu", enabled=False), max_skips=2)
     >>> health.check("step 1", torch.tensor(0.5), skipped=True)
     >>> health.check("step 2", torch.tensor(0.5), skipped=True)
@@ -133,6 +170,10 @@ class Health:
     """
 
     def __init__(self, function: str, scaler: GradScaler, min_scale: float = 1.0, max_skips: int = 20) -> None:
+        want_string("Health", function=function)
+        want_instances("Health", GradScaler, scaler=scaler)
+        want_numbers("Health", min_scale=min_scale)
+        want_sizes("Health", max_skips=max_skips)
         self._function, self._scaler = function, scaler
         self._min_scale, self._max_skips, self._skips = min_scale, max_skips, 0
 

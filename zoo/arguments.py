@@ -137,7 +137,23 @@ def want_callables(function: str, **callables: object) -> None:
             raise TypeError(f"{function}: {argument} must be callable, got {_kind(value)}")
 
 
-def want_string(function: str, **strings: object) -> None:
+def want_instances(function: str, kind: type, **values: object) -> None:
+    """Check that every argument is an instance of a class.
+
+    Raises:
+        TypeError: one of them is not.
+
+    >>> want_instances("averaged", torch.nn.Module, model=None)
+    Traceback (most recent call last):
+    TypeError: averaged: model must be a Module, got None
+    """
+    for argument, value in values.items():
+        if not isinstance(value, kind):
+            article = "an" if kind.__name__[0] in "AEIOU" else "a"
+            raise TypeError(f"{function}: {argument} must be {article} {kind.__name__}, got {_kind(value)}")
+
+
+def want_string(function: str, /, **strings: object) -> None:
     """Check that every argument is a string.
 
     Raises:

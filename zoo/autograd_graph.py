@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from zoo.arguments import want_paths
+from zoo.arguments import want_instances, want_paths
 
 FUNCTION, LEAF, TENSOR, SAVED = "ellipse", "box", "plaintext", "note"
 NO_NAMES: Mapping[str, Tensor] = MappingProxyType({})
@@ -215,6 +215,7 @@ def write_graph(
     'graph'
     """
     want_paths("write_graph", path=path)
+    want_instances("write_graph", Mapping, params=params)
     path = Path(path)
     if path.suffix != ".svg":
         raise ValueError(f"write_graph: path must end in '.svg', got {str(path)!r}")

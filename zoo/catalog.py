@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from types import ModuleType
 
-from zoo.arguments import want_string
+from zoo.arguments import want_instances, want_string
 from zoo.case import SpecError
 from zoo.spec import Spec
 
@@ -34,10 +34,14 @@ class UnknownModelError(KeyError):
 def specs_of(module: ModuleType) -> list[Spec]:
     """Return the specs of a module in file order: every module-level `Spec`, alone or in a tuple.
 
+    Raises:
+        TypeError: `module` is no module.
+
     >>> from zoo.models import merge
     >>> [spec.name for spec in specs_of(merge)]
     ['merge', 'merge_tiled']
     """
+    want_instances("specs_of", ModuleType, module=module)
     found: list[Spec] = []
     for value in vars(module).values():
         members = value if isinstance(value, tuple) else (value,)
@@ -84,12 +88,14 @@ def register(spec: Spec) -> Spec:
 
     Raises:
         SpecError: another spec already has the name.
+        TypeError: `spec` is no `Spec`.
 
     >>> import zoo
     >>> zoo.register(zoo.get_spec("merge"))
     Traceback (most recent call last):
     zoo.case.SpecError: 'merge' is already registered
     """
+    want_instances("register", Spec, spec=spec)
     if spec.name in _registered or spec.name in _walked():
         raise SpecError(f"{spec.name!r} is already registered")
     _registered[spec.name] = spec
@@ -163,9 +169,13 @@ def _modules() -> list[str]:
 def is_module(name: str) -> bool:
     """Whether a folder or a file of the zoo matches a name or a wildcard pattern, such as "ops" or "ops.soft*".
 
+    Raises:
+        TypeError: the name is no string.
+
     >>> is_module("ops.softmax"), is_module("softmax")
     (True, False)
     """
+    want_string("is_module", name=name)
     return any(_is_inside(module, name) for module in _modules())
 
 
@@ -211,10 +221,12 @@ def home_of(name: str) -> str:
     Raises:
         UnknownModelError: there is no such model.
         SpecError: the model was registered from outside the zoo's folders.
+        TypeError: the name is no string.
 
     >>> home_of("merge")
     'zoo.models.merge'
     """
+    want_string("home_of", name=name)
     name = name.partition("@")[0]
     if name in _registered:
         raise SpecError(f"{name!r} was registered from outside the zoo; give the file that does so as a source")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zoo.arguments import want_string
+from zoo.arguments import want_integers, want_string
 from zoo.catalog import get_spec
 from zoo.spec import Model
 from zoo.trainer import Trainer
@@ -29,7 +29,7 @@ def create_model(name: str, *, seed: int | None = None, device: torch.device | s
 
     Raises:
         UnknownModelError: there is no such model.
-        TypeError: the constructor has no such argument, or `name` is no string, or `seed` no integer.
+        TypeError: the constructor has no such argument, or another argument has the wrong type.
 
     >>> import torch, zoo
     >>> zoo.create_model("merge", in_features1=4, in_features2=2, out_features=3)(torch.ones(5, 4), torch.ones(2)).shape
@@ -37,9 +37,11 @@ def create_model(name: str, *, seed: int | None = None, device: torch.device | s
     >>> zoo.create_model("fit_line", seed=0)(*zoo.example_inputs("fit_line")).shape
     torch.Size([8])
     """
+    want_string("create_model", name=name)
+    if seed is not None:
+        want_integers("create_model", seed=seed)
+    _want_device("create_model", device)
     spec = get_spec(name)
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise TypeError(f"create_model: seed must be an integer or None, got {type(seed).__name__}")
     with contextlib.nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
         if seed is not None:
             torch.manual_seed(seed)
@@ -48,6 +50,12 @@ def create_model(name: str, *, seed: int | None = None, device: torch.device | s
         return model
     model = model.to(device)
     return model if spec.fit is None else Trainer(model, spec.fit)
+
+
+def _want_device(function: str, device: object) -> None:
+    if not isinstance(device, (torch.device, str)):
+        kind = "None" if device is None else type(device).__name__
+        raise TypeError(f"{function}: device must be a torch.device or its name, got {kind}")
 
 
 def example_inputs(name: str, case: str = "", *, seed: int = 0, device: torch.device | str = "cpu") -> tuple[Any, ...]:
@@ -63,13 +71,15 @@ def example_inputs(name: str, case: str = "", *, seed: int = 0, device: torch.de
         UnknownModelError: there is no such model.
         KeyError: the model has no such case.
         ValueError: the case has keyword arguments; `get_spec(name).case(case).draw(generator)` returns them all.
-        TypeError: `name` or `case` is no string.
+        TypeError: an argument has the wrong type.
 
     >>> import zoo
     >>> [tuple(x.shape) for x in zoo.example_inputs("merge")]
     [(5, 3, 5), (5, 1, 6)]
     """
     want_string("example_inputs", name=name, case=case)
+    want_integers("example_inputs", seed=seed)
+    _want_device("example_inputs", device)
     spec = get_spec(name)
     drawn = (spec.case(case) if case else spec.cases[0]).draw(torch.Generator().manual_seed(seed))
     if drawn.kwargs:

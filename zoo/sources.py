@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zoo.arguments import want_string
+from zoo.case import SpecError
+
 
 @dataclass(frozen=True)
 class Source:
@@ -19,6 +22,11 @@ class Source:
 
     title: str
     url: str
+
+    def __post_init__(self) -> None:
+        for field, value in vars(self).items():
+            if not isinstance(value, str):
+                raise SpecError(f"source: {field} must be a string, got {value!r}")
 
 
 TUTORIALS = "https://docs.pytorch.org/tutorials/intermediate"
@@ -73,9 +81,13 @@ def cited(text: str) -> dict[str, Source]:
     Args:
         text: the source of a spec.
 
+    Raises:
+        TypeError: `text` is no string.
+
     >>> list(cited("Effective PyTorch, numerical stability; articles on automatic mixed precision"))
     ['Effective PyTorch', 'articles on automatic mixed precision']
     >>> cited("dropout written by hand")
     {}
     """
+    want_string("cited", text=text)
     return {name: SOURCES[name] for name in sorted(SOURCES, key=text.find) if name in text}

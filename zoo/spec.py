@@ -135,72 +135,85 @@ class Spec:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME_AND_SIZE.fullmatch(self.name):
             raise SpecError(f"spec name {self.name!r}: want lower-case letters, digits and '_'")
+<<<<<<< HEAD
         if self.alias and not (isinstance(self.alias, str) and NAME.fullmatch(self.alias)):
             raise SpecError(f"{self.name}: alias {self.alias!r}: want lower-case letters, digits and '_'")
         if not callable(self.build):
             raise SpecError(f"{self.name}: build must be callable, got {self.build!r}")
         check_names(f"{self.name}: mutates", self.mutates)
         check_names(f"{self.name}: float32_accurate", self.float32_accurate)
+=======
+        self._check_texts_and_functions()
+>>>>>>> 733f7bcaae23aec85065d0bd782d13f7fed17ec9
         self._check_conduct()
         self._check_cases()
+        if not isinstance(self.dtypes, (str, Mapping, type(None))):
+            raise SpecError(f"spec {self.name}: dtypes must be a word or a mapping of them, got {self.dtypes!r}")
         for word in self._dtype_words():
             if word not in DTYPE_WORDS and not is_dtype(word):
-                raise SpecError(f"{self.name}: dtypes: {word!r} is neither 'follows', 'input' nor a torch dtype")
-        if self.twice_differentiable and not self.differentiable:
-            raise SpecError(f"{self.name}: twice_differentiable needs differentiable")
+                raise SpecError(f"spec {self.name}: dtypes: {word!r} is neither 'follows', 'input' nor a torch dtype")
         self._check_transforms()
         if self.fit is not None and self.differentiable:
-            raise SpecError(f"{self.name}: fit takes its own gradients, so it needs differentiable=False")
+            raise SpecError(f"spec {self.name}: fit takes its own gradients, so it needs differentiable=False")
         self._check_reference()
-        for item in self.expectations:
-            if not isinstance(item, Expect):
-                raise SpecError(f"{self.name}: expectations must hold Expect records, got {item!r}")
+        self._check_records("expectations", Expect)
+        self._check_records("claims", Claim)
         self._check_named("candidates", Candidate)
 
+    def _check_texts_and_functions(self) -> None:
+        for field in ("summary", "source", "formula", "shapes", "twin"):
+            if not isinstance(getattr(self, field), str):
+                raise SpecError(f"spec {self.name}: {field} must be a string, got {getattr(self, field)!r}")
+        for field in ("build", "initialise", "reference", "surrogate_gradient", "fit", "scripted"):
+            value = getattr(self, field)
+            if not callable(value) and (value is not None or field == "build"):
+                raise SpecError(f"spec {self.name}: {field} must be callable, got {value!r}")
+
     def _check_transforms(self) -> None:
-        if self.forward_mode and not self.differentiable:
-            raise SpecError(f"{self.name}: forward_mode needs differentiable")
+        for claim in ("twice_differentiable", "forward_mode"):
+            if getattr(self, claim) and not self.differentiable:
+                raise SpecError(f"spec {self.name}: {claim} needs differentiable")
         for claim in ("vmappable", "forward_mode"):
             if getattr(self, claim) and (self.fit is not None or self.mutates):
-                raise SpecError(f"{self.name}: {claim} needs a model that is called, without fit, and mutates nothing")
+                raise SpecError(f"spec {self.name}: {claim} needs a model without fit that mutates nothing")
 
     def _check_reference(self) -> None:
         if isinstance(self.reference, nn.Module):
-            raise SpecError(f"{self.name}: reference is a module; want its class, or a function that builds it")
-        if not isinstance(self.conventions, tuple) or not all(isinstance(c, Convention) for c in self.conventions):
-            raise SpecError(f"{self.name}: conventions must be a tuple of Convention records, got {self.conventions!r}")
+            raise SpecError(f"spec {self.name}: reference is a module; want its class, or a function that builds it")
+        self._check_records("conventions", Convention)
 
     def _check_cases(self) -> None:
         if not isinstance(self.cases, tuple) or not self.cases:
-            raise SpecError(f"{self.name}: cases: want a tuple with at least one Case, got {self.cases!r}")
+            raise SpecError(f"spec {self.name}: cases: want a tuple with at least one Case, got {self.cases!r}")
         self._check_named("cases", Case)
         self._check_named("error_inputs", ErrorInput)
         for name in {case.name for case in self.cases} & {given.name for given in self.error_inputs}:
-            raise SpecError(f"{self.name}: a case and an error input are named {name!r}")
+            raise SpecError(f"spec {self.name}: a case and an error input are named {name!r}")
+
+    def _check_records(self, field: str, record: type) -> None:
+        items = getattr(self, field)
+        if not isinstance(items, tuple) or not all(isinstance(item, record) for item in items):
+            raise SpecError(f"spec {self.name}: {field} must be a tuple of {record.__name__} records, got {items!r}")
 
     def _check_named(self, field: str, record: type) -> None:
-        items = getattr(self, field)
-        if not isinstance(items, tuple):
-            raise SpecError(f"{self.name}: {field}: want a tuple of {record.__name__} records, got {items!r}")
-        for item in items:
-            if not isinstance(item, record):
-                raise SpecError(f"{self.name}: {field} must hold {record.__name__} records, got {item!r}")
-        names = [item.name for item in items]
+        self._check_records(field, record)
+        names = [item.name for item in getattr(self, field)]
         for name in names:
             if names.count(name) > 1:
-                raise SpecError(f"{self.name}: two {field} are named {name!r}")
+                raise SpecError(f"spec {self.name}: two {field} are named {name!r}")
 
     def _check_conduct(self) -> None:
-        check_names(f"{self.name}: changes_state", self.changes_state)
+        for field in ("mutates", "float32_accurate", "changes_state"):
+            check_names(f"spec {self.name}: {field}", getattr(self, field))
         for state in self.changes_state:
             if state not in STATES:
-                raise SpecError(f"{self.name}: changes_state: {state!r} is none of {', '.join(STATES)}")
+                raise SpecError(f"spec {self.name}: changes_state: {state!r} is none of {', '.join(STATES)}")
         if not isinstance(self.aliases, tuple):
-            raise SpecError(f"{self.name}: aliases must be a tuple of pairs of names, got {self.aliases!r}")
+            raise SpecError(f"spec {self.name}: aliases must be a tuple of pairs of names, got {self.aliases!r}")
         for pair in self.aliases:
-            check_names(f"{self.name}: a pair of aliases", pair)
+            check_names(f"spec {self.name}: a pair of aliases", pair)
             if len(pair) != 2:  # noqa: PLR2004
-                raise SpecError(f"{self.name}: a pair of aliases has two names, got {pair!r}")
+                raise SpecError(f"spec {self.name}: a pair of aliases has two names, got {pair!r}")
 
     def _dtype_words(self) -> list[str]:
         if self.dtypes is None:
@@ -264,7 +277,6 @@ class Spec:
             independent_samples=self.cases[0].independent_samples,
         )
         scripted = None if self.scale.scripted is None else partial(self.scale.scripted, size)
-        build = partial(self.scale.build, size)
         kept = tuple(e for e in self.expectations if not e.tensor.startswith(TRANSFORMED))
         candidates = tuple(
             replace(c, build=partial(c.build_at, size), build_at=None) for c in self.candidates if c.build_at
@@ -273,7 +285,7 @@ class Spec:
         return replace(
             self,
             name=f"{self.name}@{size}",
-            build=build,
+            build=partial(self.scale.build, size),
             scripted=scripted,
             cases=(case,),
             reference=reference,

@@ -7,6 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from zoo.amp import want_precision
+from zoo.arguments import want_callables, want_instances
+
 
 class Trainer(nn.Module):
     """Trains a model in place when it is called, and returns what the training returns, such as the loss of each step.
@@ -18,6 +21,9 @@ class Trainer(nn.Module):
         model: the model to train; `trainer.model` can be scripted, compiled or saved by itself.
         fit: called as fit(model, model, precision, *inputs), like `Spec.fit`.
 
+    Raises:
+        TypeError: `model` is no module, or `fit` is not callable.
+
     >>> import zoo
     >>> trainer = zoo.create_model("fit_quadratic", seed=0)
     >>> losses = trainer(*zoo.example_inputs("fit_quadratic"), precision="amp_bf16")
@@ -27,6 +33,8 @@ class Trainer(nn.Module):
 
     def __init__(self, model: nn.Module, fit: Callable[..., Any]) -> None:
         super().__init__()
+        want_instances("Trainer", nn.Module, model=model)
+        want_callables("Trainer", fit=fit)
         self.model = model
         self.fit = fit
 
@@ -38,6 +46,7 @@ class Trainer(nn.Module):
             precision: "fp32", "amp_fp16" or "amp_bf16".
 
         Raises:
-            ValueError: the precision is unknown.
+            TypeError, ValueError: the precision is no string, or unknown.
         """
+        want_precision("Trainer", precision)
         return self.fit(self.model, self.model, precision, *inputs)

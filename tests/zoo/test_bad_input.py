@@ -19,8 +19,15 @@ from torch import Tensor, nn
 import zoo
 from zoo.case import SpecError
 from zoo.catalog import specs_of
+from zoo.training import save_checkpoint
 
-LEFT_OUT = ("zoo.probes.", "zoo.counterexamples.", "zoo.arguments")  # run by name, wrong on purpose, and the checks
+LEFT_OUT = (
+    "zoo.probes.",  # run by name
+    "zoo.counterexamples.",  # wrong on purpose
+    "zoo.arguments",  # the checks, as is every want_…
+    "zoo.training.__main__",  # a command line, which argparse checks
+)
+ANY_NAME = ("zoo.training.checkpoint.save_checkpoint", "zoo.training.checkpoint.load_checkpoint")  # of parts
 BAD = {
     Tensor: ([1.0], None, "text"),
     int: (None, "text", -1),
@@ -39,7 +46,7 @@ def public_names():
         if entry.ispkg or entry.name.startswith(LEFT_OUT):
             continue
         for name, thing in vars(importlib.import_module(entry.name)).items():
-            if name.startswith("_") or getattr(thing, "__module__", "") != entry.name:
+            if name.startswith(("_", "want_")) or getattr(thing, "__module__", "") != entry.name:
                 continue
             if inspect.isfunction(thing) or (inspect.isclass(thing) and not issubclass(thing, (Exception, tuple))):
                 yield f"{entry.name}.{name}", thing
@@ -71,7 +78,22 @@ def doors(name, thing):
     elif inspect.isclass(thing):
         yield thing, thing.__init__, example
     else:
-        yield thing, thing, example if example is not None else (from_specs(thing) or (None, None))[1]
+        yield by_name(thing), thing, example if example is not None else (from_specs(thing) or (None, None))[1]
+
+
+def by_name(function):
+    """`function`, called with all arguments by name, also with those that it takes only by position."""
+    places = {name: place.kind for name, place in inspect.signature(function).parameters.items()}
+
+    def call(**given):
+        positional = []
+        for name in [name for name, kind in places.items() if kind < inspect.Parameter.KEYWORD_ONLY and name in given]:
+            value = given.pop(name)
+            positional += value if places[name] is inspect.Parameter.VAR_POSITIONAL else [value]
+        return function(*positional, **given)
+
+    only_by_position = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL}
+    return call if only_by_position & set(places.values()) else function
 
 
 def bad_values(argument, hint):
@@ -80,7 +102,8 @@ def bad_values(argument, hint):
     values = []
     for kind in kinds:
         kind = typing.get_origin(kind) or kind  # noqa: PLW2901
-        values += [99 if (argument, value) == ("dim", -1) else value for value in BAD.get(kind, ())]
+        bad = BAD.get(kind, ()) if argument != "seed" else (None, "text")  # torch takes negative seeds
+        values += [99 if (argument, value) == ("dim", -1) else value for value in bad]
     good = tuple(kind for kind in (typing.get_origin(kind) or kind for kind in kinds) if isinstance(kind, type))
     return [v for v in values if v == -1 or v == 99 or not isinstance(v, good)]  # noqa: PLR1714 -- tensors have no ==
 
@@ -95,7 +118,8 @@ def complaint(owner, argument, bad, call):
         return f"{argument}={bad!r}: {type(problem).__name__} from inside: {problem}"
     else:
         return f"{argument}={bad!r}: accepted"
-    wanted = (SpecError,) if is_dataclass(owner) else (TypeError,) if type(bad) is not int else (TypeError, ValueError)
+    record = is_dataclass(owner) and "__call__" not in vars(owner)  # and not a transform
+    wanted = (SpecError,) if record else (TypeError,) if type(bad) is not int else (TypeError, ValueError)
     if bad == 99:
         wanted = (IndexError,)
     if kind not in wanted:
@@ -103,6 +127,14 @@ def complaint(owner, argument, bad, call):
     if "\n" in text or owner.__name__.lower() not in text.lower() or argument not in text:
         return f"{argument}={bad!r}: want one line with {owner.__name__} and {argument}, got {text!r}"
     return ""
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch):
+    """A folder for what the valid calls write, with a checkpoint to read, and a catalogue to register in."""
+    monkeypatch.chdir(tmp_path)
+    save_checkpoint("saved.pt")
+    monkeypatch.setattr("zoo.catalog._registered", {})
 
 
 @pytest.mark.parametrize(
@@ -117,7 +149,7 @@ def test_bad_input_is_refused_by_name(name):
         given = dict(arguments or {})
         try:
             call(**given)  # the valid call
-        except (ModuleNotFoundError, RuntimeError) as problem:  # a tool of the machine; the checks come before it
+        except (ImportError, RuntimeError) as problem:  # a tool of the machine; the checks come before it
             assert ": needs " in str(problem)  # noqa: PT017
         for argument, hint in hints.items():
             kind = inspect.signature(signature).parameters[argument].kind
@@ -126,7 +158,9 @@ def test_bad_input_is_refused_by_name(name):
             for bad in bad_values(argument, hint):
                 said = complaint(NAMES[name], argument, bad, lambda: call(**{**given, argument: bad}))  # noqa: B023
                 complaints += [said] if said else []
-        if not (inspect.isclass(NAMES[name]) and issubclass(NAMES[name], torch.autograd.Function)):
+        if name not in ANY_NAME and not (
+            inspect.isclass(NAMES[name]) and issubclass(NAMES[name], torch.autograd.Function)
+        ):
             with pytest.raises(TypeError, match="no_such_argument"):
                 call(**given, no_such_argument=1)
     assert complaints == []

@@ -70,8 +70,8 @@ def test_a_type_is_told_from_another_also_in_the_text_of_torchscript():
 @pytest.mark.parametrize(
     ("error_inputs", "complaint"),
     [
-        ([given()], "error_inputs: want a tuple of ErrorInput records"),
-        ((Case(name="scalar", inputs=lambda _: ()),), "error_inputs must hold ErrorInput records"),
+        ([given()], "error_inputs must be a tuple of ErrorInput records"),
+        ((Case(name="scalar", inputs=lambda _: ()),), "error_inputs must be a tuple of ErrorInput records"),
         ((given(), given()), "two error_inputs are named 'scalar'"),
         ((given(name="typical"),), "a case and an error input are named 'typical'"),
     ],
@@ -82,7 +82,7 @@ def test_a_spec_refuses_what_is_no_tuple_of_them(error_inputs, complaint):
 
 
 def test_an_error_input_is_no_case():
-    with pytest.raises(SpecError, match="cases must hold Case records"):
+    with pytest.raises(SpecError, match="cases must be a tuple of Case records"):
         replace(zoo.get_spec("square"), cases=(given(),))
 
 

@@ -93,7 +93,7 @@ def test_three_times_the_steps_find_the_offset_too():
 
 
 def test_a_fit_without_steps_is_refused():
-    with pytest.raises(ValueError, match=r"^fit: steps must be at least 1, got 0$"):
+    with pytest.raises(ValueError, match=r"^fit_line: steps must be at least 1, got 0$"):
         fit_line(Affine(), steps=0)
     with pytest.raises(TypeError, match=r"^fit_quadratic: steps must be an integer, got None$"):
         fit_quadratic(Quadratic(), steps=None)

@@ -195,12 +195,12 @@ def test_small_gradients_vanish_in_float16_without_a_scaler_and_survive_with_one
     ("changes", "message"),
     [
         ({"precision": "fp16"}, "precision must be one of fp32, amp_fp16, amp_bf16, got 'fp16'"),
-        ({"precision": ["fp32"]}, r"precision must be one of fp32, amp_fp16, amp_bf16, got \['fp32'\]"),
+        ({"precision": ["fp32"]}, r"precision must be a string, got list"),
         ({"precision": "amp_fp16"}, "scaler must be a torch.amp.GradScaler for amp_fp16, got None"),
         ({"scaler": 1024.0}, "scaler must be a torch.amp.GradScaler, got float"),
         ({"clip": 0.0}, "clip must be a positive norm, got 0.0"),
-        ({"clip": "1"}, "clip must be a positive norm, got '1'"),
-        ({"model": None}, "model must be callable, got NoneType"),
+        ({"clip": "1"}, "clip must be a number, got str"),
+        ({"model": None}, "model must be callable, got None"),
         ({"loss_fn": 0.5}, "loss_fn must be callable, got float"),
         ({"optimizer": net()}, "optimizer must be a torch.optim.Optimizer, got Sequential"),
         ({"batch": batch()[0]}, "batch must be a tuple of tensors, first inputs, last the target, got Tensor"),
@@ -254,7 +254,7 @@ def test_a_board_that_does_not_fit_its_squares_is_refused(size):
 
 
 def test_bad_arguments_of_the_board_are_named():
-    with pytest.raises(TypeError, match=r"^fit_checkerboard: model must be a module, got list$"):
+    with pytest.raises(TypeError, match=r"^fit_checkerboard: model must be a Module, got list$"):
         fit_checkerboard([])
     with pytest.raises(ValueError, match=r"^fit_checkerboard: steps must be at least 1, got 0$"):
         fit_checkerboard(Checkerboard(channels=4), steps=0)

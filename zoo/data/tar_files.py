@@ -22,7 +22,7 @@ CHUNK = 1 << 16
 
 
 def tar_files(archive: str | os.PathLike[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Iterate over the files of an uncompressed archive in order, without reading ahead.
+    """Return an iterator over the files of an uncompressed archive in order, which does not read ahead.
 
     The iterator skips folders. It reads data only on request and keeps no earlier file, so at most one file is in
     memory. A name that occurs twice gives two files.
@@ -30,8 +30,8 @@ def tar_files(archive: str | os.PathLike[str]) -> Iterator[tuple[str, Callable[[
     Args:
         archive: path of the archive, on a file system that supports seeking.
 
-    Yields:
-        The name of each file and a function that reads its data. Call it before the next iteration.
+    Returns:
+        An iterator over the name of each file and a function that reads its data. Call it before the next iteration.
 
     Raises:
         TypeError: `archive` is not a path.
@@ -52,7 +52,10 @@ def tar_files(archive: str | os.PathLike[str]) -> Iterator[tuple[str, Callable[[
     [('greeting', b'hello')]
     """
     want_paths("tar_files", archive=archive)
-    archive = Path(archive)
+    return _files(Path(archive))
+
+
+def _files(archive: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     with archive.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(0)

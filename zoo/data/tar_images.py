@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, distributed
 from torch.utils.data import IterableDataset, get_worker_info
 
-from zoo.arguments import want_callables, want_paths
+from zoo.arguments import want_callables, want_paths, want_string
 from zoo.data.pixels import decode_rgb
 from zoo.data.tar_files import tar_files
 from zoo.data.transforms import transformed
@@ -72,7 +72,7 @@ class TarImageDataset(IterableDataset[TarImage]):
 
     Raises:
         TypeError: `paths` is one path instead of several, has no order or holds something else than paths;
-            `transform` is not callable; or `rank` or `ranks` is not an integer.
+            `transform` is not callable, `split` no string; or `rank` or `ranks` is not an integer.
         ValueError: `paths` is empty or names a shard twice, `split` is another word, only one of `rank` and `ranks` is
             given, or `rank` is out of range.
         FileNotFoundError: a shard does not exist. All shards are checked before the first is read.
@@ -112,6 +112,7 @@ class TarImageDataset(IterableDataset[TarImage]):
         self.paths = _checked_shards(paths)
         if transform is not None:
             want_callables("TarImageDataset", transform=transform)
+        want_string("TarImageDataset", split=split)
         if split not in SPLITS:
             raise ValueError(f"TarImageDataset: split must be 'images' or 'shards', got {split!r}")
         self.transform, self.split = transform, split

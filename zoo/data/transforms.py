@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from zoo.arguments import want_sizes, want_tensors
+from zoo.arguments import want_callables, want_sizes, want_string, want_tensors
 
 AXES = 3  # channels, rows, columns
 
@@ -29,13 +29,17 @@ def transformed(image: Tensor, transform: Callable[[Tensor], Any] | None, origin
 
     Raises:
         RuntimeError: `transform` raises an error; the message names the image and quotes the error.
+        TypeError: an argument has the wrong type.
 
     >>> transformed(torch.zeros(3, 4, 4), torch.Tensor.reshape, "photo.png")
     Traceback (most recent call last):
     RuntimeError: photo.png: transform raised TypeError: reshape() missing 1 required positional arguments: "shape"
     """
+    want_tensors("transformed", image=image)
+    want_string("transformed", origin=origin)
     if transform is None:
         return image
+    want_callables("transformed", transform=transform)
     try:
         return transform(image)
     except Exception as problem:

@@ -46,7 +46,7 @@ class CausalSelfAttention(nn.Module):
 
     def __init__(self, embed_dim: int, num_heads: int, *, rotary: bool = False) -> None:
         super().__init__()
-        want_sizes("CausalSelfAttention", embed_dim=embed_dim, num_heads=num_heads)
+        want_sizes(type(self).__name__, embed_dim=embed_dim, num_heads=num_heads)
         if embed_dim % num_heads:
             raise ValueError(f"CausalSelfAttention: num_heads must divide embed_dim, got {num_heads} and {embed_dim}")
         if rotary and embed_dim // num_heads % 2:
@@ -104,9 +104,9 @@ class CausalSelfAttention(nn.Module):
 
     def _check(self, x: Tensor, mask: Tensor | None) -> None:
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
-            want_tensors("CausalSelfAttention", x=x)
+            want_tensors(type(self).__name__, x=x)
             if mask is not None:
-                want_tensors("CausalSelfAttention", key_padding_mask=mask)
+                want_tensors(type(self).__name__, key_padding_mask=mask)
         if x.dim() != 3 or x.size(-1) != self.embed_dim:  # noqa: PLR2004
             raise ValueError(
                 f"CausalSelfAttention: x must have shape (batch, tokens, {self.embed_dim}), got {list(x.shape)}"

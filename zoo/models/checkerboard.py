@@ -73,9 +73,13 @@ def scripted_checkerboard(channels: int = 256) -> torch.jit.ScriptModule:
 
     The class is defined inside the function, not at import, because torch.jit warns when a class is defined.
 
+    Raises:
+        TypeError, ValueError: `channels` is no integer of at least 1.
+
     >>> scripted_checkerboard(channels=8)(grid(6, 4).unsqueeze(0)).shape
     torch.Size([1, 1, 4, 6])
     """
+    want_sizes("scripted_checkerboard", channels=channels)
     script_method = torch.jit.script_method  # type: ignore[attr-defined]
 
     class ScriptedCheckerboard(torch.jit.ScriptModule):

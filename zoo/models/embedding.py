@@ -12,13 +12,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
-from zoo.arguments import want_sizes, want_tensors
+from zoo.arguments import want_integers, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.convention import Convention
 from zoo.scale import Scale
 from zoo.spec import Spec
 
 PADDING = 0
+
+
+def want_padding(function: str, padding_idx: int | None, num_embeddings: int) -> None:
+    """Check that the padding token is one of the vocabulary, or None.
+
+    Raises:
+        TypeError: it is not an integer.
+        ValueError: it is not in [0, num_embeddings).
+
+    >>> want_padding("TokenEmbedding", 10, 10)
+    Traceback (most recent call last):
+    ValueError: TokenEmbedding: padding_idx must lie in [0, 10), got 10
+    """
+    if padding_idx is None:
+        return
+    want_integers(function, padding_idx=padding_idx)
+    if not 0 <= padding_idx < num_embeddings:
+        raise ValueError(f"{function}: padding_idx must lie in [0, {num_embeddings}), got {padding_idx}")
 
 
 class TokenEmbedding(nn.Module):
@@ -47,8 +65,7 @@ class TokenEmbedding(nn.Module):
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:
         super().__init__()
         want_sizes("TokenEmbedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
-        if padding_idx is not None and padding_idx not in range(num_embeddings):
-            raise ValueError(f"TokenEmbedding: padding_idx must lie in [0, {num_embeddings}), got {padding_idx}")
+        want_padding("TokenEmbedding", padding_idx, num_embeddings)
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = padding_idx
@@ -116,11 +133,15 @@ class TiedBigram(nn.Module):
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:
         super().__init__()
+        want_sizes("TiedBigram", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        want_padding("TiedBigram", padding_idx, num_embeddings)
         self.embedding = TokenEmbedding(num_embeddings, embedding_dim, padding_idx)
         self.linear = nn.Linear(embedding_dim, embedding_dim)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map tokens (*), int64, to logits (*, num_embeddings); errors as in `TokenEmbedding`."""
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            want_tensors("TiedBigram", ids=ids)
         logits: Tensor = self.embedding.logits(self.linear(self.embedding(ids)))
         return logits
 

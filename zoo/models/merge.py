@@ -56,9 +56,10 @@ class Merge(nn.Module):
         activation: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
-        want_sizes("Merge", in_features1=in_features1, in_features2=in_features2, out_features=out_features)
+        name = type(self).__name__
+        want_sizes(name, in_features1=in_features1, in_features2=in_features2, out_features=out_features)
         if not (activation is None or callable(activation)):
-            raise TypeError(f"Merge: activation must be a module, a function or None, got {type(activation).__name__}")
+            raise TypeError(f"{name}: activation must be a module, a function or None, got {type(activation).__name__}")
         self.in_features1 = in_features1
         self.in_features2 = in_features2
         self.linear1 = nn.Linear(in_features1, out_features)

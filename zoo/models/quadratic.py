@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from zoo.arguments import want_tensors
 from zoo.case import Case
 from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST_EARLY
@@ -37,9 +38,11 @@ class Quadratic(nn.Module):
 
         Raises:
             ValueError: `x` is not a vector, or not on the device of the weights.
-            TypeError: `x` does not hold floating-point numbers.
+            TypeError: `x` is not a tensor, or does not hold floating-point numbers.
             RuntimeError: `x` and the weights differ in dtype without autocast (torch names both).
         """
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            want_tensors("Quadratic", x=x)
         if x.dim() != 1:
             raise ValueError(f"Quadratic: x must have shape (n,), got {list(x.shape)}")
         if not x.is_floating_point():

@@ -51,7 +51,14 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, in_channels, h, w), floating, to (batch, out_channels, ceil(h / stride), ceil(w / stride))."""
+        """Map (batch, in_channels, h, w), floating, to (batch, out_channels, ceil(h / stride), ceil(w / stride)).
+
+        Raises:
+            TypeError: `x` is not a tensor.
+            RuntimeError: shape or dtype of `x` do not fit the convolution (torch names both).
+        """
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            want_tensors("BasicBlock", x=x)
         y = self.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y)) + self.downsample(x)
         result: Tensor = self.relu(y)

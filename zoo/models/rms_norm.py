@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from zoo.arguments import want_sizes, want_tensors
+from zoo.arguments import want_numbers, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.scale import Scale
 from zoo.shared_expectations import TANGENT_LOST
@@ -45,6 +45,7 @@ class RMSNormByHand(nn.Module):
     def __init__(self, normalized_shape: int, eps: float = EPS) -> None:
         super().__init__()
         want_sizes("RMSNormByHand", normalized_shape=normalized_shape)
+        want_numbers("RMSNormByHand", eps=eps)
         if not isinstance(eps, float) or not eps > 0:
             raise ValueError(f"RMSNormByHand: eps must be a positive float, got {eps}")
         self.normalized_shape = normalized_shape

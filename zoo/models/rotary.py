@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from zoo.arguments import want_tensors
+from zoo.arguments import want_numbers, want_tensors
 from zoo.case import Case
 from zoo.scale import Scale
 from zoo.shared_expectations import TANGENT_LOST
@@ -40,6 +40,7 @@ def rotary_embedding(x: Tensor, base: float = 10000.0) -> Tensor:
     """
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         want_tensors("rotary_embedding", x=x)
+        want_numbers("rotary_embedding", base=base)
     if x.dim() < 2 or x.size(-1) % 2 != 0:  # noqa: PLR2004
         raise ValueError(f"rotary_embedding: x must have shape (..., tokens, d) with an even d, got {list(x.shape)}")
     if not x.is_floating_point():

@@ -22,7 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from zoo.arguments import want_tensors
+from zoo.arguments import want_numbers, want_tensors
 from zoo.case import Case
 from zoo.expect import Expect
 from zoo.scale import Scale
@@ -50,7 +50,7 @@ def seeded_mask(x: Tensor, seed: Tensor, p: float = 0.5) -> Tensor:
         A tensor in the shape of `x`, bool.
 
     Raises:
-        TypeError: `x` or `seed` is not a tensor, or `seed` is not int64.
+        TypeError: `x` or `seed` is not a tensor, `seed` is not int64, or `p` is not a number.
         ValueError: `seed` is not a scalar, or `p` is outside [0, 1].
 
     >>> seeded_mask(torch.empty(8), torch.tensor(7)).int().tolist()
@@ -58,6 +58,7 @@ def seeded_mask(x: Tensor, seed: Tensor, p: float = 0.5) -> Tensor:
     """
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         want_tensors("seeded_mask", x=x, seed=seed)
+        want_numbers("seeded_mask", p=p)
     if seed.dtype != torch.int64:
         raise TypeError(f"seeded_mask: seed must have dtype torch.int64, got {seed.dtype}")
     if seed.dim() != 0:
@@ -89,9 +90,7 @@ class SeededDropout(nn.Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not isinstance(p, (int, float)) or isinstance(p, bool):
-            kind = "None" if p is None else type(p).__name__
-            raise TypeError(f"SeededDropout: p must be a number, got {kind}")
+        want_numbers("SeededDropout", p=p)
         if not 0 <= p <= 1:
             raise ValueError(f"SeededDropout: p must lie in [0, 1], got {p}")
         self.p = float(p)

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
-from zoo.arguments import want_sizes, want_tensors
+from zoo.arguments import want_callables, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.convention import Convention
 from zoo.models.attention import CausalSelfAttention, FusedCausalSelfAttention
-from zoo.models.embedding import TokenEmbedding
+from zoo.models.embedding import TokenEmbedding, want_padding
 from zoo.models.rms_norm import EPS, RMSNormByHand
 from zoo.scale import Scale
 from zoo.spec import Spec
@@ -46,7 +46,14 @@ class GatedMLP(nn.Module):
         self.down = nn.Linear(hidden_dim, embed_dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (*, embed_dim), floating, to the same shape, in its dtype or in the autocast dtype."""
+        """Map (*, embed_dim), floating, to the same shape, in its dtype or in the autocast dtype.
+
+        Raises:
+            TypeError: `x` is not a tensor.
+            RuntimeError: shape or dtype of `x` do not fit the parameters (torch names both).
+        """
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            want_tensors("GatedMLP", x=x)
         y: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
         return y
 
@@ -73,6 +80,8 @@ class DecoderBlock(nn.Module):
         norm: type[RMSNormByHand | nn.RMSNorm] = RMSNormByHand,
     ) -> None:
         super().__init__()
+        want_sizes("DecoderBlock", embed_dim=embed_dim, num_heads=num_heads, hidden_dim=hidden_dim)
+        want_callables("DecoderBlock", attention=attention, norm=norm)
         self.norm1 = norm(embed_dim, eps=EPS)
         self.attention = attention(embed_dim, num_heads, rotary=True)
         self.norm2 = norm(embed_dim, eps=EPS)
@@ -80,6 +89,10 @@ class DecoderBlock(nn.Module):
 
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Map (batch, tokens, embed_dim), floating, to the same shape; arguments and errors as for the attention."""
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            want_tensors("DecoderBlock", x=x)
+            if key_padding_mask is not None:
+                want_tensors("DecoderBlock", key_padding_mask=key_padding_mask)
         x = x + self.attention(self.norm1(x), key_padding_mask)
         y: Tensor = x + self.mlp(self.norm2(x))
         return y
@@ -120,6 +133,8 @@ class DecoderOnlyTransformer(nn.Module):
         super().__init__()
         want_sizes("DecoderOnlyTransformer", vocab_size=vocab_size, embed_dim=embed_dim, num_heads=num_heads)
         want_sizes("DecoderOnlyTransformer", num_layers=num_layers, hidden_dim=hidden_dim)
+        want_callables("DecoderOnlyTransformer", attention=attention, norm=norm)
+        want_padding("DecoderOnlyTransformer", padding_idx, vocab_size)
         self.padding_idx = padding_idx
         self.embedding = TokenEmbedding(vocab_size, embed_dim, padding_idx)
         self.blocks = nn.ModuleList(

@@ -18,6 +18,7 @@ from torch.amp import GradScaler
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from zoo.arguments import want_callables, want_instances, want_sizes
 from zoo.case import Case
 from zoo.expect import Expect
 from zoo.spec import Spec
@@ -41,10 +42,9 @@ def run_segment(segment: Callable[..., Tensor], *inputs: Tensor, owner: nn.Modul
     >>> norm.num_batches_tracked
     tensor(1)
     """
-    if not callable(segment):
-        raise TypeError(f"run_segment: segment must be callable, got {type(segment).__name__}")
-    if owner is not None and not isinstance(owner, nn.Module):
-        raise TypeError(f"run_segment: owner must be an nn.Module, got {type(owner).__name__}")
+    want_callables("run_segment", segment=segment)
+    if owner is not None:
+        want_instances("run_segment", nn.Module, owner=owner)
     home = segment if owner is None and isinstance(segment, nn.Module) else owner
     contexts = partial(_contexts, home)
     with set_checkpoint_early_stop(False):  # it stops by an exception, which TorchScript does not pass on
@@ -72,9 +72,13 @@ def _buffers_kept(home: nn.Module | None) -> Iterator[None]:
 def normed_net(in_features: int = 16, hidden: int = 24, out_features: int = 4) -> nn.Sequential:
     """Build Linear, BatchNorm1d, Tanh, Linear, which maps (batch, in_features) to (batch, out_features).
 
+    Raises:
+        TypeError, ValueError: a size is no integer of at least 1.
+
     >>> normed_net()(torch.randn(8, 16)).shape
     torch.Size([8, 4])
     """
+    want_sizes("normed_net", in_features=in_features, hidden=hidden, out_features=out_features)
     return nn.Sequential(
         nn.Linear(in_features, hidden), nn.BatchNorm1d(hidden), nn.Tanh(), nn.Linear(hidden, out_features)
     )

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from zoo.arguments import want_sizes, want_tensors
+from zoo.amp import want_precision
+from zoo.arguments import want_callables, want_instances, want_paths, want_sizes, want_string, want_tensors
 from zoo.case import Case
 from zoo.models.checkerboard import Checkerboard, checker, grid, scripted_checkerboard
 from zoo.spec import Spec
@@ -29,9 +30,13 @@ MODES = ("eager", "scripted", "compiled")
 def board(size: int, squares: int = SQUARES) -> tuple[Tensor, Tensor]:
     """Return coordinates (1, 2, size, size) and the target board (1, 1, size, size) of 0 and 1, both float32.
 
+    Raises:
+        TypeError, ValueError: a number is no integer of at least 1.
+
     >>> [tuple(x.shape) for x in board(16)]
     [(1, 2, 16, 16), (1, 1, 16, 16)]
     """
+    want_sizes("board", size=size, squares=squares)
     return grid(size, size).unsqueeze(0), checker(size, size, squares).unsqueeze(0)
 
 
@@ -66,9 +71,10 @@ def fit_checkerboard(  # noqa: PLR0913 -- what the study varies
     >>> fit_checkerboard(Checkerboard(channels=4), size=8, steps=2).losses.shape
     torch.Size([2])
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"fit_checkerboard: model must be a module, got {type(model).__name__}")
+    want_instances("fit_checkerboard", nn.Module, model=model)
     want_sizes("fit_checkerboard", size=size, steps=steps)
+    want_precision("fit_checkerboard", precision)
+    want_callables("fit_checkerboard", loss_fn=loss_fn, **({} if progress is None else {"progress": progress}))
     if size % SQUARES:
         raise ValueError(f"fit_checkerboard: size must be a multiple of {SQUARES}, got {size}")
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -87,9 +93,13 @@ def fit_checkerboard(  # noqa: PLR0913 -- what the study varies
 def cross_entropy_of_pixels(logits: Tensor, target: Tensor) -> Tensor:
     """Compute the mean binary cross entropy of all pixels, in the dtype of the target.
 
+    Raises:
+        TypeError: an argument is not a tensor.
+
     >>> cross_entropy_of_pixels(torch.zeros(2, dtype=torch.bfloat16), torch.tensor([0.0, 1.0]))
     tensor(0.6931)
     """
+    want_tensors("cross_entropy_of_pixels", logits=logits, target=target)
     return nn.functional.binary_cross_entropy_with_logits(logits.to(target.dtype), target)
 
 
@@ -98,9 +108,14 @@ def drawn_by(model: nn.Module, size: int) -> Tensor:
 
     A network in training mode uses the statistics of this board. Its running statistics stay as they were.
 
+    Raises:
+        TypeError, ValueError: `model` is no module, or `size` no integer of at least 1.
+
     >>> drawn_by(Checkerboard(channels=4), 16).shape
     torch.Size([16, 16])
     """
+    want_instances("drawn_by", nn.Module, model=model)
+    want_sizes("drawn_by", size=size)
     coordinates, _ = board(size)
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with torch.no_grad():
@@ -118,7 +133,7 @@ def save_picture(path: Path, *boards: Tensor) -> None:
         boards: (height, width) each, values from 0, black, to 1, white.
 
     Raises:
-        TypeError: a board is no tensor.
+        TypeError: `path` is no path, or a board no tensor.
         ImportError: Pillow is missing; the message names the extra to install.
 
     >>> import tempfile
@@ -128,11 +143,12 @@ def save_picture(path: Path, *boards: Tensor) -> None:
     ...     picture.read_bytes()[1:4]
     b'PNG'
     """
+    want_paths("save_picture", path=path)
     want_tensors("save_picture", **{f"board {number}": one for number, one in enumerate(boards, 1)})
     try:
         from PIL import Image  # noqa: PLC0415 -- an optional dependency
     except ImportError as problem:
-        raise ImportError("save_picture needs Pillow: pip install 'torch-conformance[images]'") from problem
+        raise ImportError("save_picture: needs Pillow: pip install 'torch-conformance[images]'") from problem
     side_by_side = torch.cat(boards, dim=1)
     height, width = side_by_side.shape
     pixels = (side_by_side * 255).round().to(torch.uint8).contiguous()
@@ -142,9 +158,16 @@ def save_picture(path: Path, *boards: Tensor) -> None:
 def network(mode: str = "eager", channels: int = 256) -> nn.Module:
     """Build the network in a mode: "eager", "scripted" or "compiled".
 
+    Raises:
+        TypeError, ValueError: the mode is another, or `channels` is no integer of at least 1.
+
     >>> type(network("scripted", channels=4)).__name__
     'ScriptedCheckerboard'
     """
+    want_string("network", mode=mode)
+    want_sizes("network", channels=channels)
+    if mode not in MODES:
+        raise ValueError(f"network: mode must be one of {', '.join(MODES)}, got {mode!r}")
     model = scripted_checkerboard(channels) if mode == "scripted" else Checkerboard(channels)
     if mode == "compiled":
         model.compile()

@@ -23,6 +23,7 @@ from torch.amp import GradScaler
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR
 
+from zoo.arguments import want_paths
 from zoo.case import Case
 from zoo.models.mlp import mlp
 from zoo.spec import Spec
@@ -55,13 +56,14 @@ def save_checkpoint(path: str | Path, **parts: Part) -> None:
 
     Raises:
         CheckpointError: a part has no state, or holds what `torch.load(weights_only=True)` does not read.
-        OSError: the file cannot be written.
+        TypeError, OSError: `path` is no path, or the file cannot be written.
 
     >>> path = Path(tempfile.mkdtemp(), "run.pt")
     >>> save_checkpoint(path, model=nn.Linear(2, 1), generators=Generators())
     >>> sorted(torch.load(path, weights_only=True)["parts"])
     ['generators', 'model']
     """
+    want_paths("save_checkpoint", path=path)
     path = Path(path)
     states = {name: _state_of(name, part) for name, part in parts.items()}
     unfinished = path.with_name(f"{path.name}.unfinished")
@@ -82,7 +84,7 @@ def load_checkpoint(path: str | Path, **parts: Part) -> None:
     Raises:
         CheckpointError: the file is damaged, is no checkpoint of `save_checkpoint`, has other parts, or the state of a
             part does not fit. Parts before the one that is named may have changed.
-        OSError: the file cannot be read.
+        TypeError, OSError: `path` is no path, or the file cannot be read.
 
     >>> path = Path(tempfile.mkdtemp(), "run.pt")
     >>> save_checkpoint(path, model=nn.Linear(2, 1))
@@ -90,6 +92,7 @@ def load_checkpoint(path: str | Path, **parts: Part) -> None:
     Traceback (most recent call last):
     zoo.training.checkpoint.CheckpointError: run.pt holds model, but model, optimizer are to be loaded
     """
+    want_paths("load_checkpoint", path=path)
     path = Path(path)
     states = _read(path)
     if set(states) != set(parts):

@@ -19,7 +19,7 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from zoo.arguments import want_sizes
+from zoo.arguments import want_instances, want_integers, want_sizes, want_string
 from zoo.case import Case
 from zoo.models.mlp import mlp
 from zoo.spec import Spec
@@ -27,8 +27,9 @@ from zoo.training.epochs import train
 from zoo.training.step import backward_by_hand, squared_error, taught
 
 
-@contextlib.contextmanager
-def process_group(rank: int, world_size: int, store: Any, backend: str = "gloo") -> Iterator[None]:
+def process_group(
+    rank: int, world_size: int, store: Any, backend: str = "gloo"
+) -> contextlib.AbstractContextManager[None]:
     """Join the default process group, and leave it at the end.
 
     Args:
@@ -38,7 +39,7 @@ def process_group(rank: int, world_size: int, store: Any, backend: str = "gloo")
         backend: "gloo" for the CPU, "nccl" for CUDA.
 
     Raises:
-        ValueError: `rank` is not below `world_size`.
+        TypeError, ValueError: a number is no integer, `rank` is not below `world_size`, or `backend` is no string.
         RuntimeError: this build of torch has no torch.distributed.
 
     >>> with process_group(0, 1, torch.distributed.HashStore()):
@@ -46,8 +47,14 @@ def process_group(rank: int, world_size: int, store: Any, backend: str = "gloo")
     1
     """
     _want_rank("process_group", rank, world_size)
+    want_string("process_group", backend=backend)
     if not torch.distributed.is_available():
         raise RuntimeError("process_group: this build of torch has no torch.distributed")
+    return _joined(rank, world_size, store, backend)
+
+
+@contextlib.contextmanager
+def _joined(rank: int, world_size: int, store: Any, backend: str) -> Iterator[None]:
     torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     try:
         yield
@@ -72,15 +79,17 @@ def share_of(  # noqa: PLR0913 -- a loader and its place among the ranks
         shuffle: whether to shuffle.
 
     Raises:
-        TypeError, ValueError: a size is not a positive integer, `rank` is not below `world_size`, or there are fewer
-            samples than ranks.
+        TypeError, ValueError: `dataset` is no Dataset, a size is not a positive integer, `rank` is not below
+            `world_size`, or there are fewer samples than ranks.
 
     >>> dataset = TensorDataset(torch.arange(5))
     >>> shares = [share_of(dataset, batch_size=2, rank=rank, world_size=2, shuffle=False) for rank in (0, 1)]
     >>> [[batch.tolist() for (batch,) in share] for share in shares]
     [[[0, 2]], [[1, 3]]]
     """
+    want_instances("share_of", Dataset, dataset=dataset)
     want_sizes("share_of", batch_size=batch_size)
+    want_integers("share_of", seed=seed)
     _want_rank("share_of", rank, world_size)
     samples = len(dataset)  # type: ignore[arg-type]
     if samples < world_size:
@@ -94,8 +103,9 @@ def share_of(  # noqa: PLR0913 -- a loader and its place among the ranks
 
 def _want_rank(function: str, rank: int, world_size: int) -> None:
     want_sizes(function, world_size=world_size)
-    if not isinstance(rank, int) or not 0 <= rank < world_size:
-        raise ValueError(f"{function}: rank must be at least 0 and below {world_size}, got {rank!r}")
+    want_integers(function, rank=rank)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"{function}: rank must be at least 0 and below {world_size}, got {rank}")
 
 
 def _two_shares(call: Callable[..., Tensor], model: nn.Module, precision: str, x: Tensor, y: Tensor) -> Tensor:

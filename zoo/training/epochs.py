@@ -23,7 +23,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
 from zoo.amp import Health, autocast, device_of, unscale_and_step, want_batch, want_step
-from zoo.arguments import want_sizes
+from zoo.arguments import want_callables, want_numbers, want_sizes
 from zoo.case import Case
 from zoo.models.mlp import mlp
 from zoo.spec import Spec
@@ -89,6 +89,9 @@ def train(  # noqa: PLR0913 -- what a training is made of
     """
     want_step("train", precision, scaler, clip, optimizer, model=model, loss_fn=loss_fn)
     want_sizes("train", epochs=epochs, accumulate=accumulate, max_skips=max_skips)
+    want_numbers("train", min_scale=min_scale)
+    if progress is not None:
+        want_callables("train", progress=progress)
     _want_rest(model, loader, scheduler, average, checkpoint, save_every)
     scaler = scaler or GradScaler(device_of(optimizer).type, enabled=precision == "amp_fp16")
     health, place = Health("train", scaler, min_scale, max_skips), Place(loader)

@@ -16,6 +16,7 @@ from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
 from zoo.amp import autocast, device_of, unscale_and_step, want_batch, want_step
+from zoo.arguments import want_numbers
 from zoo.case import Case
 from zoo.expect import Expect
 from zoo.models.mlp import mlp
@@ -63,7 +64,8 @@ def penalised_step(  # noqa: PLR0913 -- a step needs all of them
     want_batch("penalised_step", batch)
     if precision == "amp_fp16" and scaler is None:
         raise ValueError("penalised_step: scaler must be a torch.amp.GradScaler for amp_fp16, got None")
-    if not isinstance(penalty, (int, float)) or not penalty > 0:
+    want_numbers("penalised_step", penalty=penalty)
+    if not penalty > 0:
         raise ValueError(f"penalised_step: penalty must be a positive number, got {penalty!r}")
     device_type = device_of(optimizer).type
     scaler = scaler or GradScaler(device_type, enabled=False)

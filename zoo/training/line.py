@@ -10,6 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from zoo.amp import want_precision
+from zoo.arguments import want_instances, want_numbers, want_sizes
 from zoo.case import Case
 from zoo.models.line import Line
 from zoo.spec import Spec
@@ -40,12 +42,17 @@ def fit_line(model: nn.Module, *, steps: int = 10_000, lr: float = 0.01, precisi
         precision: "fp32", "amp_fp16" or "amp_bf16".
 
     Raises:
-        TypeError, ValueError, FloatingPointError: as in `fit`.
+        TypeError, ValueError: an argument has the wrong type, or a number is not positive.
+        FloatingPointError: as in `fit`.
 
     >>> from zoo.models.line import Affine
     >>> fit_line(Affine(), steps=5).losses.shape
     torch.Size([5])
     """
+    want_instances("fit_line", nn.Module, model=model)
+    want_sizes("fit_line", steps=steps)
+    want_numbers("fit_line", lr=lr)
+    want_precision("fit_line", precision)
     device = next(model.parameters()).device
     x, y = (t.to(device) for t in line_points())
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)

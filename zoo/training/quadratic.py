@@ -10,7 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from zoo.arguments import want_sizes
+from zoo.amp import want_precision
+from zoo.arguments import want_instances, want_integers, want_numbers, want_sizes
 from zoo.case import Case
 from zoo.models.quadratic import Quadratic
 from zoo.spec import Spec
@@ -21,10 +22,16 @@ from zoo.training.step import Fit, loss_curve, squared_error
 def parabola(count: int, generator: torch.Generator, limit: float = 10.0) -> tuple[Tensor, Tensor]:
     """Draw points (x, y): x uniform in [−limit, limit), y = 5x² + 3; both (count,), float32.
 
+    Raises:
+        TypeError, ValueError: an argument has the wrong type, or `count` is below 1.
+
     >>> x, y = parabola(8, torch.Generator().manual_seed(0))
     >>> torch.equal(y, 5 * x * x + 3)
     True
     """
+    want_sizes("parabola", count=count)
+    want_instances("parabola", torch.Generator, generator=generator)
+    want_numbers("parabola", limit=limit)
     x = 2 * limit * torch.rand(count, generator=generator) - limit
     return x, 5 * x * x + 3
 
@@ -51,7 +58,10 @@ def fit_quadratic(model: nn.Module, *, steps: int = 1000, precision: str = "fp32
     >>> [abs(round(w, 1)) for w in model.w.flatten()[:2].tolist()]
     [5.0, 0.0]
     """
+    want_instances("fit_quadratic", nn.Module, model=model)
     want_sizes("fit_quadratic", steps=steps)
+    want_precision("fit_quadratic", precision)
+    want_integers("fit_quadratic", seed=seed)
     generator = torch.Generator().manual_seed(seed)
     batches = (parabola(100, generator) for _ in range(steps))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)

@@ -17,6 +17,7 @@ from torch.amp import GradScaler
 from torch.optim import SGD, Adam, Optimizer
 
 from zoo.amp import autocast, device_of, unscale_and_step, want_batch, want_step
+from zoo.arguments import want_tensors
 from zoo.case import Case
 from zoo.models.mlp import mlp
 from zoo.spec import Spec
@@ -107,12 +108,16 @@ def _want_apart(optimizers: Sequence[Optimizer]) -> None:
         raise ValueError("several_losses_step: two optimizers hold the same parameter")
 
 
-def size_of(output: Tensor, _: Tensor) -> Tensor:
-    """Compute a tenth of the mean square of the output, in float32 at least.
+def size_of(output: Tensor, target: Tensor) -> Tensor:
+    """Compute a tenth of the mean square of the output, in float32 at least; it is a loss without a target.
+
+    Raises:
+        TypeError: an argument is not a tensor.
 
     >>> round(size_of(torch.full((2, 2), 2.0), torch.zeros(2)).item(), 4)
     0.4
     """
+    want_tensors("size_of", output=output, target=target)
     return 0.1 * output.to(torch.promote_types(output.dtype, torch.float32)).square().mean()
 
 

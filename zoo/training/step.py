@@ -17,7 +17,7 @@ from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
 from zoo.amp import AUTOCAST, Health, autocast, device_of, unscale_and_step, want_batch, want_step
-from zoo.arguments import want_sizes
+from zoo.arguments import want_callables, want_instances, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.models.mlp import mlp
 from zoo.spec import Spec
@@ -152,6 +152,8 @@ def fit(  # noqa: PLR0913 -- a step needs them
     want_sizes("fit", steps=steps)
     want_step("fit", precision, scaler, None, optimizer, model=model, loss_fn=loss_fn)
     want_batch("fit", batch, "; zoo.training.epochs.train takes a loader")
+    if progress is not None:
+        want_callables("fit", progress=progress)
     scaler = scaler or GradScaler(device_of(optimizer).type, enabled=precision == "amp_fp16")
     health = Health("fit", scaler)
     losses, skipped = [], 0
@@ -169,9 +171,13 @@ def fit(  # noqa: PLR0913 -- a step needs them
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
     """Compute the mean of (output − target)², in the dtype of the target.
 
+    Raises:
+        TypeError: an argument is not a tensor.
+
     >>> squared_error(torch.ones(4, dtype=torch.bfloat16), torch.tensor([1.0, 1.0, 1.0, 3.0]))
     tensor(1.)
     """
+    want_tensors("squared_error", output=output, target=target)
     return (output.to(target.dtype) - target).square().mean()
 
 
@@ -189,11 +195,17 @@ def loss_curve(  # noqa: PLR0913 -- a step needs them
 
     The scaler starts at 2¹⁰. From its default, 2¹⁶, it would skip steps until it has found a scale that fits.
 
+    Raises:
+        TypeError, ValueError: `steps` is not positive, or as in `train_step`.
+
     >>> model = torch.nn.Linear(1, 1)
     >>> optimizer = SGD(model.parameters(), lr=0.1)
     >>> loss_curve(model, squared_error, (torch.ones(2, 1), torch.ones(2, 1)), optimizer, "fp32", steps=3).shape
     torch.Size([3])
     """
+    want_sizes("loss_curve", steps=steps)
+    want_step("loss_curve", precision, None, clip, optimizer, model=model, loss_fn=loss_fn)
+    want_batch("loss_curve", batch)
     scaler = GradScaler(device_of(optimizer).type, init_scale=2.0**10, enabled=precision == "amp_fp16")
     done = [train_step(model, loss_fn, batch, optimizer, precision, scaler, clip) for _ in range(steps)]
     return torch.stack([step.loss for step in done])
@@ -212,6 +224,9 @@ def backward_by_hand(parameters: Sequence[Tensor], x: Tensor, y: Tensor) -> tupl
         x: (batch, in_features).
         y: (batch, out_features).
 
+    Raises:
+        TypeError: `x`, `y` or a parameter is not a tensor.
+
     >>> model = mlp(3, 4, 2)
     >>> x, y = torch.randn(5, 3), torch.randn(5, 2)
     >>> loss, gradients = backward_by_hand([p.detach() for p in model.parameters()], x, y)
@@ -219,6 +234,7 @@ def backward_by_hand(parameters: Sequence[Tensor], x: Tensor, y: Tensor) -> tupl
     >>> all(torch.allclose(p.grad, g, atol=1e-6) for p, g in zip(model.parameters(), gradients))
     True
     """
+    want_tensors("backward_by_hand", x=x, y=y, **{f"parameters[{i}]": p for i, p in enumerate(parameters)})
     w1, b1, w2, b2 = parameters
     hidden = (x @ w1.t() + b1).clamp(min=0)
     error = hidden @ w2.t() + b2 - y
@@ -246,9 +262,13 @@ def _plain_steps(model: torch.nn.Sequential, x: Tensor, y: Tensor) -> Tensor:
 def taught(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw inputs (32, 64) and the targets (32, 10) of a random teacher network, for the cases of trainings of `mlp`.
 
+    Raises:
+        TypeError: `generator` is not a torch.Generator.
+
     >>> [tuple(t.shape) for t in taught(torch.Generator().manual_seed(0))]
     [(32, 64), (32, 10)]
     """
+    want_instances("taught", torch.Generator, generator=generator)
     x = torch.randn(32, 64, generator=generator)
     return x, 3 * torch.tanh(x @ torch.randn(64, 10, generator=generator) / 8)
 

@@ -15,6 +15,7 @@ from torch.amp import GradScaler
 from torch.optim import SGD
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from zoo.arguments import want_instances, want_numbers
 from zoo.case import Case
 from zoo.models.mlp import mlp
 from zoo.spec import Spec
@@ -32,7 +33,7 @@ def averaged(model: nn.Module, decay: float = 0.999) -> AveragedModel:
         decay: the share of the old average, at least 0 and below 1.
 
     Raises:
-        TypeError: `model` is not a module.
+        TypeError: `model` is not a module, or `decay` not a number.
         ValueError: `decay` is not in [0, 1).
 
     >>> model = nn.Linear(1, 1)
@@ -43,9 +44,9 @@ def averaged(model: nn.Module, decay: float = 0.999) -> AveragedModel:
     >>> average.module.weight.item()
     1.25
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"averaged: model must be an nn.Module, got {type(model).__name__}")
-    if not isinstance(decay, (int, float)) or not 0 <= decay < 1:
+    want_instances("averaged", nn.Module, model=model)
+    want_numbers("averaged", decay=decay)
+    if not 0 <= decay < 1:
         raise ValueError(f"averaged: decay must be at least 0 and below 1, got {decay!r}")
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
 

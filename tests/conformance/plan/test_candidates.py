@@ -73,8 +73,11 @@ def test_a_candidate_is_offered_to_who_mistypes_it_and_refused_where_it_is_not(s
         (("plain", "compiled"), "one: candidate 'compiled' has the name of a mode"),
         (("plain", "fused"), "one: two candidates are named 'fused'"),
         (("plain", "Plain"), "candidate name 'Plain': want lower-case letters, digits and '_'"),
-        (("(FUSED, PLAIN)", "FUSED"), "one: candidates: want a tuple of Candidate records, got Candidate(name='fused'"),
-        (("(FUSED, PLAIN)", "(nn.ReLU,)"), "one: candidates must hold Candidate records, got <class"),
+        (
+            ("(FUSED, PLAIN)", "FUSED"),
+            "one: candidates must be a tuple of Candidate records, got Candidate(name='fused'",
+        ),
+        (("(FUSED, PLAIN)", "(nn.ReLU,)"), "one: candidates must be a tuple of Candidate records, got (<class"),
         (("build_at=at, ", "build_at=3, "), "candidate 'fused': build_at must be callable, got 3"),
     ],
 )
