@@ -133,18 +133,10 @@ class Spec:
     error_inputs: tuple[ErrorInput, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not NAME_AND_SIZE.fullmatch(self.name):
-            raise SpecError(f"spec name {self.name!r}: want lower-case letters, digits and '_'")
-<<<<<<< HEAD
-        if self.alias and not (isinstance(self.alias, str) and NAME.fullmatch(self.alias)):
-            raise SpecError(f"{self.name}: alias {self.alias!r}: want lower-case letters, digits and '_'")
-        if not callable(self.build):
-            raise SpecError(f"{self.name}: build must be callable, got {self.build!r}")
-        check_names(f"{self.name}: mutates", self.mutates)
-        check_names(f"{self.name}: float32_accurate", self.float32_accurate)
-=======
+        for given, pattern in ((self.name, NAME_AND_SIZE), (self.alias or "none", NAME)):
+            if not isinstance(given, str) or not pattern.fullmatch(given):
+                raise SpecError(f"spec name {given!r}: want lower-case letters, digits and '_'")
         self._check_texts_and_functions()
->>>>>>> 733f7bcaae23aec85065d0bd782d13f7fed17ec9
         self._check_conduct()
         self._check_cases()
         if not isinstance(self.dtypes, (str, Mapping, type(None))):
@@ -155,7 +147,9 @@ class Spec:
         self._check_transforms()
         if self.fit is not None and self.differentiable:
             raise SpecError(f"spec {self.name}: fit takes its own gradients, so it needs differentiable=False")
-        self._check_reference()
+        if isinstance(self.reference, nn.Module):
+            raise SpecError(f"spec {self.name}: reference is a module; want its class, or a function that builds it")
+        self._check_records("conventions", Convention)
         self._check_records("expectations", Expect)
         self._check_records("claims", Claim)
         self._check_named("candidates", Candidate)
@@ -176,11 +170,6 @@ class Spec:
         for claim in ("vmappable", "forward_mode"):
             if getattr(self, claim) and (self.fit is not None or self.mutates):
                 raise SpecError(f"spec {self.name}: {claim} needs a model without fit that mutates nothing")
-
-    def _check_reference(self) -> None:
-        if isinstance(self.reference, nn.Module):
-            raise SpecError(f"spec {self.name}: reference is a module; want its class, or a function that builds it")
-        self._check_records("conventions", Convention)
 
     def _check_cases(self) -> None:
         if not isinstance(self.cases, tuple) or not self.cases:
@@ -216,9 +205,7 @@ class Spec:
                 raise SpecError(f"spec {self.name}: a pair of aliases has two names, got {pair!r}")
 
     def _dtype_words(self) -> list[str]:
-        if self.dtypes is None:
-            return []
-        values = [self.dtypes] if isinstance(self.dtypes, str) else list(self.dtypes.values())
+        values = [self.dtypes] if isinstance(self.dtypes, str) else list((self.dtypes or {}).values())
         return [word for value in values for word in ([value] if isinstance(value, str) else value.values())]
 
     @property

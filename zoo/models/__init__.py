@@ -5,7 +5,7 @@ from zoo.models.autocast_regions import RegionMLP, squared_distances
 from zoo.models.checkerboard import Checkerboard, checker, grid, scripted_checkerboard
 from zoo.models.clipped_relu import Clip, ClippedReLU, clipped_layer
 from zoo.models.conv_bn import ConvNorm, FusedConvNorm, ImageClassifier
-from zoo.models.embedding import TiedBigram, TokenEmbedding
+from zoo.models.embedding import TiedBigram, TokenEmbedding, want_padding
 from zoo.models.folded_conv_bn import ConvThenNorm, FoldedConvNorm, fold_conv_bn
 from zoo.models.layer_norm import LayerNormByHand
 from zoo.models.line import Affine, Line
@@ -57,4 +57,5 @@ __all__ = [
     "scripted_checkerboard",
     "seeded_mask",
     "squared_distances",
+    "want_padding",
 ]

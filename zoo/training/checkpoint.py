@@ -185,8 +185,7 @@ class Place:
         epoch: number of finished epochs.
         batches: number of batches of the current epoch that steps have used.
         losses: the loss before each step, on the CPU.
-        skipped: number of skipped steps.
-        seconds: wall-clock time of the run so far.
+        skipped, seconds: number of skipped steps, and wall-clock time of the run so far.
         generators: the random generators of the run.
 
     >>> place = Place([1, 2, 3])
@@ -244,8 +243,8 @@ class Place:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a place."""
-        self.epoch, self.batches, self.skipped = state["epoch"], state["batches"], state["skipped"]
-        self.seconds = state["seconds"]
+        self.epoch, self.batches = state["epoch"], state["batches"]
+        self.skipped, self.seconds = state["skipped"], state["seconds"]
         self.losses, self._start = list(state["losses"].unbind()), state["start"]
 
 
