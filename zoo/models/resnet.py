@@ -215,4 +215,5 @@ EVAL = replace(
     name="resnet_eval",
     summary="a small residual network, on running statistics",
     initialise=_freeze,
+    cases=tuple(replace(case, independent_samples=True) for case in TRAIN.cases),  # no statistics of the batch
 )
