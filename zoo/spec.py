@@ -28,7 +28,7 @@ from zoo.states import STATES
 
 Model = Callable[..., Any]
 
-NAME_AND_SIZE = re.compile(rf"{NAME.pattern}(@[0-9]+)?")
+NAME_AND_SIZE, NAME_OR_NONE = re.compile(rf"{NAME.pattern}(@[0-9]+)?"), re.compile(rf"({NAME.pattern})?")
 DTYPE_WORDS = ("follows", "input")
 TRANSFORMED = ("vmapped ", "tangent of ")  # how the names of tensors begin that a claimed transform gives
 
@@ -133,9 +133,9 @@ class Spec:
     error_inputs: tuple[ErrorInput, ...] = ()
 
     def __post_init__(self) -> None:
-        for given, pattern in ((self.name, NAME_AND_SIZE), (self.alias or "none", NAME)):
-            if not isinstance(given, str) or not pattern.fullmatch(given):
-                raise SpecError(f"spec name {given!r}: want lower-case letters, digits and '_'")
+        for field, pattern in (("name", NAME_AND_SIZE), ("alias", NAME_OR_NONE)):
+            if not isinstance(given := getattr(self, field), str) or not pattern.fullmatch(given):
+                raise SpecError(f"spec {field} {given!r}: want lower-case letters, digits and '_'")
         self._check_texts_and_functions()
         self._check_conduct()
         self._check_cases()

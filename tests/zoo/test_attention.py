@@ -138,15 +138,16 @@ def test_wrong_inputs_are_named(build, scripted):
 
 @pytest.mark.parametrize("build", BOTH)
 def test_wrong_arguments_are_named(build):
-    with pytest.raises(TypeError, match=r"^CausalSelfAttention: x must be a tensor, got list$"):
+    name = build.__name__
+    with pytest.raises(TypeError, match=rf"^{name}: x must be a tensor, got list$"):
         build(4, 2)([[[1.0, 2.0, 3.0, 4.0]]])
-    with pytest.raises(TypeError, match=r"^CausalSelfAttention: key_padding_mask must be a tensor, got list$"):
+    with pytest.raises(TypeError, match=rf"^{name}: key_padding_mask must be a tensor, got list$"):
         build(4, 2)(torch.ones(1, 1, 4), [[False]])
-    with pytest.raises(ValueError, match=r"^CausalSelfAttention: num_heads must divide embed_dim, got 3 and 16$"):
+    with pytest.raises(ValueError, match=rf"^{name}: num_heads must divide embed_dim, got 3 and 16$"):
         build(16, 3)
-    with pytest.raises(ValueError, match=r"^CausalSelfAttention: num_heads must be at least 1, got 0$"):
+    with pytest.raises(ValueError, match=rf"^{name}: num_heads must be at least 1, got 0$"):
         build(16, 0)
-    with pytest.raises(TypeError, match=r"^CausalSelfAttention: embed_dim must be an integer, got None$"):
+    with pytest.raises(TypeError, match=rf"^{name}: embed_dim must be an integer, got None$"):
         build(None, 2)
     with pytest.raises(ValueError, match=r"rotary needs an even number of features per head, got 3$"):
         build(6, 2, rotary=True)

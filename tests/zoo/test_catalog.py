@@ -63,5 +63,5 @@ def test_a_second_name_means_the_same_model():
 
 @pytest.mark.parametrize("alias", ["Merge", 3, "a b"])
 def test_an_alias_is_a_name(alias):
-    with pytest.raises(SpecError, match=r"^spec name .*: want lower-case letters"):
+    with pytest.raises(SpecError, match=r"^spec alias .*: want lower-case letters"):
         replace(zoo.get_spec("merge"), alias=alias)

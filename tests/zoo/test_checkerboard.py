@@ -31,7 +31,7 @@ def test_sizes_must_be_positive_integers():
         checker(4, -1, 2)
     with pytest.raises(TypeError, match=r"^checker: freq must be an integer, got float$"):
         checker(4, 4, 2.0)
-    with pytest.raises(ValueError, match=r"^Checkerboard: channels must be at least 1, got -8$"):
+    with pytest.raises(ValueError, match=r"^scripted_checkerboard: channels must be at least 1, got -8$"):
         scripted_checkerboard(-8)
 
 
