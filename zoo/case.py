@@ -46,6 +46,9 @@ class NamedInputs:
         name: lower-case identifier, unique within the spec; hyphens are allowed.
         inputs: draws the arguments from the generator it gets. It returns a tuple of positional arguments, or a
             `Call` if the model needs keywords. Tensors are on the CPU.
+
+    >>> NamedInputs(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),)).name
+    'one-row'
     """
 
     _kind: ClassVar[str] = "NamedInputs"

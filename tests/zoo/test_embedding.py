@@ -100,6 +100,8 @@ def test_wrong_arguments_are_named():
         TokenEmbedding(5, 4).logits(torch.ones(2, 4, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"^TokenEmbedding: embedding_dim must be at least 1, got 0$"):
         TokenEmbedding(5, 0)
-    for outside in (-1, 5, "pad"):
+    with pytest.raises(TypeError, match=r"^TokenEmbedding: padding_idx must be an integer, got str$"):
+        TokenEmbedding(5, 4, padding_idx="pad")
+    for outside in (-1, 5):
         with pytest.raises(ValueError, match=rf"^TokenEmbedding: padding_idx must lie in \[0, 5\), got {outside}$"):
             TokenEmbedding(5, 4, padding_idx=outside)

@@ -48,10 +48,10 @@ class CausalSelfAttention(nn.Module):
         super().__init__()
         want_sizes(type(self).__name__, embed_dim=embed_dim, num_heads=num_heads)
         if embed_dim % num_heads:
-            raise ValueError(f"CausalSelfAttention: num_heads must divide embed_dim, got {num_heads} and {embed_dim}")
+            raise ValueError(f"{type(self).__name__}: num_heads must divide embed_dim, got {num_heads} and {embed_dim}")
         if rotary and embed_dim // num_heads % 2:
             raise ValueError(
-                f"CausalSelfAttention: rotary needs an even number of features per head, got {embed_dim // num_heads}"
+                f"{type(self).__name__}: rotary needs an even number of features per head, got {embed_dim // num_heads}"
             )
         self.embed_dim = embed_dim
         self.num_heads = num_heads

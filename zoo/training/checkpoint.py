@@ -290,7 +290,7 @@ SPEC = Spec(
     summary="12 steps of SGD on `mlp`, stopped after 6 and resumed from a checkpoint; the loss before each",
     formula="v ← v/2 + ∇L, w ← w − 0.4 · 0.9ᵗ v",
     shapes="(batch, 64), (batch, 10) → (12,)",
-    source='PyTorch, "Saving and loading a general checkpoint"',
+    source='PyTorch documentation, "Saving and loading a general checkpoint"',
     build=mlp,
     cases=(Case(name="typical", inputs=taught),),
     dtypes="float32",

@@ -246,7 +246,7 @@ SPEC = Spec(
     summary="6 epochs of SGD on `mlp` with accumulation, clipping and a schedule; the loss before each step",
     formula="v ← v/2 + clip(∇L, 0.8), w ← w − 0.6 · 0.9ᵗ v, L = mean loss over the samples of two batches",
     shapes="(batch, 64), (batch, 10) → (12,)",
-    source='PyTorch, "Automatic Mixed Precision examples"',
+    source='PyTorch documentation, "Automatic Mixed Precision examples"',
     build=mlp,
     cases=(Case(name="typical", inputs=taught),),
     dtypes="float32",

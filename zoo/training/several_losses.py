@@ -155,7 +155,7 @@ SPEC = Spec(
     summary="12 steps of Adam and SGD on two losses of `mlp` with one scaler; both losses before each",
     formula="L = mean (f − y)² + mean f² / 10; first layer ← Adam(∇L, 1/50), second layer ← second layer − 0.6 ∇L",
     shapes="(batch, 64), (batch, 10) → (12, 2)",
-    source='PyTorch, "Automatic Mixed Precision examples", working with multiple models, losses and optimizers',
+    source='PyTorch documentation, "Automatic Mixed Precision examples", several models, losses and optimizers',
     build=mlp,
     cases=(Case(name="typical", inputs=taught),),
     dtypes="float32",
