@@ -16,7 +16,7 @@ from conformance.gates.compare import name_of
 from conformance.measure import footprint, timed_cell  # noqa: F401 -- they import the rest that is needed
 from conformance.oracle import inputs
 from conformance.plan import matrix
-from conformance.plan.find import spec_at
+from conformance.plan.find import names_in_the_zoo, spec_at
 from conformance.records.plan import SpecLocation
 from conformance.records.revisions import RevisionPlan
 from conformance.records.tasks import PlanRequest
@@ -52,12 +52,11 @@ def _lacking() -> list[str]:
 
 
 def _why_unknown(source: str) -> str:
-    """Why a source is no model of this revision; "" if it is one, and for files and folders of the zoo."""
-    if source.endswith(".py") or f"zoo.{source}" in catalog.FOLDERS:
-        return ""
+    """Why a source names no model of this revision; "" if it names one, and for files."""
     try:
-        catalog.get_spec(source)
-    except catalog.UnknownModelError as problem:
+        if not source.endswith(".py") and not names_in_the_zoo(source):
+            catalog.get_spec(source)
+    except (catalog.UnknownModelError, UsageError) as problem:
         return str(problem)
     except Exception:  # noqa: BLE001 -- planning will report it
         return ""

@@ -96,9 +96,9 @@ def find(sources: Iterable[str]) -> tuple[list[Found], dict[str, SpecLocation]]:
     """Find the specs of all sources. What the import of one leaves behind in this process is put back for the next.
 
     Args:
-        sources: models, folders or files of the zoo, such as "merge", "models" or "ops.softmax", or wildcard patterns
-            of them; "path/to/file.py", "package.module" or "package.module:NAME"; empty for the whole zoo. A source
-            may hold no spec if it registers a mode.
+        sources: models or folders of the zoo, such as "merge" or "models", or wildcard patterns of models, folders and
+            files, such as "merge*" or "ops.soft*"; "path/to/file.py", "package.module" or "package.module:NAME"; empty
+            for the whole zoo. A source may hold no spec if it registers a mode.
 
     Returns:
         Each spec with its location, in order, and the location that registers each mode, by the mode's name.
@@ -109,7 +109,7 @@ def find(sources: Iterable[str]) -> tuple[list[Found], dict[str, SpecLocation]]:
     found: list[Found] = []
     only_modes = True
     for source in sources:
-        names = _names(source)
+        names = names_in_the_zoo(source)
         if names:
             found += _of_the_zoo(names)
             only_modes = False
@@ -119,20 +119,23 @@ def find(sources: Iterable[str]) -> tuple[list[Found], dict[str, SpecLocation]]:
         found += [(spec, location) for spec in specs]
         only_modes = only_modes and not specs
     if only_modes:
-        found = _of_the_zoo(_names("*"))
+        found = _of_the_zoo(names_in_the_zoo("*"))
     _check_names(found)
     return list({spec.name: (spec, location) for spec, location in found}.values()), dict(_registering)
 
 
-def _names(source: str) -> list[str]:
-    """The models of the zoo in a folder or a file, or those that a wildcard pattern names; [] if `source` is neither.
+def names_in_the_zoo(source: str) -> list[str]:
+    """The models of the zoo in a folder, or those that a wildcard pattern names; [] if `source` is neither.
+
+    A name with a dot and without a wildcard is a module of Python: people have a package `models` of their own.
 
     Raises:
         UsageError: the pattern names nothing.
     """
-    if catalog.is_module(source) and source != "*":
+    wild = any(mark in source for mark in "*?[")
+    if (wild or "." not in source) and source != "*" and catalog.is_module(source):
         return catalog.list_models(module=source)
-    if not any(mark in source for mark in "*?["):
+    if not wild:
         return []
     names = [*catalog.list_models(source), *catalog.list_models(source, module=catalog.WRONG_ON_PURPOSE)]
     if not names and not source.endswith(".py"):

@@ -15,9 +15,22 @@ def found(*sources):
     return [spec.name for spec, _ in find(sources)[0]]
 
 
-@pytest.mark.parametrize("pattern", ["models", "ops.softmax", "ops.soft*", "func*", "counterexamples"])
+@pytest.mark.parametrize("pattern", ["models", "ops.soft*", "func*", "counterexamples"])
 def test_a_module_pattern_means_the_same_everywhere(pattern):
     assert found(pattern) == zoo.list_models(module=pattern) != []
+
+
+def test_a_name_with_a_dot_is_a_module_of_python(tmp_path, monkeypatch):
+    """A package `models` is common: its own file is meant, not the zoo's."""
+    package = tmp_path / "models"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "merge.py").write_text(
+        "from dataclasses import replace\nimport zoo\nSPEC = replace(zoo.get_spec('merge'), name='merge_of_my_own')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert found("models.merge") == ["merge_of_my_own"]
+    assert found("zoo.models.merge") == zoo.list_models(module="models.merge")
 
 
 @pytest.mark.parametrize("pattern", ["merge*", "*_op", "fit_?ine", "[ab]*"])

@@ -272,10 +272,10 @@ def test_drawing_leaves_the_network_as_it_was():
 
 def test_the_command_trains_in_each_precision_and_draws(tmp_path, capsys):
     picture = tmp_path / "board.png"
-    command.main(["--size", "8", "--steps", "2", "--png", str(picture), "--checkpoints", str(tmp_path)])
+    command.main(["--size", "8", "--steps", "2", "--png", str(picture), "--checkpoints", str(tmp_path / "new")])
     out, err = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["fp32", "amp_fp16"]
-    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["eager-amp_fp16.pt", "eager-fp32.pt"]
+    assert sorted(path.name for path in tmp_path.glob("new/*.pt")) == ["eager-amp_fp16.pt", "eager-fp32.pt"]
     with Image.open(picture) as image:
         assert image.size == (24, 8)
         right = [image.getpixel((16 + x, y)) for y in range(8) for x in range(8)]

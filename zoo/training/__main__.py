@@ -38,6 +38,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--checkpoints", type=Path, metavar="FOLDER", help="keep every step here, and go on from there")
     parser.add_argument("--png", type=Path, help="write the boards of all precisions, then the target, to this file")
     options = parser.parse_args(arguments)
+    if options.checkpoints:
+        options.checkpoints.mkdir(parents=True, exist_ok=True)
     precisions, rows, boards = options.precision or ["fp32", "amp_fp16"], [], []
     for precision in precisions:
         torch.manual_seed(0)

@@ -78,10 +78,11 @@ def fit_checkerboard(  # noqa: PLR0913 -- what the study varies
     if size % SQUARES:
         raise ValueError(f"fit_checkerboard: size must be a multiple of {SQUARES}, got {size}")
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    device = next(model.parameters()).device
     return train(
         model,
         loss_fn,
-        [board(size)],
+        [tuple(t.to(device) for t in board(size))],  # once, not in each step
         optimizer,
         epochs=steps,
         precision=precision,
