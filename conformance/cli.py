@@ -164,7 +164,9 @@ def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "sources", nargs="*", help="models of the zoo or patterns of them, files, modules or module:NAME; the whole zoo if none is given"
+        "sources",
+        nargs="*",
+        help="models of the zoo or patterns of them, files, modules or module:NAME; the whole zoo if none is given",
     )
     for axis in ("mode", "precision", "device"):
         parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
