@@ -19,6 +19,7 @@ from torch import Tensor
 
 from zoo.arguments import want_floating
 from zoo.case import Case
+from zoo.error_input import INTEGERS
 from zoo.expect import Expect
 from zoo.scale import elementwise
 from zoo.spec import Spec
@@ -180,6 +181,7 @@ SPEC = Spec(
     shapes="(...) → (...)",
     build=lambda: cube_cpp,
     cases=CASES,
+    error_inputs=(INTEGERS,),
     dtypes="input",
     twice_differentiable=True,
     vmappable=True,

@@ -20,6 +20,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.models.rotary import rotary_embedding
 from zoo.scale import Scale
 from zoo.spec import Spec
@@ -183,6 +184,28 @@ CASES = (
     Case(name="non-contiguous", inputs=lambda g: (torch.randn(16, 7, 4, generator=g).permute(2, 1, 0)[::2],)),
 )
 
+ERROR_INPUTS = (
+    ErrorInput(name="vectors", inputs=lambda _: (torch.ones(4, 16),), error=ValueError, match="x must have shape"),
+    ErrorInput(
+        name="integers",
+        inputs=lambda _: (torch.ones(2, 3, 16, dtype=torch.int64),),
+        error=TypeError,
+        match="x must have a floating dtype",
+    ),
+    ErrorInput(
+        name="mask-of-numbers",
+        inputs=lambda g: (*_tokens(2, 3, g), torch.ones(2, 3)),
+        error=TypeError,
+        match="key_padding_mask must have dtype bool",
+    ),
+    ErrorInput(
+        name="mask-of-one-sequence",
+        inputs=lambda g: (*_tokens(2, 3, g), torch.zeros(3, dtype=torch.bool)),
+        error=ValueError,
+        match="key_padding_mask must have shape",
+    ),
+)
+
 
 def _scale(build: type[CausalSelfAttention]) -> Scale:
     return Scale(
@@ -201,6 +224,7 @@ SPEC = Spec(
     shapes="(batch, tokens, n), (batch, tokens) bool → (batch, tokens, n)",
     build=partial(CausalSelfAttention, embed_dim=16, num_heads=2),
     cases=CASES,
+    error_inputs=ERROR_INPUTS,
     dtypes="follows",
     twice_differentiable=True,
     one_graph=True,

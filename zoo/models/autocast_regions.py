@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.expect import Expect
 from zoo.scale import Scale
 from zoo.spec import Spec
@@ -161,6 +162,17 @@ REGION = Spec(
             independent_samples=True,
         ),
     ),
+    error_inputs=(
+        ErrorInput(
+            name="too-wide", inputs=lambda _: (torch.ones(4, 17),), error=ValueError, match="x must have trailing size"
+        ),
+        ErrorInput(
+            name="integers",
+            inputs=lambda _: (torch.ones(4, 16, dtype=torch.int64),),
+            error=TypeError,
+            match="x must have a floating dtype",
+        ),
+    ),
     dtypes="float16",
     one_graph=True,
     reference=_region_reference,
@@ -205,6 +217,20 @@ ISLAND = Spec(
         Case(
             name="non-contiguous",
             inputs=lambda g: (torch.randn(8, 6, generator=g).t(), torch.randn(10, 8, generator=g)[::2]),
+        ),
+    ),
+    error_inputs=(
+        ErrorInput(
+            name="rows-of-two-lengths",
+            inputs=lambda _: (torch.ones(6, 8), torch.ones(5, 7)),
+            error=ValueError,
+            match="x and y must have shapes",
+        ),
+        ErrorInput(
+            name="two-dtypes",
+            inputs=lambda _: (torch.ones(6, 8), torch.ones(5, 8, dtype=torch.bfloat16)),
+            error=TypeError,
+            match="x and y must have one floating dtype",
         ),
     ),
     dtypes="float32",

@@ -15,6 +15,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 from zoo.arguments import want_integers, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.convention import Convention
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -180,6 +181,18 @@ CASES = (
     Case(name="empty", inputs=lambda g: _ids((0, 6), g)),
     Case(name="non-contiguous", inputs=lambda g: (_ids((6, 8), g)[0].t()[::2],)),
 )
+ERROR_INPUTS = (
+    ErrorInput(
+        name="numbers", inputs=lambda _: (torch.ones(4, 6),), error=TypeError, match="ids must have dtype int64"
+    ),
+    ErrorInput(
+        name="no-such-token",
+        inputs=lambda _: (torch.full((4, 6), 11),),
+        error=IndexError,
+        match=r"ids must lie in \[0, 11\)",
+        devices=("cpu",),  # CUDA checks it later, and a failed check ends its process
+    ),
+)
 
 SPEC = Spec(
     name="embedding",
@@ -189,6 +202,7 @@ SPEC = Spec(
     shapes="(...) int64 → (..., n)",
     build=lambda: TokenEmbedding(11, 6, padding_idx=PADDING),
     cases=CASES,
+    error_inputs=ERROR_INPUTS,
     dtypes="float32",
     one_graph=True,
     float32_accurate=("output", "gradient of weight"),
@@ -209,6 +223,7 @@ TIED = Spec(
     shapes="(...) int64 → (..., vocabulary)",
     build=lambda: TiedBigram(11, 6, padding_idx=PADDING),
     cases=tuple(case for case in CASES if case.name != "empty"),  # torch has no second derivative of an empty lookup
+    error_inputs=ERROR_INPUTS,
     dtypes="follows",
     twice_differentiable=True,
     one_graph=True,

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -221,6 +222,14 @@ CONV_THEN_BN = Spec(
         Case(name="typical", inputs=partial(_images, 3, 9)),
         Case(name="one-image", inputs=partial(_images, 1, 4)),
         Case(name="channels-last", inputs=lambda g: (torch.randn(2, 6, 6, 4, generator=g).permute(0, 3, 1, 2),)),
+    ),
+    error_inputs=(
+        ErrorInput(
+            name="five-channels",
+            inputs=lambda _: (torch.ones(2, 5, 6, 6),),
+            error=RuntimeError,
+            match="channels",
+        ),
     ),
     dtypes="follows",
     one_graph=True,

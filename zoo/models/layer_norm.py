@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_numbers, want_sizes, want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.shared_expectations import TANGENT_LOST
 from zoo.spec import Spec
@@ -128,6 +129,17 @@ SPEC = Spec(
         Case(name="constant-rows", inputs=_constant_rows),
         Case(name="non-contiguous", inputs=lambda g: (torch.randn(16, 5, generator=g).t(),)),
     ),
+    error_inputs=(
+        ErrorInput(
+            name="too-wide", inputs=lambda _: (torch.ones(4, 17),), error=ValueError, match="x must have trailing size"
+        ),
+        ErrorInput(
+            name="integers",
+            inputs=lambda _: (torch.ones(4, 16, dtype=torch.int64),),
+            error=TypeError,
+            match="x must have a floating dtype",
+        ),
+    ),
     initialise=_draw_parameters,
     dtypes="input",
     twice_differentiable=True,
@@ -144,6 +156,11 @@ NATIVE = replace(
     name="layer_norm_native",
     summary="layer normalisation by torch.nn.LayerNorm",
     build=partial(nn.LayerNorm, normalized_shape=16),
+    error_inputs=(
+        ErrorInput(
+            name="too-wide", inputs=lambda _: (torch.ones(4, 17),), error=RuntimeError, match="normalized_shape"
+        ),
+    ),
     twin="layer_norm",
     expectations=(replace(TANGENT_LOST, precisions=("amp_fp16", "amp_bf16")),),
     scale=_scale(nn.LayerNorm),

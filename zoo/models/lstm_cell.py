@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -171,6 +172,12 @@ def _build(cell: type[nn.Module], input_size: int = 5, hidden_size: int = 6) -> 
     return Recurrence(cell(input_size, hidden_size))
 
 
+NO_STEPS = ErrorInput(
+    name="no-steps",
+    inputs=partial(_sequence, (0, 3, 5), 6),
+    error=ValueError,
+    match="Recurrence: x must have shape",
+)
 WRITTEN_OUT = Spec(
     name="lstm_cell",
     summary="an LSTM cell written out, run over a sequence",
@@ -185,6 +192,27 @@ WRITTEN_OUT = Spec(
         Case(name="saturated", inputs=partial(_sequence, (3, 3, 5), 6, loud=8.0)),
         Case(name="non-contiguous", inputs=_strided),
     ),
+    error_inputs=(
+        NO_STEPS,
+        ErrorInput(
+            name="wide-rows",
+            inputs=partial(_sequence, (4, 3, 7), 6),
+            error=ValueError,
+            match="LSTMCell: x must have shape",
+        ),
+        ErrorInput(
+            name="wide-state",
+            inputs=partial(_sequence, (4, 3, 5), 7),
+            error=ValueError,
+            match="LSTMCell: h and c must have shape",
+        ),
+        ErrorInput(
+            name="integers",
+            inputs=lambda g: tuple(t.long() for t in _sequence((4, 3, 5), 6, g)),
+            error=TypeError,
+            match="must have a floating dtype",
+        ),
+    ),
     dtypes="input",
     twice_differentiable=True,
     one_graph=True,
@@ -197,6 +225,7 @@ NATIVE = replace(
     name="lstm_cell_native",
     summary="torch.nn.LSTMCell, run over a sequence",
     build=partial(_build, nn.LSTMCell),
+    error_inputs=(NO_STEPS,),
     twin="lstm_cell",
     scale=_scale(nn.LSTMCell),
 )

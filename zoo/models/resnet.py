@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.spec import Spec
 
@@ -202,6 +203,20 @@ TRAIN = Spec(
         Case(
             name="channels-last",
             inputs=lambda g: (torch.randn(2, 8, 8, 3, generator=g).permute(0, 3, 1, 2),),
+        ),
+    ),
+    error_inputs=(
+        ErrorInput(
+            name="one-channel",
+            inputs=lambda _: (torch.ones(2, 1, 8, 8),),
+            error=ValueError,
+            match="images must have shape",
+        ),
+        ErrorInput(
+            name="integers",
+            inputs=lambda _: (torch.ones(2, 3, 8, 8, dtype=torch.int64),),
+            error=TypeError,
+            match="images must have a floating dtype",
         ),
     ),
     dtypes="follows",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_numbers, want_sizes, want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.shared_expectations import TANGENT_LOST
 from zoo.spec import Spec
@@ -120,6 +121,17 @@ SPEC = Spec(
         Case(name="zero-rows", inputs=_zero_rows),
         Case(name="non-contiguous", inputs=lambda g: (torch.randn(16, 5, generator=g).t(),)),
     ),
+    error_inputs=(
+        ErrorInput(
+            name="too-wide", inputs=lambda _: (torch.ones(4, 17),), error=ValueError, match="x must have trailing size"
+        ),
+        ErrorInput(
+            name="integers",
+            inputs=lambda _: (torch.ones(4, 16, dtype=torch.int64),),
+            error=TypeError,
+            match="x must have a floating dtype",
+        ),
+    ),
     initialise=_draw_weight,
     dtypes="input",
     twice_differentiable=True,
@@ -136,6 +148,11 @@ NATIVE = replace(
     name="rms_norm_native",
     summary="normalisation by the root mean square, by torch.nn.RMSNorm",
     build=partial(nn.RMSNorm, normalized_shape=16, eps=EPS),
+    error_inputs=(
+        ErrorInput(
+            name="too-wide", inputs=lambda _: (torch.ones(4, 17),), error=RuntimeError, match="normalized_shape"
+        ),
+    ),
     twin="rms_norm",
     expectations=(),
     scale=_scale(partial(nn.RMSNorm, eps=EPS)),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from zoo.arguments import want_numbers, want_tensors
 from zoo.case import Case
+from zoo.error_input import INTEGERS, ErrorInput
 from zoo.scale import Scale
 from zoo.shared_expectations import TANGENT_LOST
 from zoo.spec import Spec
@@ -86,6 +87,21 @@ SPEC = Spec(
         Case(name="empty", inputs=partial(_draw, (0, 7, 8))),
         Case(name="small-base", inputs=lambda g: (*_draw((9, 6), g), 4.0)),
         Case(name="non-contiguous", inputs=lambda g: (torch.randn(2, 12, 7, generator=g).transpose(1, 2)[..., ::2],)),
+    ),
+    error_inputs=(
+        ErrorInput(
+            name="odd-features",
+            inputs=partial(_draw, (2, 3, 7)),
+            error=ValueError,
+            match="x must have shape",
+        ),
+        ErrorInput(
+            name="base-of-zero",
+            inputs=lambda g: (*_draw((2, 3, 8), g), 0.0),
+            error=ValueError,
+            match="base must be positive",
+        ),
+        INTEGERS,
     ),
     dtypes="input",
     vmappable=True,

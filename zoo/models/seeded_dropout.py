@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_numbers, want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.expect import Expect
 from zoo.scale import Scale
 from zoo.spec import Spec
@@ -142,6 +143,12 @@ def _strided(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return x.t()[::2], -seed
 
 
+SEEDED_INTEGERS = ErrorInput(
+    name="integers",
+    inputs=lambda _: (torch.ones(6, 8, dtype=torch.int64), torch.tensor(3)),
+    error=TypeError,
+    match="x must have a floating dtype",
+)
 TRAIN = Spec(
     name="seeded_dropout",
     summary="dropout with a mask from a seed, the same in every mode",
@@ -154,6 +161,21 @@ TRAIN = Spec(
         Case(name="one-row", inputs=partial(_draw, (1, 16))),
         Case(name="empty", inputs=partial(_draw, (0, 4))),
         Case(name="negative-seed-non-contiguous", inputs=_strided),
+    ),
+    error_inputs=(
+        SEEDED_INTEGERS,
+        ErrorInput(
+            name="seed-of-float",
+            inputs=lambda _: (torch.ones(6, 8), torch.tensor(3.0)),
+            error=TypeError,
+            match="seed must have dtype torch.int64",
+        ),
+        ErrorInput(
+            name="two-seeds",
+            inputs=lambda _: (torch.ones(6, 8), torch.tensor([3, 4])),
+            error=ValueError,
+            match="seed must have shape",
+        ),
     ),
     dtypes="input",
     vmappable=True,
@@ -175,6 +197,7 @@ EVAL = replace(
     formula="y = x",
     initialise=nn.Module.eval,
     cases=tuple(case for case in TRAIN.cases if case.name != "empty"),  # which has no memory to share
+    error_inputs=(SEEDED_INTEGERS,),
     aliases=(("output", "x"),),
     expectations=(
         Expect(

@@ -18,6 +18,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 from zoo.arguments import want_callables, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.convention import Convention
+from zoo.error_input import ErrorInput
 from zoo.models.attention import CausalSelfAttention, FusedCausalSelfAttention
 from zoo.models.embedding import TokenEmbedding, want_padding
 from zoo.models.rms_norm import EPS, RMSNormByHand
@@ -249,6 +250,17 @@ SPEC = Spec(
         Case(name="one-token", inputs=partial(_ids, 3, 1)),
         Case(name="one-longer-sequence", inputs=partial(_ids, 1, 12)),
         Case(name="non-contiguous", inputs=lambda g: (_ids(6, 4, g)[0].t()[::2],)),
+    ),
+    error_inputs=(
+        ErrorInput(
+            name="no-batch",
+            inputs=lambda _: (torch.ones(6, dtype=torch.int64),),
+            error=ValueError,
+            match="ids must have shape",
+        ),
+        ErrorInput(
+            name="numbers", inputs=lambda _: (torch.ones(2, 6),), error=TypeError, match="ids must have dtype int64"
+        ),
     ),
     dtypes="follows",
     one_graph=True,

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from zoo.arguments import want_tensors
 from zoo.case import Case
+from zoo.error_input import ErrorInput
 from zoo.expect import Expect
 from zoo.spec import Spec
 
@@ -117,6 +118,20 @@ ON_COPY = Spec(
     shapes="(...), (...) → (...)",
     build=lambda: augment_copy,
     cases=CASES,
+    error_inputs=(
+        ErrorInput(
+            name="two-shapes",
+            inputs=lambda _: (torch.ones(4, 6), torch.ones(6)),
+            error=ValueError,
+            match="y must have the shape of x",
+        ),
+        ErrorInput(
+            name="integers",
+            inputs=lambda _: (torch.ones(4, 6, dtype=torch.int64), torch.ones(4, 6, dtype=torch.int64)),
+            error=TypeError,
+            match="x and y must have one floating dtype",
+        ),
+    ),
     dtypes="input",
     twice_differentiable=True,
     vmappable=True,
