@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from conformance.commands import interrupts
+from conformance.commands.order import scope_of
 from conformance.commands.output import say, tell
 from conformance.commands.recorder import Recorder
 from conformance.errors import UsageError, near_names
@@ -36,6 +37,7 @@ class Choice:
         expression: only cells whose id matches it, as for pytest's -k.
         workers: number of processes, as for xdist's -n; "" for one per core.
         first: stop at the first red cell.
+        verbose: print a line for every cell and every measurement.
         plugins: names of pytest plugins to load.
         further: options that are passed to pytest.
         known: the command's own options; one is suggested if pytest does not know an option.
@@ -44,6 +46,7 @@ class Choice:
     expression: str = ""
     workers: str = ""
     first: bool = False
+    verbose: bool = False
     plugins: tuple[str, ...] = ()
     further: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
@@ -61,8 +64,12 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
     Raises:
         UsageError: pytest does not take the further options, or has no such plugin.
     """
-    tell(f"judging {len(contents.missing)} cells, stored in {visible(str(folder))}")
-    recorder = Recorder(folder, writer)
+    models = {model_of(cell) for cell in contents.missing}
+    judged = f"{_counted(len(contents.missing), 'cell')} of {_counted(len(models), 'model')}"
+    tell(f"judging {judged}, stored in {visible(str(folder))}")
+    workers = _workers(choice, contents)
+    recorder = Recorder(folder, writer, at_once=workers)
+    tell(recorder.forecast.opening(workers))
     with _working_folder_kept(), contextlib.redirect_stderr(io.StringIO()) as said:
         code = int(pytest.main(_arguments(choice, contents, folder), plugins=[recorder]))
     if code == ExitCode.USAGE:
@@ -102,9 +109,21 @@ def _refusal(said: str, choice: Choice) -> str:
     return f"pytest refuses: {next(iter([*errors, *filter(None, lines)]), 'its arguments')}"
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _workers(choice: Choice, contents: Contents) -> int:
+    """The number of processes that judge cells at a time."""
+    if choice.workers.isdecimal():
+        return max(int(choice.workers), 1)
+    known = {planned.id: planned.cell for planned in contents.plan.cells}
+    scopes = {scope_of(known[cell], contents.plan) for cell in contents.missing}
+    return min(os.cpu_count() or 1, len(scopes))
+
+
 def _arguments(choice: Choice, contents: Contents, folder: Path) -> list[str]:
-    models = {model_of(cell) for cell in contents.missing}
-    workers = choice.workers or str(min(os.cpu_count() or 1, len(models)))
+    workers = choice.workers or str(_workers(choice, contents))
     arguments = [store.PLAN, f"--conformance-run={folder}", "-c", os.devnull, "--noconftest"]
     if os.path.expandvars(folder) == str(folder):  # pytest would expand them, and find no such folder
         arguments.append(f"--rootdir={folder}")
@@ -118,4 +137,5 @@ def _arguments(choice: Choice, contents: Contents, folder: Path) -> list[str]:
     if choice.expression:
         arguments += ["-k", choice.expression]
     arguments += ["-x"] if choice.first else []
+    arguments += ["-v"] if choice.verbose else []
     return [*arguments, *(word for name in choice.plugins for word in ("-p", name)), *choice.further]

@@ -1,4 +1,4 @@
-"""Lets pytest collect a run folder's plan like a test file, with a scope per model and an item per cell.
+"""Lets pytest collect a run folder's plan like a test file, with an item per cell.
 
 `conformance.plugin` loads this in a conformance run only.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from conformance.commands.order import scope_of
 from conformance.commands.recorder import CELLS, NAME, SENTINEL, VERDICT, Recorder
 from conformance.commands.workers import serve_main_process
 from conformance.errors import MachineError, StoreError, UsageError
@@ -65,10 +66,10 @@ def _cells(config: pytest.Config) -> list[str]:
 
 
 class PlanFile(pytest.File):
-    """The plan as a test file: its cells to judge, grouped by model."""
+    """The plan as a test file: its cells to judge, grouped by what one worker takes."""
 
     def collect(self) -> Iterable[pytest.Collector]:
-        """One scope for each model with cells to judge."""
+        """The scopes that have cells to judge."""
         folder = self.path.parent
         try:
             plan = store.read(folder).plan
@@ -77,15 +78,15 @@ class PlanFile(pytest.File):
             raise self.CollectError(str(problem)) from None
         self.config.stash[PLAN] = plan
         self.config.stash[ATTEMPTS] = Attempts(folder / store.STARTED)
-        known, models = {planned.id: planned for planned in plan.cells}, dict[str, list[PlannedCell]]()
+        known, scopes = {planned.id: planned for planned in plan.cells}, dict[str, list[PlannedCell]]()
         for cell in _cells(self.config):
-            models.setdefault(known[cell].cell.model, []).append(known[cell])
-        for model, cells in models.items():
-            yield ModelScope.from_parent(self, name=model, cells=cells)
+            scopes.setdefault(scope_of(known[cell].cell, plan), []).append(known[cell])
+        for name, cells in scopes.items():
+            yield Scope.from_parent(self, name=name, cells=cells)
 
 
-class ModelScope(pytest.Collector):
-    """One model. xdist keeps a scope on one worker, so its cells share the model's reference."""
+class Scope(pytest.Collector):
+    """Cells that xdist gives to one worker together; see `order.scope_of`."""
 
     def __init__(self, *, cells: list[PlannedCell], **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""Stores verdicts as pytest reports them, prints a line for each, and hands the same cells to every worker."""
+"""Stores verdicts as pytest reports them, shows how far the run is, and hands the same cells to every worker."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from typing import Any
 
 import pytest
 
+from conformance.commands import interrupts
+from conformance.commands.forecast import Forecast
+from conformance.commands.order import ordered
 from conformance.commands.stored import exit_code
+from conformance.commands.ticker import Ticker
 from conformance.commands.workers import Scheduler, StoppedWorkers, keep_working_folder_off_path, shield_from_terminal
 from conformance.errors import StoreError
 from conformance.exit_codes import ExitCode
-from conformance.records.cell import model_of
 from conformance.records.convert import from_json
 from conformance.records.verdicts import Verdict
 from conformance.run import store
 from conformance.run.attempts import Attempts
 from conformance.run.store import Writer
 from conformance.show import matrix
-from conformance.show.text import printable
+from conformance.show.progress import Progress
 
 VERDICT = "conformance"  # the name under which an item reports its verdict
 SENTINEL = "conformance-sentinel"  # the name under which the first item of a process reports each planted cell
 CELLS = "conformance_cells"  # the name under which a worker is told its cells
 NAME = "conformance-recorder"
+QUIET = -2  # pytest's verbosity with the options that `judging` gives; -v raises it
 PHASES = ("setup", "call", "teardown")  # of an item; another phase means a dead worker, whose cell starts once more
 
 
@@ -34,24 +38,34 @@ class Recorder:
     Args:
         folder: the run folder.
         writer: its writer.
+        at_once: number of cells that are judged at a time.
 
     Attributes:
-        cells: ids of the cells to judge. They are fixed here, since a worker that replaces a dead one must collect
-            the same cells.
+        cells: ids of the cells to judge, in order. They are fixed here, since a worker that replaces a dead one must
+            collect the same cells.
+        forecast: how long the cells will take.
+        progress: how far the run is.
         problem: why the run was stopped; "" if it was not.
     """
 
-    def __init__(self, folder: Path, writer: Writer) -> None:
-        self.cells = _ordered(store.read(folder).missing, Attempts(folder / store.STARTED))
+    def __init__(self, folder: Path, writer: Writer, at_once: int = 1) -> None:
+        contents = store.read(folder)
+        self.forecast = Forecast(contents, folder)
+        expected = self.forecast.expected
+        attempts = Attempts(folder / store.STARTED)
+        self.cells = ordered(contents.missing, contents.plan, attempts, {name: s for name, (_, s) in expected.items()})
+        self.progress = Progress(expected, at_once)
         self.problem = ""
         self._folder = folder
         self._writer = writer
+        self._ticker = Ticker(self.progress)
         self._config: pytest.Config | None = None
         self._session: pytest.Session | None = None
 
     def pytest_configure(self, config: pytest.Config) -> None:
         """Keep the configuration."""
         self._config = config
+        self._ticker = Ticker(self.progress, every_line=config.option.verbose > QUIET)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:
@@ -74,8 +88,11 @@ class Recorder:
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
         """Watch the workers while they judge."""
         self._session = session
-        with StoppedWorkers():
-            return (yield)
+        try:
+            with StoppedWorkers():
+                return (yield)
+        finally:
+            self._ticker.clear()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Store which cells -k selects, if this process collects."""
@@ -111,9 +128,9 @@ class Recorder:
             self._stop(str(problem))
             return
         verdict: Verdict = from_json(Verdict, data)
-        terminal = self._config.pluginmanager.get_plugin("terminalreporter") if self._config else None
-        if terminal is not None and verdict.status != "SKIPPED":
-            terminal.write_line(printable(matrix.line(verdict)))
+        self.progress.done(verdict.cell, self.forecast.took(verdict), red=verdict.red)
+        if not interrupts.signalled():
+            self._ticker.show(matrix.line(verdict) if verdict.status != "SKIPPED" else "", urgent=verdict.red)
 
     def _stop(self, problem: str) -> None:
         """Judge no more cells, because their verdicts could not be stored. What is stored stands."""
@@ -140,13 +157,6 @@ class Recorder:
         """Let the verdicts decide the exit code. A worker that died and was replaced does not make a run red."""
         if exitstatus in (ExitCode.OK, ExitCode.RED):
             session.exitstatus = exit_code(store.read(self._folder))
-
-
-def _ordered(cells: tuple[str, ...], attempts: Attempts) -> tuple[str, ...]:
-    """Cells with those last that may take the run down, and each model's cells together."""
-    lost = {cell for cell in cells if attempts.lost(cell)}
-    late = {model_of(cell) for cell in lost}
-    return tuple(sorted(cells, key=lambda cell: (model_of(cell) in late, cell in lost)))
 
 
 def verdict_of(report: pytest.TestReport) -> dict[str, Any] | None:

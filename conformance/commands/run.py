@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shlex
 import shutil
@@ -16,10 +17,12 @@ from pathlib import Path
 
 from conformance.commands import github, interrupts
 from conformance.commands.compile_cache import compile_cache
+from conformance.commands.forecast import TIMING_SECONDS
 from conformance.commands.judging import Choice, judge
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.commands.resume import resumed
 from conformance.commands.stored import exit_code, read, show
+from conformance.commands.ticker import Ticker
 from conformance.errors import StoreError, UsageError
 from conformance.exit_codes import ExitCode
 from conformance.figures.bench_jobs import bench_jobs
@@ -32,6 +35,7 @@ from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
 from conformance.show import bench, junit, matrix
+from conformance.show.progress import Progress
 from conformance.show.text import visible
 
 PLAN_DEADLINE = 300.0
@@ -123,7 +127,7 @@ def _judged_and_measured(options: RunOptions, folder: Path, writer: Writer) -> i
         environment.prepare_children(cache, compiles=bool(contents.plan.compiling_modes))
         code = judge(options.choice, contents, folder, writer) if contents.missing else exit_code(contents)
         if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
-            _measure(folder, writer)
+            _measure(options, folder, writer)
     return code
 
 
@@ -173,20 +177,33 @@ def _report(options: RunOptions, folder: Path, started: float) -> None:
         junit.write(contents, options.junit)
 
 
-def _measure(folder: Path, writer: Writer) -> None:
-    """Take the measurements that are not stored yet, if all cells are judged."""
+def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
+    """Take the measurements that are not stored yet, if all cells are judged. The verdicts are shown before."""
     contents = store.read(folder)
     if contents.missing:
         return
     executor = Executor(contents.plan, folder / store.REFERENCES)
     jobs = JOBS[contents.plan.measure](contents, executor)
     pending = {name: job for name, job in jobs.items() if name not in contents.results}
+    if not pending:
+        return
+    if contents.plan.measure == "speed":
+        tell("")
+        show(contents, folder)
     tell(f"\ntaking {len(pending)} measurements")
-    for name, result in pool.carry_out(pending):
-        writer.add_result(name, result)
-        line = matrix.measured_line(store.read(folder), name)
-        if line:
-            tell(line)
+    at_once = os.cpu_count() or 1
+    progress = Progress(dict.fromkeys(pending, ("measurement", TIMING_SECONDS)), at_once)
+    ticker = Ticker(progress, every_line=options.choice.verbose)
+    before = time.monotonic()
+    try:
+        for name, result in pool.carry_out(pending):
+            writer.add_result(name, result)
+            now = time.monotonic()
+            progress.done(name, (now - before) * at_once)
+            before = now
+            ticker.show(matrix.measured_line(store.read(folder), name), urgent=False)
+    finally:
+        ticker.clear()
 
 
 def _new_run(options: RunOptions) -> Path:

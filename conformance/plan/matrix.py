@@ -17,12 +17,13 @@ from conformance.plan.candidates import check_sized, modes_of, modes_of_all
 from conformance.plan.written import places_of
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
-from conformance.records.plan import Environment, Expectation, Plan, PlannedCell
+from conformance.records.plan import Environment, Expectation, Plan, PlannedCell, SpecLocation
 from conformance.records.sentinels import PLANTED
 from conformance.records.tasks import Nothing, PlanRequest
 from conformance.run.child_side import ChildProcess
 from conformance.run.sources import imported
 from zoo.case import SpecError
+from zoo.catalog import WRONG_ON_PURPOSE
 from zoo.expect import Expect
 from zoo.spec import Spec
 
@@ -88,7 +89,13 @@ def plan(asked: PlanRequest) -> Plan:
         candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
         digests=imported(),
         written=places_of(found),
+        wrong_on_purpose=tuple(spec.name for spec, location in found if _is_wrong(location)),
     )
+
+
+def _is_wrong(location: SpecLocation) -> bool:
+    """Whether a spec is one of the zoo's counterexamples."""
+    return location.module.startswith(f"zoo.{WRONG_ON_PURPOSE}.")
 
 
 def _squares(

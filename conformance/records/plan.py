@@ -149,6 +149,7 @@ class Plan:
         digests: the digest of each source file that the planning process imported, by path; see `run.sources`.
         written: where each model's spec is written, by the model's name, as far as it is known.
         shard: which part of the cells this run judges; None: all of them.
+        wrong_on_purpose: the names of the counterexamples.
     """
 
     seed: int
@@ -167,6 +168,7 @@ class Plan:
     digests: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, Place] = field(default_factory=dict)
     shard: Shard | None = None
+    wrong_on_purpose: tuple[Name, ...] = ()
 
     @property
     def own_cells(self) -> tuple[PlannedCell, ...]:

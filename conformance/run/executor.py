@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Lock
 
 from conformance.axes import PRECISIONS
 from conformance.errors import MachineError
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, Plan, PlannedCell
+from conformance.records.references import MadeReference
 from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask, ResultT, Target, TaskT
 from conformance.records.verdicts import Verdict
-from conformance.run import child, regular_file
+from conformance.run import child
 from conformance.run.child_side import WAITING
+from conformance.run.references import References
 from conformance.run.stored_code import StoredCode
 from conformance.verdict import judge
 
@@ -36,16 +36,12 @@ class Executor:
 
     Args:
         plan: the plan of the cells.
-        folder: the folder of the reference files, one for each model; files that exist are used.
+        folder: the folder of the references, which all processes of a run share.
     """
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
-        regular_file.make_folder(folder)
-        self._folder = folder
-        self._references: dict[str, Observation | Path] = {}
-        self._seconds: dict[str, float] = {}
-        self._making = Lock()
+        self._references = References(folder)
         self._code = StoredCode(plan.compiling_modes)
 
     def verdict(self, planned: PlannedCell) -> Verdict:
@@ -74,18 +70,18 @@ class Executor:
     def _judged(self, planned: PlannedCell, *, cache: str = "", method: str) -> Verdict:
         cell = planned.cell
         for _ in range(1 + REFERENCES_MADE_AGAIN):
-            reference = self.reference(cell.model)
-            if isinstance(reference, Observation):
-                return judge(cell.id, reference, planned.expect)
-            task = replace(cell_task(self._plan, cell, reference), cache=cache)
+            made = self._references.of(cell.model, self._made)
+            if made.refused is not None:
+                return judge(cell.id, made.refused, planned.expect)
+            task = replace(cell_task(self._plan, cell, self._references.path(cell.model)), cache=cache)
             ending = _ended(cell.id, CELL, task, deadline=self._plan.deadline, method=method)
             seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message)
             if seen.ending != DAMAGED:
                 break
-            self._forget_reference(cell.model, reference)
+            self._references.forget(cell.model, made)
         if seen.ending in (DAMAGED, MACHINE):
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
-        seen = replace(seen, seconds={"reference": self._seconds.get(cell.model, 0.0), **seen.seconds})
+        seen = replace(seen, seconds={"reference": made.seconds, **seen.seconds})
         verdict = judge(cell.id, seen, planned.expect)
         notes = (*verdict.notes, *ending.remarks)
         return replace(verdict, seconds=ending.seconds, notes=notes)
@@ -96,36 +92,23 @@ class Executor:
         Raises:
             MachineError: the machine failed, so there is no reference.
         """
-        with self._making:
-            if model not in self._references:
-                self._references[model] = self._made(model)
-            return self._references[model]
+        return self._references.of(model, self._made).refused or self._references.path(model)
 
-    def _forget_reference(self, model: str, path: Path) -> None:
-        """Remove a damaged reference file, so that it is made again."""
-        with self._making:
-            self._references.pop(model, None)
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-    def _made(self, model: str) -> Observation | Path:
-        path = self._folder / f"{model}.reference"
-        if path.exists():
-            return path
+    def _made(self, model: str) -> MadeReference:
         wanted = {planned.cell.precision for planned in self._plan.cells} | {"fp32"}
         precisions = tuple(name for name in PRECISIONS if name in wanted)
-        plan = self._plan
+        plan, path = self._plan, self._references.path(model)
         task = ReferenceTask(model, plan.models[model], plan.seed, precisions, str(path))
         deadline = REFERENCE_DEADLINE_FACTOR * plan.deadline
         ending = _ended(f"the reference of {model}", REFERENCE, task, deadline=deadline, method="forkserver")
-        self._seconds[model] = round(ending.seconds, 4)
+        refused = None
         if ending.result is None:
-            return Observation(ending.kind, "reference", message=ending.message)
-        if ending.result.ending == MACHINE:
+            refused = Observation(ending.kind, "reference", message=ending.message)
+        elif ending.result.ending == MACHINE:
             raise MachineError(f"the reference of {model} was not made: {ending.result.message}")
-        if ending.result.ending != "ok":
-            return Observation(ending.result.ending, message=ending.result.message)
-        return path
+        elif ending.result.ending != "ok":
+            refused = Observation(ending.result.ending, message=ending.result.message)
+        return MadeReference(round(ending.seconds, 4), refused)
 
 
 def _ended(

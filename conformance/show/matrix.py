@@ -15,6 +15,7 @@ from conformance.records.measurements import FIGURES
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.verdicts import STATUSES, Verdict
 from conformance.run.store import Contents
+from conformance.show import counterexamples
 from conformance.show.text import SIGNS, some, speed_text, table, visible, without_speed, wrapped
 
 LEGEND = """
@@ -74,8 +75,11 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
         if all(v.status == "SKIPPED" for v in judged):
             parts.append(f"{device}: {len(judged)} cells skipped, {visible(judged[0].text)}")
         else:
-            drawn = _matrix(contents.plan, shown, verdicts, speeds, notes)
+            wrong = [p for p in shown if p.cell.model in contents.plan.wrong_on_purpose]
+            right = [p for p in shown if p not in wrong] or shown  # with nothing beside them, they have the table
+            drawn = _matrix(contents.plan, right, verdicts, speeds, notes)
             parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
+            parts.append(counterexamples.section(wrong, verdicts) if right != shown else "")
     ordered = [verdicts[p.id] for p in cells]
     parts += [_legend(speeds), _legend_of_marks(ordered)]
     red = [v for v in ordered if v.red and v.status != "NOTRUN"]

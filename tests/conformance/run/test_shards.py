@@ -12,7 +12,7 @@ from harness.whole_runs import plan_of_zoo, verdict, write
 
 from conformance.errors import RecordError, UsageError
 from conformance.records.plan import PlannedCell, Shard
-from conformance.run import shards, store
+from conformance.run import durations, shards, store
 from conformance.run.verify import verify
 
 NAMES = tuple(f"model{i}" for i in range(76))
@@ -51,15 +51,11 @@ def of_seconds(folder, plan, seconds):
 def test_recorded_seconds_balance_the_shards(tmp_path, count):
     plan, random_numbers = plan_of_zoo(NAMES), random.Random(0)
     run = of_seconds(tmp_path / "run", plan, {name: random_numbers.uniform(0.1, 3.0) for name in NAMES})
-    seconds = shards.seconds_of(store.read(run))
+    seconds = durations.of_run(store.read(run))
     assert len(seconds) == len(NAMES)
-    loads = [sum(seconds[name] for name in part) for part in shards.shard(plan, 1, count, run).parts]
+    taken = {name: 2.0 + sum(known.cell for _ in range(9)) for name, known in seconds.items()}
+    loads = [sum(taken[name] for name in part) for part in shards.shard(plan, 1, count, run).parts]
     assert max(loads) <= 1.1 * sum(loads) / count
-
-
-def test_the_seconds_of_a_model_are_those_of_its_cells_and_of_one_reference(tmp_path):
-    run = of_seconds(tmp_path / "run", plan_of_zoo(("net",)), {"net": 1.5})
-    assert shards.seconds_of(store.read(run)) == {"net": 9 * 1.5 + 2.0}
 
 
 def test_without_seconds_a_model_that_compiles_counts_more():
@@ -75,11 +71,6 @@ def test_cells_that_are_skipped_take_no_time():
     cells = tuple(PlannedCell(p.cell, "" if p.cell.model == "a" else "absent") for p in plan.cells)
     parts = shards.shard(replace(plan, cells=cells), 1, 2, None).parts
     assert {frozenset(part) for part in parts} == {frozenset("a"), frozenset("bc")}
-
-
-def test_the_seconds_of_the_zoo_are_numbers_of_its_models():
-    table = json.loads((ROOT / "conformance" / "run" / shards.ZOO_SECONDS).read_text())
-    assert all(isinstance(name, str) and seconds > 0 for name, seconds in table.items())
 
 
 def test_more_shards_than_models_are_refused():

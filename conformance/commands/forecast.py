@@ -1,0 +1,74 @@
+"""About how long a run will take: as long as such cells took in the last runs of this folder, or as the zoo took."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from pathlib import Path
+
+from conformance.errors import UsageError
+from conformance.figures.speed import PROCESSES
+from conformance.records.cell import model_of
+from conformance.records.verdicts import Verdict
+from conformance.run import store
+from conformance.run.durations import Durations, ModelSeconds, of_run, of_the_zoo
+from conformance.run.store import Contents
+from conformance.show.progress import spoken
+
+CHEAP, COMPILED, SPEEDS = "cells that are not compiled", "compiled cells", "speeds"
+EARLIER_RUNS = 3  # that are read
+TIMING_SECONDS = 1.5  # of one job that times a group of cells
+
+
+class Forecast:
+    """What the cells to judge will take.
+
+    Args:
+        contents: what is stored of the run.
+        folder: its folder.
+
+    Attributes:
+        expected: the kind of each cell to judge and about how many seconds it will take, by id. The model's reference
+            counts for its cells in equal parts.
+    """
+
+    def __init__(self, contents: Contents, folder: Path) -> None:
+        plan = contents.plan
+        durations = Durations(plan, {**of_the_zoo(), **_of_earlier_runs(folder), **of_run(contents)})
+        planned = {one.id: one for one in plan.cells}
+        self._contents = contents
+        self._sharing = Counter(planned[cell].cell.model for cell in contents.missing if not planned[cell].skip)
+        self.expected: dict[str, tuple[str, float]] = {}
+        for name in contents.missing:
+            one = planned[name]
+            kind = COMPILED if one.cell.mode in plan.compiling_modes else CHEAP
+            share = 0.0 if one.skip else durations.reference(one.cell.model) / self._sharing[one.cell.model]
+            self.expected[name] = (kind, durations.cell(one) + share)
+
+    def took(self, verdict: Verdict) -> float:
+        """The seconds of a judged cell and its part of the reference."""
+        share = verdict.observation.seconds.get("reference", 0.0) / (self._sharing[model_of(verdict.cell)] or 1)
+        return verdict.seconds + share
+
+    def opening(self, at_once: int) -> str:
+        """How long all of it will take, in one sentence."""
+        parts: dict[str, float] = {}
+        for kind, seconds in self.expected.values():
+            parts[kind] = parts.get(kind, 0.0) + seconds / at_once
+        if self._contents.plan.measure:
+            cells = [one.cell for one in self._contents.plan.own_cells if not one.skip]
+            groups = {(cell.model, cell.precision, cell.device) for cell in cells}
+            parts[SPEEDS] = len(groups) * PROCESSES * TIMING_SECONDS / (os.cpu_count() or 1)
+        named = ", ".join(f"{spoken(seconds)} for {kind}" for kind, seconds in parts.items() if seconds)
+        return f"this takes about {spoken(sum(parts.values()))}" + (f": {named}" if named.count(" for ") > 1 else "")
+
+
+def _of_earlier_runs(folder: Path) -> dict[str, ModelSeconds]:
+    """The seconds of models in the latest runs beside a run."""
+    found: dict[str, ModelSeconds] = {}
+    earlier = sorted(path for path in folder.parent.glob("*") if path.name < folder.name and path.is_dir())
+    for path in earlier[-EARLIER_RUNS:]:
+        with contextlib.suppress(UsageError, OSError):
+            found |= of_run(store.read(path))
+    return found
