@@ -6,7 +6,7 @@ server has made a single one, CUDA does not work in its children.
 """
 
 import contextlib
-import importlib
+import importlib.util
 import os
 import signal
 import warnings
@@ -85,7 +85,8 @@ def _probe_processor() -> None:
     from conformance.cell import compiler  # noqa: PLC0415
 
     if not compiler.complaint():
-        importlib.import_module("torch._inductor.cpu_vec_isa").valid_vec_isa_list()
+        home = "cpu_vec_isa" if importlib.util.find_spec("torch._inductor.cpu_vec_isa") else "codecache"  # torch 2.4
+        importlib.import_module(f"torch._inductor.{home}").valid_vec_isa_list()
 
 
 def prepare() -> None:
