@@ -51,10 +51,9 @@ def plan(asked: PlanRequest) -> Plan:
         SpecError: the spec of a model is wrong.
     """
     found, registering = find.find(asked.sources)
-    sizes: dict[str, SizedModel] = {}
     unsized = [spec for spec, _ in found]
-    if asked.all_sizes:
-        found = [(sized, location) for spec, location in found for sized in _at_all_sizes(spec, sizes)]
+    sizes: dict[str, SizedModel] = {}
+    found = [(sized, location) for spec, location in found for sized in _at_all_sizes(spec, sizes, asked)]
     specs = [spec for spec, _ in found]
     check_sized(asked.modes, unsized, specs)
     known_modes = modes_of_all(specs)
@@ -123,9 +122,9 @@ def expectation(declared: Expect) -> Expectation:
     )
 
 
-def _at_all_sizes(spec: Spec, sizes: dict[str, SizedModel]) -> list[Spec]:
-    """The spec at each size of its scale, which is also added to `sizes`; the spec itself if it has no scale."""
-    if spec.scale is None:
+def _at_all_sizes(spec: Spec, sizes: dict[str, SizedModel], asked: PlanRequest) -> list[Spec]:
+    """The spec at each size of its scale, which is also added to `sizes`; itself if it has none, or none is asked."""
+    if spec.scale is None or not asked.all_sizes:
         return [spec]
     for size in spec.scale.sizes:
         sized = SizedModel(spec.name, size, spec.scale.size_name)

@@ -50,6 +50,8 @@ class References:
             try:
                 with self._alone(model):
                     self._known[model] = self._stored(model) or self._make(model, make)
+            except MachineError:
+                raise
             except (StoreError, OSError) as problem:
                 raise MachineError(f"the reference of {model} was not kept: {problem}") from problem
         return self._known[model]

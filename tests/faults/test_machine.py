@@ -89,10 +89,10 @@ def executor(tmp_path):
 
 def test_a_reference_that_cannot_be_written_is_no_verdict(executor, tmp_path):
     judging, cell = executor
-    (tmp_path / "references").rmdir()
+    (tmp_path / "references" / "one.reference").mkdir()
     with pytest.raises(MachineError, match=r"reference of one was not made: .*one\.reference could not be written"):
         judging.verdict(cell)
-    (tmp_path / "references").mkdir()
+    (tmp_path / "references" / "one.reference").rmdir()
     assert judging.verdict(cell).status != "INVALID"
 
 

@@ -1,6 +1,17 @@
 """One example of every record; no field of an example has its default value."""
 
-from conformance.records import cell, claims, measurements, observation, plan, probes, revisions, tasks, verdicts
+from conformance.records import (
+    cell,
+    claims,
+    measurements,
+    observation,
+    plan,
+    probes,
+    references,
+    revisions,
+    tasks,
+    verdicts,
+)
 
 CELL = cell.Cell("merge@64", "compiled", "bf16", "cuda")
 SIZED = cell.SizedModel("merge", 64, "width")
@@ -108,6 +119,7 @@ PLAN = plan.Plan(
     claims=(CLAIM,),
     digests={"/a/file.py": "00ff"},
     written={"merge@64": PLACE},
+    wrong_on_purpose=("merge@64",),
     shard=SHARD,
 )
 
@@ -131,6 +143,7 @@ EXAMPLES = (
     tasks.Listing((LISTED,)),
     tasks.ReferenceTask("merge", LOCATION, 3, ("fp32", "bf16"), "/path"),
     tasks.ReferenceResult("invalid", "a message"),
+    references.MadeReference(1.5, observation.Observation("invalid", message="a message")),
     tasks.CompileTask(CELL_TASK, "/cache"),
     tasks.TimingTask((CELL_TASK,), "forward", 2, 1.5, keep_samples=True),
     tasks.CeilingsTask("cpu", ("fp32",)),

@@ -133,3 +133,36 @@ def test_candidates_stand_beside_the_modes_of_their_model_alone(tmp_path):
         ["two", "fp32", "✓ 0", "c ✓ 0"],
         ["three", "fp32", "✓ 0"],
     ]
+
+
+def beside_a_wrong_one(*, also=True):
+    cells = [Cell(name, "eager", p, "cpu") for name in (("net",) if also else ()) + ("bad",) for p in PRECISIONS]
+    plan = plan_for(*cells, wrong_on_purpose=("bad",))
+    verdicts = passed(plan)
+    wrong = "bad[eager-amp_bf16-cpu]"
+    verdicts[wrong] = Verdict(wrong, "EXPECTED", "declared", reason="it loses a row", short="FAIL")
+    return Contents(plan, tuple(verdicts), verdicts)
+
+
+def test_what_is_wrong_on_purpose_has_one_line_below_the_table(tmp_path):
+    text = rendered(beside_a_wrong_one(), tmp_path)
+    assert re.search(r"^net +fp32 +✓ 0$", text, re.MULTILINE)
+    assert re.search(r"^≠ +bad +1 pass, 1 FAIL +it loses a row$", text, re.MULTILINE)
+    assert text.index("net  ") < text.index("Wrong on purpose") < text.index("bad  ")
+    assert "(1)" not in text
+
+
+def test_alone_it_has_the_table(tmp_path):
+    text = rendered(beside_a_wrong_one(also=False), tmp_path)
+    assert "Wrong on purpose" not in text
+    assert re.search(r"^ +amp_bf16 +≠ FAIL \(1\)$", text, re.MULTILINE)
+    assert "(1) expected: it loses a row" in text
+
+
+def test_a_red_cell_of_it_is_named_as_any_other(tmp_path):
+    found = beside_a_wrong_one()
+    wrong = "bad[eager-amp_bf16-cpu]"
+    found.verdicts[wrong] = Verdict(wrong, "STALE", "declared FAIL did not happen", short="STALE")
+    text = rendered(found, tmp_path)
+    assert re.search(r"^✗ +bad +1 pass, 1 STALE", text, re.MULTILINE)
+    assert f"✗ {wrong}  STALE  declared FAIL did not happen" in text

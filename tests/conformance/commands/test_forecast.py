@@ -1,0 +1,88 @@
+"""What a run says at once about how long it will take, and how far it is later."""
+
+import io
+from dataclasses import replace
+
+from harness.whole_runs import plan_of_zoo, verdict, write
+
+from conformance.commands import ticker
+from conformance.commands.forecast import Forecast
+from conformance.commands.ticker import ERASE, Ticker
+from conformance.run import store
+from conformance.show.progress import Progress
+
+
+def forecast(folder, plan, earlier=None, left_out=None):
+    """The forecast of a run whose cells are missing, after another one with these seconds."""
+    if earlier is not None:
+        taken = {p.id: replace(verdict(p.id), seconds=earlier[p.cell.mode]) for p in plan.cells}
+        write(folder / "20261101-000000-aaaa", plan, taken)
+    run = write(folder / "20261102-000000-aaaa", plan, left_out=left_out or [p.id for p in plan.cells])
+    return Forecast(store.read(run), run)
+
+
+SECONDS = {"eager": 10.0, "scripted": 10.0, "compiled": 100.0}
+
+
+def test_an_earlier_run_beside_it_tells_how_long_it_takes(tmp_path):
+    opening = forecast(tmp_path, plan_of_zoo(("net",)), SECONDS).opening(at_once=2)
+    assert opening == "this takes about 3 min: 31 s for cells that are not compiled, 3 min for compiled cells"
+
+
+def test_with_speeds_they_are_part_of_it(tmp_path):
+    opening = forecast(tmp_path, plan_of_zoo(("net",), measure="speed"), SECONDS).opening(at_once=2)
+    assert opening.endswith("s for speeds")
+
+
+def test_only_what_is_missing_counts(tmp_path):
+    plan = plan_of_zoo(("net",))
+    left_out = ["net[eager-fp32-cpu]"]
+    assert forecast(tmp_path, plan, left_out=left_out).opening(at_once=1) == "this takes about 3 s"
+
+
+def test_a_damaged_earlier_run_changes_nothing(tmp_path):
+    (tmp_path / "20261001-000000-aaaa").mkdir()
+    (tmp_path / "20261001-000000-aaaa" / "plan.json").write_text("{")
+    assert forecast(tmp_path, plan_of_zoo(("net",))).opening(at_once=1).startswith("this takes about")
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+WORK = {"a": ("cells", 60.0), "b": ("cells", 60.0)}
+
+
+def shown(monkeypatch, stream, **options):
+    """What a stream gets of one urgent line and one other."""
+    monkeypatch.setattr("sys.stdout", stream)
+    work = Ticker(Progress(WORK), **options)
+    work.progress.done("a", 60.0, red=True)
+    work.show("✗ a is red", urgent=True)
+    work.progress.done("b", 60.0)
+    work.show("✓ b is green", urgent=False)
+    work.clear()
+    return stream.getvalue()
+
+
+def test_a_terminal_has_a_line_that_changes_and_the_red_cells_above_it(monkeypatch):
+    assert shown(monkeypatch, Terminal()) == (
+        f"{ERASE}✗ a is red\n{ERASE}1 of 2 done, 1 red, about 1 min left{ERASE}2 of 2 done, 1 red{ERASE}"
+    )
+
+
+def test_elsewhere_only_the_red_cells_are_printed(monkeypatch):
+    assert shown(monkeypatch, io.StringIO()) == "✗ a is red\n"
+
+
+def test_elsewhere_a_long_run_says_now_and_then_where_it_stands(monkeypatch):
+    monkeypatch.setattr(ticker, "EVERY_SECONDS", 0.0)
+    printed = shown(monkeypatch, io.StringIO())
+    assert printed == "✗ a is red\n1 of 2 done, 1 red, about 1 min left\n2 of 2 done, 1 red\n"
+
+
+def test_every_line_is_printed_if_a_person_wants_it(monkeypatch):
+    assert shown(monkeypatch, io.StringIO(), every_line=True) == "✗ a is red\n✓ b is green\n"
