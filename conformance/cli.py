@@ -178,7 +178,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "-p", dest="plugins", metavar="NAME", action="append", default=[], help="load this pytest plugin; no other is"
     )
     parser.add_argument("-x", dest="first", action="store_true", help="stop at the first red cell")
-    parser.add_argument("-v", dest="verbose", action="store_true", help="print a line for every cell that is judged")
+    parser.add_argument("-v", dest="verbose", action="store_true", help="print a line for every cell and every speed")
     parser.add_argument("--seed", type=values.seed, default=0, help="of weights, inputs and cotangents (default: 0)")
     parser.add_argument(
         "--timeout", type=values.seconds, default=300.0, help="seconds that a cell may take (default: 300)"
