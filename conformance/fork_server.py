@@ -82,11 +82,13 @@ def harmless(step: Callable[[], object], seconds: float = 0.0) -> None:
 
 def _probe_processor() -> None:
     """Find the vector instructions that the compiler can use, which torch keeps for the life of a process."""
-    from conformance.cell import compiler  # noqa: PLC0415
+    from conformance.cell import compiler, precompiled_header  # noqa: PLC0415
 
     if not compiler.complaint():
         home = "cpu_vec_isa" if importlib.util.find_spec("torch._inductor.cpu_vec_isa") else "codecache"  # torch 2.4
         importlib.import_module(f"torch._inductor.{home}").valid_vec_isa_list()
+        if precompiled_header.is_needed():
+            precompiled_header.make(PROBE_SECONDS)
 
 
 def prepare() -> None:

@@ -102,8 +102,8 @@ class Expect:
             raise SpecError(
                 f"an expectation of 'dtype' needs tensor and a dtype's name, got {self.tensor!r} and {self.dtype!r}"
             )
-        if self.outcome == "refuses" and not (self.error and self.match):
-            raise SpecError("an expectation of 'refuses' needs error and match")
+        if self.outcome in ("refuses", "ERROR") and not (self.error and self.match):
+            raise SpecError(f"an expectation of {self.outcome!r} needs error and match")
         try:
             SpecifierSet(self.torch)
             re.compile(self.match)

@@ -21,9 +21,6 @@ from conformance.records.observation import Discrepancy, Observation
 from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess
 
-# torch.compile loses the graph of some backward passes; torch.autograd.grad says so with an error
-UNREACHED = "One of the differentiated Tensors appears to not have been used in the graph"
-
 
 def observe(task: CellTask, process: ChildProcess, comparison: Comparison = compare) -> Observation:
     """Run one cell, while other cells may run on the machine. An exception becomes part of the observation.
@@ -135,10 +132,7 @@ def _add_second_order(
     """Add the second derivatives to the evaluation. Outside eager, the mode may raise an error instead."""
     wanted = [name for name, reference in known.tensors.items() if reference is not None]
     try:
-        second = evaluation.differentiate_twice(made.call, made.parameters_of, question, wanted)
-        measured.tensors |= second
-        if session.mode.prepare is None and session.mode.compiles and all(t is None for t in second.values()):
-            measured.refused = session.facts["second order refused"] = UNREACHED
+        measured.tensors |= evaluation.differentiate_twice(made.call, made.parameters_of, question, wanted)
     except RuntimeError as problem:
         if session.is_eager or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
             raise

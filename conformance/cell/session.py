@@ -206,6 +206,7 @@ class CellSession:
         trusted = trusted_dtypes(self.spec, self.seed, question)
         names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
         names = [n for n in names if not n.startswith((*found.left_out, *transformed.unasked(question)))]
+        names = [n for n in names if not _lost_without_loss(n, found.tensors.get(n), known.tensors[n])]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
             y, reference = found.tensors.get(name), known.tensors.get(name)
             if reference is None:
@@ -272,3 +273,8 @@ class CellSession:
             floating = [t.dtype for t in question.names.values() if inputs.is_rounded(t)]
             return name_of(reduce(torch.promote_types, floating)) if floating else ""
         return word or (name_of(contract) if contract is not None else "")
+
+
+def _lost_without_loss(name: str, y: torch.Tensor | None, reference: TensorReference | None) -> bool:
+    """Whether a mode has lost the graph of a second derivative that is zero, or holds no number."""
+    return name.startswith(SECOND) and y is None and reference is not None and not reference.oracle.raw.any()

@@ -155,7 +155,10 @@ def _with_layout(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.T
     tensor = tensor.detach()
     if tensor.numel() == 0:
         return convert(tensor).clone()
-    return convert(_flat(tensor)).clone().as_strided(tensor.shape, tensor.stride())
+    flat = convert(_flat(tensor))
+    placed = torch.empty_strided(tensor.shape, tensor.stride(), dtype=flat.dtype, device=flat.device)
+    _flat(placed).copy_(flat)  # no view is returned: of a leaf that is one, torch.compile loses second derivatives
+    return placed
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from zoo.case import Case
 from zoo.custom_ops import map_by_sample, map_elementwise
 from zoo.error_input import INTEGERS
 from zoo.scale import elementwise
-from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, SECOND_LOST
+from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.spec import Spec
 
 
@@ -159,7 +159,7 @@ SPEC = Spec(
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
     scale=elementwise(cube),
-    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, replace(SECOND_LOST, torch=">=2.6,<2.13")),
+    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
 )
 
 OP = replace(
@@ -167,7 +167,7 @@ OP = replace(
     name="cube_op",
     summary="x³ as a custom operator",
     build=lambda: cube_op,
-    expectations=(SECOND_LOST,),
+    expectations=(),
     scale=elementwise(cube_op),
     twin="cube",
 )

@@ -5,15 +5,12 @@ Source: "Effective PyTorch", where three weights are fitted to samples of 5x² +
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
 from zoo.arguments import want_tensors
 from zoo.case import Case
 from zoo.scale import Scale
-from zoo.shared_expectations import SECOND_LOST_EARLY
 from zoo.spec import Spec
 
 
@@ -85,5 +82,4 @@ SPEC = Spec(
         build=lambda _: Quadratic(),
         inputs=lambda n, g: (torch.randn(n, generator=g),),
     ),
-    expectations=(replace(SECOND_LOST_EARLY, precisions=("amp_fp16", "amp_bf16")),),
 )

@@ -20,6 +20,7 @@ from zoo.case import Case
 from zoo.claim import Claim
 from zoo.error_input import ErrorInput
 from zoo.scale import Scale
+from zoo.shared_expectations import CHECK_LOST
 from zoo.spec import Spec
 
 
@@ -222,6 +223,7 @@ LOOP = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of tensor"),
     reference=_reference,
+    expectations=(CHECK_LOST,),
     scale=_scale(batch_gather_loop),
 )
 SCRIPTED = replace(
@@ -230,6 +232,7 @@ SCRIPTED = replace(
     summary="gather, the loop under torch.jit.script",
     build=lambda: torch.jit.script(batch_gather_loop),
     twin="batch_gather_loop",
+    expectations=(),
     scale=replace(_scale(batch_gather_loop), build=lambda _: torch.jit.script(batch_gather_loop)),
     claims=(
         Claim(

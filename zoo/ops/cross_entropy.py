@@ -19,7 +19,7 @@ from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.scale import Scale
-from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
+from zoo.shared_expectations import CHECK_LOST
 from zoo.spec import Spec
 
 
@@ -200,7 +200,7 @@ SPEC = Spec(
         "second gradient of labels",
     ),
     reference=_reference,
-    expectations=(SECOND_LOST,),
+    expectations=(CHECK_LOST,),
     scale=_scale(softmax_cross_entropy),
 )
 NATIVE = replace(
@@ -219,5 +219,4 @@ NAIVE = replace(
     build=lambda: softmax_cross_entropy_naive,
     scale=_scale(softmax_cross_entropy_naive),
     cases=_SAFE,
-    expectations=(SECOND_LOST_EARLY,),
 )

@@ -19,7 +19,6 @@ from zoo.arguments import want_floating, want_numbers
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.scale import Scale
-from zoo.shared_expectations import SECOND_LOST
 from zoo.spec import Spec
 
 
@@ -249,5 +248,4 @@ LOG = replace(
     twice_differentiable=True,
     float32_accurate=("output", "gradient of y", "second gradient of y"),
     reference=_log_reference,
-    expectations=(SECOND_LOST,),
 )
