@@ -141,7 +141,7 @@ def differentiate_twice(
         owner: the module whose parameters it uses, or a plain function.
         question: what to evaluate.
         wanted: names of the tensors that have a second derivative; only these are computed. One that a mode has lost is
-            None. None: compute all.
+            None. If it has lost them all, and `backward` raises an error for that, so does this. None: compute all.
 
     Raises:
         Whatever the mode raises; torch.compile raises an error for second derivatives.
@@ -164,8 +164,20 @@ def differentiate_twice(
         return _prefixed(SECOND, dict.fromkeys(leaves))
     total = reduce(torch.add, slopes)
     second = torch.autograd.grad(total, list(asked.values()), allow_unused=True)
+    if wanted is not None and all(tensor is None for tensor in second):
+        _reach_all(total, leaves.values())
     named: Tensors = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
     return _prefixed(SECOND, _unscaled(named, question.scale))
+
+
+def _reach_all(total: torch.Tensor, leaves: Collection[torch.Tensor]) -> None:
+    """Call `backward`, which runs nodes that lead to no leaf too: some raise an error there that `grad` passes over."""
+    kept = [leaf.grad for leaf in leaves]
+    try:
+        total.backward()
+    finally:
+        for leaf, grad in zip(leaves, kept, strict=True):
+            leaf.grad = grad
 
 
 def leaves_of(owner: Any, question: Question) -> dict[str, torch.Tensor]:

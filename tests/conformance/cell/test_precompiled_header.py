@@ -1,0 +1,55 @@
+"""The header of Inductor's kernels is precompiled with the flags of the kernels, once."""
+
+import subprocess
+
+import pytest
+import torch
+from packaging.version import Version
+
+from conformance.cell import compiler, precompiled_header
+
+codecache = pytest.importorskip("torch._inductor.codecache")
+isa = pytest.importorskip("torch._inductor.cpu_vec_isa", reason="torch 2.4 keeps it elsewhere")
+
+pytestmark = pytest.mark.skipif(bool(compiler.complaint()), reason="no C++ compiler")
+
+
+@pytest.fixture
+def header(tmp_path, monkeypatch):
+    """A small header in place of Inductor's."""
+    path = tmp_path / "prefix.h"
+    path.write_text("#pragma once\ninline int answer() { return 42; }\n")
+    monkeypatch.setattr(codecache, "cpp_prefix_path", lambda: str(path), raising=False)
+    monkeypatch.setattr(codecache, "pick_vec_isa", lambda: isa.invalid_vec_isa)
+    return path
+
+
+def test_torch_does_it_itself_since_2_8():
+    assert precompiled_header.is_needed() == (Version(torch.__version__) < Version("2.8"))
+
+
+def test_a_kernel_with_the_same_flags_takes_it(header):
+    precompiled_header.make(60.0)
+    made = header.with_name("prefix.h.gch")
+    assert made.stat().st_size > 10_000
+    kernel = header.with_name("kernel.cpp")
+    kernel.write_text(f'#include "{header}"\nextern "C" int kernel() {{ return answer(); }}\n')
+    header.write_text("#error the header itself was read\n")
+    command = precompiled_header._command(isa.invalid_vec_isa, header)
+    done = subprocess.run([*command, "-c", str(kernel), "-o", str(header.with_name("kernel.o"))], check=False)
+    assert done.returncode == 0
+
+
+def test_it_is_made_once_and_nothing_else_is_left(header):
+    precompiled_header.make(60.0)
+    before = header.with_name("prefix.h.gch").stat().st_mtime_ns
+    precompiled_header.make(60.0)
+    assert header.with_name("prefix.h.gch").stat().st_mtime_ns == before
+    assert sorted(path.name for path in header.parent.iterdir()) == ["prefix.h", "prefix.h.gch"]
+
+
+def test_a_header_that_does_not_compile_leaves_nothing(header):
+    header.write_text("#error no\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        precompiled_header.make(60.0)
+    assert [path.name for path in header.parent.iterdir()] == ["prefix.h"]
