@@ -59,7 +59,14 @@ def output(folder):
 
 
 def row(output, model):
-    return re.search(rf"^{model} +fp32 .*$", output, re.MULTILINE)[0]
+    """The row of a model in the last table; the table is printed once before the speeds."""
+    return re.findall(rf"^{model} +fp32 .*$", output, re.MULTILINE)[-1]
+
+
+def test_the_table_is_printed_when_all_is_judged_and_again_with_the_speeds(output):
+    before, after = re.findall(r"^chain +fp32 .*$", output, re.MULTILINE)
+    assert after.split()[:4] == before.split()[:4]
+    assert len(after) > len(before)
 
 
 def test_the_table_shows_time_and_ratio_beside_the_verdict(output):
