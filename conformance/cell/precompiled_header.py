@@ -19,7 +19,9 @@ LINKING = ("-shared", "-Wl,", "-l", "-L")  # begin words that are for the linker
 
 def is_needed() -> bool:
     """Whether torch compiles that header again for each kernel."""
-    return not hasattr(importlib.import_module("torch._inductor.config"), "cpp_cache_precompile_headers")
+    from torch._inductor import config  # noqa: PLC0415 -- only cells that compile need it
+
+    return not hasattr(config, "cpp_cache_precompile_headers")
 
 
 def make(seconds: float) -> None:
@@ -31,7 +33,7 @@ def make(seconds: float) -> None:
     Raises:
         An error of torch, of the compiler or of the machine; kernels then compile without it.
     """
-    codecache = importlib.import_module("torch._inductor.codecache")
+    codecache = importlib.import_module("torch._inductor.codecache")  # its stubs lack what torch < 2.8 has
     header = Path(codecache.cpp_prefix_path())
     made = header.with_name(f"{header.name}.gch")
     command = _command(codecache.pick_vec_isa(), header)
@@ -52,10 +54,10 @@ def make(seconds: float) -> None:
 
 def _command(vec_isa: object, header: Path) -> list[str]:
     """The command with which torch compiles a kernel for the CPU, without its files and libraries."""
-    builder = importlib.import_module("torch._inductor.cpp_builder")
-    options = getattr(builder, "CppTorchDeviceOptions", None) or builder.CppTorchCudaOptions
+    cpp_builder = importlib.import_module("torch._inductor.cpp_builder")
+    options = getattr(cpp_builder, "CppTorchDeviceOptions", None) or cpp_builder.CppTorchCudaOptions
     for_cpu = {"cuda": False} if "cuda" in inspect.signature(options).parameters else {"device_type": "cpu"}
-    kernel = builder.CppBuilder(name="kernel", sources=str(header), BuildOption=options(vec_isa=vec_isa, **for_cpu))
+    kernel = cpp_builder.CppBuilder(name="kernel", sources=str(header), BuildOption=options(vec_isa=vec_isa, **for_cpu))
     words = shlex.split(kernel.get_command_line())
     output = words.index("-o")
     del words[output : output + 2]

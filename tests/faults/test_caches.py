@@ -16,6 +16,7 @@ from conformance.oracle import tensorfile
 from conformance.records.cell import Cell
 from conformance.run import cache_sums, environment, store
 from conformance.run.executor import CONFIRMED, Executor
+from conformance.run.references import References
 
 COMPILES = ("--precision=fp32", "--device=cpu", "--no-speed", "-n", "0")
 SPOILED = """
@@ -239,6 +240,6 @@ def test_a_damaged_reference_is_made_again(executor, damage):
 def test_a_reference_that_is_damaged_each_time_is_no_verdict(executor, monkeypatch):
     judging, cell, path = executor
     path.write_bytes(b"")
-    monkeypatch.setattr(Executor, "_forget_reference", lambda *_: None)
+    monkeypatch.setattr(References, "forget", lambda *_: None)
     with pytest.raises(MachineError, match="checksum does not match"):
         judging.verdict(cell)

@@ -63,7 +63,7 @@ def to_all(process, number):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_while_cells_hang(tmp_path, number):
     source = models(tmp_path, done="same", hanging=HANGING)
-    process = started(tmp_path, "run", source, *FP32, "-n2")
+    process = started(tmp_path, "run", source, *FP32, "-n2", "-v")
     read_until(process, "done[eager-fp32-cpu]")
     cell = int(wait_for(tmp_path / "in"))
     to_all(process, number)

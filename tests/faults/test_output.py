@@ -24,7 +24,7 @@ ASCII = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONC
 
 
 def test_an_encoding_without_our_signs_gets_plain_ones(tmp_path, source):
-    code, output = judged(tmp_path, source, "-n2", **ASCII)
+    code, output = judged(tmp_path, source, "-n2", "-v", **ASCII)
     assert code == 1, output
     assert output.isascii()
     assert "+ one[eager-fp32-cpu]" in output
