@@ -120,10 +120,10 @@ def _smallest_row_zeroed(v: Victim) -> torch.Tensor | None:
     if not _has_rows(v) or 0 not in oracle.axes:
         return None
     axis = oracle.axes.index(0)
-    order = oracle.slice_norms[axis].argsort().tolist()
+    order = oracle.slice_norms[axis].argsort()
     has_spread = oracle.is_rounded and not reference.exact
-    live = [i for i in order if not (has_spread and reference.null_slice(axis, i))]
-    return _zeroed(v.y, 0, live[0]) if live else None
+    live = order[~reference.null_slices(axis)[order]] if has_spread else order
+    return _zeroed(v.y, 0, int(live[0])) if len(live) else None
 
 
 @_damage("tail column unwritten")

@@ -84,11 +84,14 @@ class TensorReference:
         norm, spread = self.oracle.norm, self.spread["fp32"].absolute
         return norm == 0.0 or spread / norm >= NULL_SPREAD * NOISE * FLOAT32.unit
 
-    def null_slice(self, axis: int, index: int) -> bool:
-        """Whether one slice is structurally zero. `axis` is a position in `oracle.axes`."""
-        norm = float(self.oracle.slice_norms[axis][index])
-        spread = float(self.spread["fp32"].slices[axis][index])
-        return norm == 0.0 or spread / norm >= NULL_SPREAD * NOISE * FLOAT32.unit
+    def null_slices(self, axis: int) -> torch.Tensor:
+        """For every index of an axis, whether its slice is structurally zero: boolean, of the axis's length.
+
+        Args:
+            axis: a position in `oracle.axes`.
+        """
+        norms, spread = self.oracle.slice_norms[axis], self.spread["fp32"].slices[axis]
+        return (norms == 0.0) | (spread / norms >= NULL_SPREAD * NOISE * FLOAT32.unit)
 
 
 def budget_for(reference: TensorReference, precision: Precision, baseline: Distance | None = None) -> Budget:
@@ -101,7 +104,7 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
     """
     oracle, spread = reference.oracle, reference.spread[precision.name]
     floor = 2.0 * precision.quantum / reference.scale  # the error of one element from underflow
-    count = oracle.reals.numel()
+    count = math.prod(oracle.sizes)
     if reference.is_null:
         beside = BASELINE_FACTOR * baseline.absolute if baseline else 0.0
         return Budget(max(NULL_FACTOR * spread.absolute, beside), (), math.inf, math.inf)

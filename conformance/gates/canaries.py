@@ -1,13 +1,19 @@
-"""Makes wrong tensors from the oracle's. The gates must reject them; otherwise a pass proves nothing."""
+"""Makes wrong tensors from the oracle's. The gates must reject them; otherwise a pass proves nothing.
+
+Of most canaries it is known how far they are from the oracle before they are made.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from conformance.gates.budget import NOISE, Budget, TensorReference
+from conformance.gates.distance import OracleTensor
 from conformance.seeds import seed_of
 
 OTHER = {  # a dtype of the same kind
@@ -18,94 +24,145 @@ OTHER = {  # a dtype of the same kind
 SMALLEST = "smallest"
 NOISY = 0.5
 LARGE_ELEMENT = 0.5  # times the rms: zeroing an element this large must be noticed
+PREFIX = 2**14  # elements from which the least distance of a permutation is found
 
 
-def global_canaries(
-    truth: torch.Tensor, reference: TensorReference, *, held_to_float32: bool
-) -> Iterator[tuple[str, torch.Tensor]]:
+@dataclass(frozen=True)
+class Least:
+    """The least distance of a canary from the oracle, apart from roundings to its dtype. Without a figure, it is 0.
+
+    Attributes:
+        absolute, point, gain: see `Distance`; a NaN is infinitely far.
+        axis, index: position in the oracle's axes, and index, of a slice that is zero.
+    """
+
+    absolute: float = 0.0
+    point: float = 0.0
+    gain: float = 0.0
+    axis: int = -1
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A wrong tensor that can be made.
+
+    Attributes:
+        name: its name in a report. If it starts with `SMALLEST`, the smallest slice of an axis is zero.
+        make: makes it from the oracle's tensor in the dtype of the candidate; None if it would not be wrong.
+        least: how far it is from the oracle at least.
+        misshapen: its shape or dtype is wrong, so no budget matters.
+    """
+
+    name: str
+    make: Callable[[torch.Tensor], torch.Tensor | None]
+    least: Least = Least()
+    misshapen: bool = False
+
+
+def global_canaries(dtype: torch.dtype, reference: TensorReference, *, held_to_float32: bool) -> Iterator[Canary]:
     """Tensors that are wrong as a whole, which all budgets must reject.
 
     Args:
-        truth: the oracle's tensor in the dtype of the candidate.
+        dtype: the dtype of the candidate.
         reference: the reference of the tensor.
         held_to_float32: float32's budgets apply, which must also reject noise of half the tensor's size.
-
-    Yields:
-        Name and wrong tensor.
     """
-    extra = truth.unsqueeze(0)
-    yield "an extra axis", extra
-    if not truth.is_floating_point() and not truth.is_complex():
-        flipped = ~truth if truth.dtype == torch.bool else truth + 1
-        yield "every element changed", flipped
+    norm = reference.oracle.norm
+    yield Canary("an extra axis", lambda truth: truth.unsqueeze(0), misshapen=True)
+    if not dtype.is_floating_point and not dtype.is_complex:
+        yield Canary("every element changed", lambda truth: ~truth if truth.dtype == torch.bool else truth + 1)
         return
-    finite = truth.isfinite().flatten()
-    if bool(finite.any()):
-        broken = truth.flatten().clone()
-        broken[int(finite.to(torch.uint8).argmax())] = math.nan
-        yield "one NaN", broken.reshape(truth.shape)
-    yield "the wrong dtype", truth.to(OTHER.get(truth.dtype, torch.float32))
+    yield Canary("one NaN", _with_nan, Least(math.inf))
+    yield Canary("the wrong dtype", lambda truth: truth.to(OTHER.get(truth.dtype, torch.float32)), misshapen=True)
     if reference.is_null:
         if not reference.exact:
-            yield "a spread as wide as the terms that cancelled", truth + _cancelled(truth, reference)
+            name = "a spread as wide as the terms that cancelled"
+            yield Canary(name, lambda truth: truth + _cancelled(truth, reference), Least(_cancelled_size(reference)))
         return
-    yield "zeros", torch.zeros_like(truth)
-    yield "the negative", -truth
-    yield "1.25 times", 1.25 * truth
+    yield Canary("zeros", torch.zeros_like, Least(norm, 1 / 2, 1.0))
+    yield Canary("the negative", torch.neg, Least(2.0 * norm, 1.0, 2.0))
+    yield Canary("1.25 times", lambda truth: 1.25 * truth, Least(norm / 4, 1 / 8, 1 / 4))
     if held_to_float32:
-        noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed_of("noise")), dtype=torch.float64)
-        yield (
-            "noise of half its size",
-            truth + (NOISY * reference.oracle.norm / noise.norm() * noise).to(truth.dtype),
-        )
+        yield Canary("noise of half its size", partial(_noisy, norm), Least(NOISY * norm))
+
+
+def _with_nan(truth: torch.Tensor) -> torch.Tensor | None:
+    finite = truth.isfinite().flatten()
+    if not bool(finite.any()):
+        return None
+    broken = truth.flatten().clone()
+    broken[int(finite.to(torch.uint8).argmax())] = math.nan
+    return broken.reshape(truth.shape)
+
+
+def _noisy(norm: float, truth: torch.Tensor) -> torch.Tensor:
+    noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed_of("noise")), dtype=torch.float64)
+    wrong: torch.Tensor = truth + (NOISY * norm / noise.norm() * noise).to(truth.dtype)
+    return wrong
+
+
+def _cancelled_size(reference: TensorReference) -> float:
+    return reference.spread["fp32"].absolute / (NOISE * 2.0**-24) / 8
 
 
 def _cancelled(truth: torch.Tensor, reference: TensorReference) -> torch.Tensor:
-    size = reference.spread["fp32"].absolute / (NOISE * 2.0**-24)
     signs = (
         torch.randint(0, 2, truth.shape, generator=torch.Generator().manual_seed(seed_of("cancelled"))).to(truth.dtype)
         * 2
         - 1
     )
-    return size / 8 * signs / math.sqrt(truth.numel())
+    return _cancelled_size(reference) * signs / math.sqrt(truth.numel())
 
 
-def local_canaries(
-    truth: torch.Tensor, reference: TensorReference, budget: Budget
-) -> Iterator[tuple[str, torch.Tensor]]:
+def local_canaries(reference: TensorReference, budget: Budget) -> Iterator[Canary]:
     """Tensors that are wrong in one part or in the order of their elements.
 
     Args:
-        truth: the oracle's tensor in the dtype of the candidate.
         reference: the reference of the tensor.
         budget: the budgets of the tensor; a permutation counts as wrong only if it exceeds their norm.
-
-    Yields:
-        Name and wrong tensor. A name that starts with `SMALLEST` means that the smallest slice of an axis is zero.
     """
     oracle = reference.oracle
-    if reference.is_null or truth.numel() < 2:  # noqa: PLR2004 -- nothing to permute
+    if reference.is_null or oracle.raw.numel() < 2:  # noqa: PLR2004 -- nothing to permute
         return
-    flat = truth.reshape(-1)
-    orders = [flat.roll(1), flat.flip(0), flat.sort().values if not flat.is_complex() else flat.flip(0)]
-    gaps = [float((order.double() - flat.double()).norm()) for order in orders] if not flat.is_complex() else []
-    for order, gap in zip(orders, gaps, strict=False):
-        if gap > budget.norm:
-            yield "elements in another order", order.reshape(truth.shape)
-            break
+    yield Canary("elements in another order", partial(_reordered, budget.norm), Least(_least_of_a_roll(oracle)))
     if not oracle.is_rounded:
         return
     if len(oracle.shape) < 2:  # noqa: PLR2004 -- no slices, so one element is damaged
-        yield "one element zeroed", _without_median_element(truth)
+        yield Canary("one element zeroed", _without_median_element, Least(LARGE_ELEMENT * oracle.rms, 1 / 3))
         return
     for k, axis in enumerate(oracle.axes):
-        norms = oracle.slice_norms[k]
-        live = [i for i in norms.argsort().tolist() if not reference.null_slice(k, i)] if axis < truth.dim() else []
+        if axis == len(oracle.shape):
+            continue  # real and imaginary parts
+        order = oracle.slice_norms[k].argsort()
+        live = order[~reference.null_slices(k)[order]].tolist()
         for index in dict.fromkeys((live[len(live) // 2], live[0]) if live else ()):
-            damaged = truth.clone()
-            damaged.select(axis, index).zero_()
             which = "median" if index == live[len(live) // 2] else SMALLEST
-            yield f"{which} slice {index} of axis {axis} zeroed", damaged
+            name = f"{which} slice {index} of axis {axis} zeroed"
+            yield Canary(name, partial(_without_slice, axis, index), _least_of_a_slice(oracle, k, index))
+
+
+def _reordered(most: float, truth: torch.Tensor) -> torch.Tensor | None:
+    """The elements in the first order that moves them by more than that."""
+    flat = truth.reshape(-1)
+    for order in _orders(flat) if not flat.is_complex() else ():
+        if float((order.double() - flat.double()).norm()) > most:
+            return order.reshape(truth.shape)
+    return None
+
+
+def _orders(flat: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield flat.roll(1)
+    yield flat.flip(0)
+    yield flat.sort().values
+
+
+def _least_of_a_roll(oracle: OracleTensor) -> float:
+    """The least distance of the first of these orders."""
+    if not oracle.is_rounded or oracle.raw.is_complex():
+        return 0.0
+    first = oracle.reals.reshape(-1)[:PREFIX]
+    return float((first[1:] - first[:-1]).norm())
 
 
 def _without_median_element(truth: torch.Tensor) -> torch.Tensor:
@@ -114,3 +171,15 @@ def _without_median_element(truth: torch.Tensor) -> torch.Tensor:
     damaged = truth.clone()
     damaged[loud[sizes[loud].argsort()[len(loud) // 2]]] = 0
     return damaged
+
+
+def _without_slice(axis: int, index: int, truth: torch.Tensor) -> torch.Tensor:
+    damaged = truth.clone()
+    damaged.select(axis, index).zero_()
+    return damaged
+
+
+def _least_of_a_slice(oracle: OracleTensor, k: int, index: int) -> Least:
+    norm = float(oracle.slice_norms[k][index])
+    rms = norm / math.sqrt(math.prod(oracle.sizes) / len(oracle.slice_norms[k]))
+    return Least(norm, rms / (rms + oracle.rms), (norm / oracle.norm) ** 2, k, index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -11,7 +12,8 @@ from conformance.axes import PRECISIONS
 from conformance.gates.budget import DROPPED_SHARE
 from conformance.gates.budget import measures as value_measures
 from conformance.gates.criteria import TensorCriteria
-from conformance.gates.distance import dropped_bits_share, flat_reals, same_bytes
+from conformance.gates.distance import all_finite, flat_reals, real_numbers, same_bytes
+from conformance.gates.dropped_bits import dropped_bits_shares
 from conformance.gates.power import Power, power_of
 from conformance.gates.redraws import redraw_measures
 from conformance.records.observation import Discrepancy, Measure
@@ -42,13 +44,10 @@ def compare(
     if y is None or fault:
         return _absent(y, criteria, fault)
     measures = measures_of(y, criteria, drawn)
+    closer = _closer(measures, criteria)
     if again is not None and measures[0].met:
         measures = (*measures, _stability(y, again, criteria))
-    power = power_of(y, criteria, lambda z, held: accepts(z, held, name_of(y.dtype))) if measures[0].met else Power()
-    closer = None
-    if criteria.baseline is not None and criteria.kind in ("rounded", "float32") and measures[0].met:
-        oracle = criteria.reference.oracle
-        closer = oracle.distance(y).absolute < oracle.distance(criteria.baseline).absolute
+    power = power_of(y.dtype, criteria, partial(accepts, dtype=name_of(y.dtype))) if measures[0].met else Power()
     return Discrepancy(
         criteria.case,
         criteria.tensor,
@@ -59,6 +58,14 @@ def compare(
         **vars(power),
         closer=closer,
     )
+
+
+def _closer(measures: Sequence[Measure], criteria: TensorCriteria) -> bool | None:
+    """See `Discrepancy.closer`."""
+    norm = next((m for m in measures if m.gate == "norm"), None)
+    if norm is None or criteria.beside is None or criteria.kind == "null":
+        return None
+    return norm.value < criteria.beside.absolute / criteria.reference.oracle.norm
 
 
 def compare_values(y: torch.Tensor | None, criteria: TensorCriteria, fault: str) -> Discrepancy:
@@ -93,6 +100,10 @@ def measures_of(
     oracle = criteria.reference.oracle
     if tuple(y.shape) != oracle.shape:
         return (Measure("structure", math.inf, 0.0, f"shape {tuple(y.shape)}, the oracle's is {oracle.shape}"),)
+    if y.is_complex() != oracle.raw.is_complex():
+        return (
+            Measure("structure", math.inf, 0.0, f"{name_of(y.dtype)}, the oracle's is {name_of(oracle.raw.dtype)}"),
+        )
     structure = Measure("structure", 0.0, 0.0)
     if criteria.kind == "empty":
         return (structure,)
@@ -115,6 +126,8 @@ def _exact(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
     oracle = criteria.reference.oracle
     y = y.detach().cpu()
     wanted = oracle.raw.to(y.dtype)
+    if torch.equal(y, wanted):
+        return Measure("exact", 0.0, 0.0)
     differs = (y != wanted) & ~(y.isnan() & wanted.isnan())
     settled = criteria.reference.settled.get(criteria.cell_precision.name)
     if settled is not None:
@@ -132,9 +145,9 @@ def _classes(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
     An infinity is accepted if the oracle's element is near the largest number of the dtype.
     """
     oracle = criteria.reference.oracle
-    reals, wanted = flat_reals(y), oracle.reals
-    if oracle.all_finite and bool(reals.isfinite().all()):
+    if oracle.all_finite and all_finite(real_numbers(y)):
         return Measure("class", 0.0, 0.0)
+    reals, wanted = flat_reals(y), oracle.reals
     same = (reals.isfinite() & wanted.isfinite()) | (reals.isnan() & wanted.isnan()) | (reals == wanted)
     if y.dtype.is_floating_point or y.dtype.is_complex:
         edge = (1.0 - 8.0 * criteria.precision.unit) * torch.finfo(y.dtype).max
@@ -159,18 +172,19 @@ def _precision(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]
         least = 7  # one in 8 of float16's own roundings also has the three more bits zero that bfloat16 drops
     elif criteria.kind != "float32" and criteria.cell_precision.autocast:
         return ()
-    found = []
-    norm = criteria.reference.oracle.norm
     quantum = criteria.precision.quantum if criteria.kind != "float32" else 0.0
     smallest = ALL_BITS * quantum / criteria.reference.scale  # below it, float16 itself has fewer bits
-    for name, bits in tests.items():
-        if criteria.reference.spread["fp32"].absolute > norm * 2.0 ** (bits - FLOAT32_BITS) / KEPT:
-            continue  # after cancellation, float32 itself leaves these bits zero
-        share = dropped_bits_share(y, criteria.reference.oracle, bits, least, smallest)
-        share = 0.0 if math.isnan(share) else share
-        detail = f"{share:.0%} of its elements went through {name}"
-        found.append(Measure("precision", share, math.nextafter(DROPPED_SHARE, 0), detail))
-    return (max(found, key=lambda m: m.value),) if found else ()
+    oracle, strays = criteria.reference.oracle, criteria.reference.spread["fp32"].absolute
+    for name, bits in list(tests.items()):
+        if strays > oracle.norm * 2.0 ** (bits - FLOAT32_BITS) / KEPT:
+            del tests[name]  # after cancellation, float32 itself leaves these bits zero
+    shares = dropped_bits_shares(y, oracle, tuple(tests.values()), least, smallest)
+    found = {name: 0.0 if math.isnan(share) else share for name, share in zip(tests, shares, strict=True)}
+    if not found:
+        return ()
+    name = max(found, key=found.__getitem__)
+    detail = f"{found[name]:.0%} of its elements went through {name}"
+    return (Measure("precision", found[name], math.nextafter(DROPPED_SHARE, 0), detail),)
 
 
 def _stability(y: torch.Tensor, again: torch.Tensor, criteria: TensorCriteria) -> Measure:

@@ -8,6 +8,7 @@ import torch
 
 from conformance.axes import Precision
 from conformance.gates.budget import FLOAT32, Budget, TensorReference, budget_for, holds_float32, measures
+from conformance.gates.distance import Distance
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class TensorCriteria:
         budget: the budgets at `precision`.
         dtype: name of the dtype that the contract asks for; "" if it asks for none.
         baseline: eager's tensor at the same precision; None in eager cells.
+        beside: the distance of that tensor.
         bitwise: identical calls must agree bit for bit.
     """
 
@@ -35,6 +37,7 @@ class TensorCriteria:
     budget: Budget
     dtype: str
     baseline: torch.Tensor | None
+    beside: Distance | None
     bitwise: bool
 
     @property
@@ -88,7 +91,7 @@ def criteria_for(  # noqa: PLR0913 -- a record's fields
     usable = baseline if baseline is not None and baseline.shape == oracle.shape else None
     beside = oracle.distance(usable) if usable is not None else None
     held_to = precision
-    if not oracle.reals.numel():
+    if not oracle.raw.numel():
         kind = "empty"
     elif reference.exact or not oracle.is_rounded:
         kind = "exact"
@@ -105,4 +108,4 @@ def criteria_for(  # noqa: PLR0913 -- a record's fields
             budget = budget_for(reference, held_to, beside)  # if eager fails its own budgets, it excuses nothing
         elif kind == "float32" and not accurate:
             kind, held_to, budget = "rounded", precision, budget_for(reference, precision)  # nor does it ask for more
-    return TensorCriteria(case, tensor, reference, kind, held_to, precision, budget, dtype, usable, bitwise)
+    return TensorCriteria(case, tensor, reference, kind, held_to, precision, budget, dtype, usable, beside, bitwise)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
-from conformance.gates.canaries import global_canaries, local_canaries
+from conformance.gates.canaries import Canary, global_canaries, local_canaries
+from conformance.gates.certainty import surely_rejected
 from conformance.gates.criteria import TensorCriteria
-from conformance.gates.distance import OracleTensor, flat_reals
 from conformance.gates.redraws import redraw_measures
 
 Accepts = Callable[[torch.Tensor, TensorCriteria], bool]
+Decided = Callable[[Canary, torch.dtype, TensorCriteria], bool]
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Power:
 
     Attributes:
         accepted: names of canaries that the gates accept and should reject.
-        weak: names of local canaries that the gates accept for a reason that excuses them; see `_is_weak`.
+        weak: names of local canaries that the gates accept for a reason that excuses them; see `_Trial.is_weak`.
         unresolved: this low precision cannot tell the tensor from a wrong one, but float32's budgets can.
         rejected: number of canaries with wrong values, in the right shape and dtype, that the gates reject.
     """
@@ -32,85 +34,93 @@ class Power:
     rejected: int = 0
 
 
-def power_of(y: torch.Tensor, criteria: TensorCriteria, every_gate_accepts: Accepts) -> Power:
+def power_of(
+    dtype: torch.dtype, criteria: TensorCriteria, every_gate_accepts: Accepts, decided: Decided = surely_rejected
+) -> Power:
     """Try all canaries on the gates.
 
     Args:
-        y: the candidate; the canaries get its dtype.
+        dtype: the dtype of the candidate, which the canaries get.
         criteria: the kind and the budgets of the tensor.
         every_gate_accepts: returns whether all gates accept a canary under some criteria.
+        decided: returns whether they surely reject a canary that need not be made.
     """
     if criteria.kind == "empty":
         return Power()
-
-    def passes(canary: torch.Tensor, held: TensorCriteria) -> bool:
-        return not _norm_rejects(canary, held) and every_gate_accepts(canary, held)
-
-    reference = criteria.reference
-    truth = _as_returned(reference.oracle, y)
-    whole = dict(global_canaries(truth, reference, held_to_float32=criteria.uses_float32_budget))
-    local = dict(local_canaries(truth, reference, criteria.budget))
-    passing = [name for name, z in (whole | local).items() if passes(z, criteria)]
-    rejected = _rejected_over_draws(passing, criteria)
-    passing = [name for name in passing if name not in rejected]
-    wrong_values = {n for n, z in (whole | local).items() if (z.shape, z.dtype) == (truth.shape, truth.dtype)}
-    caught = len(wrong_values - set(passing))
-    accepted = [name for name in passing if name in whole]
-    local = {name: local[name] for name in passing if name in local}
-    weak = [name for name, z in local.items() if _is_weak(z, criteria, passes)]
-    accepted += [name for name in local if name not in weak]
+    trial = _Trial(dtype, criteria, every_gate_accepts, decided)
+    reference, held_to_float32 = criteria.reference, criteria.uses_float32_budget
+    whole = trial.of(global_canaries(dtype, reference, held_to_float32=held_to_float32))
+    local = trial.of(local_canaries(reference, criteria.budget))
+    passing = [c for c, accepted in (whole | local).items() if accepted]
+    rejected = _rejected_over_draws(passing, local, criteria)
+    passing = [c for c in passing if c not in rejected]
+    caught = sum(not c.misshapen for c in whole | local) - sum(not c.misshapen for c in passing)
+    weak = [c.name for c in passing if c in local and trial.is_weak(c)]
+    accepted = [c.name for c in passing if c in whole]
+    accepted += [c.name for c in passing if c in local and c.name not in weak]
     if accepted and criteria.may_be_left_to_float32:
-        finely = criteria.at_float32()
-        whole |= dict(global_canaries(truth, reference, held_to_float32=True))
-        if not any(passes(z, finely) for z in whole.values()):
+        finely = trial.of(global_canaries(dtype, reference, held_to_float32=True), trial.at_float32)
+        if not any(finely.values()):
             return Power(weak=tuple(weak), unresolved=True, rejected=caught)
     return Power(tuple(accepted), tuple(weak), rejected=caught)
 
 
-def _rejected_over_draws(names: Sequence[str], criteria: TensorCriteria) -> set[str]:
+class _Trial:
+    """The gates of one tensor, and the canaries that are tried on them; for the arguments see `power_of`."""
+
+    def __init__(
+        self, dtype: torch.dtype, criteria: TensorCriteria, every_gate_accepts: Accepts, decided: Decided
+    ) -> None:
+        self._dtype, self._criteria = dtype, criteria
+        self._accepts, self._decided = every_gate_accepts, decided
+
+    @cached_property
+    def at_float32(self) -> TensorCriteria:
+        """The criteria with float32's budgets."""
+        return self._criteria.at_float32()
+
+    @cached_property
+    def _truth(self) -> torch.Tensor:
+        """The oracle's tensor in the dtype of the candidate."""
+        oracle = self._criteria.reference.oracle
+        numbers = torch.view_as_complex(oracle.reals.contiguous()) if self._dtype.is_complex else oracle.reals
+        return numbers.to(self._dtype)
+
+    def of(self, canaries: Iterable[Canary], criteria: TensorCriteria | None = None) -> dict[Canary, bool]:
+        """Those of the canaries that can be made, and whether all gates accept them; at other criteria, if given."""
+        held = criteria or self._criteria
+        found = {}
+        for canary in canaries:
+            if self._decided(canary, self._dtype, held):
+                found[canary] = False
+            elif (wrong := canary.make(self._truth)) is not None:
+                found[canary] = self._accepts(wrong, held)
+        return found
+
+    def is_weak(self, canary: Canary) -> bool:
+        """Whether the gates are excused for accepting a local canary.
+
+        There are two excuses. The damaged part is below the noise of a low precision, and float32's budgets reject the
+        canary. Or it lies behind a kink, where one flipped unit may change it as much in any precision.
+        """
+        if self._criteria.kind == "exact":
+            return False
+        if self._criteria.reference.kinked:
+            return True
+        return not self._criteria.uses_float32_budget and not any(self.of([canary], self.at_float32).values())
+
+
+def _rejected_over_draws(canaries: Sequence[Canary], local: Iterable[Canary], criteria: TensorCriteria) -> set[Canary]:
     """Those of the canaries that one draw accepts and all draws together reject."""
-    reference = criteria.reference
-    if not names or not criteria.redrawn or reference.redraws is None:
+    reference, redraws = criteria.reference, criteria.reference.redraws
+    if not canaries or not criteria.redrawn or redraws is None:
         return set()
-    found: dict[str, list[torch.Tensor]] = {name: [] for name in names}
-    for truth in reference.redraws.truths:
-        made = dict(global_canaries(truth, reference, held_to_float32=False))
-        if tuple(truth.shape) == tuple(reference.oracle.reals.shape):
-            made |= dict(local_canaries(truth, reference, criteria.budget))
-        for name in names:
-            if name in made:
-                found[name].append(made[name])
-    return {
-        name
-        for name, drawn in found.items()
-        if len(drawn) == len(reference.redraws.truths)
-        and any(not m.met for m in redraw_measures(drawn, reference, criteria.precision))
-    }
-
-
-def _is_weak(canary: torch.Tensor, criteria: TensorCriteria, passes: Accepts) -> bool:
-    """Whether the gates are excused for accepting a local canary.
-
-    There are two excuses. The damaged part is below the noise of a low precision, and float32's budgets reject the
-    canary. Or it lies behind a kink, where one flipped unit may change it as much in any precision.
-    """
-    if criteria.kind == "exact":
-        return False
-    if criteria.reference.kinked:
-        return True
-    return not criteria.uses_float32_budget and not passes(canary, criteria.at_float32())
-
-
-def _as_returned(oracle: OracleTensor, y: torch.Tensor) -> torch.Tensor:
-    """The oracle's tensor in the dtype of the candidate."""
-    if y.is_complex():
-        return torch.view_as_complex(oracle.reals.contiguous()).to(y.dtype)
-    return oracle.reals.to(y.dtype)
-
-
-def _norm_rejects(canary: torch.Tensor, criteria: TensorCriteria) -> bool:
-    """Whether the norm gate alone rejects a canary, without the cost of the others."""
-    oracle = criteria.reference.oracle
-    if criteria.kind == "exact" or not oracle.all_finite or tuple(canary.shape) != oracle.shape:
-        return False
-    return float((flat_reals(canary) - oracle.values).norm()) > criteria.budget.norm
+    sampled = redraws.truths[0].shape != reference.oracle.reals.shape  # in a sample, no slice has its place
+    rejected = set()
+    for canary in canaries if not sampled else set(canaries) - set(local):
+        drawn = [wrong for truth in redraws.truths if (wrong := canary.make(truth)) is not None]
+        if len(drawn) == len(redraws.truths) and any(
+            not m.met for m in redraw_measures(drawn, reference, criteria.precision)
+        ):
+            rejected.add(canary)
+    return rejected

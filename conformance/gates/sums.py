@@ -6,12 +6,12 @@ Roundings average out over draws; a wrong factor or constant does not.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from conformance.gates.distance import flat_reals
+from conformance.gates.distance import flat_reals, sums_by_axis
 
 SAMPLE = 2**14  # elements; of a larger tensor, only about so many are kept of every draw
 NEAR_LIMIT = 0.25  # of the dtype's largest number: above it, a low precision may overflow
@@ -93,9 +93,8 @@ def sampled(tensor: torch.Tensor) -> torch.Tensor:
 
 def parts(tensor: torch.Tensor) -> torch.Tensor:
     """The sum of a tensor, then its sums for every index of every axis, in one vector."""
-    every = range(tensor.dim())
-    axes = _axes(tensor)
-    return torch.cat([tensor.sum().reshape(1), *(tensor.sum([a for a in every if a != axis]) for axis in axes)])
+    by_axis = sums_by_axis(tensor)
+    return torch.cat([tensor.sum().reshape(1), *(by_axis[axis] for axis in _axes(tensor))])
 
 
 def sizes_of_axes(tensor: torch.Tensor) -> list[int]:
@@ -114,8 +113,10 @@ def sums_of(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Su
         found: the candidate's tensor in each draw, as `sampled` gives it; there may be fewer than truths.
         truths: the oracle's.
     """
-    gains, gaps = _errors(found, truths)
-    return Sums(parts(gains.sum(0)), parts(gaps.sum(0)))
+    gains, shifts = torch.zeros(()), torch.zeros(())
+    for product, gap in _errors(found, truths):
+        gains, shifts = gains + product, shifts + gap
+    return Sums(parts(gains), parts(shifts))
 
 
 def farthest_sums(one: Sums | None, other: Sums) -> Sums:
@@ -131,10 +132,10 @@ def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) 
         found: the tensor in the rounded run of each draw, as `sampled` gives it.
         truths: the oracle's.
     """
-    gains, gaps = _errors(found, truths)
-    noise = Sums(_scatter(gains), _scatter(gaps))
-    bias = Sums(_beyond(noise.gain, gains), _beyond(noise.shift, gaps))
-    return Rounded(len(gains), *_squares(truths), bias, noise)
+    products, gaps = map(torch.stack, zip(*_errors(found, truths), strict=True))
+    noise = Sums(_scatter(products), _scatter(gaps))
+    bias = Sums(_beyond(noise.gain, products), _beyond(noise.shift, gaps))
+    return Rounded(len(gaps), *_squares(truths), bias, noise)
 
 
 def _beyond(noise: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
@@ -147,12 +148,17 @@ def _squares(truths: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor
     return by_draw.sum(0), by_draw.square().sum(0).sqrt()
 
 
-def _errors(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The products of e and y*, and e itself, with the draws along the first axis."""
-    y, wanted = flat_reals(torch.stack(tuple(found))), flat_reals(torch.stack(tuple(truths[: len(found)])))
-    comparable = wanted.isfinite() & (wanted.abs() < NEAR_LIMIT * torch.finfo(found[0].dtype).max)
-    gap = (y - wanted).where(comparable, 0.0)
-    return gap * wanted.nan_to_num(0.0, 0.0, 0.0), gap
+def _errors(
+    found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The products of e and y*, and e itself, of one draw after the other: one fits into a processor's cache."""
+    for y, truth in zip(found, truths, strict=False):
+        wanted, limit = flat_reals(truth), NEAR_LIMIT * torch.finfo(y.dtype).max
+        gap = flat_reals(y) - wanted
+        if wanted.numel() and not float(wanted.abs().amax()) < limit:
+            gap = gap.where(wanted.abs() < limit, 0.0)
+            wanted = wanted.nan_to_num(0.0, 0.0, 0.0)
+        yield gap * wanted, gap
 
 
 def _finite(truth: torch.Tensor) -> torch.Tensor:

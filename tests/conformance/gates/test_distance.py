@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from conformance.gates.distance import Distance, OracleTensor, dropped_bits_share, farthest, flat_reals, same_bytes
+from conformance.gates.distance import BLOCK, Distance, OracleTensor, farthest, flat_reals, same_bytes
+from conformance.gates.dropped_bits import dropped_bits_shares
 
 SHAPE = (8, 16, 4)
 
@@ -114,16 +115,17 @@ def test_farthest_takes_each_measure_from_whom_strayed_most():
 
 @pytest.mark.parametrize(("dtype", "bits"), [(torch.bfloat16, 16), (torch.float16, 13)])
 def test_a_trip_through_fewer_bits_is_seen_whole(measured, oracle, dtype, bits):
-    assert dropped_bits_share(oracle.to(dtype).float(), measured, bits, 2) == 1.0
-    assert dropped_bits_share(oracle.float(), measured, bits, 2) < 0.01
+    assert dropped_bits_shares(oracle.to(dtype).float(), measured, (bits,), 2) == (1.0,)
+    assert max(dropped_bits_shares(oracle.float(), measured, (13, 16), 2)) < 0.01
     half = oracle.float()
     half[:4] = half[:4].to(dtype).float()
-    assert dropped_bits_share(half, measured, bits, 2) == pytest.approx(0.5, abs=0.01)
+    assert dropped_bits_shares(half, measured, (bits,), 2) == pytest.approx((0.5,), abs=0.01)
 
 
 def test_bits_tell_nothing_where_the_oracle_has_none():
     short = torch.tensor([1.0, 0.5, 3.0, 0.1], dtype=torch.float64)
-    assert math.isnan(dropped_bits_share(short.float(), OracleTensor(short), 16, 2))
+    (share,) = dropped_bits_shares(short.float(), OracleTensor(short), (16,), 2)
+    assert math.isnan(share)
 
 
 def test_one_element_may_have_any_stride():
@@ -131,3 +133,28 @@ def test_one_element_may_have_any_stride():
     assert one.stride() == (0, 0)
     assert same_bytes(one, torch.full((1, 1), 2.0))
     assert not same_bytes(one, torch.full((1, 1), 3.0))
+
+
+@pytest.mark.parametrize(
+    "shape", [(3 * BLOCK + 5,), (3, BLOCK + 7), (1, 5, BLOCK // 2), (700, 11, 3, 7), (2, 2, BLOCK), (BLOCK, 3)]
+)
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_large_tensor_is_measured_in_blocks_as_in_one(shape, broken):
+    generator = torch.Generator().manual_seed(2)
+    oracle = torch.randn(shape, generator=generator, dtype=torch.float64)
+    y = oracle * (1 + 1e-3 * torch.randn(shape, generator=generator, dtype=torch.float64))
+    at = oracle.numel() - 3
+    y.view(-1)[at] += 9.0
+    if broken:
+        y.view(-1)[1], y.view(-1)[-1], oracle.view(-1)[0] = math.nan, math.inf, math.inf
+    measured, gap = OracleTensor(oracle), (y - oracle).nan_to_num(0.0, 0.0, 0.0)
+    values = oracle.nan_to_num(0.0, 0.0, 0.0)
+    far = measured.distance(y)
+    assert far.absolute == pytest.approx(float(gap.norm()))
+    assert far.gain == pytest.approx(abs(float((gap * values).sum())) / measured.norm**2)
+    assert far.point == pytest.approx(float((gap.abs() / (values.abs() + measured.rms)).max()))
+    assert far.worst == at
+    for axis, found, norms in zip(measured.axes, far.slices, measured.slice_norms, strict=True):
+        others = [a for a in range(len(shape)) if a != axis]
+        torch.testing.assert_close(found, gap.square().sum(others).sqrt())
+        torch.testing.assert_close(norms, values.square().sum(others).sqrt())
