@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from conformance.gates.budget import NOISE, Budget, TensorReference
-from conformance.gates.distance import OracleTensor
+from conformance.gates.distance import BLOCK, Distance, OracleTensor
 from conformance.seeds import seed_of
 
 OTHER = {  # a dtype of the same kind
@@ -24,6 +24,7 @@ OTHER = {  # a dtype of the same kind
 SMALLEST = "smallest"
 NOISY = 0.5
 LARGE_ELEMENT = 0.5  # times the rms: zeroing an element this large must be noticed
+SURE = 1.0 + 1e-9  # more than sums in another order differ
 PREFIX = 2**14  # elements from which the least distance of a permutation is found
 
 
@@ -51,12 +52,14 @@ class Canary:
         name: its name in a report. If it starts with `SMALLEST`, the smallest slice of an axis is zero.
         make: makes it from the oracle's tensor in the dtype of the candidate; None if it would not be wrong.
         least: how far it is from the oracle at least.
+        most: how far it is at most; None if that is not known. Roundings to its dtype are left out of both.
         misshapen: its shape or dtype is wrong, so no budget matters.
     """
 
     name: str
     make: Callable[[torch.Tensor], torch.Tensor | None]
     least: Least = Least()
+    most: Callable[[], Distance] | None = None
     misshapen: bool = False
 
 
@@ -82,9 +85,15 @@ def global_canaries(dtype: torch.dtype, reference: TensorReference, *, held_to_f
         return
     yield Canary("zeros", torch.zeros_like, Least(norm, 1 / 2, 1.0))
     yield Canary("the negative", torch.neg, Least(2.0 * norm, 1.0, 2.0))
-    yield Canary("1.25 times", lambda truth: 1.25 * truth, Least(norm / 4, 1 / 8, 1 / 4))
+    quarter = partial(_scaled, reference.oracle, 1 / 4)
+    yield Canary("1.25 times", lambda truth: 1.25 * truth, Least(norm / 4, 1 / 8, 1 / 4), quarter)
     if held_to_float32:
         yield Canary("noise of half its size", partial(_noisy, norm), Least(NOISY * norm))
+
+
+def _scaled(oracle: OracleTensor, share: float) -> Distance:
+    """The most that a tensor can be away that is so much larger than the oracle's in every element."""
+    return Distance(share * oracle.norm, tuple(share * norms for norms in oracle.slice_norms), share, share)
 
 
 def _with_nan(truth: torch.Tensor) -> torch.Tensor | None:
@@ -139,22 +148,51 @@ def local_canaries(reference: TensorReference, budget: Budget) -> Iterator[Canar
         for index in dict.fromkeys((live[len(live) // 2], live[0]) if live else ()):
             which = "median" if index == live[len(live) // 2] else SMALLEST
             name = f"{which} slice {index} of axis {axis} zeroed"
-            yield Canary(name, partial(_without_slice, axis, index), _least_of_a_slice(oracle, k, index))
+            least, most = _least_of_a_slice(oracle, k, index), partial(_most_of_a_slice, oracle, k, index)
+            yield Canary(name, partial(_without_slice, axis, index), least, most)
 
 
 def _reordered(most: float, truth: torch.Tensor) -> torch.Tensor | None:
-    """The elements in the first order that moves them by more than that."""
+    """The elements in the first order that moves them by more than that: rolled, reversed, or sorted."""
     flat = truth.reshape(-1)
-    for order in _orders(flat) if not flat.is_complex() else ():
-        if float((order.double() - flat.double()).norm()) > most:
+    if flat.is_complex():
+        return None
+    for order in _orders(flat, most):
+        if _gap(order, flat) > most:
             return order.reshape(truth.shape)
     return None
 
 
-def _orders(flat: torch.Tensor) -> Iterator[torch.Tensor]:
+def _orders(flat: torch.Tensor, most: float) -> Iterator[torch.Tensor]:
     yield flat.roll(1)
     yield flat.flip(0)
-    yield flat.sort().values
+    if _most_of_a_sort(flat) > most:
+        yield flat.sort().values
+
+
+def _gap(order: torch.Tensor, flat: torch.Tensor) -> float:
+    pairs = zip(order.split(BLOCK), flat.split(BLOCK), strict=True)
+    return math.sqrt(sum(float((one.double() - other.double()).square().sum()) for one, other in pairs))
+
+
+def _most_of_a_sort(flat: torch.Tensor) -> float:
+    """The most that sorting moves a tensor, without sorting it; infinite if a number is not finite.
+
+    Summation by parts: the product of the sorted numbers with d, the numbers less their mean, is at least their range
+    times the largest sum of d up to a place, with the other sign.
+    """
+    mean, span = float(flat.sum(dtype=torch.float64)) / len(flat), float(flat.max()) - float(flat.min())
+    square, total, largest = 0.0, 0.0, 0.0
+    for block in flat.split(BLOCK):
+        apart = block.double() - mean
+        sums = apart.cumsum(0) + total
+        square, total, largest = (
+            square + float(torch.dot(apart, apart)),
+            float(sums[-1]),
+            max(largest, float(sums.max())),
+        )
+    most = SURE * math.sqrt(2.0 * (square + span * largest))
+    return most if math.isfinite(most) else math.inf
 
 
 def _least_of_a_roll(oracle: OracleTensor) -> float:
@@ -183,3 +221,13 @@ def _least_of_a_slice(oracle: OracleTensor, k: int, index: int) -> Least:
     norm = float(oracle.slice_norms[k][index])
     rms = norm / math.sqrt(math.prod(oracle.sizes) / len(oracle.slice_norms[k]))
     return Least(norm, rms / (rms + oracle.rms), (norm / oracle.norm) ** 2, k, index)
+
+
+def _most_of_a_slice(oracle: OracleTensor, k: int, index: int) -> Distance:
+    """Every other slice loses at most all of itself, or all of the slice that is zero."""
+    lost = oracle.slice_norms[k][index]
+    slices = [norms.minimum(lost) for norms in oracle.slice_norms]
+    slices[k] = torch.zeros_like(slices[k])
+    slices[k][index] = lost
+    share = min(1.0, (float(lost) / oracle.norm) ** 2)
+    return Distance(float(lost), tuple(slices), 1.0, share, 1.0 - math.sqrt(1.0 - share))

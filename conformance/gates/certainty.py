@@ -1,4 +1,4 @@
-"""Decides without making a canary that the gates reject it, if its least distance from the oracle leaves no doubt."""
+"""Foresees whether the gates accept a canary, if its least and its most distance from the oracle leave no doubt."""
 
 from __future__ import annotations
 
@@ -6,43 +6,79 @@ import math
 
 import torch
 
-from conformance.gates.canaries import Canary
+from conformance.gates.budget import measures
+from conformance.gates.canaries import SURE, Canary
 from conformance.gates.criteria import TensorCriteria
+from conformance.gates.distance import Distance
+from conformance.gates.dropped_bits import tested_bits
 
 ROUNDINGS = 8.0  # more than the roundings of a canary to its dtype can move it, in roundings of each element
-SURE = 1.0 + 1e-9  # more than sums in another order differ
+ENOUGH = 0.5  # of the oracle's norm: what is left of a canary must have a direction
 
 
-def surely_rejected(canary: Canary, dtype: torch.dtype, criteria: TensorCriteria) -> bool:
-    """Whether the gates reject a canary whatever rounding does to it. False says nothing: the gates must be asked.
+def foreseen(canary: Canary, dtype: torch.dtype, criteria: TensorCriteria) -> bool | None:
+    """Whether all gates accept a canary, whatever rounding does to it; None if only the gates can tell.
 
     Args:
         canary: the canary.
         dtype: the dtype in which it would be made.
         criteria: the kind and the budgets of the tensor.
     """
-    oracle, budget, least = criteria.reference.oracle, criteria.budget, canary.least
+    oracle, limits = criteria.reference.oracle, _limits(dtype)
     if canary.misshapen:
-        return True
-    if not (dtype.is_floating_point or dtype.is_complex) or not (oracle.is_rounded and oracle.all_finite):
         return False
-    limits = torch.finfo(dtype)
-    if not oracle.norm < limits.max / ROUNDINGS or math.isinf(budget.norm):
-        return False  # it may overflow, or there is no budget
-    unit = ROUNDINGS * limits.eps / 2.0
-    error = unit * oracle.norm + ROUNDINGS * limits.tiny * math.sqrt(oracle.raw.numel())
+    if limits is None or not (oracle.is_rounded and oracle.all_finite) or math.isinf(criteria.budget.norm):
+        return None
+    if not oracle.norm < limits.max / ROUNDINGS:
+        return None  # it may overflow
+    if _too_far(canary, criteria, limits):
+        return False
+    return True if _near_enough(canary, dtype, criteria, limits) else None
+
+
+def _limits(dtype: torch.dtype) -> torch.finfo | None:
+    return torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else None
+
+
+def _rounding(criteria: TensorCriteria, limits: torch.finfo) -> tuple[float, float]:
+    """What roundings add to a norm, of numbers as large as the oracle's, and to a number, in units of its size."""
+    oracle, unit = criteria.reference.oracle, ROUNDINGS * limits.eps / 2.0
+    return unit * oracle.norm + ROUNDINGS * limits.tiny * math.sqrt(oracle.raw.numel()), unit
+
+
+def _too_far(canary: Canary, criteria: TensorCriteria, limits: torch.finfo) -> bool:
+    """Whether a gate surely rejects it."""
+    oracle, budget, least = criteria.reference.oracle, criteria.budget, canary.least
+    error, unit = _rounding(criteria, limits)
     if least.absolute * (1.0 - unit) - error > SURE * budget.norm:
         return True
     if criteria.kind in ("exact", "null"):
         return False
+    k, index = least.axis, least.index
     return (
-        _slice_is_lost(canary, criteria)
+        (k >= 0 and bool(oracle.slice_norms[k][index] > SURE * budget.slices[k][index]))  # zeros are not rounded
         or least.gain - error / oracle.norm > SURE * budget.gain
         or least.point - unit - ROUNDINGS * limits.tiny / oracle.rms > SURE * budget.point
     )
 
 
-def _slice_is_lost(canary: Canary, criteria: TensorCriteria) -> bool:
-    """Whether the slice that is zero is louder than its budget: a zero is not rounded."""
-    k, index = canary.least.axis, canary.least.index
-    return k >= 0 and bool(criteria.reference.oracle.slice_norms[k][index] > SURE * criteria.budget.slices[k][index])
+def _near_enough(canary: Canary, dtype: torch.dtype, criteria: TensorCriteria, limits: torch.finfo) -> bool:
+    """Whether all gates surely accept it. Its numbers are finite, and its low bits must not matter."""
+    if canary.most is None or criteria.kind in ("exact", "null") or tested_bits(dtype, criteria):
+        return False
+    oracle, most = criteria.reference.oracle, canary.most()
+    error, unit = _rounding(criteria, limits)
+    share = error / oracle.norm
+    if most.gain > ENOUGH:
+        return False
+    slices = tuple(
+        SURE * far + unit * norms + error for far, norms in zip(most.slices, oracle.slice_norms, strict=True)
+    )
+    farther = Distance(
+        SURE * most.absolute + error,
+        slices,
+        SURE * most.point + unit + ROUNDINGS * limits.tiny / oracle.rms,
+        SURE * most.gain + share,
+        most.cosine_gap + 4.0 * share,
+    )
+    return all(measure.met for measure in measures(farther, oracle, criteria.budget))

@@ -8,21 +8,15 @@ from functools import partial
 
 import torch
 
-from conformance.axes import PRECISIONS
-from conformance.gates.budget import DROPPED_SHARE
 from conformance.gates.budget import measures as value_measures
 from conformance.gates.criteria import TensorCriteria
 from conformance.gates.distance import all_finite, flat_reals, real_numbers, same_bytes
-from conformance.gates.dropped_bits import dropped_bits_shares
+from conformance.gates.dropped_bits import precision_measure
 from conformance.gates.power import Power, power_of
-from conformance.gates.redraws import redraw_measures
 from conformance.records.observation import Discrepancy, Measure
 from conformance.verdict import failed_gate
 
 ABSENT = "None"
-FLOAT32_BITS = 24
-KEPT = 8.0  # times smaller than the bits in question, rounding must be
-ALL_BITS = 2.0**11  # times the smallest number of float16; from there on it has as many bits as bfloat16, and three
 
 
 def compare(
@@ -110,8 +104,8 @@ def measures_of(
     if criteria.kind == "exact":
         return (structure, _exact(y, criteria))
     values = value_measures(oracle.distance(y), oracle, criteria.budget)
-    over_draws = redraw_measures(drawn, criteria.reference, criteria.precision) if criteria.redrawn and drawn else ()
-    return (structure, _classes(y, criteria), *values, *over_draws, *_precision(y, criteria))
+    over_draws = criteria.over_draws.measures(drawn) if criteria.over_draws and drawn else ()
+    return (structure, _classes(y, criteria), *values, *over_draws, *precision_measure(y, criteria))
 
 
 def accepts(y: torch.Tensor, criteria: TensorCriteria, dtype: str) -> bool:
@@ -159,32 +153,6 @@ def _classes(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
     at = int((~same).flatten().to(torch.uint8).argmax())
     got, want = float(reals.flatten()[at]), float(wanted.flatten()[at])
     return Measure("class", math.inf, 0.0, f"element {oracle.index(at)} is {got:.4g}, the oracle's {want:.4g}")
-
-
-def _precision(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]:
-    """Whether the low bits of a float32 tensor are zero, as only a round trip through a narrower dtype makes them."""
-    if y.dtype not in (torch.float32, torch.complex64) or criteria.kind == "null":
-        return ()
-    tests = {p.autocast: p.dropped_bits for p in PRECISIONS.values() if p.dropped_bits}
-    least = 2  # elements; by chance, 13 bits are zero in one of 8192
-    if criteria.kind != "float32" and criteria.cell_precision.autocast == "float16":
-        del tests["float16"]
-        least = 7  # one in 8 of float16's own roundings also has the three more bits zero that bfloat16 drops
-    elif criteria.kind != "float32" and criteria.cell_precision.autocast:
-        return ()
-    quantum = criteria.precision.quantum if criteria.kind != "float32" else 0.0
-    smallest = ALL_BITS * quantum / criteria.reference.scale  # below it, float16 itself has fewer bits
-    oracle, strays = criteria.reference.oracle, criteria.reference.spread["fp32"].absolute
-    for name, bits in list(tests.items()):
-        if strays > oracle.norm * 2.0 ** (bits - FLOAT32_BITS) / KEPT:
-            del tests[name]  # after cancellation, float32 itself leaves these bits zero
-    shares = dropped_bits_shares(y, oracle, tuple(tests.values()), least, smallest)
-    found = {name: 0.0 if math.isnan(share) else share for name, share in zip(tests, shares, strict=True)}
-    if not found:
-        return ()
-    name = max(found, key=found.__getitem__)
-    detail = f"{found[name]:.0%} of its elements went through {name}"
-    return (Measure("precision", found[name], math.nextafter(DROPPED_SHARE, 0), detail),)
 
 
 def _stability(y: torch.Tensor, again: torch.Tensor, criteria: TensorCriteria) -> Measure:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
 from conformance.axes import Precision
 from conformance.gates.budget import FLOAT32, Budget, TensorReference, budget_for, holds_float32, measures
 from conformance.gates.distance import Distance
+from conformance.gates.redraws import OverDraws
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,12 @@ class TensorCriteria:
         """Whether float32's budgets apply."""
         return self.precision.name == FLOAT32.name
 
-    @property
-    def redrawn(self) -> bool:
-        """Whether the tensor is judged over further draws too."""
+    @cached_property
+    def over_draws(self) -> OverDraws | None:
+        """The gate of further draws; None if the tensor is not judged over them."""
         redraws = self.reference.redraws
-        return self.kind == "rounded" and redraws is not None and self.precision.name in redraws.rounded
+        judged = self.kind == "rounded" and redraws is not None and self.precision.name in redraws.rounded
+        return OverDraws(self.reference, self.precision) if judged else None
 
     @property
     def may_be_left_to_float32(self) -> bool:

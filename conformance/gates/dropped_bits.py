@@ -6,9 +6,62 @@ import math
 
 import torch
 
+from conformance.axes import PRECISIONS
+from conformance.gates.budget import DROPPED_SHARE
+from conformance.gates.criteria import TensorCriteria
 from conformance.gates.distance import BLOCK, OracleTensor, real_numbers
+from conformance.records.observation import Measure
 
+FLOAT32_BITS = 24
+KEPT = 8.0  # times smaller than the bits in question, rounding must be
+ALL_BITS = 2.0**11  # times the smallest number of float16; from there on it has as many bits as bfloat16, and three
+FEWEST, FEWEST_OF_FLOAT16 = 2, 7  # elements that can tell
 SMALL_ELEMENT = 2.0**-12  # times the rms: smaller elements of the oracle may be zeros plus float64's noise
+
+
+def tested_bits(dtype: torch.dtype, criteria: TensorCriteria) -> dict[str, int]:
+    """How many low bits of a candidate are looked at, by the name of the narrower dtype; empty for none.
+
+    By chance, 13 bits are zero in one of 8192 elements. Of float16's own roundings, one in 8 also has the three more
+    bits zero that bfloat16 drops.
+
+    Args:
+        dtype: the dtype of the candidate.
+        criteria: the kind and the budgets of the tensor.
+    """
+    if dtype not in (torch.float32, torch.complex64) or criteria.kind == "null":
+        return {}
+    found = {p.autocast: p.dropped_bits for p in PRECISIONS.values() if p.dropped_bits}
+    if criteria.kind != "float32" and criteria.cell_precision.autocast == "float16":
+        del found["float16"]
+    elif criteria.kind != "float32" and criteria.cell_precision.autocast:
+        return {}
+    norm, strays = criteria.reference.oracle.norm, criteria.reference.spread["fp32"].absolute
+    for name, bits in list(found.items()):
+        if strays > norm * 2.0 ** (bits - FLOAT32_BITS) / KEPT:
+            del found[name]  # after cancellation, float32 itself leaves these bits zero
+    return found
+
+
+def precision_measure(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]:
+    """Whether the low bits of a float32 tensor are zero, as only a round trip through a narrower dtype makes them.
+
+    Args:
+        y: the candidate's tensor.
+        criteria: the kind and the budgets of the tensor.
+    """
+    tests = tested_bits(y.dtype, criteria)
+    if not tests:
+        return ()
+    least, smallest = FEWEST, 0.0
+    if criteria.kind != "float32":
+        least = FEWEST_OF_FLOAT16 if criteria.cell_precision.autocast == "float16" else FEWEST
+        smallest = ALL_BITS * criteria.precision.quantum / criteria.reference.scale  # below it, float16 has fewer bits
+    shares = dropped_bits_shares(y, criteria.reference.oracle, tuple(tests.values()), least, smallest)
+    found = {name: 0.0 if math.isnan(share) else share for name, share in zip(tests, shares, strict=True)}
+    name = max(found, key=found.__getitem__)
+    detail = f"{found[name]:.0%} of its elements went through {name}"
+    return (Measure("precision", found[name], math.nextafter(DROPPED_SHARE, 0), detail),)
 
 
 def dropped_bits_shares(

@@ -9,12 +9,11 @@ from functools import cached_property
 import torch
 
 from conformance.gates.canaries import Canary, global_canaries, local_canaries
-from conformance.gates.certainty import surely_rejected
+from conformance.gates.certainty import foreseen
 from conformance.gates.criteria import TensorCriteria
-from conformance.gates.redraws import redraw_measures
 
 Accepts = Callable[[torch.Tensor, TensorCriteria], bool]
-Decided = Callable[[Canary, torch.dtype, TensorCriteria], bool]
+Foresees = Callable[[Canary, torch.dtype, TensorCriteria], bool | None]
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Power:
 
 
 def power_of(
-    dtype: torch.dtype, criteria: TensorCriteria, every_gate_accepts: Accepts, decided: Decided = surely_rejected
+    dtype: torch.dtype, criteria: TensorCriteria, every_gate_accepts: Accepts, foresees: Foresees = foreseen
 ) -> Power:
     """Try all canaries on the gates.
 
@@ -43,11 +42,11 @@ def power_of(
         dtype: the dtype of the candidate, which the canaries get.
         criteria: the kind and the budgets of the tensor.
         every_gate_accepts: returns whether all gates accept a canary under some criteria.
-        decided: returns whether they surely reject a canary that need not be made.
+        foresees: returns whether they will, if that is certain before the canary is made; otherwise None.
     """
     if criteria.kind == "empty":
         return Power()
-    trial = _Trial(dtype, criteria, every_gate_accepts, decided)
+    trial = _Trial(dtype, criteria, every_gate_accepts, foresees)
     reference, held_to_float32 = criteria.reference, criteria.uses_float32_budget
     whole = trial.of(global_canaries(dtype, reference, held_to_float32=held_to_float32))
     local = trial.of(local_canaries(reference, criteria.budget))
@@ -69,10 +68,10 @@ class _Trial:
     """The gates of one tensor, and the canaries that are tried on them; for the arguments see `power_of`."""
 
     def __init__(
-        self, dtype: torch.dtype, criteria: TensorCriteria, every_gate_accepts: Accepts, decided: Decided
+        self, dtype: torch.dtype, criteria: TensorCriteria, every_gate_accepts: Accepts, foresees: Foresees
     ) -> None:
         self._dtype, self._criteria = dtype, criteria
-        self._accepts, self._decided = every_gate_accepts, decided
+        self._accepts, self._foresees = every_gate_accepts, foresees
 
     @cached_property
     def at_float32(self) -> TensorCriteria:
@@ -91,8 +90,9 @@ class _Trial:
         held = criteria or self._criteria
         found = {}
         for canary in canaries:
-            if self._decided(canary, self._dtype, held):
-                found[canary] = False
+            known = self._foresees(canary, self._dtype, held)
+            if known is not None:
+                found[canary] = known
             elif (wrong := canary.make(self._truth)) is not None:
                 found[canary] = self._accepts(wrong, held)
         return found
@@ -112,15 +112,13 @@ class _Trial:
 
 def _rejected_over_draws(canaries: Sequence[Canary], local: Iterable[Canary], criteria: TensorCriteria) -> set[Canary]:
     """Those of the canaries that one draw accepts and all draws together reject."""
-    reference, redraws = criteria.reference, criteria.reference.redraws
-    if not canaries or not criteria.redrawn or redraws is None:
+    reference, redraws, gate = criteria.reference, criteria.reference.redraws, criteria.over_draws
+    if not canaries or gate is None or redraws is None:
         return set()
     sampled = redraws.truths[0].shape != reference.oracle.reals.shape  # in a sample, no slice has its place
     rejected = set()
     for canary in canaries if not sampled else set(canaries) - set(local):
         drawn = [wrong for truth in redraws.truths if (wrong := canary.make(truth)) is not None]
-        if len(drawn) == len(redraws.truths) and any(
-            not m.met for m in redraw_measures(drawn, reference, criteria.precision)
-        ):
+        if len(drawn) == len(redraws.truths) and not all(m.met for m in gate.measures(drawn)):
             rejected.add(canary)
     return rejected

@@ -91,35 +91,41 @@ def _counts(reference: TensorReference) -> torch.Tensor:
     return parts(torch.ones_like(sampled(reference.oracle.reals)))
 
 
-def redraw_measures(
-    found: Sequence[torch.Tensor | None], reference: TensorReference, precision: Precision
-) -> tuple[Measure, ...]:
-    """The measures of a candidate over all draws: the gain of the tensor, and the worst of the other sums.
+class OverDraws:
+    """The gate of one tensor over all its draws at one precision.
 
     Args:
-        found: the candidate's tensor in each draw, as `sampled` gives it.
         reference: the reference of the tensor; it has redraws at the precision.
         precision: the precision of the cell.
     """
-    assert reference.redraws is not None
-    rounded, truths = reference.redraws.rounded[precision.name], reference.redraws.truths
-    there = [
-        y for y, truth in zip(found[: rounded.draws], truths, strict=False) if y is not None and y.shape == truth.shape
-    ]
-    if len(there) < rounded.draws:
-        return (
-            Measure("gain", math.inf, 0.0, f"absent or of another shape in {rounded.draws - len(there)} further draws"),
-        )
-    sums = sums_of(there, truths)
-    allowed = budgets(reference, precision, rounded)
-    size = (rounded.draws * _counts(reference) * rounded.squares).sqrt()
-    over = f"over {rounded.draws} draws"
-    square = float(rounded.squares[0]) or 1.0
-    whole = Measure("gain", abs(float(sums.gain[0])) / square, float(allowed.gain[0]) / square, over)
-    worst = _worst(sums.gain, allowed.gain, rounded.squares, "gain of", reference)
-    shifted = _worst(sums.shift, allowed.shift, size, "mean error of", reference)
-    most = shifted if shifted.margin > worst.margin else worst
-    return (whole, Measure("gain", most.value, most.budget, f"{most.detail}, {over}"))
+
+    def __init__(self, reference: TensorReference, precision: Precision) -> None:
+        assert reference.redraws is not None
+        self._reference, self._truths = reference, reference.redraws.truths
+        self._rounded = reference.redraws.rounded[precision.name]
+        self._budgets = budgets(reference, precision, self._rounded)
+        self._size = (self._rounded.draws * _counts(reference) * self._rounded.squares).sqrt()
+
+    def measures(self, found: Sequence[torch.Tensor | None]) -> tuple[Measure, ...]:
+        """The measures of a candidate over all draws: the gain of the tensor, and the worst of the other sums.
+
+        Args:
+            found: the candidate's tensor in each draw, as `sampled` gives it.
+        """
+        draws, squares, allowed = self._rounded.draws, self._rounded.squares, self._budgets
+        pairs = zip(found[:draws], self._truths, strict=False)
+        there = [y for y, truth in pairs if y is not None and y.shape == truth.shape]
+        if len(there) < draws:
+            lost = f"absent or of another shape in {draws - len(there)} further draws"
+            return (Measure("gain", math.inf, 0.0, lost),)
+        sums = sums_of(there, self._truths)
+        over = f"over {draws} draws"
+        square = float(squares[0]) or 1.0
+        whole = Measure("gain", abs(float(sums.gain[0])) / square, float(allowed.gain[0]) / square, over)
+        worst = _worst(sums.gain, allowed.gain, squares, "gain of", self._reference)
+        shifted = _worst(sums.shift, allowed.shift, self._size, "mean error of", self._reference)
+        most = shifted if shifted.margin > worst.margin else worst
+        return (whole, Measure("gain", most.value, most.budget, f"{most.detail}, {over}"))
 
 
 def _worst(

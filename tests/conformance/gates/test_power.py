@@ -26,16 +26,15 @@ def all_gates(canary, criteria):
 def power(reference, precision, gates=all_gates, dtype=torch.float32, **fields):
     """What the canaries show, each of them made and tried."""
     criteria = criteria_of(reference, precision, **fields)
-    found = power_of(dtype, criteria, gates, undecided)
+    found = power_of(dtype, criteria, gates, unforeseen)
     assert found.rejected or gates is not all_gates
     if gates is all_gates:
         assert power_of(dtype, criteria, gates) == found
     return replace(found, rejected=0)  # so that a test names only what is not rejected
 
 
-def undecided(*_):
+def unforeseen(*_):
     """Nothing is known of a canary before it is made."""
-    return False
 
 
 def with_noisy_row(reference, precision, row):

@@ -6,7 +6,7 @@ import torch
 from conformance.axes import PRECISIONS
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, OracleTensor
-from conformance.gates.redraws import redraw_measures
+from conformance.gates.redraws import OverDraws
 from conformance.gates.sums import SAMPLE, Redraws, Sums, parts, rounded_sums, sampled, sums_of
 
 BFLOAT16 = PRECISIONS["amp_bf16"]
@@ -34,7 +34,7 @@ def reference(truths):
 
 
 def margin(found, reference):
-    return max(m.margin for m in redraw_measures(found, reference, BFLOAT16))
+    return max(m.margin for m in OverDraws(reference, BFLOAT16).measures(found))
 
 
 def test_honest_rounding_is_far_from_its_budget(truths, reference):
@@ -43,7 +43,7 @@ def test_honest_rounding_is_far_from_its_budget(truths, reference):
 
 @pytest.mark.parametrize("factor", [0.95, 0.99, 1.01, 1.05])
 def test_a_small_factor_is_red(truths, reference, factor):
-    whole, _ = redraw_measures([rounded(t * factor) for t in truths], reference, BFLOAT16)
+    whole, _ = OverDraws(reference, BFLOAT16).measures([rounded(t * factor) for t in truths])
     assert not whole.met
     assert whole.value == pytest.approx(abs(factor - 1), rel=0.1)
 
@@ -54,13 +54,13 @@ def test_a_wrong_slice_is_named(truths, reference):
         truth[3] *= 1.1
         return rounded(truth)
 
-    _, worst = redraw_measures([damaged(t) for t in truths], reference, BFLOAT16)
+    _, worst = OverDraws(reference, BFLOAT16).measures([damaged(t) for t in truths])
     assert not worst.met
     assert "gain of slice 3 of axis 0, over 16 draws" in worst.detail
 
 
 def test_a_constant_is_red_though_it_has_no_gain(truths, reference):
-    _, worst = redraw_measures([t + 0.01 for t in truths], reference, BFLOAT16)
+    _, worst = OverDraws(reference, BFLOAT16).measures([t + 0.01 for t in truths])
     assert not worst.met
     assert "mean error" in worst.detail
 
@@ -68,7 +68,7 @@ def test_a_constant_is_red_though_it_has_no_gain(truths, reference):
 @pytest.mark.parametrize("damage", [lambda t: t * torch.nan, lambda t: t[:-1]])
 def test_a_draw_without_numbers_or_of_another_shape_is_red(truths, reference, damage):
     found = [*truths[:-1], damage(truths[-1])]
-    assert any(not m.met for m in redraw_measures(found, reference, BFLOAT16))
+    assert any(not m.met for m in OverDraws(reference, BFLOAT16).measures(found))
 
 
 def test_noise_grows_like_the_root_of_the_number_of_draws(truths):
