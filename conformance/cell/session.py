@@ -60,7 +60,7 @@ def open_task(task: CellTask, process: ChildProcess) -> CellSession:
     set_policy(PRECISIONS[task.cell.precision])
     load_sources(task.sources)
     spec = spec_at(task.location, task.cell.model)
-    known = reference_file.load(Path(task.reference)) if task.reference else {}
+    known = reference_file.load(Path(task.reference), task.cell.precision) if task.reference else {}
     return CellSession(spec, task.cell, task.seed, process, known, task.expect)
 
 

@@ -115,10 +115,11 @@ def _rejected_over_draws(canaries: Sequence[Canary], local: Iterable[Canary], cr
     reference, redraws, gate = criteria.reference, criteria.reference.redraws, criteria.over_draws
     if not canaries or gate is None or redraws is None:
         return set()
-    sampled = redraws.truths[0].shape != reference.oracle.reals.shape  # in a sample, no slice has its place
+    truths = redraws.truths[: gate.draws]
+    sampled = truths[0].shape != reference.oracle.reals.shape  # in a sample, no slice has its place
     rejected = set()
     for canary in canaries if not sampled else set(canaries) - set(local):
-        drawn = [wrong for truth in redraws.truths if (wrong := canary.make(truth)) is not None]
-        if len(drawn) == len(redraws.truths) and not all(m.met for m in gate.measures(drawn)):
+        drawn = [wrong for truth in truths if (wrong := canary.make(truth)) is not None]
+        if len(drawn) == len(truths) and not all(m.met for m in gate.measures(drawn)):
             rejected.add(canary)
     return rejected

@@ -97,14 +97,18 @@ class OverDraws:
     Args:
         reference: the reference of the tensor; it has redraws at the precision.
         precision: the precision of the cell.
+
+    Attributes:
+        draws: number of draws.
     """
 
     def __init__(self, reference: TensorReference, precision: Precision) -> None:
         assert reference.redraws is not None
         self._reference, self._truths = reference, reference.redraws.truths
         self._rounded = reference.redraws.rounded[precision.name]
+        self.draws = self._rounded.draws
         self._budgets = budgets(reference, precision, self._rounded)
-        self._size = (self._rounded.draws * _counts(reference) * self._rounded.squares).sqrt()
+        self._size = (self.draws * _counts(reference) * self._rounded.squares).sqrt()
 
     def measures(self, found: Sequence[torch.Tensor | None]) -> tuple[Measure, ...]:
         """The measures of a candidate over all draws: the gain of the tensor, and the worst of the other sums.
@@ -112,7 +116,7 @@ class OverDraws:
         Args:
             found: the candidate's tensor in each draw, as `sampled` gives it.
         """
-        draws, squares, allowed = self._rounded.draws, self._rounded.squares, self._budgets
+        draws, squares, allowed = self.draws, self._rounded.squares, self._budgets
         pairs = zip(found[:draws], self._truths, strict=False)
         there = [y for y, truth in pairs if y is not None and y.shape == truth.shape]
         if len(there) < draws:

@@ -9,7 +9,7 @@ import torch
 
 from conformance.errors import DamagedReferenceError
 from conformance.gates.budget import TensorReference
-from conformance.gates.distance import Distance, OracleTensor
+from conformance.gates.distance import Distance, Figures, OracleTensor
 from conformance.gates.sums import Redraws, Rounded, Sums
 from conformance.oracle import tensorfile
 from conformance.oracle.containers import Container
@@ -27,17 +27,46 @@ def save(path: Path, cases: dict[str, CaseReference]) -> None:
     tensorfile.save(path, {name: _case_tree(case) for name, case in cases.items()})
 
 
-def load(path: Path) -> dict[str, CaseReference]:
+def load(path: Path, precision: str = "") -> dict[str, CaseReference]:
     """Read what `save` wrote.
+
+    Args:
+        path: path of the file.
+        precision: name of the only precision that is asked for; what only others need is not read. "": all.
 
     Raises:
         DamagedReferenceError: it is not there, cannot be read, or is damaged.
     """
     try:
-        saved = tensorfile.load(path)
+        saved = tensorfile.opened(path)
+        return {name: _case_reference(_for_precision(tree, precision)) for name, tree in saved.items()}
     except (OSError, ValueError) as problem:
         raise DamagedReferenceError(str(problem)) from problem
-    return {name: _case_reference(tree) for name, tree in saved.items()}
+
+
+def _for_precision(case: dict[str, Any], precision: str) -> dict[str, Any]:
+    """The part of a case that cells of a precision need. All of them need the budgets of float32."""
+    if not precision:
+        return case
+    tensors = {name: known and _tensor_for_precision(known, precision) for name, known in case["tensors"].items()}
+    changed = [[redraw, _for_precision(there, precision)] for redraw, there in case["changed"]]
+    judged = [[redraw, there] for redraw, there in changed if _is_judged(there, precision)]
+    return {**case, "tensors": tensors, "changed": judged}
+
+
+def _tensor_for_precision(known: dict[str, Any], precision: str) -> dict[str, Any]:
+    needed, redraws = ("fp32", precision), known["redraws"]
+    parts = {part: _chosen(known[part], needed) for part in ("spread", "settled", "strayed")}
+    rounded = _chosen(redraws["rounded"], needed) if redraws else {}
+    return {**known, **parts, "redraws": {**redraws, "rounded": rounded} if rounded else None}
+
+
+def _chosen(by_precision: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in by_precision.items() if name in names}
+
+
+def _is_judged(case: dict[str, Any], precision: str) -> bool:
+    return all(known is None or precision in known["spread"] for known in case["tensors"].values())
 
 
 def _case_tree(case: CaseReference) -> dict[str, Any]:
@@ -65,7 +94,8 @@ def _tensor_tree(known: TensorReference | None) -> dict[str, Any] | None:
     spread = {precision: {**vars(d), "slices": list(d.slices)} for precision, d in known.spread.items()}
     redraws = None if known.redraws is None else _redraws_tree(known.redraws)
     strayed = {precision: vars(sums) for precision, sums in known.strayed.items()}
-    return {**vars(known), "oracle": known.oracle.raw, "spread": spread, "strayed": strayed, "redraws": redraws}
+    oracle = {"raw": known.oracle.raw, "figures": vars(known.oracle.figures)}
+    return {**vars(known), "oracle": oracle, "spread": spread, "strayed": strayed, "redraws": redraws}
 
 
 def _redraws_tree(redraws: Redraws) -> dict[str, Any]:
@@ -108,9 +138,11 @@ def _redraw(saved: dict[str, Any]) -> Redraw:
     return Redraw(**{**saved, "picks": _picks(saved["picks"])})
 
 
-def _tensor_reference(saved: dict[str, Any]) -> TensorReference:
+def _tensor_reference(stored: dict[str, Any]) -> TensorReference:
+    saved = tensorfile.read(stored)
     spread = {precision: Distance(**{**d, "slices": tuple(d["slices"])}) for precision, d in saved["spread"].items()}
     redraws = None if saved["redraws"] is None else _redraws(saved["redraws"])
     strayed = {precision: Sums(**sums) for precision, sums in saved["strayed"].items()}
-    oracle = OracleTensor(saved["oracle"])
+    figures = saved["oracle"]["figures"]
+    oracle = OracleTensor(saved["oracle"]["raw"], Figures(**{**figures, "slice_norms": tuple(figures["slice_norms"])}))
     return TensorReference(**{**saved, "oracle": oracle, "spread": spread, "strayed": strayed, "redraws": redraws})
