@@ -186,6 +186,9 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
     parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")
     parser.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
+    parser.add_argument(
+        "--every-tensor", action="store_true", help="store the numbers of all tensors (default: near their budgets)"
+    )
     _add_junit(parser)
 
 
@@ -234,6 +237,8 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
     unfit = [name for name, given in idle.items() if given]
     if options.shard and unfit:
         raise UsageError(f"--shard splits the cells of a new run by its sources and axes; it does not take {unfit[0]}")
+    if options.resume and options.every_tensor:
+        raise UsageError("--resume stores as much as the run has stored so far; leave out --every-tensor")
     if options.balance and not options.shard:
         raise UsageError("--balance is about shards, and there is no --shard")
     return RunOptions(
@@ -245,6 +250,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         junit=options.junitxml,
         shard=options.shard,
         balance=options.balance,
+        every_tensor=options.every_tensor,
         choice=Choice(
             expression=options.expression,
             workers=options.workers or "",
@@ -267,6 +273,7 @@ def _compare(options: argparse.Namespace, further: list[str]) -> int:
         "--resume": options.resume,
         "--store": options.store,
         "--fresh-cache": options.fresh_cache,
+        "--every-tensor": options.every_tensor,
         "--junitxml": options.junitxml,
     }
     unfit = [*(name for name, given in idle.items() if given), *further]

@@ -59,6 +59,7 @@ class RunOptions:
         junit: the file for the results in JUnit's XML; None for none.
         shard: number of the part to judge, from 1, and of all parts; None for all cells.
         balance: the folder of a run whose seconds balance the parts; None for those of the zoo.
+        every_tensor: store what is measured of every tensor.
     """
 
     request: PlanRequest
@@ -70,6 +71,7 @@ class RunOptions:
     junit: Path | None = None
     shard: tuple[int, int] | None = None
     balance: Path | None = None
+    every_tensor: bool = False
 
 
 def run(options: RunOptions) -> int:
@@ -213,7 +215,7 @@ def _new_run(options: RunOptions) -> Path:
     _check_writable(options.folder, f"--store {options.folder}")
     plan = planned(replace(options.request, all_sizes=options.measure == "bench"))
     shard = shards.shard(plan, *options.shard, options.balance) if options.shard else None
-    store.create(folder, replace(plan, measure=options.measure, shard=shard))
+    store.create(folder, replace(plan, measure=options.measure, shard=shard, every_tensor=options.every_tensor))
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
@@ -98,19 +97,13 @@ def _verdict(cell: str, run: Summary) -> Verdict | None:
 
 
 def _of_numbers(cell: str, before: Summary, after: Summary, was: Verdict, now: Verdict) -> Iterator[Change]:
-    then, new = (_dtypes(run, cell) for run in (before, after))
+    then, new = (run.dtypes(cell) for run in (before, after))
     for place in then.keys() & new.keys() if then != new else ():
         if then[place] != new[place]:
             yield Change("dtype changed", cell, then[place], new[place], f"{place[1]}, case {place[0]}")
     low, high = was.margin, now.margin
     if low is not None and high is not None and not now.red and high > MORE * low and high > HALF:
         yield Change("error up", cell, f"{low:.2g} of the budget", f"{high:.2g}")
-
-
-def _dtypes(run: Summary, cell: str) -> dict[tuple[str, str], str]:
-    """The dtype of each tensor of each case."""
-    found = (json.loads(b"{%s}" % part) for part in run.dtypes(cell))
-    return {(part["case"], part["tensor"]): part["dtype"] for part in found if part["kind"] != "conduct"}
 
 
 def _speeds(before: Summary, after: Summary) -> Iterator[Change]:

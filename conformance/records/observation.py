@@ -78,6 +78,24 @@ class Discrepancy:
 
 
 @dataclass(frozen=True)
+class Rest:
+    """Tensors that every gate accepts and that are far from their budgets; a stored run keeps only this of them.
+
+    Attributes:
+        count: number of tensors of all cases.
+        margins: the largest margin of any of them, by gate.
+        dtypes: the names of the tensors, by case and by dtype.
+        weak, unresolved: number of those that have weak canaries, and of those that are unresolved.
+    """
+
+    count: int
+    margins: Mapping[str, Rounded]
+    dtypes: Mapping[str, Mapping[str, tuple[str, ...]]]
+    weak: int = 0
+    unresolved: int = 0
+
+
+@dataclass(frozen=True)
 class Observation:
     """What was observed in a cell.
 
@@ -93,6 +111,7 @@ class Observation:
         facts: proof of the mode, state of the compile cache, and other facts for the record.
         seconds: seconds spent in each phase; those of the reference are for the whole model.
         cases: names of the cases that were called and compared.
+        rest: the tensors that are not among `discrepancies`, in a stored run; None if all are there.
     """
 
     ending: str
@@ -103,3 +122,4 @@ class Observation:
     facts: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     cases: tuple[str, ...] = ()
+    rest: Rest | None = None

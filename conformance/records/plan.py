@@ -150,6 +150,7 @@ class Plan:
         written: where each model's spec is written, by the model's name, as far as it is known.
         shard: which part of the cells this run judges; None: all of them.
         wrong_on_purpose: the names of the counterexamples.
+        every_tensor: what was measured of every tensor is stored, not only of those near their budgets.
     """
 
     seed: int
@@ -169,6 +170,7 @@ class Plan:
     written: Mapping[str, Place] = field(default_factory=dict)
     shard: Shard | None = None
     wrong_on_purpose: tuple[Name, ...] = ()
+    every_tensor: bool = False
 
     @property
     def own_cells(self) -> tuple[PlannedCell, ...]:

@@ -41,12 +41,14 @@ def bounded(verdict: Verdict) -> Verdict:
     )
     facts = {name: value for name, value in seen.facts.items() if _size({name: value}) <= TEXT and _readable(value)}
     seconds = dict(list(seen.seconds.items())[:LIST])
-    kept = replace(bare.observation, facts=dict(list(facts.items())[:LIST]), seconds=seconds)
+    rest = seen.rest and replace(seen.rest, dtypes={})
+    kept = replace(bare.observation, facts=dict(list(facts.items())[:LIST]), seconds=seconds, rest=rest)
     room = RECORD_BYTES - _size(replace(bare, observation=kept)) - 2 * TEXT
     discrepancies = _most_telling(seen.discrepancies, room)
     told = f"its record of {size} bytes was shortened: at most {RECORD_BYTES} are stored, and {sealed.DEEPEST} levels"
     if len(discrepancies) < len(seen.discrepancies):
-        told += f": of {len(seen.discrepancies)} compared tensors, {len(discrepancies)} are kept, those that fail first"
+        compared = len(seen.discrepancies) + (seen.rest.count if seen.rest else 0)
+        told += f": of {compared} compared tensors, {len(discrepancies)} are kept, those that fail first"
     return replace(bare, notes=(*bare.notes, told), observation=replace(kept, discrepancies=discrepancies))
 
 

@@ -26,6 +26,7 @@ from conformance.records.sentinels import why_void
 from conformance.records.verdicts import Verdict
 from conformance.run import documents, lines, regular_file, sealed
 from conformance.run.bounded import bounded, bounded_result
+from conformance.run.condensed import condensed
 
 PLAN, LINES, LOCK, OWNER, DONE = "plan.json", "cells.jsonl", "run.lock", "run.owner", "run.json"
 REFERENCES = "references"  # a folder that exists only during the run
@@ -193,7 +194,7 @@ class Writer:
         plan_bytes, plan = documents.read_plan(self._folder / PLAN)
         read(self._folder)  # refuses what is damaged
         found = lines.read(path, plan, zlib.crc32(plan_bytes))
-        self._chain, self._bytes = found.chain, found.whole_bytes
+        self._chain, self._bytes, self._every_tensor = found.chain, found.whole_bytes, plan.every_tensor
         regular_file.write_whole(self._folder / OWNER, sealed.line({"process": str(os.getpid())}, 0)[0])
         self._file = regular_file.open_to_append(path)
         try:
@@ -212,12 +213,15 @@ class Writer:
         self._append({"selected": cells}, "the selection")
 
     def add(self, verdict: Any) -> None:
-        """Store the JSON form of one verdict. It is on the disk when this returns. Of a long one, a part is left out.
+        """Store the JSON form of one verdict. It is on the disk when this returns.
+
+        Unless the plan asks for every tensor, those far from their budgets are summed up; see `run.condensed`.
 
         Raises:
             StoreError: it could not be stored.
         """
-        short = bounded(from_json(Verdict, verdict))
+        whole = from_json(Verdict, verdict)
+        short = bounded(whole if self._every_tensor else condensed(whole))
         self._append({"verdict": to_json(short)}, f"the verdict of {short.cell}")
 
     def add_sentinel(self, verdict: Any) -> None:

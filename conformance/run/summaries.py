@@ -6,7 +6,6 @@ left as bytes.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from conformance.errors import RecordError, UsageError
 from conformance.records.convert import from_json
 from conformance.records.measurements import Result
+from conformance.records.observation import Observation
 from conformance.records.plan import Plan
 from conformance.records.sentinels import why_void
 from conformance.records.verdicts import Verdict
@@ -23,7 +23,6 @@ from conformance.run import documents, lines, regular_file, sealed, store
 
 OBSERVATION = b',"observation":'  # a quote inside a text is escaped, so this is no part of one
 TWO_ENDS = b"}}"
-DTYPE = re.compile(rb'"case":"(?:[^"\\]|\\.)*","tensor":"(?:[^"\\]|\\.)*","kind":"\w*","dtype":"[^"]*"')
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,23 @@ class Summary:
         """The cells that were to be judged, to look one up."""
         return frozenset(self.planned)
 
-    def dtypes(self, cell: str) -> list[bytes]:
-        """Case, tensor and dtype of all that was compared in a cell, as bytes of JSON."""
-        return DTYPE.findall(self.observations.get(cell, b""))
+    def dtypes(self, cell: str) -> dict[tuple[str, str], str]:
+        """The dtype of each tensor that was compared in a cell, by case and tensor.
+
+        Raises:
+            UsageError: what was observed in the cell is no observation.
+        """
+        text = self.observations.get(cell, b"").removesuffix(TWO_ENDS)
+        if not text:
+            return {}
+        try:
+            seen: Observation = from_json(Observation, sealed.parse_record(text))
+        except RecordError as problem:
+            raise UsageError(f"{self.folder / store.LINES}: {cell}: {problem}") from None
+        found = {(d.case, d.tensor): d.dtype for d in seen.discrepancies if d.kind != "conduct"}
+        for case, by_dtype in (seen.rest.dtypes if seen.rest else {}).items():
+            found |= {(case, tensor): dtype for dtype, tensors in by_dtype.items() for tensor in tensors}
+        return found
 
     def contents(self) -> store.Contents:
         """The run with its measurements decoded, but without what was observed.

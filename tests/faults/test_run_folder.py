@@ -233,7 +233,7 @@ def large(tensors, size=10, facts=None):
 )
 def test_a_long_record_is_shortened_and_keeps_its_verdict(tmp_path, found):
     run = tmp_path / "long"
-    store.create(run, plan_of("a"))
+    store.create(run, replace(plan_of("a"), every_tensor=True))
     writer = store.Writer(run)
     writer.add(to_json(found))
     writer.close()

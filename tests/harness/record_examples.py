@@ -74,6 +74,7 @@ DISCREPANCY = observation.Discrepancy(
     rejected=5,
     closer=False,
 )
+REST = observation.Rest(3, {"norm": 0.25}, {"typical": {"float32": ("buffer a", "buffer b")}}, weak=2, unresolved=1)
 OBSERVATION = observation.Observation(
     ending="raised",
     phase="call",
@@ -83,6 +84,7 @@ OBSERVATION = observation.Observation(
     facts={"graphs": 2, "cache": "hit", "list": [1, None, True], "inner": {"a": 0.5}},
     seconds={"call": 0.25},
     cases=("typical",),
+    rest=REST,
 )
 VERDICT = verdicts.Verdict(
     cell=CELL.id,
@@ -116,6 +118,7 @@ PLAN = plan.Plan(
     compiling_modes=("compiled",),
     candidates={"merge@64": ("fused",)},
     measure="bench",
+    every_tensor=True,
     claims=(CLAIM,),
     digests={"/a/file.py": "00ff"},
     written={"merge@64": PLACE},
@@ -136,7 +139,7 @@ MEASURED = revisions.MeasuredCell(REASON, "/reference")
 EXAMPLES = (
     *(CELL, SIZED, CLAIM),
     *(REASON, RATIO, SAMPLE, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
-    *(MEASURE, DISCREPANCY, OBSERVATION, VERDICT),
+    *(MEASURE, DISCREPANCY, REST, OBSERVATION, VERDICT),
     *(EXPECTATION, PLANNED, LOCATION, PLACE, ENVIRONMENT, SHARD, PLAN),
     *(REQUEST, CELL_TASK, LISTED),
     tasks.Nothing(),

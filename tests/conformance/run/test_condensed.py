@@ -1,0 +1,103 @@
+"""What a stored run keeps of the tensors of a cell: all that matters, and of the others their dtypes and margins."""
+
+from dataclasses import replace
+
+import pytest
+from harness.made_by_hand import plan_for
+
+from conformance.figures.changes import changes
+from conformance.records.cell import Cell
+from conformance.records.convert import to_json
+from conformance.records.observation import RAISES, Discrepancy, Measure, Observation
+from conformance.records.verdicts import Verdict
+from conformance.run import store, summaries
+from conformance.run.condensed import NEAREST, condensed
+from conformance.verdict import judge
+
+CELL = Cell("net", "eager", "fp32", "cpu")
+MANY = 100
+
+
+def tensor(number, margin, **fields):
+    """A tensor that both gates accept."""
+    measures = (Measure("norm", margin, 1.0), Measure("gain", margin / 2, 1.0), Measure("precision", 0.5, 0.9))
+    found = Discrepancy("typical", f"gradient of {number}", "rounded", "float32", "float32", measures, rejected=3)
+    return replace(found, **fields)
+
+
+def many(**of_the_last):
+    """A hundred tensors, each farther from its budget than the one before; the last one is the best."""
+    found = [tensor(number, 0.9 / (number + 1)) for number in range(MANY)]
+    return [tensor("output", 0.001, tensor="output"), *found[:-1], replace(found[-1], **of_the_last)]
+
+
+def stored(folder, found, *, every_tensor=False):
+    """What a run keeps of these tensors."""
+    seen = Observation("finished", discrepancies=tuple(found), cases=("typical",))
+    store.create(folder, replace(plan_for(CELL), every_tensor=every_tensor))
+    writer = store.Writer(folder)
+    writer.add(to_json(judge(CELL.id, seen)))
+    writer.close()
+    return store.read(folder).verdicts[CELL.id]
+
+
+def test_the_tensors_nearest_to_their_budgets_are_kept_and_the_rest_summed_up(tmp_path):
+    verdict = stored(tmp_path / "run", many())
+    seen = verdict.observation
+    assert [d.tensor for d in seen.discrepancies] == [f"gradient of {number}" for number in range(NEAREST)]
+    assert (verdict.status, verdict.margin) == ("PASS", 0.9)
+    assert seen.rest.count == len(many()) - NEAREST
+    assert seen.rest.margins["norm"] == pytest.approx(0.9 / (NEAREST + 1), rel=1e-3)
+    assert {"output", "gradient of 99"} < set(seen.rest.dtypes["typical"]["float32"])
+    assert (tmp_path / "run" / store.LINES).stat().st_size < 6000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"measures": (Measure("norm", 2.0, 1.0),)},
+        {"measures": (Measure("stable", 1.0, 0.0),)},
+        {"measures": (Measure(RAISES, 1.0, 1.0, "another error"),)},
+        {"dtype": "float16"},
+        {"accepted": ("zeros",)},
+        {"kind": "conduct"},
+        {"kind": "absent"},
+    ],
+    ids="-".join,
+)
+def test_a_tensor_of_which_something_is_to_be_said_is_kept(fields):
+    odd = many(**fields)
+    kept = condensed(
+        Verdict(CELL.id, "PASS", observation=Observation("finished", discrepancies=tuple(odd)))
+    ).observation
+    assert kept.discrepancies[-1] == odd[-1]
+    assert len(kept.discrepancies) == NEAREST + 1
+    assert judge(CELL.id, kept).text == judge(CELL.id, Observation("finished", discrepancies=tuple(odd))).text
+
+
+def test_the_rest_counts_what_is_weak_and_unresolved():
+    seen = Observation("finished", discrepancies=tuple(many(weak=("a slice",), unresolved=True)))
+    rest = condensed(Verdict(CELL.id, "PASS", observation=seen)).observation.rest
+    assert (rest.weak, rest.unresolved) == (1, 1)
+
+
+def test_every_tensor_is_kept_on_request(tmp_path):
+    seen = stored(tmp_path / "run", many(), every_tensor=True).observation
+    assert (len(seen.discrepancies), seen.rest) == (len(many()), None)
+
+
+def test_few_tensors_are_kept_all():
+    few = Verdict(CELL.id, "PASS", observation=Observation("finished", discrepancies=tuple(many()[:NEAREST])))
+    assert condensed(few) is few
+
+
+@pytest.mark.parametrize("number", [0, MANY - 1])
+@pytest.mark.parametrize("every_tensor", [False, True])
+def test_a_dtype_that_changed_is_found_in_the_rest_too(tmp_path, number, every_tensor):
+    before = [replace(d, dtype_asked="") for d in many()]
+    after = [replace(d, dtype="float16") if d.tensor == f"gradient of {number}" else d for d in before]
+    assert stored(tmp_path / "a", before).status == stored(tmp_path / "b", after, every_tensor=every_tensor).status
+    runs = [summaries.read(tmp_path / name) for name in "ab"]
+    (change,) = changes(*runs)
+    assert (change.kind, change.before, change.after) == ("dtype changed", "float32", "float16")
+    assert change.text == f"gradient of {number}, case typical"
