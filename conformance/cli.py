@@ -185,7 +185,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
     parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")
-    parser.add_argument("--fresh-cache", action="store_true", help="compile everything anew")
+    parser.add_argument("--fresh", action="store_true", help="reuse no compiled code and no reference of earlier runs")
     parser.add_argument(
         "--every-tensor", action="store_true", help="store the numbers of all tensors (default: near their budgets)"
     )
@@ -246,7 +246,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         measure=options.measure,
         resume=options.resume,
         folder=options.store or STORE,
-        fresh_cache=options.fresh_cache,
+        fresh=options.fresh,
         junit=options.junitxml,
         shard=options.shard,
         balance=options.balance,
@@ -272,7 +272,7 @@ def _compare(options: argparse.Namespace, further: list[str]) -> int:
         "-v": options.verbose,
         "--resume": options.resume,
         "--store": options.store,
-        "--fresh-cache": options.fresh_cache,
+        "--fresh": options.fresh,
         "--every-tensor": options.every_tensor,
         "--junitxml": options.junitxml,
     }

@@ -9,10 +9,12 @@ import torch
 from conformance.axes import PRECISIONS
 from conformance.errors import NoOracleError, RandomError, SelfCheckError
 from conformance.one_line import name_of
-from conformance.oracle import reference, reference_file
+from conformance.oracle import float64, reference, reference_file
 from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
+from conformance.oracle.fingerprint import fingerprint
 from conformance.plan.find import spec_at
 from conformance.records.tasks import ReferenceResult, ReferenceTask
+from conformance.run import read_files, sources
 from conformance.run.child_side import ChildProcess
 from zoo.case import SpecError
 
@@ -23,10 +25,13 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
     with process.shared():
         torch.set_num_threads(1)
         try:
-            spec = spec_at(task.location, task.model)
-            twin = spec_at(task.location, spec.twin) if spec.twin else None
-            precisions = [PRECISIONS[name] for name in task.precisions]
-            made = reference.make(spec, twin, task.seed, precisions)
+            with read_files.noted() as paths:
+                spec = spec_at(task.location, task.model)
+                twin = spec_at(task.location, spec.twin) if spec.twin else None
+                precisions = [PRECISIONS[name] for name in task.precisions]
+                made = reference.make(spec, twin, task.seed, precisions)
+                print_of_model = fingerprint(spec, task.seed, float64.prepared_model(spec, task.seed))
+                files = read_files.contents(paths) | sources.imported()
         except (SelfCheckError, SpecError) as problem:
             return ReferenceResult("invalid", one_line(problem))
         except RandomError as problem:
@@ -43,4 +48,4 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
             reference_file.save(Path(task.path), made)
         except OSError as problem:
             return ReferenceResult("machine failed", f"{task.path} could not be written: {one_line(problem)}")
-    return ReferenceResult("ok")
+    return ReferenceResult("ok", files=files, fingerprint=print_of_model)

@@ -22,6 +22,7 @@ from conformance.axes import PRECISIONS, Mode, Precision, Prepared
 from conformance.cell import compiler, modes, tf32, transformed
 from conformance.cell.recompiles import Recompiles
 from conformance.cell.trusted import output_dtypes as trusted_dtypes
+from conformance.errors import DamagedReferenceError
 from conformance.gates.budget import TensorReference
 from conformance.gates.compare import compare, compare_values, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
@@ -29,6 +30,7 @@ from conformance.gates.distance import same_bytes
 from conformance.oracle import evaluation, float64, inputs, reference_file, weights
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
+from conformance.oracle.fingerprint import fingerprint
 from conformance.oracle.reference import ANY_DRAW, CaseReference
 from conformance.oracle.transforms import TANGENT, VMAPPED
 from conformance.plan.candidates import modes_of
@@ -61,6 +63,8 @@ def open_task(task: CellTask, process: ChildProcess) -> CellSession:
     load_sources(task.sources)
     spec = spec_at(task.location, task.cell.model)
     known = reference_file.load(Path(task.reference), task.cell.precision) if task.reference else {}
+    if task.fingerprint and task.fingerprint != fingerprint(spec, task.seed, float64.prepared_model(spec, task.seed)):
+        raise DamagedReferenceError(f"the kept reference of {spec.name} is of other weights or inputs")
     return CellSession(spec, task.cell, task.seed, process, known, task.expect)
 
 

@@ -54,7 +54,7 @@ class RunOptions:
         measure: "" for nothing, "speed", or "bench".
         resume: the folder of a run to finish; None for a new run.
         folder: the folder in which new runs are stored.
-        fresh_cache: compile everything anew.
+        fresh: reuse no compiled code and no reference of earlier runs.
         choice: how the cells are judged.
         junit: the file for the results in JUnit's XML; None for none.
         shard: number of the part to judge, from 1, and of all parts; None for all cells.
@@ -66,7 +66,7 @@ class RunOptions:
     measure: str
     resume: Path | None
     folder: Path
-    fresh_cache: bool = False
+    fresh: bool = False
     choice: Choice = field(default_factory=Choice)
     junit: Path | None = None
     shard: tuple[int, int] | None = None
@@ -125,8 +125,9 @@ def _session(options: RunOptions, folder: Path) -> int:
 def _judged_and_measured(options: RunOptions, folder: Path, writer: Writer) -> int:
     """Do everything that is not stored yet."""
     contents = read(folder)
-    with compile_cache(contents.plan, fresh=options.fresh_cache) as cache:
-        environment.prepare_children(cache, compiles=bool(contents.plan.compiling_modes))
+    with compile_cache(contents.plan, fresh=options.fresh) as cache:
+        kept = None if options.fresh else environment.references_of(contents.plan.environment)
+        environment.prepare_children(cache, compiles=bool(contents.plan.compiling_modes), references=kept)
         code = judge(options.choice, contents, folder, writer) if contents.missing else exit_code(contents)
         if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
             _measure(options, folder, writer)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from conformance.records.observation import Observation
+
+KEPT = "kept reference"  # in the seconds of an observation, in place of "reference"
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,13 @@ class MadeReference:
     Attributes:
         seconds: how long it took.
         refused: the observation of each cell of the model, if there is no reference; None if there is one.
+        files: the content of the files that it depends on, in a few letters, by path.
+        fingerprint: the fingerprint of the model and its inputs.
+        kept: an earlier run made it.
     """
 
     seconds: float
     refused: Observation | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
+    kept: bool = False

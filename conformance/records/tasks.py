@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from conformance.records.cell import Cell
@@ -98,10 +99,14 @@ class ReferenceResult:
         ending: "ok", "invalid", "random", "no oracle", "out of memory", "machine failed", or "raised" for SystemExit
             and the like.
         message: the reason in one line; "" if it is ok.
+        files: the content of the files that the reference depends on, in a few letters, by path.
+        fingerprint: the fingerprint of the model and its inputs.
     """
 
     ending: str
     message: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,7 @@ class CellTask:
         reference: path of the model's reference file; "" for work that needs no oracle.
         expect: the declared divergences that apply to the cell.
         cache: path of the folder of compiled code; "" for the one that all cells of the run share.
+        fingerprint: the fingerprint that the model must have; "" if its reference is of this run.
     """
 
     cell: Cell
@@ -126,6 +132,7 @@ class CellTask:
     reference: str = ""
     expect: tuple[Expectation, ...] = ()
     cache: str = ""
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,28 +10,31 @@ from pathlib import Path
 from conformance.records.plan import Environment
 
 CACHE, THREADS, PRELOAD = "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "CONFORMANCE_PRELOAD"
+REFERENCES = "CONFORMANCE_REFERENCES"
 
 
-def inherited(cache: Path | None, *, compiles: bool) -> dict[str, str]:
+def inherited(cache: Path | None, *, compiles: bool, references: Path | None = None) -> dict[str, str]:
     """The variables of child processes.
 
     Args:
         cache: folder of compiled code; None: torch's own choice.
         compiles: some child will call the compiler, so the fork server loads it once for all of them.
+        references: folder of the references that runs keep; None to keep none.
 
-    >>> inherited(Path("cache"), compiles=True)
-    {'TORCHINDUCTOR_CACHE_DIR': 'cache', 'TORCHINDUCTOR_COMPILE_THREADS': '1', 'CONFORMANCE_PRELOAD': 'compiler'}
+    >>> inherited(Path("cache"), compiles=True)["CONFORMANCE_PRELOAD"]
+    'compiler'
     """
     return {
         **({} if cache is None else {CACHE: str(cache)}),
+        REFERENCES: "" if references is None else str(references),
         THREADS: "1",  # no pool of compiler processes for each cell
         PRELOAD: "compiler" if compiles else "",
     }
 
 
-def prepare_children(cache: Path | None, *, compiles: bool) -> None:
+def prepare_children(cache: Path | None, *, compiles: bool, references: Path | None = None) -> None:
     """Set the variables of all later children; see `inherited`. Call it before the fork server starts."""
-    os.environ.update(inherited(cache, compiles=compiles))
+    os.environ.update(inherited(cache, compiles=compiles, references=references))
 
 
 def use_cache(folder: str) -> None:
@@ -48,6 +51,18 @@ def cache_in_use() -> Path | None:
     """The folder of compiled code that all children share; None if it is torch's own choice."""
     folder = os.environ.get(CACHE)
     return Path(folder) if folder else None
+
+
+def references_in_use() -> Path | None:
+    """The folder of the references that runs keep; None if none are kept."""
+    folder = os.environ.get(REFERENCES)
+    return Path(folder) if folder else None
+
+
+def references_of(known: Environment) -> Path:
+    """The folder of the references that runs keep for a version of torch and a processor."""
+    cache = cache_of(known)
+    return cache.with_name(f"{cache.name}-references")
 
 
 def cache_of(known: Environment) -> Path:

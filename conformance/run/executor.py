@@ -11,11 +11,12 @@ from conformance.errors import MachineError
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, Plan, PlannedCell
-from conformance.records.references import MadeReference
+from conformance.records.references import KEPT, MadeReference
 from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask, ResultT, Target, TaskT
 from conformance.records.verdicts import Verdict
-from conformance.run import child
+from conformance.run import child, environment
 from conformance.run.child_side import WAITING
+from conformance.run.kept_references import KeptReferences
 from conformance.run.references import References
 from conformance.run.stored_code import StoredCode
 from conformance.verdict import judge
@@ -42,6 +43,7 @@ class Executor:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
         self._references = References(folder)
+        self._kept = KeptReferences(environment.references_in_use(), plan.environment, plan.digests)
         self._code = StoredCode(plan.compiling_modes)
 
     def verdict(self, planned: PlannedCell) -> Verdict:
@@ -73,15 +75,17 @@ class Executor:
             made = self._references.of(cell.model, self._made)
             if made.refused is not None:
                 return judge(cell.id, made.refused, planned.expect)
-            task = replace(cell_task(self._plan, cell, self._references.path(cell.model)), cache=cache)
+            task = cell_task(self._plan, cell, self._references.path(cell.model))
+            task = replace(task, cache=cache, fingerprint=made.fingerprint if made.kept else "")
             ending = _ended(cell.id, CELL, task, deadline=self._plan.deadline, method=method)
             seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message)
             if seen.ending != DAMAGED:
                 break
             self._references.forget(cell.model, made)
+            self._kept.forget(self._task(cell.model))
         if seen.ending in (DAMAGED, MACHINE):
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
-        seen = replace(seen, seconds={"reference": made.seconds, **seen.seconds})
+        seen = replace(seen, seconds={KEPT if made.kept else "reference": made.seconds, **seen.seconds})
         verdict = judge(cell.id, seen, planned.expect)
         notes = (*verdict.notes, *ending.remarks)
         return replace(verdict, seconds=ending.seconds, notes=notes)
@@ -94,21 +98,29 @@ class Executor:
         """
         return self._references.of(model, self._made).refused or self._references.path(model)
 
-    def _made(self, model: str) -> MadeReference:
+    def _task(self, model: str) -> ReferenceTask:
         wanted = {planned.cell.precision for planned in self._plan.cells} | {"fp32"}
         precisions = tuple(name for name in PRECISIONS if name in wanted)
         plan, path = self._plan, self._references.path(model)
-        task = ReferenceTask(model, plan.models[model], plan.seed, precisions, str(path))
-        deadline = REFERENCE_DEADLINE_FACTOR * plan.deadline
+        return ReferenceTask(model, plan.models[model], plan.seed, precisions, str(path))
+
+    def _made(self, model: str) -> MadeReference:
+        task = self._task(model)
+        kept = self._kept.fetch(task)
+        if kept is not None:
+            return kept
+        deadline = REFERENCE_DEADLINE_FACTOR * self._plan.deadline
         ending = _ended(f"the reference of {model}", REFERENCE, task, deadline=deadline, method="forkserver")
-        refused = None
-        if ending.result is None:
-            refused = Observation(ending.kind, "reference", message=ending.message)
-        elif ending.result.ending == MACHINE:
-            raise MachineError(f"the reference of {model} was not made: {ending.result.message}")
-        elif ending.result.ending != "ok":
-            refused = Observation(ending.result.ending, message=ending.result.message)
-        return MadeReference(round(ending.seconds, 4), refused)
+        seconds, result = round(ending.seconds, 4), ending.result
+        if result is None:
+            return MadeReference(seconds, Observation(ending.kind, "reference", message=ending.message))
+        if result.ending == MACHINE:
+            raise MachineError(f"the reference of {model} was not made: {result.message}")
+        if result.ending != "ok":
+            return MadeReference(seconds, Observation(result.ending, message=result.message))
+        made = MadeReference(seconds, files=result.files, fingerprint=result.fingerprint)
+        self._kept.keep(task, made)
+        return made
 
 
 def _ended(

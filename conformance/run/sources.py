@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 INSTALLED = {"site-packages", "dist-packages"}
@@ -34,16 +34,20 @@ def digest(path: Path) -> str:
 
 def imported() -> dict[str, str]:
     """The digests of all modules that this process has imported, by file; without installed ones and Python's own."""
-    found = {str(path): digest(path) for path in _files()}
+    found = {str(path): digest(path) for path in own(_modules())}
     return {path: content for path, content in sorted(found.items()) if content}
 
 
-def _files() -> Iterator[Path]:
-    own = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+def own(paths: Iterable[Path]) -> Iterator[Path]:
+    """Those of some resolved paths that are neither installed nor Python's own."""
+    pythons = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    for path in paths:
+        if INSTALLED.isdisjoint(path.parts) and not any(path.is_relative_to(folder) for folder in pythons):
+            yield path
+
+
+def _modules() -> Iterator[Path]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py"):
-            continue
-        path = Path(file).resolve()
-        if INSTALLED.isdisjoint(path.parts) and not any(path.is_relative_to(folder) for folder in own):
-            yield path
+        if isinstance(file, str) and file.endswith(".py"):
+            yield Path(file).resolve()

@@ -13,6 +13,7 @@ from conformance.figures.speed import speeds as known_speeds
 from conformance.records.cell import model_of
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Plan, PlannedCell
+from conformance.records.references import KEPT
 from conformance.records.verdicts import STATUSES, Verdict
 from conformance.run.store import Contents
 from conformance.show import counterexamples
@@ -86,6 +87,7 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
     parts.append("\n".join(_red_lines(red)))
     parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
     parts.append("\n".join([*_remarks(ordered), *without_speed("speed", speeds)]))
+    parts.append(_kept_references(ordered))
     parts.append(_totals(ordered, folder, seconds))
     return "\n\n".join(part for part in parts if part)
 
@@ -198,6 +200,11 @@ def _red_lines(red: list[Verdict]) -> Iterator[str]:
         same.setdefault((model_of(verdict.cell), verdict.status, verdict.text), []).append(verdict.cell)
     for (_, status, text), cells in same.items():
         yield f"{STATUSES[status].glyph} {some(cells)}  {status}  {visible(text)}"
+
+
+def _kept_references(verdicts: list[Verdict]) -> str:
+    models = dict.fromkeys(model_of(v.cell) for v in verdicts if KEPT in v.observation.seconds)
+    return wrapped(f"references of an earlier run (--fresh makes new ones): {', '.join(models)}") if models else ""
 
 
 def _totals(verdicts: list[Verdict], folder: Path, seconds: float | None) -> str:

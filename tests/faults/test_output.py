@@ -83,6 +83,7 @@ def test_a_store_that_cannot_be_written(tmp_path, source, kind):
 
 FULL = """
 import errno, os
+from pathlib import Path
 from conformance.run import regular_file
 
 write_all = regular_file.write_all
@@ -90,6 +91,7 @@ write_all = regular_file.write_all
 def until_the_disk_is_full(file, data):
     if b'"verdict"' in data and b"two[" in data:
         os.write(file, data[:20])
+        Path("full").touch()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     write_all(file, data)
 
@@ -98,7 +100,8 @@ regular_file.write_all = until_the_disk_is_full
 
 
 def test_a_disk_that_fills_up_loses_nothing_and_blames_nobody(tmp_path):
-    source = models(tmp_path, one="same", two="once(lambda: time.sleep(1))", three="once(lambda: time.sleep(3))")
+    last = "once(lambda: until(Path('full').exists))"
+    source = models(tmp_path, one="same", two="once(lambda: until(lambda: stored('one[')))", three=last)
     (tmp_path / "full.py").write_text(FULL)
     code, output = judged(tmp_path, source, "-n2", "-p", "full")
     assert code == 1, output

@@ -44,6 +44,13 @@ def once(action):
 
 def same():
     return lambda x: x * 2
+
+def until(condition):
+    while not condition():
+        time.sleep(0.05)
+
+def stored(text):
+    return any(text in path.read_text() for path in Path(".conformance").glob("runs/*/cells.jsonl"))
 """
 
 

@@ -144,7 +144,7 @@ def test_an_interrupted_bisection_shows_what_is_judged_and_leaves_no_environment
         (("merge[compield-fp32-cpu]", "--torch=2.6.0"), "unknown mode 'compield'; did you mean compiled?"),
         (("none.py::one[eager-fp32-cpu]", "--torch=2.6.0"), "no file none.py"),
         (("ops::merg[eager-fp32-cpu]", "--torch=2.6.0"), "ops has no cell merg[eager-fp32-cpu]"),
-        (("merge[eager-fp32-cpu]", "--torch=2.6.0", "--fresh-cache"), "bisect: unknown option --fresh-cache"),
+        (("merge[eager-fp32-cpu]", "--torch=2.6.0", "--fresh"), "bisect: unknown option --fresh"),
     ],
 )
 def test_what_cannot_be_bisected_is_four_in_one_line_before_anything_is_installed(tmp_path, arguments, message):

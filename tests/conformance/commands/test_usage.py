@@ -96,7 +96,7 @@ def test_what_cannot_be_read_is_four_in_one_line(tmp_path, arguments, message):
         (["-p", "something"], "-p"),
         (["-x"], "-x"),
         (["--resume", "nowhere"], "--resume"),
-        (["--fresh-cache"], "--fresh-cache"),
+        (["--fresh"], "--fresh"),
         (["--junitxml=report.xml"], "--junitxml"),
         (["--durations=3"], "--durations=3"),
         (["-x", "--store", "elsewhere", "-q"], "-x --store -q"),
@@ -172,7 +172,7 @@ def test_the_version_is_printed(tmp_path):
 def test_help_is_no_error(tmp_path):
     code, output = conformance(tmp_path, "run", "--help")
     assert code == ExitCode.OK
-    assert "--fresh-cache" in output
+    assert "--fresh" in output
 
 
 @pytest.mark.parametrize(

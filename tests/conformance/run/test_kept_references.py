@@ -1,0 +1,160 @@
+"""A reference of an earlier run is used again only if nothing has changed on which it depends."""
+
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from harness.made_by_hand import ENVIRONMENT
+
+from conformance.records.plan import SpecLocation
+from conformance.records.references import MadeReference
+from conformance.records.tasks import ReferenceTask
+from conformance.run import kept_references, read_files
+from conformance.run.kept_references import KeptReferences
+
+TASK = ReferenceTask("net", SpecLocation("package.nets"), 0, ("fp32", "amp_fp16"), "")
+
+
+class Place:
+    """A folder of kept references, a source that they depend on, and the folder of a run."""
+
+    def __init__(self, folder):
+        self.kept, self.source, self.run = folder / "kept", folder / "nets.py", folder / "run"
+        self.run.mkdir()
+        self.source.write_text("weights = 1")
+        self.task = replace(TASK, path=str(self.run / "net.reference"))
+
+    def references(self, environment=ENVIRONMENT, **planned):
+        return KeptReferences(self.kept, environment, planned)
+
+    def keep(self, task=None, **planned):
+        """Make a reference and keep it, as a run does."""
+        task = task or self.task
+        (self.run / "net.reference").write_text("the tensors")
+        made = MadeReference(1.5, files=read_files.contents({str(self.source)}), fingerprint="f")
+        self.references(**planned).keep(task, made)
+        (self.run / "net.reference").unlink()
+        return made
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+def test_it_is_used_again(place):
+    assert place.references().fetch(place.task) is None
+    made = place.keep()
+    assert place.references().fetch(place.task) == replace(made, kept=True)
+    assert (place.run / "net.reference").read_text() == "the tensors"
+
+
+CHANGES = {
+    "a source": lambda place: place.source.write_text("weights = 2"),
+    "a source that is gone": lambda place: place.source.unlink(),
+    "the record": lambda place: [path.write_text("{") for path in place.kept.glob("*.json")],
+    "the file": lambda place: [path.unlink() for path in place.kept.glob("*.reference")],
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_makes_a_new_one(place, what):
+    place.keep()
+    CHANGES[what](place)
+    assert place.references().fetch(place.task) is None
+
+
+def test_a_source_that_is_written_again_with_the_same_text_is_no_change(place):
+    place.keep()
+    place.source.write_text("weights = 1")
+    assert place.references().fetch(place.task) is not None
+
+
+REQUESTS = {
+    "model": "other",
+    "location": SpecLocation("package.others"),
+    "seed": 1,
+    "precisions": ("fp32",),
+}
+
+
+@pytest.mark.parametrize("field", REQUESTS)
+def test_another_request_has_a_reference_of_its_own(place, field):
+    place.keep()
+    assert place.references().fetch(replace(place.task, **{field: REQUESTS[field]})) is None
+
+
+@pytest.mark.parametrize("field", ["torch", "python", "cpu", "cpu_capability"])
+def test_another_machine_or_torch_has_a_reference_of_its_own(place, field):
+    place.keep()
+    other = replace(ENVIRONMENT, **{field: "another"})
+    assert place.references(environment=other).fetch(place.task) is None
+
+
+def test_what_was_made_of_a_source_that_changed_during_the_run_is_not_kept(place):
+    place.keep(**{str(place.source): "as it was planned"})
+    assert place.references().fetch(place.task) is None
+
+
+def test_it_is_forgotten(place):
+    place.keep()
+    place.references().forget(place.task)
+    assert place.references().fetch(place.task) is None
+    assert list(place.kept.iterdir()) == []
+
+
+def test_those_used_least_recently_make_room(place, monkeypatch):
+    tasks = [replace(place.task, model=name) for name in ("one", "two", "three")]
+    size = len("the tensors")
+    monkeypatch.setattr(kept_references, "LARGEST_SHARE", 1.0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * size))
+    for task in tasks[:2]:
+        place.keep(task)
+    assert place.references().fetch(tasks[0]) is not None  # so "two" is older
+    place.keep(tasks[2])
+    assert [place.references().fetch(task) is not None for task in tasks] == [True, False, True]
+
+
+def test_one_that_is_too_large_removes_no_other(place, monkeypatch):
+    place.keep()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
+    other = replace(place.task, model="other")
+    place.keep(other)
+    assert place.references().fetch(other) is None
+    assert place.references().fetch(place.task) is not None
+
+
+def test_without_a_folder_or_one_that_can_be_written_nothing_is_kept(place):
+    place.kept.write_text("a file")
+    place.keep()
+    assert place.references().fetch(place.task) is None
+    nowhere = KeptReferences(None, ENVIRONMENT, {})
+    nowhere.keep(place.task, MadeReference(1.0))
+    assert nowhere.fetch(place.task) is None
+
+
+def test_the_files_that_are_read_are_noted_and_no_others(tmp_path):
+    for name in ("read", "opened", "written", "untouched"):
+        (tmp_path / name).write_text(name)
+    with read_files.noted() as paths:
+        (tmp_path / "read").read_text()
+        (tmp_path / "opened").open("rb").close()
+        (tmp_path / "written").write_text("new")
+    (tmp_path / "untouched").read_text()
+    found = {name for name in ("read", "opened", "written", "untouched") if str(tmp_path / name) in paths}
+    assert found == {"read", "opened"}
+
+
+def test_what_is_installed_or_unreal_or_gone_does_not_count(tmp_path):
+    paths = {pytest.__file__, shutil.__file__, "/proc/uptime", str(tmp_path / "gone"), str(tmp_path)}
+    assert read_files.contents(paths) == {}
+
+
+def test_a_file_too_large_for_a_digest_is_told_by_size_and_age(tmp_path, monkeypatch):
+    monkeypatch.setattr(read_files.sources, "LARGEST", 10)
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(11))
+    before = read_files.content(path)
+    path.write_bytes(bytes(12))
+    assert "" != before != read_files.content(path)
