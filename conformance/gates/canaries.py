@@ -25,7 +25,7 @@ SMALLEST = "smallest"
 NOISY = 0.5
 LARGE_ELEMENT = 0.5  # times the rms: zeroing an element this large must be noticed
 SURE = 1.0 + 1e-9  # more than sums in another order differ
-PREFIX = 2**14  # elements from which the least distance of a permutation is found
+FAR = 2.0  # times the budget of the norm: a permutation that is farther is rejected whatever its dtype rounds
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,11 @@ def local_canaries(reference: TensorReference, budget: Budget) -> Iterator[Canar
     oracle = reference.oracle
     if reference.is_null or oracle.raw.numel() < 2:  # noqa: PLR2004 -- nothing to permute
         return
-    yield Canary("elements in another order", partial(_reordered, budget.norm), Least(_least_of_a_roll(oracle)))
+    yield Canary(
+        "elements in another order",
+        partial(_reordered, budget.norm),
+        Least(_least_of_a_roll(oracle, FAR * budget.norm)),
+    )
     if not oracle.is_rounded:
         return
     if len(oracle.shape) < 2:  # noqa: PLR2004 -- no slices, so one element is damaged
@@ -195,12 +199,16 @@ def _most_of_a_sort(flat: torch.Tensor) -> float:
     return most if math.isfinite(most) else math.inf
 
 
-def _least_of_a_roll(oracle: OracleTensor) -> float:
-    """The least distance of the first of these orders."""
+def _least_of_a_roll(oracle: OracleTensor, enough: float) -> float:
+    """The least distance of the first of these orders, or as much of it as is enough."""
     if not oracle.is_rounded or oracle.raw.is_complex():
         return 0.0
-    first = oracle.reals.reshape(-1)[:PREFIX]
-    return float((first[1:] - first[:-1]).norm())
+    flat, square = oracle.reals.reshape(-1), 0.0
+    for one, other in zip(flat[1:].split(BLOCK), flat[:-1].split(BLOCK), strict=True):
+        square += float((one - other).square().sum())
+        if square > enough * enough:
+            break
+    return math.sqrt(square)
 
 
 def _without_median_element(truth: torch.Tensor) -> torch.Tensor:
