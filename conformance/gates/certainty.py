@@ -13,7 +13,7 @@ from conformance.gates.distance import Distance
 from conformance.gates.dropped_bits import tested_bits
 
 ROUNDINGS = 8.0  # more than the roundings of a canary to its dtype can move it, in roundings of each element
-ENOUGH = 0.5  # of the oracle's norm: what is left of a canary must have a direction
+LOST = 0.5  # of the oracle's square: a canary that loses more is too small for its direction to be certain
 
 
 def foreseen(canary: Canary, dtype: torch.dtype, criteria: TensorCriteria) -> bool | None:
@@ -69,14 +69,11 @@ def _near_enough(canary: Canary, dtype: torch.dtype, criteria: TensorCriteria, l
     oracle, most = criteria.reference.oracle, canary.most()
     error, unit = _rounding(criteria, limits)
     share = error / oracle.norm
-    if most.gain > ENOUGH:
+    if most.gain > LOST:
         return False
-    slices = tuple(
-        SURE * far + unit * norms + error for far, norms in zip(most.slices, oracle.slice_norms, strict=True)
-    )
     farther = Distance(
         SURE * most.absolute + error,
-        slices,
+        tuple(SURE * far + error for far in most.slices),
         SURE * most.point + unit + ROUNDINGS * limits.tiny / oracle.rms,
         SURE * most.gain + share,
         most.cosine_gap + 4.0 * share,

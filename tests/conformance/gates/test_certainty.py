@@ -10,6 +10,9 @@ import torch
 from harness.references import criteria_of, exact_reference, reference_of
 
 from conformance.axes import PRECISIONS
+from conformance.gates import canaries
+from conformance.gates.budget import Budget
+from conformance.gates.canaries import local_canaries
 from conformance.gates.certainty import foreseen
 from conformance.gates.compare import accepts, name_of
 from conformance.gates.power import power_of
@@ -120,3 +123,25 @@ def test_an_integer_is_always_made():
     made_of = []
     power_of(torch.int64, criteria, lambda *_: False, lambda *asked: made_of.append(foreseen(*asked)))
     assert made_of == [False, None, None]  # an extra axis needs no number
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy", "sparse", "constant", "rows of all sizes", "infinite"])
+def test_the_first_order_that_moves_a_tensor_far_enough_is_taken(kind, monkeypatch):
+    monkeypatch.setattr(canaries, "BLOCK", 64)
+    for seed, dtype in enumerate(DTYPES):
+        truth = drawn(kind, (50, 7), seed).to(dtype)
+        sorts = [
+            truth,
+            truth.flatten().sort().values.reshape(truth.shape),
+            truth.flatten().sort(descending=True).values,
+        ]
+        for flat in (tensor.flatten() for tensor in sorts):
+            orders = [flat.roll(1), flat.flip(0), flat.sort().values]
+            gaps = [float((order.double() - flat.double()).norm()) for order in orders]
+            for most in (0.0, *(gap * factor for gap in gaps for factor in (0.5, 0.999, 1.001, 1.2, 2.0))):
+                wanted = next((o for o, gap in zip(orders, gaps, strict=True) if gap > most), None)
+                canary = next(local_canaries(reference_of(flat.double()), Budget(most, (), 0.0, 0.0)))
+                found = canary.make(flat)
+                assert (found is None) is (wanted is None)
+                assert wanted is None or torch.equal(found, wanted)
+                assert not canary.least.absolute > (1 + 1e-9) * gaps[0]
