@@ -89,7 +89,14 @@ def plan(asked: PlanRequest) -> Plan:
         digests=imported(),
         written=places_of(found),
         wrong_on_purpose=tuple(spec.name for spec, location in found if _is_wrong(location)),
+        working={device: _working_sizes(specs, device) for device in devices},
     )
+
+
+def _working_sizes(specs: Sequence[Spec], device: str) -> dict[str, SizedModel]:
+    """The sizes at which models are timed on a device."""
+    scaled = [(spec.name, spec.scale, spec.scale.working_on(device)) for spec in specs if spec.scale is not None]
+    return {name: SizedModel(name, size, scale.size_name) for name, scale, size in scaled if size}
 
 
 def _is_wrong(location: SpecLocation) -> bool:

@@ -150,6 +150,7 @@ class Plan:
         written: where each model's spec is written, by the model's name, as far as it is known.
         shard: which part of the cells this run judges; None: all of them.
         wrong_on_purpose: the names of the counterexamples.
+        working: the size at which each model is timed, by device and by the model's name, as far as its spec has one.
     """
 
     seed: int
@@ -169,6 +170,11 @@ class Plan:
     written: Mapping[str, Place] = field(default_factory=dict)
     shard: Shard | None = None
     wrong_on_purpose: tuple[Name, ...] = ()
+    working: Mapping[str, Mapping[str, SizedModel]] = field(default_factory=dict)
+
+    def working_size(self, cell: Cell) -> SizedModel | None:
+        """The size at which a cell is timed; None for that of its model's first case."""
+        return self.working.get(cell.device, {}).get(cell.model)
 
     @property
     def own_cells(self) -> tuple[PlannedCell, ...]:
