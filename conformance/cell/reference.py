@@ -29,7 +29,10 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
                 spec = spec_at(task.location, task.model)
                 twin = spec_at(task.location, spec.twin) if spec.twin else None
                 precisions = [PRECISIONS[name] for name in task.precisions]
-                made = reference.make(spec, twin, task.seed, precisions)
+                if task.for_timing:
+                    made = reference.make_for_timing(spec, task.seed, precisions)
+                else:
+                    made = reference.make(spec, twin, task.seed, precisions)
                 print_of_model = fingerprint(spec, task.seed, float64.prepared_model(spec, task.seed))
                 files = read_files.contents(paths) | sources.imported()
         except (SelfCheckError, SpecError) as problem:

@@ -61,7 +61,7 @@ def open_task(task: CellTask, process: ChildProcess) -> CellSession:
         environment.use_cache(task.cache)
     set_policy(PRECISIONS[task.cell.precision])
     load_sources(task.sources)
-    spec = spec_at(task.location, task.cell.model)
+    spec = spec_at(task.location, f"{task.cell.model}@{task.size}" if task.size else task.cell.model)
     known = reference_file.load(Path(task.reference), task.cell.precision) if task.reference else {}
     if task.fingerprint and task.fingerprint != fingerprint(spec, task.seed, float64.prepared_model(spec, task.seed)):
         raise DamagedReferenceError(f"the kept reference of {spec.name} is of other weights or inputs")

@@ -6,7 +6,7 @@ Only cells that pass are timed, next to eager fp32 with the same weights and inp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from conformance.figures import ratio
@@ -21,7 +21,8 @@ from conformance.run.executor import Executor, cell_task
 from conformance.run.store import Contents
 
 SPEED = "speed "  # begins the names of its jobs
-DEFAULT = "default"  # in place of a figure's name: the one that `default_figure` chooses for the model
+DEFAULT = "default"  # in place of a figure's name: that of `default_figure`, at the working size of the model
+LAUNCH_SECONDS = 0.2e-3  # a call that is shorter mostly starts ops
 PROCESSES = 2  # each process has a bias of its own, from the addresses of its weights
 BUDGET, DEFAULT_BUDGET = 0.5, 0.12  # seconds that the calls of one cell may take in one process
 
@@ -45,6 +46,11 @@ class Speed:
     ratios: Mapping[str, Ratio] = field(default_factory=dict)
     warm_calls: int = 0
     reason: Reason | None = None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a call is too short to tell more than how fast its ops start."""
+        return self.seconds is not None and self.seconds < LAUNCH_SECONDS
 
     @property
     def lacks_verdict(self) -> bool:
@@ -162,10 +168,12 @@ def time_once(  # noqa: PLR0913 -- all that a process is told
     """
     tasks = []
     for planned in cells:
-        reference = executor.reference(planned.cell.model)
+        sized = plan.working_size(planned.cell) if figure == DEFAULT else None
+        reference = executor.reference(sized.name if sized else planned.cell.model)
         if isinstance(reference, Observation):
             return Reason("no reference", reference.message)
-        tasks.append(cell_task(plan, planned.cell, reference, planned.expect))
+        task = cell_task(plan, planned.cell, reference, planned.expect)
+        tasks.append(replace(task, size=sized.size if sized else 0))
     taken = default_figure(plan.figures[cells[0].cell.model]) if figure == DEFAULT else figure
     budget = DEFAULT_BUDGET if figure == DEFAULT else BUDGET
     return pool.result(TIMING, TimingTask(tuple(tasks), taken, process_index, budget, keep_samples), plan.deadline)

@@ -6,7 +6,7 @@ Two controls test the meter itself; see `figures.controls`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -56,9 +56,9 @@ class _SideBySide:
         self._controls: dict[str, Ratio] = {}
         self._samples: dict[str, tuple[tuple[int, int, int], ...]] = {}
 
-    def refuse(self, reason: Reason, *names: str) -> None:
-        """Note why some cells, or all, have no figure."""
-        for name in names or self._found:
+    def refuse(self, reason: Reason, names: Iterable[str] | None = None) -> None:
+        """Note why some cells have no figure; None for all."""
+        for name in self._found if names is None else names:
             self._found[name] = CellTiming(reason=reason)
 
     def result(self) -> Timing:
@@ -103,7 +103,7 @@ class _SideBySide:
         try:
             yield
         except BaseException as problem:  # noqa: BLE001 -- the mode may raise anything
-            self.refuse(_reason(problem), name)
+            self.refuse(_reason(problem), [name])
 
     def _measure(self, clock: Clock, base: TimedCall, controls: list[TimedCall], device: str) -> Rounds:
         ready = [base, *controls]
@@ -122,7 +122,7 @@ class _SideBySide:
                 except TimedCallError as problem:
                     if problem.call in (self._base, A_A_CONTROL, SLOWER_CONTROL):
                         raise
-                    self.refuse(_reason(problem.problem), problem.call)
+                    self.refuse(_reason(problem.problem), [problem.call])
                     ready = [call for call in ready if call.name != problem.call]
 
     def _rounds(self, ready: list[TimedCall], clock: Clock) -> Rounds:
@@ -133,10 +133,15 @@ class _SideBySide:
         return meter.measure(ready, clock, seed=self._task.process_index, budget=self._task.budget, on_result=keep)
 
     def _conclude(self, rounds: Rounds) -> None:
-        for control in (A_A_CONTROL, SLOWER_CONTROL):
-            self._controls[control] = rounds.ratio(self._base, control)
-        check_controls(self._controls[A_A_CONTROL], self._controls[SLOWER_CONTROL])
-        for name in [n for n in self._timed if n in rounds.samples]:
+        right = [name for name in self._timed if name in rounds.samples and self._is_right(name)]
+        try:
+            for control in (A_A_CONTROL, SLOWER_CONTROL):
+                self._controls[control] = rounds.ratio(self._base, control)
+            check_controls(self._controls[A_A_CONTROL], self._controls[SLOWER_CONTROL])
+        except NotMeasuredError as problem:  # a busy machine hides no wrong result
+            self.refuse(_reason(problem), right)
+            right = []
+        for name in right:
             with self._reasons(name):
                 self._found[name] = self._figures(rounds, name)
         if self._task.keep_samples:
@@ -145,11 +150,17 @@ class _SideBySide:
                 for name, taken in rounds.samples.items()
             }
 
+    def _is_right(self, name: str) -> bool:
+        """Whether the timed calls of a cell computed what they should. If not, that is the reason."""
+        with self._reasons(name):
+            wrong = self._timed[name].wrong_result()
+            if not wrong:
+                return True
+            self.refuse(Reason("wrong result in a timed call", wrong), [name])
+        return False
+
     def _figures(self, rounds: Rounds, name: str) -> CellTiming:
         timed = self._timed[name]
-        wrong = timed.wrong_result()
-        if wrong:
-            raise NotMeasuredError("wrong result in a timed call", wrong)
         eager = replace(timed.session.cell, mode="eager").id
         beside = [b for b in dict.fromkeys((self._base, eager)) if b != name and b in rounds.samples]
         return CellTiming(rounds.seconds(name), timed.call.warm_calls, {b: rounds.ratio(b, name) for b in beside})

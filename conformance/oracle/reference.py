@@ -92,6 +92,26 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
     return cases
 
 
+def make_for_timing(spec: Spec, seed: int, precisions: list[Precision]) -> dict[str, CaseReference]:
+    """The reference with which a timed call is compared: outputs and first derivatives of the first case.
+
+    The oracle is not checked, because that of the spec's own cases has been.
+
+    Args:
+        spec: the spec of the model at the size that is timed.
+        seed: seed of weights, inputs and cotangents.
+        precisions: the precisions for which the perturbed runs are made.
+
+    Raises:
+        NoOracleError, SpecError: the model does not run in float64.
+    """
+    oracle, case = Oracle(spec, seed), spec.cases[0]
+    picks = sampling.choose(oracle, case)
+    question = replace(oracle.question(case, picks), second=False, stacked=None, forward_mode=False)
+    found, kinked = _watched(oracle, question)
+    return {case.name: _of_one_draw(oracle, picks, question, found, precisions, kinked=kinked)}
+
+
 def _watched(oracle: Oracle, question: Question) -> tuple[Evaluation, bool]:
     """The oracle's evaluation, and whether an op with a kink ran."""
     with KinkWatch() as watch:

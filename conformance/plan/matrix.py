@@ -63,8 +63,7 @@ def plan(asked: PlanRequest) -> Plan:
     devices = choose("device", DEVICES, asked.devices)
     _check_devices("mode", known_modes, asked.modes, devices)
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
-    for device in asked.devices:
-        check_present(device)
+    check_present(*asked.devices)
     skip = {(d, p): why_absent(d, p) for d in devices for p in precisions if exists(PRECISIONS[p], d)}
     cells = []
     for spec, _ in found:
@@ -89,7 +88,14 @@ def plan(asked: PlanRequest) -> Plan:
         digests=imported(),
         written=places_of(found),
         wrong_on_purpose=tuple(spec.name for spec, location in found if _is_wrong(location)),
+        working={device: _working_sizes(specs, device) for device in devices},
     )
+
+
+def _working_sizes(specs: Sequence[Spec], device: str) -> dict[str, SizedModel]:
+    """The sizes at which models are timed on a device."""
+    scaled = [(spec.name, spec.scale, spec.scale.working_on(device)) for spec in specs if spec.scale is not None]
+    return {name: SizedModel(name, size, scale.size_name) for name, scale, size in scaled if size}
 
 
 def _is_wrong(location: SpecLocation) -> bool:
@@ -156,15 +162,16 @@ def _check_devices(
             raise UsageError(f"{axis} {name!r} exists on {where} only, and this run is on {chosen}")
 
 
-def check_present(device: str) -> None:
-    """Refuse a device that was asked for by name and is absent.
+def check_present(*devices: str) -> None:
+    """Refuse devices that were asked for by name, if one is absent.
 
     Raises:
-        UsageError: the device is absent; the message gives the reason.
+        UsageError: a device is absent; the message gives the reason.
     """
-    reason = why_absent(device)
-    if reason:
-        raise UsageError(f"device {device!r} was asked for, but {reason}")
+    for device in devices:
+        reason = why_absent(device)
+        if reason:
+            raise UsageError(f"device {device!r} was asked for, but {reason}")
 
 
 def why_absent(device: str, precision: str = "fp32") -> str:

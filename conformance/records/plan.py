@@ -151,6 +151,7 @@ class Plan:
         shard: which part of the cells this run judges; None: all of them.
         wrong_on_purpose: the names of the counterexamples.
         every_tensor: what was measured of every tensor is stored, not only of those near their budgets.
+        working: the size at which each model is timed, by device and by the model's name, as far as its spec has one.
     """
 
     seed: int
@@ -171,6 +172,11 @@ class Plan:
     shard: Shard | None = None
     wrong_on_purpose: tuple[Name, ...] = ()
     every_tensor: bool = False
+    working: Mapping[str, Mapping[str, SizedModel]] = field(default_factory=dict)
+
+    def working_size(self, cell: Cell) -> SizedModel | None:
+        """The size at which a cell is timed; None for that of its model's first case."""
+        return self.working.get(cell.device, {}).get(cell.model)
 
     @property
     def own_cells(self) -> tuple[PlannedCell, ...]:

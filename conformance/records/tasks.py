@@ -82,6 +82,7 @@ class ReferenceTask:
         seed: seed of weights, inputs and cotangents.
         precisions: names of the precisions for which the perturbed runs are made.
         path: path of the file to write.
+        for_timing: only what a timed call is compared with: outputs and first derivatives of the first case.
     """
 
     model: str
@@ -89,6 +90,7 @@ class ReferenceTask:
     seed: int
     precisions: tuple[str, ...]
     path: str
+    for_timing: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ class CellTask:
         expect: the declared divergences that apply to the cell.
         cache: path of the folder of compiled code; "" for the one that all cells of the run share.
         fingerprint: the fingerprint that the model must have; "" if its reference is of this run.
+        size: the size of the model; 0 for that of its cases.
     """
 
     cell: Cell
@@ -133,6 +136,7 @@ class CellTask:
     expect: tuple[Expectation, ...] = ()
     cache: str = ""
     fingerprint: str = ""
+    size: int = 0
 
 
 @dataclass(frozen=True)

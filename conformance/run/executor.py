@@ -93,6 +93,10 @@ class Executor:
     def reference(self, model: str) -> Observation | Path:
         """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells.
 
+        Args:
+            model: name of a planned model; or of one at a size that is not planned, such as "merge@4096", whose
+                reference is only for timing.
+
         Raises:
             MachineError: the machine failed, so there is no reference.
         """
@@ -101,8 +105,9 @@ class Executor:
     def _task(self, model: str) -> ReferenceTask:
         wanted = {planned.cell.precision for planned in self._plan.cells} | {"fp32"}
         precisions = tuple(name for name in PRECISIONS if name in wanted)
-        plan, path = self._plan, self._references.path(model)
-        return ReferenceTask(model, plan.models[model], plan.seed, precisions, str(path))
+        plan, path, for_timing = self._plan, self._references.path(model), model not in self._plan.models
+        location = plan.models[model.partition("@")[0] if for_timing else model]
+        return ReferenceTask(model, location, plan.seed, precisions, str(path), for_timing)
 
     def _made(self, model: str) -> MadeReference:
         task = self._task(model)

@@ -10,7 +10,7 @@ from pathlib import Path
 from conformance.axes import NOT_PROVEN
 from conformance.figures.speed import SPEED, Speed, completed
 from conformance.figures.speed import speeds as known_speeds
-from conformance.records.cell import model_of
+from conformance.records.cell import SizedModel, model_of
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.references import KEPT
@@ -20,9 +20,14 @@ from conformance.show import counterexamples
 from conformance.show.text import SIGNS, some, speed_text, table, visible, without_speed, wrapped
 
 LEGEND = """
-Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, of the first
-case, on one thread.
+Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, {size}, on
+one thread. {launch_bound}
 """
+FIRST_CASE, AT_SIZES = "of the first case", "at the size beside the time, or else of the first case"
+LAUNCH_BOUND = "launch-bound"
+OF_LAUNCH_BOUND = (
+    "Launch-bound: a call takes less than 0.2 ms, so this is the speed of starting the ops, not of what they compute."
+)
 
 BREAKS = (
     "breaks: how often torch.compile broke the graph while it compiled the cases; the spec does not claim one_graph."
@@ -82,7 +87,7 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
             parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
             parts.append(counterexamples.section(wrong, verdicts) if right != shown else "")
     ordered = [verdicts[p.id] for p in cells]
-    parts += [_legend(speeds), _legend_of_marks(ordered)]
+    parts += [_legend(speeds, contents.plan), _legend_of_marks(ordered)]
     red = [v for v in ordered if v.red and v.status != "NOTRUN"]
     parts.append("\n".join(_red_lines(red)))
     parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
@@ -115,7 +120,7 @@ def _matrix(
     replaced: set[int] = set()  # the places that candidates have among those of their models
     for planned in cells:
         cell, own = planned.cell, plan.candidates.get(planned.cell.model, ())
-        square = _square(verdicts[planned.id], speeds.get(planned.id), notes)
+        square = _square(verdicts[planned.id], speeds.get(planned.id), plan.working_size(cell), notes)
         row = rows.setdefault((cell.model, cell.precision), {})
         if cell.mode in own:
             replaced.add(own.index(cell.mode))
@@ -131,15 +136,23 @@ def _matrix(
     return table(body, ["model", "precision", *modes, *("candidate" for _ in replaced)])
 
 
-def _square(verdict: Verdict, speed: Speed | None, notes: Footnotes) -> str:
+def _square(verdict: Verdict, speed: Speed | None, size: SizedModel | None, notes: Footnotes) -> str:
     judged = _judged(verdict, notes)
-    return judged if speed is None or speed.lacks_verdict else f"{judged}  {speed_text(speed)}"
+    if speed is None or speed.lacks_verdict:
+        return judged
+    timed = f"{judged}  {speed_text(speed)}"
+    if speed.ratios:
+        return f"{timed} {LAUNCH_BOUND}" if speed.is_short else timed
+    return f"{timed} at {visible(size.size_name)} {size.size}" if speed.seconds is not None and size else timed
 
 
-def _legend(speeds: dict[str, Speed]) -> str:
+def _legend(speeds: dict[str, Speed], plan: Plan) -> str:
     timed = {s.figure for s in speeds.values() if s.figure}
     names = ", or ".join(title for figure, title in FIGURES.items() if figure in timed)
-    return textwrap.fill(" ".join(LEGEND.format(signs=SIGNS, figures=names).split()), 120) if names else ""
+    size = AT_SIZES if any(plan.working.values()) else FIRST_CASE
+    short = OF_LAUNCH_BOUND if any(s.is_short and s.ratios for s in speeds.values()) else ""
+    text = LEGEND.format(signs=SIGNS, figures=names, size=size, launch_bound=short)
+    return textwrap.fill(" ".join(text.split()), 120) if names else ""
 
 
 def _marks(verdict: Verdict) -> list[str]:

@@ -25,8 +25,18 @@ SAME = (
     {"lstm_cell", "lstm_cell_native"},
     {"resnet", "resnet_eval"},
     {"ratio_naive", "ratio_safe", "log_clamped"},
+    {"folded_conv_bn", "folded_grouped_conv_bn"},
+    {"in_place_on_copy", "in_place_on_input"},
     *({name, f"{name}_op"} for name in ("square", "cube", "exp", "sinh", "matmul_amp", "fused_conv_bn2d")),
+    *({name, f"{name}_op"} for name in ("exp_fp32", "relu_amp", "batch_norm2d", "conv2d")),
 )
+UNSCALED = {  # integers, a function that returns its input, and one that float32 refuses
+    "arithmetic",
+    "logic_of_booleans",
+    "logic_of_integers",
+    "seeded_dropout_eval",
+    "add_and_matmul_half",
+}
 SIZE_NAMES = {
     "merge": "width",
     "mlp": "width",
@@ -55,6 +65,13 @@ SIZE_NAMES = {
     "autocast_region": "width",
     "float32_island": "rows",
     "conv_then_bn": "channels",
+    "folded_conv_bn": "channels",
+    "in_place_on_copy": "numbers",
+    "exp_fp32": "numbers",
+    "relu_amp": "numbers",
+    "batch_norm2d": "batch",
+    "conv2d": "batch",
+    "add_and_matmul": "width",
     "lstm_cell": "width",
     "resnet": "width",
     "seeded_dropout": "numbers",
@@ -73,6 +90,12 @@ def _prepared(spec):
 def test_size_names():
     assert {name: zoo.get_spec(name).scale.size_name for name in SIZE_NAMES} == SIZE_NAMES
     assert set(SCALED) == set(SIZE_NAMES).union(*SAME)
+
+
+def test_every_model_has_a_size_at_which_the_matrix_times_it():
+    timed = {name for name in SCALED if zoo.get_spec(name).scale.working and zoo.get_spec(name).scale.working_on_cuda}
+    fits = {name for name in zoo.list_models() if zoo.get_spec(name).fit is not None}
+    assert timed == set(zoo.list_models()) - fits - UNSCALED
 
 
 @pytest.mark.parametrize("name", SCALED)

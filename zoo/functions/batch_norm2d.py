@@ -7,6 +7,7 @@ on unit data, by design. With c = x - mean, s = √var and d = s + ε the gradie
 to 0: this is its limit and the true derivative. The norm can be differentiated once; a second derivative raises.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from zoo.arguments import want_floating, want_numbers, want_tensors
 from zoo.case import Case
 from zoo.error_input import INTEGERS, ErrorInput
+from zoo.scale import Scale
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.spec import Spec
 
@@ -196,6 +198,18 @@ ERROR_INPUTS = (
     ),
 )
 
+
+def _scale(model: Callable[[Tensor], Tensor]) -> Scale:
+    return Scale(
+        size_name="batch",
+        sizes=(2, 8, 32),
+        working=8,
+        working_on_cuda=2**12,
+        build=lambda _: model,
+        inputs=lambda n, g: (torch.randn(n, 16, 32, 32, generator=g),),
+    )
+
+
 SPEC = Spec(
     name="batch_norm2d",
     alias="batch_norm2d_eps_outside",
@@ -211,6 +225,7 @@ SPEC = Spec(
     float32_accurate=("output", "gradient of x"),
     reference=_reference,
     expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
+    scale=_scale(batch_norm2d),
 )
 OP = replace(
     SPEC,
@@ -220,4 +235,5 @@ OP = replace(
     build=lambda: batch_norm2d_op,
     twin="batch_norm2d",
     expectations=(),
+    scale=_scale(batch_norm2d_op),
 )

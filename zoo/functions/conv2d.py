@@ -8,6 +8,7 @@ raises one too, but not always. If the cotangent requires no gradient, the gradi
 constant; and a nested `torch.func.grad` returns zeros.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from zoo.arguments import want_floating, want_tensors
 from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.error_input import ErrorInput
+from zoo.scale import Scale
 from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
 from zoo.spec import Spec
 
@@ -208,6 +210,18 @@ ERROR_INPUTS = (
     ),
 )
 
+
+def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
+    return Scale(
+        size_name="batch",
+        sizes=(2, 8, 32),
+        working=32,
+        working_on_cuda=2**12,
+        build=lambda _: model,
+        inputs=lambda n, g: _draw((n, 3, 32, 32), (16, 3, 3, 3), g),
+    )
+
+
 SPEC = Spec(
     name="conv2d",
     summary="convolution with a handwritten backward, differentiable once",
@@ -221,6 +235,7 @@ SPEC = Spec(
     one_graph=True,
     reference=_reference,
     expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
+    scale=_scale(conv2d),
 )
 OP = replace(
     SPEC,
@@ -229,4 +244,5 @@ OP = replace(
     build=lambda: conv2d_op,
     twin="conv2d",
     expectations=(),
+    scale=_scale(conv2d_op),
 )

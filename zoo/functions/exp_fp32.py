@@ -19,6 +19,7 @@ from zoo.case import Case
 from zoo.custom_ops import map_elementwise, run_in_autocast
 from zoo.error_input import INTEGERS
 from zoo.expect import Expect
+from zoo.scale import elementwise
 from zoo.spec import Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
@@ -158,6 +159,7 @@ SPEC = Spec(
     twice_differentiable=True,
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
+    scale=elementwise(exp_fp32),
     reference=_reference,
     expectations=() if hasattr(torch.amp.autocast_mode, "HAS_NUMPY") else _WITHOUT_NUMPY,
 )
@@ -166,6 +168,7 @@ OP = replace(
     name="exp_fp32_op",
     summary="exp_fp32 as a custom operator with an autocast kernel",
     build=lambda: exp_fp32_op,
+    scale=elementwise(exp_fp32_op),
     twin="exp_fp32",
     expectations=(),
 )

@@ -229,6 +229,8 @@ def _scale(model: Callable[..., Tensor]) -> Scale:
     return Scale(
         size_name="batch",
         sizes=(2, 8, 32),
+        working=4,
+        working_on_cuda=2**12,
         build=lambda _: model,
         inputs=lambda n, g: _draw((n, 3, 32, 32), (16, 3, 3, 3), g),
     )

@@ -144,6 +144,8 @@ def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
     return Scale(
         size_name="width",
         sizes=(16, 64, 256, 1024),
+        working=2**9,
+        working_on_cuda=2**13,
         build=lambda _: model,
         inputs=lambda n, g: _matrices(ROWS, n, n, g),
     )

@@ -16,6 +16,7 @@ from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.custom_ops import map_elementwise
 from zoo.error_input import INTEGERS
+from zoo.scale import elementwise
 from zoo.spec import Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
@@ -127,6 +128,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
+    scale=elementwise(relu_amp),
 )
 OP = replace(
     SPEC,
@@ -134,4 +136,5 @@ OP = replace(
     summary="relu_amp as a custom operator",
     build=lambda: relu_amp_op,
     twin="relu_amp",
+    scale=elementwise(relu_amp_op),
 )

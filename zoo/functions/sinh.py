@@ -130,7 +130,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     reference=_reference,
-    scale=elementwise(sinh),
+    scale=replace(elementwise(sinh), working=2**18),
     expectations=(FUNCTION_APPLY_REFUSED,),
 )
 
@@ -139,7 +139,7 @@ OP = replace(
     name="sinh_op",
     summary="sinh(x) as a custom operator",
     build=lambda: sinh_op,
-    scale=elementwise(sinh_op),
+    scale=replace(elementwise(sinh_op), working=2**18),
     twin="sinh",
     expectations=(replace(SECOND_LOST, precisions=(), torch="<2.6"),),
 )

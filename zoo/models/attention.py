@@ -211,6 +211,8 @@ def _scale(build: type[CausalSelfAttention]) -> Scale:
     return Scale(
         size_name="tokens",
         sizes=(16, 64, 256, 1024),
+        working=256,
+        working_on_cuda=2**12,
         build=lambda _: build(64, 4),
         inputs=lambda n, g: (torch.randn(2, n, 64, generator=g),),
     )

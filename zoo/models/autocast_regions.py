@@ -197,6 +197,8 @@ REGION = Spec(
     scale=Scale(
         size_name="width",
         sizes=(16, 64, 256, 1024),
+        working=128,
+        working_on_cuda=2**13,
         build=lambda n: RegionMLP(n, n, n),
         inputs=lambda n, g: (torch.randn(64, n, generator=g),),
     ),
@@ -262,6 +264,8 @@ ISLAND = Spec(
     scale=Scale(
         size_name="rows",
         sizes=(16, 64, 256),
+        working=2**9,
+        working_on_cuda=2**13,
         build=lambda _: squared_distances,
         inputs=lambda n, g: _pair(n, n, 64, g),
     ),

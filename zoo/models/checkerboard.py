@@ -189,6 +189,8 @@ ERROR_INPUTS = (
 SCALE = Scale(
     size_name="side",
     sizes=(8, 16, 32),
+    working=16,
+    working_on_cuda=512,
     build=lambda _: Checkerboard(),
     inputs=lambda n, g: _boards(1, n, g),
 )

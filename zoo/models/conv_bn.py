@@ -153,6 +153,8 @@ def _scale(layer: type[ConvNorm]) -> Scale:
     return Scale(
         size_name="batch",
         sizes=(2, 8, 32),
+        working=4,
+        working_on_cuda=2**12,
         build=lambda _: ImageClassifier(layer),
         inputs=lambda n, g: _images(n, 28, g),
     )

@@ -211,6 +211,8 @@ SPEC = Spec(
     scale=Scale(
         size_name="tokens",
         sizes=(16, 64, 256, 1024),
+        working=2**12,
+        working_on_cuda=2**20,
         build=lambda _: TokenEmbedding(1024, 64, padding_idx=PADDING),
         inputs=lambda n, g: (torch.randint(1024, (4, n), generator=g),),
     ),
@@ -238,6 +240,8 @@ TIED = Spec(
     scale=Scale(
         size_name="tokens",
         sizes=(16, 64, 256, 1024),
+        working=64,
+        working_on_cuda=2**14,
         build=lambda _: TiedBigram(1024, 64, padding_idx=PADDING),
         inputs=lambda n, g: (torch.randint(1024, (4, n), generator=g),),
     ),

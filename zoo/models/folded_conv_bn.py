@@ -202,11 +202,13 @@ def _images(batch: int, side: int, generator: torch.Generator) -> tuple[Tensor]:
     return (torch.randn(batch, 4, side, side, generator=generator),)
 
 
-def _scale(layer: type[ConvThenNorm]) -> Scale:
+def _scale(layer: type[ConvThenNorm], groups: int = 1) -> Scale:
     return Scale(
         size_name="channels",
         sizes=(16, 64, 256),
-        build=lambda n: _build(layer, n),
+        working=64,
+        working_on_cuda=2**11,
+        build=lambda n: _build(layer, n, groups),
         inputs=lambda n, g: (torch.randn(4, 4, 32, n, generator=g),),
     )
 
@@ -252,5 +254,5 @@ GROUPED = replace(
     summary="folded_conv_bn with two groups of channels",
     build=partial(_build, FoldedConvNorm, groups=2),
     twin="",
-    scale=None,
+    scale=_scale(FoldedConvNorm, groups=2),
 )

@@ -102,6 +102,8 @@ def _scale(build: Callable[[], nn.Module]) -> Scale:
     return Scale(
         size_name="numbers",
         sizes=(2**10, 2**14, 2**17),
+        working=2**19,
+        working_on_cuda=2**26,
         build=lambda _: build(),
         inputs=lambda n, g: (torch.randn(n, generator=g),),
     )

@@ -163,6 +163,8 @@ def _scale(cell: type[nn.Module]) -> Scale:
     return Scale(
         size_name="width",
         sizes=(16, 64, 256),
+        working=64,
+        working_on_cuda=2**12,
         build=lambda n: Recurrence(cell(n, n)),
         inputs=lambda n, g: _sequence((8, 16, n), n, g),
     )

@@ -159,6 +159,8 @@ def _scale(build: Callable[[int, int, int, nn.Module], Merge]) -> Scale:
     return Scale(
         size_name="width",
         sizes=(16, 64, 256, 1024),
+        working=2**9,
+        working_on_cuda=2**13,
         build=lambda n: build(n, n, n, nn.ReLU()),
         inputs=lambda n, g: _pair((8, 8, n), (8, 1, n), g),
     )

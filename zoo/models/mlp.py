@@ -75,6 +75,8 @@ SPEC = Spec(
     scale=Scale(
         size_name="width",
         sizes=(16, 64, 256, 1024),
+        working=2**9,
+        working_on_cuda=2**13,
         build=lambda n: mlp(n, n, n),
         inputs=lambda n, g: (torch.randn(64, n, generator=g),),
     ),

@@ -79,6 +79,8 @@ SPEC = Spec(
     scale=Scale(
         size_name="numbers",
         sizes=(2**10, 2**14, 2**17),
+        working=2**17,
+        working_on_cuda=2**26,
         build=lambda _: Quadratic(),
         inputs=lambda n, g: (torch.randn(n, generator=g),),
     ),

@@ -185,6 +185,8 @@ def _freeze(model: ResNet) -> None:
 SCALE = Scale(
     size_name="width",
     sizes=(16, 32, 64),
+    working=16,
+    working_on_cuda=2**9,
     build=lambda n: ResNet(widths=(n, 2 * n)),
     inputs=lambda n, g: _images(n // 4, 16, g),
 )

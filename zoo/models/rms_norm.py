@@ -101,6 +101,8 @@ def _scale(build: Callable[[int], nn.Module]) -> Scale:
     return Scale(
         size_name="width",
         sizes=(16, 64, 256, 1024),
+        working=2**13,
+        working_on_cuda=2**20,
         build=build,
         inputs=lambda n, g: (torch.randn(64, n, generator=g),),
     )

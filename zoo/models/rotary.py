@@ -113,6 +113,8 @@ SPEC = Spec(
     scale=Scale(
         size_name="tokens",
         sizes=(16, 64, 256, 1024),
+        working=2**10,
+        working_on_cuda=2**18,
         build=lambda _: rotary_embedding,
         inputs=lambda n, g: _draw((4, n, 64), g),
     ),

@@ -185,6 +185,8 @@ TRAIN = Spec(
     scale=Scale(
         size_name="numbers",
         sizes=(2**10, 2**14, 2**17, 2**20),
+        working=2**18,
+        working_on_cuda=2**26,
         build=lambda _: SeededDropout(),
         inputs=lambda n, g: _draw((n,), g),
     ),

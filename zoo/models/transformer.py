@@ -232,6 +232,8 @@ def _scale(attention: type[CausalSelfAttention], norm: type[RMSNormByHand | nn.R
     return Scale(
         size_name="tokens",
         sizes=(16, 64, 256),
+        working=32,
+        working_on_cuda=2**11,
         build=lambda _: DecoderOnlyTransformer(256, 64, 4, 2, 128, PADDING, attention, norm),
         inputs=lambda n, g: (torch.randint(1, 256, (2, n), generator=g),),
     )

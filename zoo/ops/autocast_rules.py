@@ -17,6 +17,7 @@ from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.expect import Expect
+from zoo.scale import Scale
 from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
 
@@ -111,6 +112,14 @@ SPEC = Spec(
         SECOND_LOST,
         SECOND_LOST_EARLY,
     ),
+    scale=Scale(
+        size_name="width",
+        sizes=(16, 64, 256, 1024),
+        working=256,
+        working_on_cuda=2**13,
+        build=lambda _: add_and_matmul,
+        inputs=_matrices,
+    ),
 )
 
 # Without autocast torch does not multiply mixed dtypes, so fp32 is a declared refusal.
@@ -121,6 +130,7 @@ HALF = replace(
     cases=(Case(name="typical", inputs=partial(_half_first, 8)),),
     dtypes={"output[0]": "float32", "output[1]": "follows"},
     twice_differentiable=False,
+    scale=None,  # without a float32 cell there is nothing to compare a speed with
     expectations=(
         Expect(
             outcome="refuses",

@@ -201,15 +201,18 @@ ERROR_INPUTS = (
 )
 
 
-def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
+def _scale(model: Callable[[Tensor, Tensor], Tensor], working: int, working_on_cuda: int) -> Scale:
     return Scale(
         size_name="batch",
         sizes=(8, 32, 128),
+        working=working,
+        working_on_cuda=working_on_cuda,
         build=lambda _: model,
         inputs=lambda n, g: _draw((n, 8, 4), (4,), g),
     )
 
 
+LOOP_SCALE = _scale(batch_gather_loop, 2**7, 2**7)  # its time grows by the sample
 LOOP = Spec(
     name="batch_gather_loop",
     summary="gather, sample by sample",
@@ -224,7 +227,7 @@ LOOP = Spec(
     float32_accurate=("output", "gradient of tensor"),
     reference=_reference,
     expectations=(CHECK_LOST,),
-    scale=_scale(batch_gather_loop),
+    scale=LOOP_SCALE,
 )
 SCRIPTED = replace(
     LOOP,
@@ -233,7 +236,7 @@ SCRIPTED = replace(
     build=lambda: torch.jit.script(batch_gather_loop),
     twin="batch_gather_loop",
     expectations=(),
-    scale=replace(_scale(batch_gather_loop), build=lambda _: torch.jit.script(batch_gather_loop)),
+    scale=replace(LOOP_SCALE, build=lambda _: torch.jit.script(batch_gather_loop)),
     claims=(
         Claim(
             text="the loop is about 10 % faster under TorchScript",
@@ -251,7 +254,7 @@ VECTORISED = replace(
     summary="gather from the flattened batch",
     build=lambda: batch_gather_vectorised,
     twin="batch_gather_loop",
-    scale=_scale(batch_gather_vectorised),
+    scale=_scale(batch_gather_vectorised, 2**14, 2**20),
     claims=(
         Claim(
             text="vectorised, it is 100 times faster than the loop",
@@ -269,5 +272,5 @@ NATIVE = replace(
     summary="gather in one torch call",
     build=lambda: batch_gather_native,
     twin="batch_gather_loop",
-    scale=_scale(batch_gather_native),
+    scale=_scale(batch_gather_native, 2**14, 2**20),
 )

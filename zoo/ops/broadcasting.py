@@ -126,6 +126,8 @@ SPEC = Spec(
     scale=Scale(
         size_name="rows",
         sizes=(16, 256, 4096),
+        working=2**16,
+        working_on_cuda=2**22,
         build=lambda _: sum_explicit,
         inputs=lambda n, g: _pair((n, 64), (n, 64), 0, g),
     ),

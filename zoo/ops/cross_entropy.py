@@ -176,7 +176,12 @@ _ERROR_INPUTS = (
 
 def _scale(model: Callable[[Tensor, Tensor], Tensor]) -> Scale:
     return Scale(
-        size_name="classes", sizes=(16, 64, 256, 1024), build=lambda _: model, inputs=lambda n, g: _rows(32, n, g)
+        size_name="classes",
+        sizes=(16, 64, 256, 1024),
+        working=2**14,
+        working_on_cuda=2**21,
+        build=lambda _: model,
+        inputs=lambda n, g: _rows(32, n, g),
     )
 
 

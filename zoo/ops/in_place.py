@@ -14,6 +14,7 @@ Two things differ from eager. TorchScript compiles `x **= 2` to `x = x ** 2`, wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -23,6 +24,7 @@ from zoo.arguments import want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.expect import Expect
+from zoo.scale import Scale
 from zoo.spec import Spec
 
 
@@ -110,6 +112,18 @@ CASES = (
     ),
 )
 
+
+def _scale(model: Callable[[Tensor, Tensor], Tensor], working: int) -> Scale:
+    return Scale(
+        size_name="numbers",
+        sizes=(2**10, 2**14, 2**17, 2**20),
+        working=working,
+        working_on_cuda=2**26,
+        build=lambda _: model,
+        inputs=lambda n, g: _pair((n,), g),
+    )
+
+
 ON_COPY = Spec(
     name="in_place_on_copy",
     summary="augmented assignments on a copy of the input",
@@ -138,6 +152,7 @@ ON_COPY = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x", "gradient of y"),
     reference=_reference,
+    scale=_scale(augment_copy, 2**18),
 )
 
 ON_INPUT = replace(
@@ -151,6 +166,7 @@ ON_INPUT = replace(
     vmappable=False,
     mutates=("x",),
     float32_accurate=("output",),
+    scale=_scale(augment, 2**21),
     expectations=(
         Expect(
             outcome="FAIL",

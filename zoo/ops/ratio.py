@@ -168,6 +168,8 @@ def _scale(model: Callable[..., Tensor], inputs: Callable[[int, torch.Generator]
     return Scale(
         size_name="numbers",
         sizes=(2**10, 2**14, 2**17, 2**20),
+        working=2**19,
+        working_on_cuda=2**26,
         build=lambda _: model,
         inputs=inputs,
     )

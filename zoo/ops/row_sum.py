@@ -96,8 +96,15 @@ def _cancelling(generator: torch.Generator) -> tuple[Tensor]:
 SOURCE = "Effective PyTorch, overloaded operators; 500 rows of 10, the machine is not named"
 
 
-def _scale(model: Callable[[Tensor], Tensor]) -> Scale:
-    return Scale(size_name="rows", sizes=(16, 64, 256), build=lambda _: model, inputs=lambda n, g: _draw(n, 10, g))
+def _scale(model: Callable[[Tensor], Tensor], working: int, working_on_cuda: int) -> Scale:
+    return Scale(
+        size_name="rows",
+        sizes=(16, 64, 256),
+        working=working,
+        working_on_cuda=working_on_cuda,
+        build=lambda _: model,
+        inputs=lambda n, g: _draw(n, 10, g),
+    )
 
 
 SUM = Spec(
@@ -125,7 +132,7 @@ SUM = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of x"),
     reference=_reference,
-    scale=_scale(row_sum),
+    scale=_scale(row_sum, 2**20, 2**24),
     claims=(
         Claim(
             text="one call is about 100 times faster than slicing",
@@ -144,7 +151,7 @@ SLICED = replace(
     build=lambda: row_sum_sliced,
     twin="row_sum",
     forward_mode=False,
-    scale=_scale(row_sum_sliced),
+    scale=_scale(row_sum_sliced, 2**8, 2**8),
     claims=(),
 )
 UNBIND = replace(
@@ -154,7 +161,7 @@ UNBIND = replace(
     build=lambda: row_sum_unbind,
     twin="row_sum",
     forward_mode=False,
-    scale=_scale(row_sum_unbind),
+    scale=_scale(row_sum_unbind, 2**9, 2**9),
     claims=(
         Claim(
             text="unbinding is about 30 % faster than slicing",

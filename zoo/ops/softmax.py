@@ -104,6 +104,8 @@ def _scale(model: Callable[..., Tensor]) -> Scale:
     return Scale(
         size_name="classes",
         sizes=(16, 64, 256, 1024),
+        working=2**14,
+        working_on_cuda=2**21,
         build=lambda _: model,
         inputs=lambda n, g: _logits((32, n), -1, g),
     )

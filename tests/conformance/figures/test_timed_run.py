@@ -8,7 +8,7 @@ from harness.command import conformance, run_folder
 MODELS = """
 import time
 import torch
-from zoo import Case, Spec
+from zoo import Case, Scale, Spec
 
 def spec(name, build, **others):
     case = Case(name="typical", inputs=lambda g: (torch.randn(16, 16, generator=g),))
@@ -35,7 +35,21 @@ def waver(x):
     return x.sin()
 waver.calls = 0
 
+def wrong_when_large(x):
+    return x.sin() * (1.5 if x.dtype == torch.float32 and x.numel() > 1000 else 1.0)
+
+def scale(model):
+    return Scale(
+        size_name="numbers",
+        sizes=(16,),
+        working=2**18,
+        build=lambda _: model,
+        inputs=lambda n, g: (torch.randn(n, generator=g),),
+    )
+
 CHAIN = spec("chain", lambda: chain)
+LARGE = spec("large", lambda: chain, scale=scale(chain))
+WRONG_WHEN_LARGE = spec("wrong_when_large", lambda: wrong_when_large, scale=scale(wrong_when_large))
 SLOW = spec("slow", lambda: slow)
 NOTHING = spec("nothing", lambda: lambda x: x, differentiable=False)
 AT_FIRST = spec("at_first", lambda: at_first)
@@ -75,6 +89,15 @@ def test_the_table_shows_time_and_ratio_beside_the_verdict(output):
     assert re.search(rf"✓ \S+  ([\d.]+ µs|{reason}) +✓ \S+  ({figure}|{reason})", row(output, "chain"))
 
 
+def test_a_model_with_a_working_size_is_timed_there(output):
+    assert re.search(r"✓ \S+  ([\d.]+ ms at numbers 262144|too noisy|control failed)", row(output, "large"))
+
+
+def test_the_working_size_is_judged_before_a_figure_is_shown(output):
+    assert re.search(r"wrong_when_large +fp32 +✓ \S+  wrong result in a timed call", output), output
+    assert "norm output, case numbers-262144" in " ".join(output.split())  # a line of the report may break there
+
+
 def test_a_reason_takes_the_place_of_the_number(output):
     assert "too slow" in row(output, "slow")
     assert "too fast to time" in row(output, "nothing")
@@ -83,7 +106,6 @@ def test_a_reason_takes_the_place_of_the_number(output):
 
 def test_a_wrong_result_in_a_timed_call_takes_the_figure_away(output):
     assert re.search(r"at_first +fp32 +✓ .*wrong result in a timed call", output)
-    assert "norm  output, case typical" in output
 
 
 def test_a_time_that_wavers_gives_no_figure(output):

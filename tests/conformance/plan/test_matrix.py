@@ -7,6 +7,7 @@ import torch
 from harness.spec_files import complaint, file_of, planned
 
 from conformance.axes import register_mode
+from conformance.records.cell import SizedModel
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Plan, SpecLocation
 
@@ -23,6 +24,13 @@ def test_a_plan_is_the_product_of_models_and_axes(tmp_path):
     assert (plan.seed, plan.deadline) == (3, 7.0)
     assert {p.cell.device for p in plan.cells} == {"cpu"}
     assert plan.environment.torch == torch.__version__
+
+
+def test_the_working_size_of_a_model_is_planned_for_each_device():
+    plan = planned("merge", "arithmetic", devices=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",))
+    assert plan.working["cpu"] == {"merge": SizedModel("merge", 512, "width")}
+    assert plan.working_size(plan.cells[0].cell) == SizedModel("merge", 512, "width")
+    assert plan.working_size(plan.cells[-1].cell) is None
 
 
 def test_a_whole_plan_survives_json(tmp_path):

@@ -1,12 +1,13 @@
 """The matrix of a run, from contents made by hand."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from harness.made_by_hand import passed, plan_for, timed
 
 from conformance.axes import NOT_PROVEN
-from conformance.records.cell import Cell
+from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import Reason
 from conformance.records.observation import Observation
 from conformance.records.verdicts import Verdict
@@ -37,6 +38,21 @@ def test_a_speed_is_printed_beside_its_verdict(tmp_path):
     text = rendered(contents(results=[timed(scripted=2.0)] * 2), tmp_path)
     assert re.search(r"^net +fp32 +✓ 0  1 ms +✓ 0  ▲2\.00 \[1\.98, 2\.02\]$", text, re.MULTILINE)
     assert re.search(r"^ +amp_bf16 +✓ 0 +✓ 0$", text, re.MULTILINE)
+
+
+def test_the_size_at_which_a_model_was_timed_stands_beside_the_time(tmp_path):
+    found = contents(results=[timed(scripted=2.0)] * 2)
+    plan = replace(found.plan, working={"cpu": {"net": SizedModel("net", 256, "width")}})
+    text = rendered(replace(found, plan=plan), tmp_path)
+    assert re.search(r"^net +fp32 +✓ 0  1 ms at width 256 +✓ 0  ▲2\.00 \[1\.98, 2\.02\]$", text, re.MULTILINE)
+    assert "at the size beside the time" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("seconds", "is_short"), [(0.21e-3, False), (0.19e-3, True)])
+def test_the_ratio_of_a_short_call_is_launch_bound(tmp_path, seconds, is_short):
+    text = rendered(contents(results=[timed(seconds=seconds, scripted=1.0)] * 2), tmp_path)
+    assert bool(re.search(r"µs +✓ 0  =1\.00 \[0\.99, 1\.01\] launch-bound$", text, re.MULTILINE)) is is_short
+    assert ("Launch-bound: a call" in text) is is_short
 
 
 def test_the_legend_names_only_the_figures_that_were_timed(tmp_path):
