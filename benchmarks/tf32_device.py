@@ -23,8 +23,8 @@ from conformance.cell.observe import observation_of
 from conformance.cell.session import CellSession, set_policy
 from conformance.oracle import reference_file
 from conformance.oracle.error_text import one_line
-from conformance.oracle.op_kinds import PRODUCTS
 from conformance.oracle.reference_file import CaseReference
+from conformance.oracle.rounding import PRODUCTS
 from conformance.plan.find import find
 from conformance.plan.matrix import expectation
 from conformance.records.cell import Cell

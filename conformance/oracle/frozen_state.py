@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from conformance.oracle.custom_ops import OpMode, written_names
-from conformance.oracle.op_kinds import BATCH_NORMS
+from conformance.oracle.rounding import BATCH_NORMS
 
 
 class FrozenState(OpMode):

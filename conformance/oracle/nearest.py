@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from conformance.axes import Precision
+from conformance.oracle.custom_ops import unwatched
 from conformance.oracle.rounding import Rounding
 
 FLOAT64_BITS = 53
@@ -25,16 +24,15 @@ class Nearest(Rounding):
         super().__init__(precision, torch.Generator(), scale=scale)  # which it does not use: nothing here is random
         self._splitter = 2.0**FLOAT64_BITS * precision.unit + 1.0  # Veltkamp's constant
 
-    def _perturbed(self, tensor: torch.Tensor, down: float, up: float, *, owned: bool = False) -> torch.Tensor:
+    def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
         """The tensor, rounded to nearest; as it is if every precision keeps it in float32."""
-        return tensor if max(down, up) < self._low else super()._perturbed(tensor, down, up, owned=owned)
+        if max(down, up) < self._low:
+            return tensor
+        with unwatched():
+            tensor = tensor.resolve_conj().resolve_neg()
+            large = tensor * self._splitter
+            nearest = large - (large - tensor)
+            return torch.where(nearest.isfinite(), nearest, tensor)
 
-    def _moved(self, numbers: torch.Tensor, *_: float) -> torch.Tensor:
-        nearest = numbers * self._splitter
-        nearest -= nearest - numbers
-        if math.isfinite(abs(nearest.sum().item())):
-            return nearest
-        return torch.where(nearest.isfinite(), nearest, numbers)
-
-    def _near_underflow(self, numbers: torch.Tensor, quantum: float) -> torch.Tensor:
-        return torch.where(numbers.abs() < SUBNORMAL * quantum, (numbers / quantum).round() * quantum, numbers)
+    def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
+        return torch.where(size < SUBNORMAL * quantum, (tensor / quantum).round() * quantum, tensor)

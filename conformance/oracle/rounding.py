@@ -1,7 +1,7 @@
 """Perturbs every rounding of a run of the oracle, to see how far a correct implementation may stray.
 
 This is Monte Carlo arithmetic. In forward and backward, the operands and results of every ATen op that rounds are
-multiplied by 1 + η·ξ. ξ is uniform in [−1, 1], for each element its own. η is four unit roundoffs (two for a low
+multiplied by 1 + η·ξ. ξ is uniform in [−1, 1] and new for each element. η is four unit roundoffs (two for a low
 precision without kinks), or 4·2⁻²⁴·√L if an op sums L terms in an order of its choice, whichever is more. TF32 affects
 the operands of products, and only the numbers that it does not represent. For these η is larger, and the range of the
 factor reaches two roundoffs further down, because a device may truncate.
@@ -10,6 +10,7 @@ factor reaches two roundoffs further down, because a device may truncate.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,23 +18,50 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.gates.budget import NOISE
-from conformance.oracle.blocks import BLOCK, any_by_blocks, by_blocks
-from conformance.oracle.counting import counts
-from conformance.oracle.custom_ops import OpMode, unwatched
-from conformance.oracle.inputs import is_rounded, widest
+from conformance.oracle.counting import counts, may_count
+from conformance.oracle.custom_ops import OpMode, unwatched, written_names
+from conformance.oracle.inputs import is_rounded
 from conformance.oracle.nested import leaves_of, map_leaves
-from conformance.oracle.noise import Noise
-from conformance.oracle.op_kinds import OpKind, kind_of
-from conformance.oracle.resampling import resampled, selects
+from conformance.oracle.resampling import RESAMPLERS, resampled, selects
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # torch brings it
 
 RUNS = 8
 KINKED_RUNS = 20  # for a low precision behind a kink: one perturbed run misses a flipped unit 3 times in 5
-FLOAT32_NOISE = NOISE * PRECISIONS["fp32"].unit
+
+# Ops that move, select or compare numbers without rounding any; views are recognised by their schema.
+MOVES = frozenset(
+    """
+    _local_scalar_dense _reshape_alias _to_copy _unique2 _unsafe_view abs alias all amax amin any arange
+    argmax argmin argsort bernoulli broadcast_tensors bucketize cat ceil clamp clamp_max clamp_min clone complex
+    conj_physical constant_pad_nd contiguous copy count_nonzero cummax cummin detach diag_embed
+    diagonal_backward diagonal_scatter embedding empty empty_like empty_strided eq equal fill flip floor full
+    full_like gather ge gt hardtanh hardtanh_backward im2col index index_copy index_fill index_select
+    is_same_size isfinite isin isinf isnan isneginf isposinf le lift_fresh lift_fresh_copy logical_and
+    logical_not logical_or logical_xor lt masked_fill masked_scatter masked_select max max_pool2d_with_indices
+    maximum median min minimum msort nan_to_num ne neg new_empty new_empty_strided new_full new_ones new_zeros
+    nonzero ones ones_like pixel_shuffle rand_like randn_like relu repeat replication_pad1d replication_pad2d
+    resize roll rot90 round scalar_tensor scatter searchsorted select_backward select_scatter set set_data sgn sign
+    signbit slice_backward slice_scatter sort stack take threshold threshold_backward topk tril triu trunc
+    unfold_copy unique value_selecting_reduction_backward view_as_complex_copy where zero zeros zeros_like
+    """.split()
+)
+# Ops that tensor cores compute, with the positions of the arguments that are multiplied. cuBLAS and cuDNN may round
+# these to TF32, and no others.
+PRODUCTS = {
+    **dict.fromkeys(("mm", "bmm", "linear", "convolution", "_convolution", "cudnn_convolution"), (0, 1)),
+    **dict.fromkeys(("addmm", "baddbmm"), (1, 2)),
+    "convolution_backward": (0, 1, 2),
+}
+# Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
+GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
+ROW_SUMS = frozenset({"native_layer_norm_backward", "native_group_norm_backward"})  # of weight and bias
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
+SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
+BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
+REDUCTIONS = frozenset({"sum", "mean", "nansum", "cumsum", "prod", "cumprod", "trace"})
 
 
 class Rounding(OpMode):
@@ -55,7 +83,7 @@ class Rounding(OpMode):
         self._low = self._unit = noise * precision.unit
         self._product = noise * precision.product_unit
         self._cut = 2.0 * precision.product_unit
-        self._noise = Noise(generator)
+        self._generator = generator
         self._hooks: list[tuple[Any, ...]] = []  # one pair for each time that it was entered; `OpMode` enters it again
 
     def __enter__(self) -> Self:
@@ -76,128 +104,112 @@ class Rounding(OpMode):
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op; if it rounds, perturb its operands and results."""
-        kind = kind_of(func)
-        if kind.moves or not _has_rounded((args, kwargs)) or kind.selects((args, kwargs)):
+        name = func.overloadpacket.__name__.rstrip("_")
+        moves = func.is_view or name in MOVES or _selects(name, (args, kwargs))
+        if moves or not _has_rounded((args, kwargs)) or _adds_single_terms(name, func, args):
             return func(*args, **kwargs)
-        if kind.adds_single_terms(func, args):
-            return func(*args, **kwargs)
-        eta = max(self._unit, FLOAT32_NOISE * math.sqrt(kind.terms(args)))
-        if kind.resamples and bool(args[0].isfinite().all()):
-            return self._resampled(func, args, kwargs, eta)
-        written = kind.writes(args, kwargs)
-        whole = kind.may_count and counts((args, kwargs), kind.name)
-        given = (args, kwargs) if whole else self._operands(kind, args, kwargs, eta, written)
-        result = func(*given[0], **given[1])
-        if whole and counts(result, kind.name):
-            return result
-        return self._results(kind, result, (args, kwargs), eta, written)
+        eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(_terms(name, args)))
+        written = _written(name, func, args, kwargs)
+        whole = may_count(name) and counts((args, kwargs), name)
 
-    def _operands(
-        self, kind: OpKind, args: tuple[Any, ...], kwargs: dict[str, Any], eta: float, written: list[torch.Tensor]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The perturbed operands of an op."""
-
-        def perturb(leaf: Any) -> Any:
-            return self._stored(kind, leaf, eta) if is_rounded(leaf) and not _among(leaf, written) else leaf
-
-        multiplied = kind.multiplied if self._product else ()
-        with unwatched():
-            args = tuple(
-                self._multiplied(arg, eta)
-                if i in multiplied
-                else self._placed(arg, eta)
-                if i == kind.grid
-                else map_leaves(perturb, arg)
-                for i, arg in enumerate(args)
-            )
-            return args, map_leaves(perturb, kwargs)
-
-    def _results(
-        self, kind: OpKind, result: Any, arguments: tuple[Any, Any], eta: float, written: list[torch.Tensor]
-    ) -> Any:
-        """The perturbed results of an op, those that it has written among them."""
+        # autocast gives operands and results of products its dtype, and those of most other ops float32
+        stored = self._limited and name in PRODUCTS
 
         def perturb(leaf: Any) -> Any:
             if not is_rounded(leaf) or _among(leaf, written):
                 return leaf
-            return self._stored(kind, leaf, eta, owned=not _shares_memory(leaf, arguments))
+            leaf = self._perturbed(leaf, eta, eta)
+            return self._underflown(leaf) if stored else leaf
 
-        with unwatched():
-            for tensor in written:
-                tensor.copy_(self._perturbed(tensor, eta, eta))
-            result = map_leaves(perturb, result)
-            return self._added_up_low(result, arguments[0][0], eta) if kind.sums_rows else result
+        if name in RESAMPLERS and bool(args[0].isfinite().all()):
+            return self._resampled(func, args, kwargs, eta)
+        if not whole:
+            args, kwargs = self._operands(name, args, eta, perturb), map_leaves(perturb, kwargs)
+        result = func(*args, **kwargs)
+        if whole and counts(result, name):
+            return result
+        for tensor in written:
+            tensor.copy_(self._perturbed(tensor, eta, eta))
+        result = map_leaves(perturb, result)
+        return self._added_up_low(result, args, eta) if name in ROW_SUMS else result
 
-    def _stored(self, kind: OpKind, leaf: torch.Tensor, eta: float, *, owned: bool = False) -> torch.Tensor:
-        """A perturbed operand or result. Autocast gives those of products its dtype, and most others float32."""
-        moved = self._perturbed(leaf, eta, eta, owned=owned)
-        if not kind.multiplied or not self._limited:
-            return moved
-        return self._underflown(moved, owned=owned or moved is not leaf)
-
-    def _added_up_low(self, result: tuple[Any, ...], cotangent: torch.Tensor, eta: float) -> tuple[Any, ...]:
+    def _added_up_low(self, result: tuple[Any, ...], args: tuple[Any, ...], eta: float) -> tuple[Any, ...]:
         """The results of a norm's backward, whose kernels may add up the rows in the low precision itself."""
-        rows = max(1.0, cotangent.numel() / max((t.numel() for t in result[1:] if t is not None), default=1))
+        rows = max(1.0, args[0].numel() / max((t.numel() for t in result[1:] if t is not None), default=1))
         of_rows = eta * math.sqrt(rows)
         return result[:1] + tuple(t if t is None else self._perturbed(t, of_rows, of_rows) for t in result[1:])
+
+    def _operands(self, name: str, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """The perturbed operands of an op."""
+        multiplied = PRODUCTS[name] if self._product and name in PRODUCTS else ()
+        grid = GRIDS.get(name)
+        return tuple(
+            self._multiplied(arg, eta)
+            if i in multiplied
+            else self._placed(arg, eta)
+            if i == grid
+            else map_leaves(perturb, arg)
+            for i, arg in enumerate(args)
+        )
 
     def _resampled(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], eta: float) -> torch.Tensor:
         """The result of an interpolation, whose kernel computes places in float32 in every precision."""
         exact = selects(func.overloadpacket.__name__)
+        place = NOISE * PRECISIONS["fp32"].unit
 
         def perturb(tensor: torch.Tensor) -> torch.Tensor:
             return tensor if exact else self._perturbed(tensor, eta, eta)
 
-        def place(tensor: torch.Tensor) -> torch.Tensor:
-            return self._perturbed(tensor, FLOAT32_NOISE, FLOAT32_NOISE)
-
         result = func(*args, **kwargs)
         with unwatched():
-            found = resampled(func, (perturb(args[0]), *args[1:]), kwargs, place, perturb)
+            found = resampled(
+                func, (perturb(args[0]), *args[1:]), kwargs, lambda t: self._perturbed(t, place, place), perturb
+            )
             return torch.empty_like(result).copy_(perturb(found))
 
-    def _underflown(self, tensor: torch.Tensor, *, owned: bool) -> torch.Tensor:
-        """The tensor as a format of limited range might hold it."""
-        if tensor.is_complex():
-            return torch.view_as_complex(self._underflown(torch.view_as_real(tensor), owned=owned))
+    def _underflown(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor as a format of limited range might hold it; its numbers keep their signs, or become zero."""
         quantum = self._quantum / self._scale if in_backward() else self._quantum
-        limit = quantum / self._low
-        if not any_by_blocks(lambda part: (part.abs() < limit) & (part != 0.0), tensor):
-            return tensor
-        return by_blocks(lambda part: self._near_underflow(part, quantum), tensor, owned=owned)
+        with unwatched():
+            size = tensor.abs()
+            if not bool(((size > 0) & (size * self._low < quantum)).any()):
+                return tensor
+            return self._near_underflow(tensor, size, quantum)
 
-    def _near_underflow(self, numbers: torch.Tensor, quantum: float) -> torch.Tensor:
-        """Numbers perturbed by some quanta, but by no more than their size: they keep their signs, or become zero."""
-        noise, sign = self._noise.window(len(numbers))
-        most = NOISE / 2.0 * quantum
-        return torch.addcmul(numbers, numbers.clamp(-most, most), noise, value=sign)
+    def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
+        share = (NOISE / 2 * quantum / size).clamp(max=1.0).nan_to_num(0.0)
+        noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
+        return tensor * (1.0 + share * (2.0 * noise - 1.0))
 
     def _placed(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed grid of grid_sampler, which adds one to every coordinate before it rounds."""
-        return self._perturbed(self._perturbed(grid, eta, eta) + 1.0, eta, eta) - 1.0
+        with unwatched():
+            return self._perturbed(self._perturbed(grid, eta, eta) + 1.0, eta, eta) - 1.0
 
     def _multiplied(self, operand: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed operand of a product. A device may round or truncate it, and truncation only makes it smaller."""
         coarse = self._perturbed(operand, max(eta, self._product + self._cut), max(eta, self._product))
         if operand.is_complex():
             return coarse
-        held = operand.view(torch.int64) & BELOW_TF32 == 0
-        return torch.where(held, self._perturbed(operand, eta, eta), coarse)
+        with unwatched():
+            held = operand.view(torch.int64) & BELOW_TF32 == 0
+            return torch.where(held, self._perturbed(operand, eta, eta), coarse)
 
-    def _perturbed(self, tensor: torch.Tensor, down: float, up: float, *, owned: bool = False) -> torch.Tensor:
-        """The tensor times 1 + ξ with ξ in [−down, up]; in its own memory if that is `owned` and large."""
-        if tensor.is_conj() or tensor.is_neg():  # below autograd, a product forgets both
-            tensor = tensor.resolve_conj().resolve_neg()
-        tensor = tensor.to(widest(tensor.dtype))
-        return by_blocks(lambda part: self._moved(part, down, up), tensor, owned=owned)
-
-    def _moved(self, numbers: torch.Tensor, down: float, up: float) -> torch.Tensor:
-        return numbers * self._noise.factors(len(numbers), down, up)
+    def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
+        with unwatched():
+            noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
+            tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
+            return tensor * noise.mul_(down + up).add_(1.0 - down)
 
 
 def in_backward() -> bool:
     """Whether autograd is running a backward pass."""
     return torch._C._current_autograd_node() is not None  # noqa: SLF001 -- no public name
+
+
+def _selects(name: str, arguments: Any) -> bool:
+    """Whether the op keeps the largest or smallest of some numbers. Its backward looks for that number."""
+    return "reduce" in name and any(word in SELECTED for word in leaves_of(arguments) if isinstance(word, str))
 
 
 def _has_rounded(tree: Any) -> bool:
@@ -208,9 +220,56 @@ def _among(leaf: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
     return any(leaf is tensor for tensor in tensors)
 
 
-def _shares_memory(leaf: torch.Tensor, arguments: Any) -> bool:
-    """Whether a large tensor may lie in the memory of an argument. Memory of a small one is not written again."""
-    if leaf.numel() <= BLOCK:
+def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Floating tensors that the op writes in place. The schema of batch norms does not name theirs."""
+    if name in BATCH_NORMS:
+        return [t for t in args[3:5] if is_rounded(t)]
+    schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
+    given = {**dict(zip((a.name for a in schema), args, strict=False)), **kwargs}
+    return [leaf for name in written_names(func) for leaf in leaves_of(given.get(name)) if is_rounded(leaf)]
+
+
+def _adds_single_terms(name: str, func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the op is a reduction over axes of size one: every sum has one term, so nothing rounds."""
+    if name not in REDUCTIONS or not args or not isinstance(args[0], torch.Tensor):
         return False
-    place = leaf.untyped_storage().data_ptr()
-    return any(place == t.untyped_storage().data_ptr() for t in leaves_of(arguments) if isinstance(t, torch.Tensor))
+    shape, axes = args[0].shape, args[1] if len(args) > 1 else None
+    if axes is None or func._overloadname == "default":  # noqa: SLF001
+        return args[0].numel() <= 1
+    axes = [axes] if isinstance(axes, int) else axes
+    return all(shape[axis] == 1 for axis in axes) if axes else args[0].numel() <= 1
+
+
+def _terms(name: str, args: tuple[Any, ...]) -> int:  # noqa: PLR0911 -- one line for each family
+    """How many terms the op sums for each result."""
+    shapes = [tuple(a.shape) for a in args if isinstance(a, torch.Tensor)]
+    if not shapes:
+        return 1
+    match name:
+        case "mm" | "bmm" | "addmm" | "baddbmm" | "mv" | "dot" | "addmv" | "linear":
+            return shapes[-2][-1] if len(shapes) > 1 else 1
+        case "convolution" | "_convolution" | "mkldnn_convolution":
+            return math.prod(shapes[1][1:])
+        case "convolution_backward":
+            gradient, _, weight = shapes[:3]
+            positions = gradient[0] * math.prod(gradient[2:])
+            return max(positions, weight[0] * math.prod(weight[2:]))
+        case "native_batch_norm" | "_native_batch_norm_legit" | "native_batch_norm_backward":
+            return shapes[0][0] * math.prod(shapes[0][2:])
+        case "native_layer_norm" | "native_layer_norm_backward" | "native_group_norm" | "native_group_norm_backward":
+            return max(shapes[0][-1], math.prod(shapes[0][:-1]))
+        case "_softmax" | "_log_softmax" | "_softmax_backward_data" | "_log_softmax_backward_data":
+            return max(shapes[0], default=1)
+        case _ if _sums(name):
+            axes = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else None
+            summed = [shapes[0][a] for a in axes if isinstance(a, int)] if axes else shapes[0]
+            return math.prod(summed)
+        case _:
+            return 1
+
+
+def _sums(name: str) -> bool:
+    """Reductions, and ops that accumulate many elements into one."""
+    return name in REDUCTIONS or any(
+        part in name for part in ("sum", "mean", "var", "std", "norm", "scatter", "index_put", "index_add", "embedding")
+    )
