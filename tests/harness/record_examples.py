@@ -124,10 +124,11 @@ PLAN = plan.Plan(
     written={"merge@64": PLACE},
     wrong_on_purpose=("merge@64",),
     shard=SHARD,
+    working={"cpu": {"merge@64": SIZED}},
 )
 
 REQUEST = tasks.PlanRequest(("merge",), ("eager",), ("fp32",), ("cpu",), seed=1, deadline=2.5, all_sizes=True)
-CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache")
+CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache", "00ff", 64)
 LISTED = tasks.ListedModel("merge", "a summary", ("typical",))
 SEEN = probes.SeenOn(">=2.4", ("2.4.1",))
 PROBE = probes.ProbeInfo("p", "s", "an issue", "a source", "a symptom", ("cpu",), {"cpu": SEEN}, True, None, "do this")
@@ -144,9 +145,11 @@ EXAMPLES = (
     *(REQUEST, CELL_TASK, LISTED),
     tasks.Nothing(),
     tasks.Listing((LISTED,)),
-    tasks.ReferenceTask("merge", LOCATION, 3, ("fp32", "bf16"), "/path"),
-    tasks.ReferenceResult("invalid", "a message"),
-    references.MadeReference(1.5, observation.Observation("invalid", message="a message")),
+    tasks.ReferenceTask("merge", LOCATION, 3, ("fp32", "bf16"), "/path", for_timing=True),
+    tasks.ReferenceResult("invalid", "a message", {"/a/file.py": "00ff"}, "00ff"),
+    references.MadeReference(
+        1.5, observation.Observation("invalid", message="a message"), {"/a/file.py": "00ff"}, "00ff", kept=True
+    ),
     tasks.CompileTask(CELL_TASK, "/cache"),
     tasks.TimingTask((CELL_TASK,), "forward", 2, 1.5, keep_samples=True),
     tasks.CeilingsTask("cpu", ("fp32",)),
