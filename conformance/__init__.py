@@ -6,14 +6,29 @@ if TYPE_CHECKING:
 
     from conformance.axes import Prepared, register_mode
     from conformance.errors import NotProvenError, UsageError
+    from conformance.own_model import check
+    from conformance.report import NotConformingError, Report
 
-__all__ = ["NotProvenError", "Prepared", "ResultDtypes", "Runs", "UsageError", "register_mode"]
+__all__ = [
+    "NotConformingError",
+    "NotProvenError",
+    "Prepared",
+    "Report",
+    "ResultDtypes",
+    "Runs",
+    "UsageError",
+    "check",
+    "register_mode",
+]
 
 HOMES = {
     "NotProvenError": "conformance.errors",
     "UsageError": "conformance.errors",
     "Prepared": "conformance.axes",
     "register_mode": "conformance.axes",
+    "NotConformingError": "conformance.report",
+    "Report": "conformance.report",
+    "check": "conformance.own_model",  # imports torch
     "ResultDtypes": "conformance.cell.proofs",  # imports torch
     "Runs": "conformance.cell.proofs",  # imports torch
 }

@@ -11,6 +11,7 @@ from conformance.records.cell import Cell, SizedModel
 from conformance.records.claims import PublishedClaim
 from conformance.records.limits import AboveZero, Name, OneOf
 from conformance.records.measurements import FIGURES
+from conformance.records.own_model import OwnModel
 
 
 def in_words(value: object) -> str:
@@ -58,17 +59,19 @@ class SpecLocation:
     """The place from which any process can import a spec.
 
     Attributes:
-        module: name of an importable module; "" if the spec is in a file.
-        file: absolute path of a file; "" if the spec is in a module.
+        module: name of an importable module; "" if the spec is elsewhere.
+        file: absolute path of a Python file; "" if the spec is elsewhere.
+        own: a model without a spec, in that module or file, or saved; None if there is a spec.
     """
 
     module: str = ""
     file: str = ""
+    own: OwnModel | None = None
 
     @property
     def name(self) -> str:
         """The file or the module."""
-        return self.file or self.module
+        return (self.own.saved if self.own else "") or self.file or self.module
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class Plan:
         written: where each model's spec is written, by the model's name, as far as it is known.
         shard: which part of the cells this run judges; None: all of them.
         wrong_on_purpose: the names of the counterexamples.
+        assumed: the contracts that were assumed of each model without a spec, a line each, by the model's name.
     """
 
     seed: int
@@ -169,6 +173,7 @@ class Plan:
     written: Mapping[str, Place] = field(default_factory=dict)
     shard: Shard | None = None
     wrong_on_purpose: tuple[Name, ...] = ()
+    assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def own_cells(self) -> tuple[PlannedCell, ...]:

@@ -1,0 +1,102 @@
+"""Calls a model without a spec once in eager, and takes what it does as its contract."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from conformance.errors import UsageError
+from conformance.one_line import named
+from conformance.oracle import evaluation, float64
+from conformance.oracle.evaluation import Evaluation
+from conformance.records.own_model import OwnModel
+from conformance.target.forms import Forms
+from conformance.target.spec import spec_of
+from zoo.case import Call
+from zoo.spec import Spec
+from zoo.states import STATES
+
+RANDOM = "random generator"
+
+
+def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel, tuple[str, ...]]:
+    """The model with the contracts that its first call shows, and these contracts in words.
+
+    Args:
+        own: the model.
+        module: the module or file that holds it; None if it is saved.
+        seed: seed of its weights, if it is built anew.
+
+    Raises:
+        UsageError: it cannot be built, or does not take its inputs.
+    """
+    spec, forms = spec_of(own, module)
+    try:
+        model = float64.prepared_model(spec, seed)
+    except UsageError:
+        raise
+    except Exception as problem:  # the model's own code may raise anything
+        raise UsageError(f"{own.name} cannot be built: {named(problem)}") from problem
+    found = _called(spec, model, seed)
+    names = {name for change in found.changes for name in [change.subject]}
+    states = tuple(state for state in STATES if state in names)
+    tried_on = replace(
+        own,
+        without=forms.without,
+        differentiable=any(found.requires_grad.values()) or bool(found.refused),
+        mutates=tuple(sorted(names & set(_inputs(spec, model, seed)))),
+        changes_state=states,
+    )
+    return tried_on, tuple(_in_words(tried_on, forms, model))
+
+
+def _called(spec: Spec, model: Any, seed: int) -> Evaluation:
+    """What the call gives; `refused` if its gradients raise an error, which the judge then names."""
+    try:
+        return evaluation.evaluate(model, model, _question(spec, model, seed), noted=True)
+    except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
+        forward = replace(_question(spec, model, seed), differentiate=False)
+        try:
+            found = evaluation.evaluate(model, model, forward, noted=True)
+        except Exception as first:
+            raise UsageError(f"{spec.name} does not take these inputs: {named(first)}") from first
+        found.refused = named(problem)
+        return found
+
+
+def _question(spec: Spec, model: Any, seed: int) -> evaluation.Question:
+    return float64.question_of(spec, spec.cases[0], seed, 0, _same, model)
+
+
+def _same(call: Call) -> Call:
+    return call
+
+
+def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:
+    return _question(spec, model, seed).names
+
+
+def _in_words(own: OwnModel, forms: Forms, model: Any) -> list[str]:
+    """The assumed contracts, a line each."""
+    words = ["the dtypes of its outputs are those of eager"]
+    if isinstance(model, nn.Module) and "mode" in (mode := _training(model)):
+        words.append(f"{mode}, as {'asked' if own.training else 'it is'}")
+    if not own.differentiable:
+        words.append("it has no gradients, because no output of eager requires any")
+    words += [f"it changes {name} in place, as eager does" for name in own.mutates]
+    for state in own.changes_state:
+        words.append(f"it changes the state {state!r} of the process, as eager does")
+    if forms.without:
+        words.append(f"it is {forms.kind}, which has no mode {' or '.join(forms.without)}")
+    return words
+
+
+def _training(model: nn.Module) -> str:
+    flags = {module.training for module in model.modules()}
+    if len(flags) > 1:
+        return f"the model is in {'train' if model.training else 'eval'} mode, and a part of it is not"
+    return f"the model is in {'train' if model.training else 'eval'} mode"
