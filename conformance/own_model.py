@@ -35,7 +35,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
     seed: int = 0,
     expect: Iterable[Expect] = (),
 ) -> Report:
-    """Judge a model: does it compute the same in every mode and precision, forward and backward?
+    """Judge whether a model computes the same in every mode and precision, forward and backward.
 
     The model is called in processes of their own, never in this one. Nothing need be declared: what is unknown is what
     eager does, and the report says what was assumed.
@@ -78,7 +78,11 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
 
 
 def _located(
-    target: Any, call: Call, folder: Path, train: bool | None, expect: tuple[Expect, ...]  # noqa: FBT001 -- as given
+    target: Any,
+    call: Call,
+    folder: Path,
+    train: bool | None,  # noqa: FBT001 -- as given
+    expect: tuple[Expect, ...],
 ) -> SpecLocation:
     """The location of the model; without a name if the target is the name of one that every process finds."""
     folder.mkdir()

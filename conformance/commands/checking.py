@@ -1,4 +1,4 @@
-"""Judges one model for `conformance.check`: plans, judges and stores a run in the process that calls it, without pytest."""
+"""Judges one model for `conformance.check`: plans, judges and stores a run in the caller's process, without pytest."""
 
 from __future__ import annotations
 

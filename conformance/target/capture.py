@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,7 +53,7 @@ def captured(
 
 def _located(target: Any, own: OwnModel, path: Path, definitions: Definitions) -> SpecLocation:
     if isinstance(target, OPERATORS) or hasattr(target, "_opoverload"):
-        name = str(getattr(target, "_opoverload", target)).replace("::", ".")
+        name = str(getattr(target, "_opoverload", target)).replace("::", ".").removesuffix(".default")
         _register(name, definitions)
         return SpecLocation("torch", own=replace(own, name=name_from(name), thing=f"ops.{name}"))
     own = replace(own, name=name_from(_name_of(target)))
@@ -98,9 +97,9 @@ def _store(value: Any, path: Path, definitions: Definitions, what: str) -> None:
     try:
         torch.save(value, path, pickle_module=SimpleNamespace(__name__="pickle", Pickler=pickler(names)))
         definitions.add(names)
-    except Exception as problem:  # whatever is in it may refuse with what it likes
+    except Exception as problem:  # noqa: BLE001 -- whatever is in it may refuse with what it likes
         try:
-            import cloudpickle  # noqa: PLC0415 -- it need not be installed
+            import cloudpickle  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 -- it need not be installed
         except ImportError:
             raise UsageError(
                 f"check: {what} cannot be sent to another process: {named(problem)}. Define it in a module, name a "

@@ -5,7 +5,6 @@ functions, imports and values that the model names are written, and what those n
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -14,8 +13,9 @@ import inspect
 import linecache
 import operator
 import pickle
+import symtable
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from types import FunctionType, ModuleType
 from typing import Any
@@ -63,7 +63,8 @@ class Definitions:
             if name not in self._known and name in self._main and not name.startswith("__"):
                 self._known.add(name)
                 self._add(name, self._main[name])
-                self._register(name)
+                if not isinstance(self._main[name], ModuleType):
+                    self._register(name)
 
     def text(self) -> str:
         """The source of all definitions."""
@@ -89,8 +90,7 @@ class Definitions:
     def _register(self, name: str) -> None:
         """Add the statements that register something for a name, such as the backward of a custom operator."""
         for statement in self._all():
-            used = _names(statement)
-            if name in used and name not in _defined(statement) and _registers(statement):
+            if name in _registered(statement):
                 self._write(statement)
 
     def _write(self, statement: ast.stmt) -> None:
@@ -106,7 +106,9 @@ class Definitions:
             pickler(names)(file).dump(value)
         except Exception as problem:  # a value may refuse with what it likes
             if not own:
-                raise NoSourceError(f"{name}, a {type(value).__name__}, has no source and cannot be pickled") from problem
+                raise NoSourceError(
+                    f"{name}, a {type(value).__name__}, has no source and cannot be pickled"
+                ) from problem
             self._write(own[-1])
             return
         self.add(names)
@@ -128,17 +130,26 @@ def _parsed(file: str) -> list[ast.stmt]:
         return []
 
 
-def _names(statement: ast.stmt) -> list[str]:
-    return sorted({node.id for node in ast.walk(statement) if isinstance(node, ast.Name)})
+def _names(node: ast.AST) -> list[str]:
+    """The global names to which a statement or an expression refers, its functions included."""
+
+    def used(table: symtable.SymbolTable) -> Iterator[str]:
+        top = table.get_type() == "module"
+        yield from (s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global()))
+        for inner in table.get_children():
+            yield from used(inner)
+
+    return sorted(set(used(symtable.symtable(ast.unparse(node), "<definitions>", "exec"))))
 
 
-def _registers(statement: ast.stmt) -> bool:
-    """Whether a statement calls something whose name says that it registers, or is decorated with it."""
+def _registered(statement: ast.stmt) -> set[str]:
+    """The names in the calls that register something: those of the statement, or of its decorators."""
     if isinstance(statement, DEFINES):
-        called: list[ast.expr] = statement.decorator_list
+        calls: list[ast.expr] = statement.decorator_list
     else:
-        called = [statement.value] if isinstance(statement, ast.Expr) else []
-    return any("register" in ast.unparse(one.func if isinstance(one, ast.Call) else one) for one in called)
+        calls = [statement.value] if isinstance(statement, ast.Expr) else []
+    registering = [c for c in calls if "register" in ast.unparse(c.func if isinstance(c, ast.Call) else c)]
+    return {name for call in registering for name in _names(call)}
 
 
 def _codes(value: Any) -> Iterable[Any]:

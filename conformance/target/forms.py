@@ -18,7 +18,7 @@ from conformance.target.wrapped import ignored, wrapped
 from zoo.case import Case
 
 OF_SCRIPTS, OF_PROGRAMS = ("eager", "compiled", "graphed"), ("scripted",)  # built-in modes that they do not exist in
-OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)  # noqa: SLF001 -- they have no public name
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Forms:
     without: tuple[str, ...] = ()
 
 
-def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:
+def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 -- one for each kind
     """The forms of a thing.
 
     Args:
@@ -58,8 +58,8 @@ def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:
     if isinstance(thing, type):
         return _of_class(thing, case)
     if isinstance(thing, OPERATORS) or inspect.isbuiltin(thing):
-        wrapper = wrapped(thing, case)
-        return Forms("an operator", lambda: wrapper)
+        called = getattr(thing, "overloadpacket", thing)  # TorchScript takes no overload; it chooses one by the types
+        return Forms("an operator", lambda: wrapped(called, case))
     if not callable(thing):
         raise UsageError(f"a {type(thing).__name__} is no model; want a module, a class, a function or an operator")
     if _builds(thing):
@@ -70,7 +70,9 @@ def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:
 def _of_class(thing: type, case: Case) -> Forms:
     if issubclass(thing, torch.autograd.Function):
         return Forms(
-            f"a Function {thing.__name__}", lambda: wrapped(thing.apply, case, thing.forward), partial(ignored, thing, case)
+            f"a Function {thing.__name__}",
+            lambda: wrapped(thing.apply, case, thing.forward),
+            partial(ignored, thing, case),
         )
     try:
         thing()

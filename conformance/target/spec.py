@@ -99,7 +99,10 @@ def _define(path: str) -> None:
     main = sys.modules["__main__"]
     main.__file__ = path  # `inspect` finds the sources by it, and TorchScript reads them
     try:
-        exec(compile(Path(path).read_text(encoding="utf-8"), path, "exec"), vars(main))  # noqa: S102 -- the person's own code
+        code = compile(Path(path).read_text(encoding="utf-8"), path, "exec", dont_inherit=True)
+        exec(code, vars(main))  # noqa: S102 -- the person's own code
     except Exception as problem:  # it is the person's own code
-        raise UsageError(f"what the model needs of the main module cannot be defined again: {named(problem)}") from problem
+        raise UsageError(
+            f"what the model needs of the main module cannot be defined again: {named(problem)}"
+        ) from problem
     _defined.add(path)

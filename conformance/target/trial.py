@@ -6,7 +6,6 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
 
 from conformance.errors import UsageError
@@ -20,7 +19,7 @@ from zoo.case import Call
 from zoo.spec import Spec
 from zoo.states import STATES
 
-RANDOM = "random generator"
+STATE_IN_WORDS = {"random generator": "it draws random numbers, as dropout does; in eval mode it may draw none"}
 
 
 def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel, tuple[str, ...]]:
@@ -89,9 +88,9 @@ def _in_words(own: OwnModel, forms: Forms, model: Any) -> list[str]:
         words.append("it has no gradients, because no output of eager requires any")
     words += [f"it changes {name} in place, as eager does" for name in own.mutates]
     for state in own.changes_state:
-        words.append(f"it changes the state {state!r} of the process, as eager does")
+        words.append(STATE_IN_WORDS.get(state, f"it changes the state {state!r} of the process, as eager does"))
     if forms.without:
-        words.append(f"it is {forms.kind}, which has no mode {' or '.join(forms.without)}")
+        words.append(f"it is {forms.kind}, which cannot be {', '.join(forms.without)}")
     return words
 
 

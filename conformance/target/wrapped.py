@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import typing
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from zoo.case import Call, Case
 
 TYPES = {bool: "bool", int: "int", float: "float", str: "str", torch.Tensor: "Tensor", torch.nn.Parameter: "Tensor"}
+TYPING = {name: getattr(typing, name) for name in ("List", "Optional", "Tuple")}  # what the sources name
 
 
 def wrapped(target: Callable[..., Any], case: Case, named_by: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -38,7 +41,7 @@ def ignored(function: type[torch.autograd.Function], case: Case) -> Any:
     call = _call(case)
     parameters, passed = _parameters(call, _names(function.forward, call))
     given = [t.detach() if isinstance(t, torch.Tensor) else t for t in call.args]
-    returned = _type_of(function.apply(*given, **call.kwargs))  # type: ignore[no-untyped-call]
+    returned = _type_of(function.apply(*given, **call.kwargs))
     source = (
         f"@torch.jit.ignore\ndef call({parameters}) -> {returned}:\n    return target({passed})\n\n"
         f"def model({parameters}) -> {returned}:\n    return call({passed})\n"
@@ -78,17 +81,18 @@ def _type_of(value: Any) -> str:
         if isinstance(value, tuple):
             return f"Tuple[{', '.join(parts)}]" if all(parts) else ""
         return f"List[{parts[0]}]" if len(set(parts)) == 1 and parts[0] else ""
-    return "Optional[Tensor]" if value is None else TYPES.get(type(value), "Tensor" if isinstance(value, torch.Tensor) else "")
+    return (
+        "Optional[Tensor]"
+        if value is None
+        else TYPES.get(type(value), "Tensor" if isinstance(value, torch.Tensor) else "")
+    )
 
 
 def _made(name: str, source: str, known: dict[str, Any]) -> Callable[..., Any]:
     """The function of that name in a source, which `inspect` can find."""
-    file = f"<conformance {id(known):x}>"
+    file = f"<wrapper {zlib.crc32(source.encode()):x}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    scope = {"torch": torch, "Tensor": torch.Tensor, **_TYPING, **known}
-    exec(compile(source, file, "exec"), scope)  # noqa: S102 -- a source of two lines, made above
+    scope = {"__name__": __name__, "torch": torch, "Tensor": torch.Tensor, **TYPING, **known}
+    exec(compile(source, file, "exec", dont_inherit=True), scope)  # noqa: S102 -- a source of two lines, made above
     function: Callable[..., Any] = scope[name]
     return function
-
-
-_TYPING = {name: getattr(__import__("typing"), name) for name in ("List", "Optional", "Tuple")}
