@@ -82,6 +82,8 @@ class Definitions:
             self.lines[-1] += f"__import__('importlib').import_module({home[0]!r}))"
         elif own and isinstance(own[-1], DEFINES):
             self._write(own[-1])
+        elif isinstance(value, (type, FunctionType)) and value.__module__ == MAIN and not own:
+            raise NoSourceError(f"{name} is defined in the main module, and its source is not known")
         elif _is_literal(value):
             self.lines.append(f"{name} = {value!r}")
         else:
