@@ -5,9 +5,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from conformance.axes import Prepared, register_mode
+    from conformance.commands.check_report import NotConformingError, Report
     from conformance.errors import NotProvenError, UsageError
-    from conformance.own_model import check
-    from conformance.report import NotConformingError, Report
 
 __all__ = [
     "NotConformingError",
@@ -26,8 +25,8 @@ HOMES = {
     "UsageError": "conformance.errors",
     "Prepared": "conformance.axes",
     "register_mode": "conformance.axes",
-    "NotConformingError": "conformance.report",
-    "Report": "conformance.report",
+    "NotConformingError": "conformance.commands.check_report",
+    "Report": "conformance.commands.check_report",
     "check": "conformance.own_model",  # imports torch
     "ResultDtypes": "conformance.cell.proofs",  # imports torch
     "Runs": "conformance.cell.proofs",  # imports torch

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from conformance.commands import checking
+from conformance.commands.check_report import Report
 from conformance.errors import UsageError
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
-from conformance.report import Report
 from conformance.target.capture import captured
 from conformance.target.spec import attribute
 from zoo.case import Call, SpecError
@@ -61,6 +61,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
         UsageError: the model cannot be sent to another process, does not take the inputs, or a name is unknown.
         MachineError: the machine failed, and not the model.
     """
+    checking.refuse_in_child()
     folder = Path(tempfile.mkdtemp(prefix="conformance-check-"))
     try:
         request = PlanRequest(

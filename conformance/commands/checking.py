@@ -15,7 +15,7 @@ from conformance.commands.compile_cache import compile_cache
 from conformance.commands.run import planned
 from conformance.errors import StoreError, UsageError
 from conformance.records.convert import to_json
-from conformance.records.plan import Plan, PlannedCell, SpecLocation
+from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import PlanRequest
 from conformance.records.verdicts import Verdict
 from conformance.run import environment, fork_server, pool, sentinels, store
@@ -26,6 +26,19 @@ from conformance.run.store import Contents, Writer
 SAVED, PLANTED = "saved", "planted"  # the folder of the saved model in a run folder; the job that judges planted cells
 
 _served: dict[str, str] = {}  # the variables with which this process has started its fork server
+
+
+def refuse_in_child() -> None:
+    """Refuse to judge anything in a process that judges a cell: it imports the person's modules.
+
+    Raises:
+        UsageError: this process is one.
+    """
+    if is_child():
+        raise UsageError(
+            "check was called while a child process imported your module; put the call into a function, or under "
+            'if __name__ == "__main__":'
+        )
 
 
 def judged(request: PlanRequest, folder: Path) -> Contents:
@@ -39,14 +52,9 @@ def judged(request: PlanRequest, folder: Path) -> Contents:
         What is stored.
 
     Raises:
-        UsageError: the request cannot be planned, or this process is a child that judges a cell.
+        UsageError: the request cannot be planned.
         MachineError: the machine failed.
     """
-    if is_child():
-        raise UsageError(
-            "check was called while a child process imported your module; put the call into a function, or under "
-            'if __name__ == "__main__":'
-        )
     if _compiles(request) and _served.get(environment.PRELOAD) != "compiler":
         plan = planned(request)  # before the fork server is started, whose variables depend on the plan
     else:
@@ -87,7 +95,11 @@ def copied(contents: Contents, old: Path, new: Path) -> None:
         StoreError: it cannot be written.
     """
     kept = new / SAVED
-    models = {name: _moved(location, old, kept) for name, location in contents.plan.models.items()}
+
+    def moved(path: str) -> str:
+        return str(kept / Path(path).relative_to(old)) if Path(path).is_relative_to(old) else path
+
+    models = {name: location.moved(moved) for name, location in contents.plan.models.items()}
     store.create(new, replace(contents.plan, models=models))
     writer = Writer(new)
     try:
@@ -97,19 +109,6 @@ def copied(contents: Contents, old: Path, new: Path) -> None:
         raise StoreError(f"{new} cannot be written: {problem}") from problem
     finally:
         writer.close()
-
-
-def _moved(location: SpecLocation, old: Path, new: Path) -> SpecLocation:
-    def moved(path: str) -> str:
-        return str(new / Path(path).relative_to(old)) if path and Path(path).is_relative_to(old) else path
-
-    own = location.own
-    if own is None:
-        return location
-    return replace(
-        location,
-        own=replace(own, saved=moved(own.saved), call=moved(own.call), definitions=moved(own.definitions)),
-    )
 
 
 def _add(writer: Writer, verdicts: Iterable[Verdict], planted: Iterable[Verdict]) -> None:

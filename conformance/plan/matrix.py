@@ -6,15 +6,14 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from conformance.axes import DEVICES, PRECISIONS, Mode, Precision, choose, exists
 from conformance.errors import UsageError
-from conformance.plan import find
-from conformance.plan.candidates import check_sized, modes_of, modes_of_all
+from conformance.plan import own_models
+from conformance.plan.candidates import check_sized, modes_of_all
 from conformance.plan.written import places_of
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
@@ -23,7 +22,6 @@ from conformance.records.sentinels import PLANTED
 from conformance.records.tasks import Nothing, PlanRequest
 from conformance.run.child_side import ChildProcess
 from conformance.run.sources import imported
-from conformance.target.trial import tried
 from zoo.case import SpecError
 from zoo.catalog import WRONG_ON_PURPOSE
 from zoo.expect import Expect
@@ -52,8 +50,8 @@ def plan(asked: PlanRequest) -> Plan:
         UsageError: a source or a value of an axis is unknown, or a device that was asked for is absent.
         SpecError: the spec of a model is wrong.
     """
-    found, registering = _found(asked)
-    found, assumed = _tried(found, asked.seed)
+    found, registering = own_models.found(asked)
+    found, assumed = own_models.tried_all(found, asked.seed)
     unsized = [spec for spec, _ in found]
     sizes: dict[str, SizedModel] = {}
     found = [(sized, location) for spec, location in found for sized in _at_all_sizes(spec, sizes, asked)]
@@ -71,7 +69,7 @@ def plan(asked: PlanRequest) -> Plan:
     skip = {(d, p): why_absent(d, p) for d in devices for p in precisions if exists(PRECISIONS[p], d)}
     cells = []
     for spec, location in found:
-        own = {name: mode for name, mode in modes_of(spec).items() if name not in _without(location)}
+        own = own_models.modes_of(spec, location, asked.modes)
         for mode, precision, device in _squares([own[m] for m in modes if m in own], precisions, devices):
             concerned = [e for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)]
             cell = Cell(spec.name, mode, precision, device)
@@ -89,36 +87,11 @@ def plan(asked: PlanRequest) -> Plan:
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
         sentinels=PLANTED,
         candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
-        digests=imported(),
+        digests=imported() | own_models.digests(found),
         written=places_of(found),
         wrong_on_purpose=tuple(spec.name for spec, location in found if _is_wrong(location)),
         assumed=assumed,
     )
-
-
-def _found(asked: PlanRequest) -> tuple[list[find.Found], dict[str, SpecLocation]]:
-    """The specs of the sources, or of the one model without a spec that is judged in their place."""
-    if asked.own is not None:
-        return [(find.spec_at(asked.own, ""), asked.own)], {}
-    return find.find(asked.sources, asked.given)
-
-
-def _tried(found: Sequence[find.Found], seed: int) -> tuple[list[find.Found], dict[str, tuple[str, ...]]]:
-    """The same specs, those of models without one with the contracts that a call of them shows, which are also told."""
-    known, assumed = [], {}
-    for spec, location in found:
-        if location.own is None:
-            known.append((spec, location))
-            continue
-        own, assumed[spec.name] = tried(location.own, find.module_of(location), seed)
-        place = replace(location, own=own)
-        known.append((find.spec_at(place, ""), place))
-    return known, assumed
-
-
-def _without(location: SpecLocation) -> tuple[str, ...]:
-    """The built-in modes that a model does not exist in."""
-    return location.own.without if location.own else ()
 
 
 def _is_wrong(location: SpecLocation) -> bool:

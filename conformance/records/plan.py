@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from conformance.errors import RecordError
@@ -72,6 +72,23 @@ class SpecLocation:
     def name(self) -> str:
         """The file or the module."""
         return (self.own.saved if self.own else "") or self.file or self.module
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The absolute paths of all files that it names."""
+        own = self.own
+        return tuple(filter(None, (self.file, *((own.saved, own.call, own.definitions) if own else ()))))
+
+    def moved(self, to: Callable[[str], str]) -> SpecLocation:
+        """The same location with other paths; `to` gives the new path of each file."""
+
+        def path(old: str) -> str:
+            return to(old) if old else ""
+
+        own = self.own
+        if own is not None:
+            own = replace(own, saved=path(own.saved), call=path(own.call), definitions=path(own.definitions))
+        return replace(self, file=path(self.file), own=own)
 
 
 @dataclass(frozen=True)

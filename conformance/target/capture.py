@@ -13,8 +13,8 @@ from conformance.errors import UsageError
 from conformance.one_line import named
 from conformance.records.own_model import TRAINING, OwnModel, name_from
 from conformance.records.plan import SpecLocation
-from conformance.target.definitions import MAIN, Definitions, pickler
-from conformance.target.forms import OPERATORS
+from conformance.run.definitions import MAIN, Definitions, pickler
+from conformance.target.wrapped import OPERATORS
 from zoo.case import Call
 from zoo.expect import Expect
 

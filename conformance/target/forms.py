@@ -14,11 +14,10 @@ from torch import nn
 
 from conformance.errors import UsageError
 from conformance.one_line import named
-from conformance.target.wrapped import ignored, wrapped
+from conformance.target.wrapped import OPERATORS, ignored, wrapped
 from zoo.case import Case
 
 OF_SCRIPTS, OF_PROGRAMS = ("eager", "compiled", "graphed"), ("scripted",)  # built-in modes that they do not exist in
-OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)  # noqa: SLF001 -- they have no public name
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from zoo.states import STATES
 
 STATE_IN_WORDS = {"random generator": "it draws random numbers, as dropout does; in eval mode it may draw none"}
 
+NOT_WRITTEN = ("no autograd formula was registered", "is not implemented")  # of a backward that does not exist
+
 
 def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel, tuple[str, ...]]:
     """The model with the contracts that its first call shows, and these contracts in words.
@@ -46,11 +48,18 @@ def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel
     tried_on = replace(
         own,
         without=forms.without,
-        differentiable=any(found.requires_grad.values()) or bool(found.refused),
+        differentiable=_has_gradients(found),
         mutates=tuple(sorted(names & set(_inputs(spec, model, seed)))),
         changes_state=states,
     )
-    return tried_on, tuple(_in_words(tried_on, forms, model))
+    return tried_on, tuple(_in_words(tried_on, forms, model, found.refused))
+
+
+def _has_gradients(found: Evaluation) -> bool:
+    """Whether gradients are judged. A backward that raises an error is judged too, unless nobody has written it."""
+    if found.refused:
+        return not any(words in found.refused for words in NOT_WRITTEN)
+    return any(found.requires_grad.values())
 
 
 def _called(spec: Spec, model: Any, seed: int) -> Evaluation:
@@ -79,13 +88,14 @@ def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:
     return _question(spec, model, seed).names
 
 
-def _in_words(own: OwnModel, forms: Forms, model: Any) -> list[str]:
+def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str]:
     """The assumed contracts, a line each."""
     words = ["the dtypes of its outputs are those of eager"]
     if isinstance(model, nn.Module) and "mode" in (mode := _training(model)):
         words.append(f"{mode}, as {'asked' if own.training else 'it is'}")
     if not own.differentiable:
-        words.append("it has no gradients, because no output of eager requires any")
+        why = f"backward raises {refused}" if refused else "no output of eager requires any"
+        words.append(f"it has no gradients, because {why}")
     words += [f"it changes {name} in place, as eager does" for name in own.mutates]
     for state in own.changes_state:
         words.append(STATE_IN_WORDS.get(state, f"it changes the state {state!r} of the process, as eager does"))

@@ -17,6 +17,7 @@ import torch
 from zoo.case import Call, Case
 
 TYPES = {bool: "bool", int: "int", float: "float", str: "str", torch.Tensor: "Tensor", torch.nn.Parameter: "Tensor"}
+OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)  # noqa: SLF001 -- they have no public name
 TYPING = {name: getattr(typing, name) for name in ("List", "Optional", "Tuple")}  # what the sources name
 
 
@@ -30,7 +31,10 @@ def wrapped(target: Callable[..., Any], case: Case, named_by: Callable[..., Any]
     """
     call = _call(case)
     parameters, passed = _parameters(call, _names(named_by or target, call))
-    return _made("model", f"def model({parameters}):\n    return target({passed})\n", {"target": target})
+    function = _made("model", f"def model({parameters}):\n    return target({passed})\n", {"target": target})
+    if isinstance(target, OPERATORS):
+        function.operator = target  # type: ignore[attr-defined]  # for opcheck
+    return function
 
 
 def ignored(function: type[torch.autograd.Function], case: Case) -> Any:
