@@ -7,11 +7,14 @@ from types import ModuleType
 from typing import Any
 
 from torch import nn
+from torch.fx import GraphModule
 
+from conformance.axes import MODES
 from conformance.errors import UsageError
 from conformance.one_line import named
 from conformance.oracle import evaluation, float64
 from conformance.oracle.evaluation import Evaluation
+from conformance.oracle.graphs import specialises
 from conformance.records.own_model import OwnModel
 from conformance.target.forms import Forms
 from conformance.target.spec import spec_of
@@ -43,7 +46,7 @@ def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel
     except Exception as problem:  # the model's own code may raise anything
         raise UsageError(f"{own.name} cannot be built: {named(problem)}") from problem
     found = _called(spec, model, seed)
-    names = {name for change in found.changes for name in [change.subject]}
+    names = {change.subject for change in found.changes}
     states = tuple(state for state in STATES if state in names)
     tried_on = replace(
         own,
@@ -64,11 +67,13 @@ def _has_gradients(found: Evaluation) -> bool:
 
 def _called(spec: Spec, model: Any, seed: int) -> Evaluation:
     """What the call gives; `refused` if its gradients raise an error, which the judge then names."""
+    warm = MODES["scripted"].warm_calls if specialises(model) else 0  # TorchScript may do otherwise later
     try:
-        return evaluation.evaluate(model, model, _question(spec, model, seed), noted=True)
+        calls = [evaluation.evaluate(model, model, _question(spec, model, seed), noted=True) for _ in range(warm + 1)]
+        return replace(calls[-1], changes=[change for call in calls for change in call.changes])
     except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
-        forward = replace(_question(spec, model, seed), differentiate=False)
         try:
+            forward = replace(_question(spec, model, seed), differentiate=False)
             found = evaluation.evaluate(model, model, forward, noted=True)
         except Exception as first:
             raise UsageError(f"{spec.name} does not take these inputs: {named(first)}") from first
@@ -91,7 +96,7 @@ def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:
 def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str]:
     """The assumed contracts, a line each."""
     words = ["the dtypes of its outputs are those of eager"]
-    if isinstance(model, nn.Module) and "mode" in (mode := _training(model)):
+    if isinstance(model, nn.Module) and not isinstance(model, GraphModule) and (mode := _training(model)):
         words.append(f"{mode}, as {'asked' if own.training else 'it is'}")
     if not own.differentiable:
         why = f"backward raises {refused}" if refused else "no output of eager requires any"
@@ -105,7 +110,7 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
 
 
 def _training(model: nn.Module) -> str:
-    flags = {module.training for module in model.modules()}
-    if len(flags) > 1:
-        return f"the model is in {'train' if model.training else 'eval'} mode, and a part of it is not"
-    return f"the model is in {'train' if model.training else 'eval'} mode"
+    """Whether it is in train or eval mode, in words; "" for a frozen ScriptModule, which is in neither."""
+    flags = [module.training for module in model.modules() if hasattr(module, "training")]
+    words = f"the model is in {'train' if flags[0] else 'eval'} mode" if flags else ""
+    return f"{words}, and parts of it are not" if len(set(flags)) > 1 else words
