@@ -10,7 +10,6 @@ import torch
 from conformance.cell.session import CellSession
 from conformance.oracle import inputs
 from conformance.oracle.error_text import one_line
-from conformance.oracle.evaluation import Question
 from conformance.records.observation import Discrepancy, Measure
 from zoo.case import Case
 
@@ -18,20 +17,19 @@ OPCHECK = "opcheck"
 OWN = ("aten", "prim", "prims")  # torch's own operators, which opcheck refuses
 
 
-def checked(session: CellSession, model: Any, case: Case, question: Question) -> list[Discrepancy]:
+def checked(session: CellSession, model: Any) -> list[Discrepancy]:
     """What opcheck says of the operator, a discrepancy for each of its tests; only in the cell of eager fp32.
 
     Args:
         session: the open cell.
         model: the eager model; a wrapper of an operator names it in its attribute `operator`.
-        case: the case.
-        question: its question, whose inputs are used.
     """
     operator = getattr(model, "operator", None)
-    if operator is None or not session.is_eager or session.precision.name != "fp32":
+    asked = operator is not None and session.is_eager and session.precision.name == "fp32"
+    if not asked or str(operator).partition(".")[0] in OWN:
         return []
-    if str(operator).partition(".")[0] in OWN:
-        return []
+    case = session.spec.cases[0]
+    question = session.question(case, model)
     call = inputs.place(question.pristine, convert=lambda t: t)
     for leaf in inputs.named_inputs(model, call).values():
         if inputs.is_rounded(leaf):
