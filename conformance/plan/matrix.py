@@ -66,14 +66,10 @@ def plan(asked: PlanRequest) -> Plan:
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
     for device in asked.devices:
         check_present(device)
-    skip = {(d, p): why_absent(d, p) for d in devices for p in precisions if exists(PRECISIONS[p], d)}
     cells = []
     for spec, location in found:
         own = own_models.modes_of(spec, location, asked.modes)
-        for mode, precision, device in _squares([own[m] for m in modes if m in own], precisions, devices):
-            concerned = [e for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)]
-            cell = Cell(spec.name, mode, precision, device)
-            cells.append(PlannedCell(cell, skip[device, precision], tuple(map(expectation, concerned))))
+        cells += _cells(spec, _squares([own[m] for m in modes if m in own], precisions, devices))
     used = dict.fromkeys(planned.cell.mode for planned in cells)
     return Plan(
         seed=asked.seed,
@@ -92,6 +88,14 @@ def plan(asked: PlanRequest) -> Plan:
         wrong_on_purpose=tuple(spec.name for spec, location in found if _is_wrong(location)),
         assumed=assumed,
     )
+
+
+def _cells(spec: Spec, squares: Iterator[tuple[str, str, str]]) -> Iterator[PlannedCell]:
+    """The cells of a model, each with the declared divergences that apply to it."""
+    for mode, precision, device in squares:
+        concerned = [e for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)]
+        cell = Cell(spec.name, mode, precision, device)
+        yield PlannedCell(cell, why_absent(device, precision), tuple(map(expectation, concerned)))
 
 
 def _is_wrong(location: SpecLocation) -> bool:
