@@ -66,7 +66,7 @@ def plan(asked: PlanRequest) -> Plan:
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
     for device in asked.devices:
         check_present(device)
-    cells = []
+    cells: list[PlannedCell] = []
     for spec, location in found:
         own = own_models.modes_of(spec, location, asked.modes)
         cells += _cells(spec, _squares([own[m] for m in modes if m in own], precisions, devices))
