@@ -48,6 +48,8 @@ def _read(kind: Callable[[Path], Any], path: Path) -> Any:
         return kind(path)
     except UsageError:
         raise
+    except (ImportError, AttributeError) as problem:
+        raise UsageError(f"{path} needs code that another process cannot import: {named(problem)}") from problem
     except Exception as problem:  # the file may hold anything
         raise UsageError(f"{path} is no model that this torch can read: {named(problem)}") from problem
 

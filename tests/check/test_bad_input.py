@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import types
 
 import pytest
 import torch
@@ -63,12 +64,21 @@ def test_names_and_shapes_that_do_not_fit():
     assert refused("zoo.models.merge:MERGE", "2,4").startswith("inputs are for a model without a spec")
 
 
-def test_files_that_are_no_model(tmp_path):
+def test_files_that_are_no_model(tmp_path, monkeypatch):
     for name, content in {"text.pt": b"no model", "empty.pt": b""}.items():
         (tmp_path / name).write_bytes(content)
         assert "is no model that this torch can read" in refused(str(tmp_path / name), "2,4")
     torch.save(nets.Net().state_dict(), tmp_path / "weights.pt")
     assert "holds the weights of a model (4 tensors) and no model" in refused(str(tmp_path / "weights.pt"), "2,4")
+    lost = types.ModuleType("lost")
+    lost.double = types.FunctionType(nets.double.__code__, vars(lost), "double")
+    lost.double.__module__ = "lost"
+    monkeypatch.setitem(sys.modules, "lost", lost)
+    torch.save(lost.double, tmp_path / "lost.pt")
+    monkeypatch.delitem(sys.modules, "lost")
+    assert "needs code that another process cannot import: ModuleNotFoundError" in refused(
+        str(tmp_path / "lost.pt"), "2,4"
+    )
     torch.save({"a": 1}, tmp_path / "dict.pt")
     assert "holds a dict, no model" in refused(str(tmp_path / "dict.pt"), "2,4")
     assert refused(str(tmp_path / "none.pt"), "2,4") == f"no file {tmp_path / 'none.pt'}"
