@@ -209,7 +209,7 @@ def _totals(verdicts: list[Verdict], folder: Path | None, seconds: float | None)
     counts = Counter(v.status for v in verdicts)
     counted = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
     took = "" if seconds is None else f" · {seconds:.0f} s"
-    line = f"{len(verdicts)} cell{'' if len(verdicts) == 1 else 's'}: {counted}{took}"
+    line = f"{len(verdicts)} cells: {counted}{took}"
     if folder is None:
         return line
     place = visible(str(folder))
