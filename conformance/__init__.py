@@ -5,15 +5,29 @@ if TYPE_CHECKING:
     from typing import Any
 
     from conformance.axes import Prepared, register_mode
+    from conformance.commands.check_report import NotConformingError, Report
     from conformance.errors import NotProvenError, UsageError
 
-__all__ = ["NotProvenError", "Prepared", "ResultDtypes", "Runs", "UsageError", "register_mode"]
+__all__ = [
+    "NotConformingError",
+    "NotProvenError",
+    "Prepared",
+    "Report",
+    "ResultDtypes",
+    "Runs",
+    "UsageError",
+    "check",
+    "register_mode",
+]
 
 HOMES = {
     "NotProvenError": "conformance.errors",
     "UsageError": "conformance.errors",
     "Prepared": "conformance.axes",
     "register_mode": "conformance.axes",
+    "NotConformingError": "conformance.commands.check_report",
+    "Report": "conformance.commands.check_report",
+    "check": "conformance.own_model",  # imports torch
     "ResultDtypes": "conformance.cell.proofs",  # imports torch
     "Runs": "conformance.cell.proofs",  # imports torch
 }

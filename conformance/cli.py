@@ -16,6 +16,7 @@ from conformance.commands.output import say
 from conformance.commands.run import RunOptions
 from conformance.errors import MachineError, UsageError, suggestion
 from conformance.exit_codes import ExitCode
+from conformance.records.own_model import OwnModel
 from conformance.records.tasks import PlanRequest
 from conformance.version import VERSION
 
@@ -166,7 +167,16 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sources",
         nargs="*",
-        help="models of the zoo or patterns of them, files, modules or module:NAME; the whole zoo if none is given",
+        help="models of the zoo or patterns of them, files, modules, file.py:NAME, module:NAME or saved models; the "
+        "whole zoo if none is given",
+    )
+    parser.add_argument(
+        "--input",
+        dest="inputs",
+        metavar="INPUT",
+        action="append",
+        default=[],
+        help="an input of a model without a spec: [NAME=]SHAPE[:DTYPE[:LOW..HIGH]], such as 2,3,64,64",
     )
     for axis in ("mode", "precision", "device"):
         parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
@@ -229,6 +239,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         devices=tuple(options.device),
         seed=options.seed,
         deadline=options.timeout,
+        given=OwnModel(inputs=tuple(options.inputs)),
     )
 
 

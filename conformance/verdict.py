@@ -25,7 +25,20 @@ ENDINGS = {
 }
 
 
-ORDER = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision", "recompile", RAISES)
+ORDER = (
+    "structure",
+    "dtype",
+    "class",
+    "exact",
+    "norm",
+    "slice",
+    "gain",
+    "pointwise",
+    "precision",
+    "recompile",
+    "opcheck",
+    RAISES,
+)
 LONGEST_ERROR = 120  # characters of an error in a remark
 IN_WORDS = ("exact", "precision", RAISES)  # gates whose measure is no size
 
@@ -63,7 +76,7 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
 def failed_gate(seen: Discrepancy) -> Measure | None:
     """The measure of the first gate that rejects a tensor; None if all gates accept it.
 
-    The order of the gates is structure, dtype, class, exact, the values, precision, recompile, raises.
+    The order of the gates is structure, dtype, class, exact, the values, precision, recompile, opcheck, raises.
     """
     for measure in seen.measures:
         if measure.gate == "structure" and not measure.met:

@@ -95,6 +95,7 @@ class Case(NamedInputs):
         independent_samples: row i of every output depends only on row i of every input. The matrix then draws
             more rows and keeps the rows that are away from kinks (relu, max, clamp). At a kink a rounding
             error could flip a unit, and gradients have no single right value.
+        first: the arguments of the first draw, where they are given; `inputs` draws the others. None: it draws all.
 
     >>> case = Case(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),))
     >>> case.draw(torch.Generator().manual_seed(0)).args[0].shape
@@ -104,3 +105,4 @@ class Case(NamedInputs):
     _kind: ClassVar[str] = "case"
 
     independent_samples: bool = False
+    first: Call | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conformance.axes import MODES, Prepared
-from conformance.cell import conduct, error_inputs, tf32, transformed
+from conformance.cell import conduct, error_inputs, operator_check, tf32, transformed
 from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
 from conformance.errors import DamagedReferenceError, NotProvenError
@@ -85,6 +85,8 @@ def observation_of(session: CellSession) -> Observation:
             found += session.compared(case, known, question, measured, again, baseline, drawn)
     found += session.recompiles.discrepancies()
     facts = session.recompiles.facts() | made.proof()
+    with process.phase("opcheck"):
+        found += operator_check.checked(session, eager)
     with process.phase("change"):
         for case in session.spec.cases:
             found += after_changes(session, made, eager, case, session.known(case))

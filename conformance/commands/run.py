@@ -220,15 +220,19 @@ def _new_run(options: RunOptions) -> Path:
     return folder
 
 
-def planned(request: PlanRequest) -> Plan:
+def planned(request: PlanRequest, method: str = "spawn") -> Plan:
     """The plan of a request, made by a child process.
+
+    Args:
+        request: what to plan.
+        method: how to start the process; see `child.run`.
 
     Raises:
         UsageError: it cannot be planned.
     """
-    ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method="spawn")
+    ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method=method)
     if ending.result is None:
-        asked = " ".join(request.sources) or "the zoo"
+        asked = " ".join(request.sources) or (request.own.name if request.own else "the zoo")
         raise UsageError(ending.message if ending.kind == "refused" else f"planning {asked}: {ending.message}")
     return ending.result
 

@@ -16,7 +16,7 @@ from conformance.oracle import evaluation, inputs, transforms, weights
 from conformance.oracle.adopted import adopt_state
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
-from conformance.oracle.graphs import NarrowWatch, WidenedOps, copied, has_graph
+from conformance.oracle.graphs import NarrowWatch, WidenedOps, copied, has_graph, widen_constants
 from conformance.oracle.nested import map_leaves
 from zoo.case import Call, Case, SpecError
 from zoo.spec import Spec
@@ -282,4 +282,6 @@ def wide_model(model: Any) -> Any:
     """A float64 copy of a module, complex numbers kept complex; a function as it is."""
     if not isinstance(model, torch.nn.Module):
         return model
-    return copied(model)._apply(lambda t: t.to(inputs.widest(t.dtype)))  # noqa: SLF001 -- .double() drops imaginary parts
+    wide = copied(model)
+    widen_constants(wide)
+    return wide._apply(lambda t: t.to(inputs.widest(t.dtype)))  # noqa: SLF001 -- .double() drops imaginary parts

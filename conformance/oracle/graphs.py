@@ -64,7 +64,7 @@ SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
 def specialises(model: Any) -> bool:
     """Whether TorchScript may run inside a model's calls: the first ones may round differently from later ones."""
     for part in model.modules() if isinstance(model, torch.nn.Module) else (model,):
-        code = part.forward if isinstance(part, torch.nn.Module) else part
+        code = getattr(part, "forward", None) if isinstance(part, torch.nn.Module) else part
         if any(
             isinstance(named, SCRIPTED) for named in (part, *getattr(part, "__dict__", {}).values(), *_named_in(code))
         ):
@@ -92,6 +92,26 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
         if isinstance(module, torch.fx.GraphModule) and path in originals:
             _keep_constants(module, originals[path])
     return wide
+
+
+def widen_constants(model: torch.nn.Module) -> None:
+    """Give the constants of TorchScript's graphs float64, in place; freezing a model makes constants of its weights.
+
+    Call it before the model has run: TorchScript keeps what it has made of a graph.
+    """
+    for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            own = module._c  # noqa: SLF001 -- there is no public way to the graphs of all methods
+            for name in own._method_names():  # noqa: SLF001
+                _widen_nodes(own._get_method(name).graph)  # noqa: SLF001
+
+
+def _widen_nodes(block: Any) -> None:
+    for node in block.nodes():
+        if node.kind() == "prim::Constant" and node.hasAttribute("value") and node.kindOf("value") == "t":
+            node.t_("value", _wide(node.t("value")))
+        for inner in node.blocks():
+            _widen_nodes(inner)
 
 
 def _keep_constants(copied_module: torch.nn.Module, original: torch.nn.Module) -> None:

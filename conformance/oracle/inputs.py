@@ -83,7 +83,7 @@ def draw(case: Case, seed: int, picks: Picks, *, coarse: bool = True) -> Call:
 def draw_batch(case: Case, seed: int, number: int, *, coarse: bool = True) -> Call:
     """One draw of a case; if `coarse`, made representable. See `apart.APART` for numbers from there on."""
     way, number = divmod(number, apart.APART)
-    drawn = case.draw(seeded(seed, case.name, number))
+    drawn = _drawn(case, seed, number)
     if way:
         drawn = apart.moved_apart(drawn, apart.AXES[way - 1])
     return place(drawn, convert=lambda t: representable(t) if coarse and is_rounded(t) else t)
@@ -91,7 +91,11 @@ def draw_batch(case: Case, seed: int, number: int, *, coarse: bool = True) -> Ca
 
 def raw_batch(case: Case, seed: int, number: int) -> Call:
     """One draw of a case as the spec draws it, not rounded."""
-    return place(case.draw(seeded(seed, case.name, number % apart.APART)), convert=lambda t: t)
+    return place(_drawn(case, seed, number % apart.APART), convert=lambda t: t)
+
+
+def _drawn(case: Case, seed: int, number: int) -> Call:
+    return case.first if number == 0 and case.first is not None else case.draw(seeded(seed, case.name, number))
 
 
 def row_count(call: Call) -> int:

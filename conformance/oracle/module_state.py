@@ -26,7 +26,7 @@ class ModuleState:
     def __init__(self, name: str, module: torch.nn.Module) -> None:
         self._name, self._module = name or "the model", module
         own = module.__dict__
-        self._training = module.training
+        self._training = getattr(module, "training", None)  # a frozen ScriptModule has no such flag
         self._registries = {key: dict(own[key]) for key in REGISTRIES if isinstance(own.get(key), dict)}
 
     def restore(self, kept: tuple[str, ...]) -> dict[str, str]:
@@ -39,7 +39,7 @@ class ModuleState:
             What had changed, by state.
         """
         changed: dict[str, str] = {}
-        if self._module.training != self._training:
+        if self._training is not None and self._module.training != self._training:
             changed["training"] = f"of {self._name} from {_mode(self._training)} to {_mode(self._module.training)}"
             self._module.training = self._training
         for key, before in self._registries.items():

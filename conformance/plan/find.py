@@ -9,6 +9,7 @@ import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -17,13 +18,16 @@ from conformance.errors import UsageError
 from conformance.one_line import named
 from conformance.oracle import process_state
 from conformance.records.cell import SizedModel
+from conformance.records.own_model import NOTHING_GIVEN, OwnModel, name_from
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import ListedModel, Listing, PlanRequest
 from conformance.run.child_side import ChildProcess
+from conformance.target.spec import attribute, spec_of
 from zoo import catalog
 from zoo.case import SpecError
 from zoo.spec import Spec
 
+SAVED = (".pt", ".pth", ".pt2")  # how the names of saved models end; any other file that exists is taken for one too
 FILE = "conformance_source_"  # how the names of modules begin that were imported from a file
 
 _folders: list[str] = []  # those that the import of files has added to the path
@@ -42,6 +46,15 @@ def load(location: SpecLocation) -> ModuleType:
         raise UsageError(f"{location.name} does not import: {named(problem)}") from None
 
 
+def module_of(location: SpecLocation) -> ModuleType | None:
+    """The module or file of a location, imported; None for a saved model.
+
+    Raises:
+        UsageError: it does not import.
+    """
+    return load(location) if location.module or location.file else None
+
+
 def load_sources(sources: Iterable[SpecLocation]) -> None:
     """Import the sources of a cell, which register its mode.
 
@@ -55,11 +68,15 @@ def load_sources(sources: Iterable[SpecLocation]) -> None:
 def spec_at(location: SpecLocation, name: str) -> Spec:
     """The spec of that name, from its own module or from the zoo; "name@64" is the model at that size.
 
+    A model without a spec has one location to itself.
+
     Raises:
         UsageError: the module does not import.
         UnknownModelError: neither has a spec of that name.
         SpecError: a size was named, and the model has no scale or the size is not positive.
     """
+    if location.own:
+        return spec_of(location.own, module_of(location))[0]
     own = {spec.name: spec for spec in catalog.specs_of(load(location))}
     sized = SizedModel.parse(name)
     plain = sized.model if sized else name
@@ -92,19 +109,21 @@ def _load_file(path: Path) -> ModuleType:
 Found = tuple[Spec, SpecLocation]
 
 
-def find(sources: Iterable[str]) -> tuple[list[Found], dict[str, SpecLocation]]:
+def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[Found], dict[str, SpecLocation]]:
     """Find the specs of all sources. What the import of one leaves behind in this process is put back for the next.
 
     Args:
         sources: models or folders of the zoo, such as "merge" or "models", or wildcard patterns of models, folders and
-            files, such as "merge*" or "ops.soft*"; "path/to/file.py", "package.module" or "package.module:NAME"; empty
-            for the whole zoo. A source may hold no spec if it registers a mode.
+            files, such as "merge*" or "ops.soft*"; "path/to/file.py", "package.module", either of them with ":NAME", or
+            a saved model; empty for the whole zoo. A source may hold no spec if it registers a mode.
+        given: what was said of the models without a spec.
 
     Returns:
         Each spec with its location, in order, and the location that registers each mode, by the mode's name.
 
     Raises:
-        UsageError: a source is unknown, does not import, or has neither spec nor mode; or two specs share a name.
+        UsageError: a source is unknown, does not import, or has neither spec nor mode; two specs share a name; or
+            inputs are given, and every model has a spec.
     """
     found: list[Found] = []
     only_modes = True
@@ -115,12 +134,14 @@ def find(sources: Iterable[str]) -> tuple[list[Found], dict[str, SpecLocation]]:
             only_modes = False
             continue
         with _imported_apart(source):
-            specs, location = _find_one(source)
-        found += [(spec, location) for spec in specs]
-        only_modes = only_modes and not specs
+            own = _find_one(source, given)
+        found += own
+        only_modes = only_modes and not own
     if only_modes:
         found = _of_the_zoo(names_in_the_zoo("*"))
     _check_names(found)
+    if given != NOTHING_GIVEN and not any(location.own for _, location in found):
+        raise UsageError("inputs are for a model without a spec, and every model of this run has one")
     return list({spec.name: (spec, location) for spec, location in found}.values()), dict(_registering)
 
 
@@ -169,30 +190,49 @@ def _of_the_zoo(names: list[str]) -> list[Found]:
     return [(catalog.get_spec(name), SpecLocation(catalog.home_of(name))) for name in names]
 
 
-def _find_one(source: str) -> tuple[list[Spec], SpecLocation]:
-    if source.endswith(".py"):
-        path = Path(source).resolve()
+def _find_one(source: str, given: OwnModel) -> list[Found]:
+    """The specs of one source that is no part of the zoo, or its model without a spec."""
+    file, _, name = _split(source)
+    if file:
+        path = Path(file).resolve()
         if not path.is_file():
-            raise UsageError(f"no file {source}")
-        location, name = SpecLocation(file=str(path)), ""
+            raise UsageError(f"no file {file}")
+        location = SpecLocation(file=str(path))
+    elif source.endswith(SAVED) or Path(source).is_file():
+        own = replace(given, name=name_from(Path(source).stem), saved=str(Path(source).resolve()))
+        return [_own(SpecLocation(own=own))]
     elif ":" in source or "." in source:
         module, _, name = source.partition(":")
         location = SpecLocation(module)
     else:
         try:
-            spec = catalog.get_spec(source)
-            return [spec], SpecLocation(catalog.home_of(source))
+            return [(catalog.get_spec(source), SpecLocation(catalog.home_of(source)))]
         except (catalog.UnknownModelError, SpecError) as problem:
             raise UsageError(str(problem)) from problem
     modes = set(MODES)
     loaded = load(location)
     _registering.update(dict.fromkeys(set(MODES) - modes, location))
-    specs = [getattr(loaded, name, None)] if name else catalog.specs_of(loaded)
-    if any(not isinstance(spec, Spec) for spec in specs):
-        raise UsageError(f"{source}: {name} is no zoo.Spec")
+    if name and not isinstance(found := attribute(loaded, name), Spec):
+        return [_own(replace(location, own=replace(given, name=name_from(name), thing=name)))]
+    specs = [found] if name else catalog.specs_of(loaded)
     if not specs and location not in _registering.values():
-        raise UsageError(f"{source} defines no zoo.Spec and registers no mode")
-    return [spec for spec in specs if isinstance(spec, Spec)], location
+        raise UsageError(
+            f"{source} defines no zoo.Spec and registers no mode; to check a model without a spec, name it: "
+            f"{source}:NAME --input 2,3"
+        )
+    return [(spec, location) for spec in specs]
+
+
+def _split(source: str) -> tuple[str, str, str]:
+    """File and name in "path/to/file.py:NAME"; "" for both if it is none."""
+    if source.endswith(".py"):
+        return source, "", ""
+    file, colon, name = source.rpartition(":")
+    return (file, colon, name) if file.endswith(".py") else ("", "", "")
+
+
+def _own(location: SpecLocation) -> Found:
+    return spec_at(location, ""), location
 
 
 def list_models(task: PlanRequest, process: ChildProcess) -> Listing:

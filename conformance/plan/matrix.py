@@ -12,8 +12,8 @@ import torch
 
 from conformance.axes import DEVICES, PRECISIONS, Mode, Precision, choose, exists
 from conformance.errors import UsageError
-from conformance.plan import find
-from conformance.plan.candidates import check_sized, modes_of, modes_of_all
+from conformance.plan import own_models
+from conformance.plan.candidates import check_sized, modes_of_all
 from conformance.plan.written import places_of
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
@@ -50,7 +50,8 @@ def plan(asked: PlanRequest) -> Plan:
         UsageError: a source or a value of an axis is unknown, or a device that was asked for is absent.
         SpecError: the spec of a model is wrong.
     """
-    found, registering = find.find(asked.sources)
+    found, registering = own_models.found(asked)
+    found, assumed = own_models.tried_all(found, asked.seed)
     unsized = [spec for spec, _ in found]
     sizes: dict[str, SizedModel] = {}
     found = [(sized, location) for spec, location in found for sized in _at_all_sizes(spec, sizes, asked)]
@@ -64,14 +65,10 @@ def plan(asked: PlanRequest) -> Plan:
     _check_devices("mode", known_modes, asked.modes, devices)
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
     check_present(*asked.devices)
-    skip = {(d, p): why_absent(d, p) for d in devices for p in precisions if exists(PRECISIONS[p], d)}
-    cells = []
-    for spec, _ in found:
-        own = modes_of(spec)
-        for mode, precision, device in _squares([own[m] for m in modes if m in own], precisions, devices):
-            concerned = [e for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)]
-            cell = Cell(spec.name, mode, precision, device)
-            cells.append(PlannedCell(cell, skip[device, precision], tuple(map(expectation, concerned))))
+    cells: list[PlannedCell] = []
+    for spec, location in found:
+        own = own_models.modes_of(spec, location, asked.modes)
+        cells += _cells(spec, _squares([own[m] for m in modes if m in own], precisions, devices))
     used = dict.fromkeys(planned.cell.mode for planned in cells)
     return Plan(
         seed=asked.seed,
@@ -85,10 +82,11 @@ def plan(asked: PlanRequest) -> Plan:
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
         sentinels=PLANTED,
         candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
-        digests=imported(),
+        digests=imported() | own_models.digests(found),
         written=places_of(found),
         wrong_on_purpose=tuple(spec.name for spec, location in found if _is_wrong(location)),
         working={device: _working_sizes(specs, device) for device in devices},
+        assumed=assumed,
     )
 
 
@@ -96,6 +94,14 @@ def _working_sizes(specs: Sequence[Spec], device: str) -> dict[str, SizedModel]:
     """The sizes at which models are timed on a device."""
     scaled = [(spec.name, spec.scale, spec.scale.working_on(device)) for spec in specs if spec.scale is not None]
     return {name: SizedModel(name, size, scale.size_name) for name, scale, size in scaled if size}
+
+
+def _cells(spec: Spec, squares: Iterator[tuple[str, str, str]]) -> Iterator[PlannedCell]:
+    """The cells of a model, each with the declared divergences that apply to it."""
+    for mode, precision, device in squares:
+        concerned = [e for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)]
+        cell = Cell(spec.name, mode, precision, device)
+        yield PlannedCell(cell, why_absent(device, precision), tuple(map(expectation, concerned)))
 
 
 def _is_wrong(location: SpecLocation) -> bool:

@@ -29,10 +29,12 @@ def _place(model: str, location: SpecLocation) -> Place | None:
     """The line on which a source names a spec; its first one if the name is not written there."""
     sized = SizedModel.parse(model)
     name = sized.model if sized else model
-    module = sys.modules.get(location.module) if location.module else find.load(location)
+    module = sys.modules.get(location.module) if location.module else find.module_of(location)
     file = getattr(module, "__file__", None)
     if not isinstance(module, ModuleType) or not isinstance(file, str) or not file.endswith(".py"):
         return None
+    if location.own:
+        return Place(str(Path(file).resolve()), _defined(location.own.thing, _lines(file)))
     return Place(str(Path(file).resolve()), _line(name, _lines(file), _variables(name, module)))
 
 
@@ -48,6 +50,12 @@ def _variables(name: str, module: ModuleType) -> list[str]:
     """The variables of a module that hold the spec of that name, alone or in a tuple."""
     held = [(key, value if isinstance(value, tuple) else (value,)) for key, value in vars(module).items()]
     return [re.escape(key) for key, values in held if any(isinstance(v, Spec) and v.name == name for v in values)]
+
+
+def _defined(thing: str, lines: tuple[str, ...]) -> int:
+    """The line that defines a class, a function or a variable; the first one if none does."""
+    pattern = rf"\s*(class|def) {re.escape(thing)}\b|{re.escape(thing)}\s*[:=]"
+    return next((number for number, text in enumerate(lines, 1) if re.match(pattern, text)), 1)
 
 
 def _line(name: str, lines: tuple[str, ...], variables: list[str]) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from conformance.errors import RecordError
@@ -11,6 +11,7 @@ from conformance.records.cell import Cell, SizedModel
 from conformance.records.claims import PublishedClaim
 from conformance.records.limits import AboveZero, Name, OneOf
 from conformance.records.measurements import FIGURES
+from conformance.records.own_model import OwnModel
 
 
 def in_words(value: object) -> str:
@@ -58,17 +59,36 @@ class SpecLocation:
     """The place from which any process can import a spec.
 
     Attributes:
-        module: name of an importable module; "" if the spec is in a file.
-        file: absolute path of a file; "" if the spec is in a module.
+        module: name of an importable module; "" if the spec is elsewhere.
+        file: absolute path of a Python file; "" if the spec is elsewhere.
+        own: a model without a spec, in that module or file, or saved; None if there is a spec.
     """
 
     module: str = ""
     file: str = ""
+    own: OwnModel | None = None
 
     @property
     def name(self) -> str:
         """The file or the module."""
-        return self.file or self.module
+        return (self.own.saved if self.own else "") or self.file or self.module
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The absolute paths of all files that it names."""
+        own = self.own
+        return tuple(filter(None, (self.file, *((own.saved, own.call, own.definitions) if own else ()))))
+
+    def moved(self, to: Callable[[str], str]) -> SpecLocation:
+        """The same location with other paths; `to` gives the new path of each file."""
+
+        def path(old: str) -> str:
+            return to(old) if old else ""
+
+        own = self.own
+        if own is not None:
+            own = replace(own, saved=path(own.saved), call=path(own.call), definitions=path(own.definitions))
+        return replace(self, file=path(self.file), own=own)
 
 
 @dataclass(frozen=True)
@@ -152,6 +172,7 @@ class Plan:
         wrong_on_purpose: the names of the counterexamples.
         every_tensor: what was measured of every tensor is stored, not only of those near their budgets.
         working: the size at which each model is timed, by device and by the model's name, as far as its spec has one.
+        assumed: the contracts that were assumed of each model without a spec, a line each, by the model's name.
     """
 
     seed: int
@@ -173,6 +194,7 @@ class Plan:
     wrong_on_purpose: tuple[Name, ...] = ()
     every_tensor: bool = False
     working: Mapping[str, Mapping[str, SizedModel]] = field(default_factory=dict)
+    assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def working_size(self, cell: Cell) -> SizedModel | None:
         """The size at which a cell is timed; None for that of its model's first case."""

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from conformance.records.cell import Cell
 from conformance.records.measurements import Ceilings, CompileRun, Footprint, Timing
 from conformance.records.observation import Observation
+from conformance.records.own_model import NOTHING_GIVEN, OwnModel
 from conformance.records.plan import Environment, Expectation, Plan, SpecLocation
 
 TaskT = TypeVar("TaskT")
@@ -45,6 +46,8 @@ class PlanRequest:
         seed: seed of weights, inputs and cotangents.
         deadline: seconds that a cell may take.
         all_sizes: plan each model with a scale at all its sizes.
+        given: what was said of the models without a spec: their inputs, and the mode to put them into.
+        own: the location of a model without a spec that is judged in place of sources.
     """
 
     sources: tuple[str, ...] = ()
@@ -54,6 +57,8 @@ class PlanRequest:
     seed: int = 0
     deadline: float = 300.0
     all_sizes: bool = False
+    given: OwnModel = NOTHING_GIVEN
+    own: SpecLocation | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from conformance.run import channel, lifeline, machine_lock
 from conformance.run.process import OPENING_KEY
 
 WAITING = "waiting for the machine"  # in this phase the deadline does not run
+_serving: list[bool] = []  # whether this process is a child
 USAGE_LENGTH = 4000  # of the text of a `UsageError`, which names everything that a person needs
 
 
@@ -75,6 +76,11 @@ class ChildProcess:
             yield
 
 
+def is_child() -> bool:
+    """Whether this process is a child that serves a run."""
+    return bool(_serving)
+
+
 def call(function: str, task: Any, *further: Any) -> Any:
     """Call a function of any module on a task. Task and result are in JSON form.
 
@@ -116,6 +122,7 @@ def serve(orders: int, answers: int) -> int:
     Returns:
         The exit code of the process.
     """
+    _serving.append(True)
     if hasattr(os, "setsid"):
         with contextlib.suppress(OSError):  # it leads its session already
             os.setsid()

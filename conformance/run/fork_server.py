@@ -282,3 +282,12 @@ def current() -> ForkServer:
         if _server is None or _server.lost:
             _server = ForkServer()
         return _server
+
+
+def stop() -> None:
+    """End the fork server of this process, if it has one. The next child starts another, with other variables."""
+    global _server  # noqa: PLW0603 -- the same
+    with _starting:
+        if _server is not None:
+            _server.close()
+        _server = None

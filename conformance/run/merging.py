@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import StoreError, UsageError
-from conformance.records.plan import Plan, PlannedCell, SpecLocation, in_words
+from conformance.records.plan import Plan, PlannedCell, in_words
 from conformance.run import documents, lines, regular_file, sealed, store
 from conformance.run.verify import verify
 
@@ -135,13 +135,13 @@ def _by_id(cells: Sequence[PlannedCell]) -> dict[str, Any]:
 def _relative(plan: Plan) -> dict[str, Any]:
     """Digests and places of the sources, by paths from the folder that holds them all, wherever that lies."""
     places = {f"{kind} {name}": place for kind in ("modes", "models") for name, place in getattr(plan, kind).items()}
-    files = [*plan.digests, *(place.file for place in places.values() if place.file)]
+    files = [*plan.digests, *(path for place in places.values() for path in place.paths)]
     top = os.path.commonpath([str(Path(name).parent) for name in files]) if files else ""
 
     def short(path: str) -> str:
         return os.path.relpath(path, top) if path else ""
 
-    located = {name: SpecLocation(place.module, short(place.file)) for name, place in places.items()}
+    located = {name: place.moved(short) for name, place in places.items()}
     return {**{short(path): digest for path, digest in plan.digests.items()}, **located}
 
 

@@ -52,16 +52,22 @@ def check(folder: Path, plan: Plan, named: tuple[str, ...], *, own: bool) -> Non
         UsageError: a source must be named, or a named one is not part of the run; the message names it.
     """
     wanted = {place.name: place for place in (*plan.modes.values(), *plan.models.values()) if not _of_the_zoo(place)}
-    given = {str(Path(name).resolve()) if name.endswith(".py") else name.partition(":")[0]: name for name in named}
+    given = {_place(name): name for name in named}
     for name, text in given.items():
         if name not in wanted:
             raise UsageError(f"{folder} has no source {text}; a resumed run takes its cells from the stored run")
-    inside = {name for name, place in wanted.items() if place.file and Path(place.file).is_relative_to(folder)}
+    inside = {name for name in wanted if Path(name).is_absolute() and Path(name).is_relative_to(folder)}
     missing = [name for name in wanted if name not in given and (name in inside or not own)]
     if missing:
         why = "it lies in the run folder" if own else "this user did not plan the run on this machine"
         command = f"conformance run --resume {folder} {' '.join([*named, *missing])}"
         raise UsageError(f"{folder} would execute {missing[0]}, and {why}; name the sources to allow it: {command}")
+
+
+def _place(source: str) -> str:
+    """The name of the location of a source: the path of its file, or its module."""
+    file = source if Path(source).is_file() else source.rpartition(":")[0]
+    return str(Path(file).resolve()) if Path(file).is_file() else source.partition(":")[0]
 
 
 def _of_the_zoo(place: SpecLocation) -> bool:

@@ -59,12 +59,12 @@ def measured_line(contents: Contents, job: str) -> str:
     return f"◷ {speeds or named}" if speeds or named else ""
 
 
-def render(contents: Contents, *, folder: Path, seconds: float | None = None) -> str:
+def render(contents: Contents, *, folder: Path | None, seconds: float | None = None) -> str:
     """The whole report as text.
 
     Args:
         contents: contents of the run folder.
-        folder: path of the run folder, for the last line.
+        folder: path of the run folder, for the last line; None: it is not kept.
         seconds: wall time of the command; None if it is not known.
     """
     selected = set(contents.selected)
@@ -91,7 +91,7 @@ def render(contents: Contents, *, folder: Path, seconds: float | None = None) ->
     red = [v for v in ordered if v.red and v.status != "NOTRUN"]
     parts.append("\n".join(_red_lines(red)))
     parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
-    parts.append("\n".join([*_remarks(ordered), *without_speed("speed", speeds)]))
+    parts.append("\n".join([*_assumed(contents.plan), *_remarks(ordered), *without_speed("speed", speeds)]))
     parts.append(_kept_references(ordered))
     parts.append(_totals(ordered, folder, seconds))
     return "\n\n".join(part for part in parts if part)
@@ -197,6 +197,11 @@ def _footnote(number: int, kind: str, reason: str, link: str) -> str:
     return wrapped(f"({number}) {kind}: {visible(reason)}") + (f"\n    {visible(link)}" if link else "")
 
 
+def _assumed(plan: Plan) -> list[str]:
+    """The contracts that were assumed of models without a spec."""
+    return [wrapped(f"· assumed of {model}: {visible('; '.join(lines))}") for model, lines in plan.assumed.items()]
+
+
 def _remarks(verdicts: list[Verdict]) -> list[str]:
     """The notes of cells that are not red, each once."""
     cells: dict[str, list[str]] = {}
@@ -220,10 +225,13 @@ def _kept_references(verdicts: list[Verdict]) -> str:
     return wrapped(f"references of an earlier run (--fresh makes new ones): {', '.join(models)}") if models else ""
 
 
-def _totals(verdicts: list[Verdict], folder: Path, seconds: float | None) -> str:
+def _totals(verdicts: list[Verdict], folder: Path | None, seconds: float | None) -> str:
     counts = Counter(v.status for v in verdicts)
     counted = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
     took = "" if seconds is None else f" · {seconds:.0f} s"
+    line = f"{len(verdicts)} cells: {counted}{took}"
+    if folder is None:
+        return line
     place = visible(str(folder))
     unfinished = f"\nincomplete: conformance run --resume {place}" if counts["NOTRUN"] else ""
-    return f"{len(verdicts)} cells: {counted}{took} · run stored in {place}{unfinished}"
+    return f"{line} · run stored in {place}{unfinished}"

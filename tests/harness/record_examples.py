@@ -5,6 +5,7 @@ from conformance.records import (
     claims,
     measurements,
     observation,
+    own_model,
     plan,
     probes,
     references,
@@ -101,7 +102,20 @@ VERDICT = verdicts.Verdict(
 
 EXPECTATION = plan.Expectation("fails", "a reason", "a link", "x", "bfloat16", "ValueError", "a match", "norm", "case")
 PLANNED = plan.PlannedCell(CELL, "no device", (EXPECTATION,))
-LOCATION = plan.SpecLocation("a.module", "/a/file.py")
+OWN = own_model.OwnModel(
+    name="net",
+    thing="Net",
+    saved="/a/net.pt",
+    inputs=("2,3",),
+    call="/a/call.pt",
+    definitions="/a/definitions.py",
+    training="eval",
+    without=("scripted",),
+    differentiable=False,
+    mutates=("x",),
+    changes_state=("random generator",),
+)
+LOCATION = plan.SpecLocation("a.module", "/a/file.py", OWN)
 ENVIRONMENT = plan.Environment("2.9", "3.12", "Linux", "a processor", "AVX2", 8, 1, ("a GPU",), "12.8", "python")
 PLACE = plan.Place("/a/file.py", 7)
 SHARD = plan.Shard(1, (("merge@64",),))
@@ -125,9 +139,12 @@ PLAN = plan.Plan(
     wrong_on_purpose=("merge@64",),
     shard=SHARD,
     working={"cpu": {"merge@64": SIZED}},
+    assumed={"merge@64": ("a contract",)},
 )
 
-REQUEST = tasks.PlanRequest(("merge",), ("eager",), ("fp32",), ("cpu",), seed=1, deadline=2.5, all_sizes=True)
+REQUEST = tasks.PlanRequest(
+    ("merge",), ("eager",), ("fp32",), ("cpu",), seed=1, deadline=2.5, all_sizes=True, given=OWN, own=LOCATION
+)
 CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache", "00ff", 64)
 LISTED = tasks.ListedModel("merge", "a summary", ("typical",))
 SEEN = probes.SeenOn(">=2.4", ("2.4.1",))
@@ -141,7 +158,7 @@ EXAMPLES = (
     *(CELL, SIZED, CLAIM),
     *(REASON, RATIO, SAMPLE, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
     *(MEASURE, DISCREPANCY, REST, OBSERVATION, VERDICT),
-    *(EXPECTATION, PLANNED, LOCATION, PLACE, ENVIRONMENT, SHARD, PLAN),
+    *(EXPECTATION, PLANNED, OWN, LOCATION, PLACE, ENVIRONMENT, SHARD, PLAN),
     *(REQUEST, CELL_TASK, LISTED),
     tasks.Nothing(),
     tasks.Listing((LISTED,)),

@@ -84,8 +84,14 @@ def test_no_module():
 
 
 def test_a_name_in_a_module_that_is_no_spec():
-    assert "zoo.models.merge:Merge: Merge is no zoo.Spec" in complaint("zoo.models.merge:Merge")
-    assert "Nothing is no zoo.Spec" in complaint("zoo.models.merge:Nothing")
+    assert complaint("zoo.models.merge:Merge").startswith("merge has no spec, so its inputs must be described")
+    assert complaint("zoo.models.merge:Nothing").endswith("merge.py has no Nothing")
+
+
+def test_a_spec_in_a_file_by_its_name(tmp_path):
+    path = file_of(tmp_path, "one")
+    assert models(f"{path}:one") == ["one"]
+    assert complaint(f"{path}:two") == f"{path} has no two"
 
 
 def test_a_name_in_a_module():

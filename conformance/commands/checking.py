@@ -1,0 +1,144 @@
+"""Judges one model for `conformance.check`: plans, judges and stores a run in the caller's process, without pytest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from conformance.axes import MODES
+from conformance.commands.compile_cache import compile_cache
+from conformance.commands.run import planned
+from conformance.errors import StoreError, UsageError
+from conformance.records.convert import to_json
+from conformance.records.plan import Plan, PlannedCell
+from conformance.records.tasks import PlanRequest
+from conformance.records.verdicts import Verdict
+from conformance.run import environment, fork_server, pool, sentinels, store
+from conformance.run.child_side import is_child
+from conformance.run.executor import Executor
+from conformance.run.store import Contents, Writer
+
+SAVED, PLANTED = "saved", "planted"  # the folder of the saved model in a run folder; the job that judges planted cells
+
+_served: dict[str, str] = {}  # the variables with which this process has started its fork server
+
+
+def refuse_in_child() -> None:
+    """Refuse to judge anything in a process that judges a cell: it imports the person's modules.
+
+    Raises:
+        UsageError: this process is one.
+    """
+    if is_child():
+        raise UsageError(
+            "check was called while a child process imported your module; put the call into a function, or under "
+            'if __name__ == "__main__":'
+        )
+
+
+def judged(request: PlanRequest, folder: Path) -> Contents:
+    """Judge the cells of a request, several at a time, and store the run.
+
+    Args:
+        request: the cells to plan.
+        folder: the run folder, which is made.
+
+    Returns:
+        What is stored.
+
+    Raises:
+        UsageError: the request cannot be planned.
+        MachineError: the machine failed.
+    """
+    if _compiles(request) and _served.get(environment.PRELOAD) != "compiler":
+        plan = planned(request)  # before the fork server is started, whose variables depend on the plan
+    else:
+        with _variables(None, compiles=False):
+            plan = planned(request, method="forkserver")
+    with compile_cache(plan) as cache, _variables(cache, compiles=bool(plan.compiling_modes)):
+        store.create(folder, plan)
+        writer = Writer(folder)
+        try:
+            _judge(plan, folder, writer)
+        finally:
+            writer.close()
+    return store.read(folder)
+
+
+def _judge(plan: Plan, folder: Path, writer: Writer) -> None:
+    executor = Executor(plan, folder / store.REFERENCES)
+    jobs: dict[str, Callable[[], tuple[Verdict, ...]]] = {p.id: partial(_alone, executor, p) for p in plan.cells}
+    jobs[PLANTED] = partial(sentinels.judged, plan, folder / store.REFERENCES)
+    found = dict(pool.carry_out(jobs))
+    _add(writer, (found[planned.id][0] for planned in plan.cells), found[PLANTED])
+
+
+def _alone(executor: Executor, cell: PlannedCell) -> tuple[Verdict, ...]:
+    return (executor.verdict(cell),)
+
+
+def copied(contents: Contents, old: Path, new: Path) -> None:
+    """Store a run again in another folder, with what its models were saved in.
+
+    Args:
+        contents: the run.
+        old: the folder that holds what was saved of the model.
+        new: the run folder, which is made.
+
+    Raises:
+        FileExistsError: it exists.
+        StoreError: it cannot be written.
+    """
+    kept = new / SAVED
+
+    def moved(path: str) -> str:
+        return str(kept / Path(path).relative_to(old)) if Path(path).is_relative_to(old) else path
+
+    models = {name: location.moved(moved) for name, location in contents.plan.models.items()}
+    store.create(new, replace(contents.plan, models=models))
+    writer = Writer(new)
+    try:
+        shutil.copytree(old, kept)
+        _add(writer, contents.verdicts.values(), contents.sentinels)
+    except OSError as problem:
+        raise StoreError(f"{new} cannot be written: {problem}") from problem
+    finally:
+        writer.close()
+
+
+def _add(writer: Writer, verdicts: Iterable[Verdict], planted: Iterable[Verdict]) -> None:
+    for verdict in planted:
+        writer.add_sentinel(to_json(verdict))
+    for verdict in verdicts:
+        writer.add(to_json(verdict))
+
+
+@contextlib.contextmanager
+def _variables(cache: Path | None, *, compiles: bool) -> Iterator[None]:
+    """Set the variables of child processes, and put those of the caller's process back.
+
+    The children inherit them from the fork server. One that was started for cells that do not compile is replaced.
+    """
+    wanted = environment.inherited(cache, compiles=compiles)
+    if not _served or (compiles and _served != wanted):
+        fork_server.stop()
+        _served.update(wanted)
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+        for name in (name for name, value in before.items() if value is None):
+            os.environ.pop(name, None)
+
+
+def _compiles(request: PlanRequest) -> bool:
+    """Whether a cell of a request may call the compiler."""
+    asked = request.modes or tuple(name for name, mode in MODES.items() if mode.default)
+    return any(MODES[name].compiles for name in asked if name in MODES)

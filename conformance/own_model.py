@@ -1,0 +1,107 @@
+"""`conformance.check`: judges a model of one's own in one call, from a script, a notebook or a test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from conformance.commands import checking
+from conformance.commands.check_report import Report
+from conformance.errors import UsageError
+from conformance.records.plan import SpecLocation
+from conformance.records.tasks import PlanRequest
+from conformance.target.capture import captured
+from conformance.target.spec import attribute
+from zoo.case import Call, SpecError
+from zoo.expect import Expect
+
+RUN, MAIN = "run", "__main__:"
+
+
+def check(  # noqa: PLR0913 -- everything that a person may want to say; only the model and its inputs must be said
+    target: Any,
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    modes: str | Iterable[str] = (),
+    precisions: str | Iterable[str] = (),
+    device: str = "cpu",
+    train: bool | None = None,
+    seed: int = 0,
+    expect: Iterable[Expect] = (),
+) -> Report:
+    """Judge whether a model computes the same in every mode and precision, forward and backward.
+
+    The model is called in processes of their own, never in this one. Nothing need be declared: what is unknown is what
+    eager does, and the report says what was assumed.
+
+    Args:
+        target: a module, a class that is built without arguments, a function, a subclass of `autograd.Function`, an
+            operator such as `torch.ops.aten.sin`, a ScriptModule, an exported program, the path of a saved model, or a
+            text such as "package.module:Net" or "path/to/file.py:Net".
+        inputs: the positional arguments of one call, on any device. Floating tensors are also drawn again, from the
+            distribution of the given ones; everything else stays as it is.
+        kwargs: the keyword arguments of the call.
+        modes: names of modes, such as "compiled"; none: eager, scripted and compiled.
+        precisions: names of precisions, such as "amp_bf16"; none: all of the device.
+        device: the device to judge on.
+        train: True or False puts the model into train or eval mode; None leaves it as it is.
+        seed: seed of cotangents, of further draws, and of weights if the model is built anew.
+        expect: declared divergences, as `zoo.Expect` explains them.
+
+    Returns:
+        The report; `print(report)` shows it, and `report.raise_if_failed()` gates a test.
+
+    Raises:
+        UsageError: the model cannot be sent to another process, does not take the inputs, or a name is unknown.
+        MachineError: the machine failed, and not the model.
+    """
+    checking.refuse_in_child()
+    folder = Path(tempfile.mkdtemp(prefix="conformance-check-"))
+    try:
+        request = PlanRequest(
+            modes=_names("modes", modes), precisions=_names("precisions", precisions), devices=(device,), seed=seed
+        )
+        location = _located(target, _call(inputs, kwargs), folder / checking.SAVED, train, tuple(expect))
+        if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
+            request = replace(request, sources=(os.fspath(target),), given=location.own)
+        else:
+            request = replace(request, own=location)
+        return Report(checking.judged(request, folder / RUN), folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _located(
+    target: Any,
+    call: Call,
+    folder: Path,
+    train: bool | None,  # noqa: FBT001 -- as given
+    expect: tuple[Expect, ...],
+) -> SpecLocation:
+    """The location of the model; without a name if the target is the name of one that every process finds."""
+    folder.mkdir()
+    named = isinstance(target, (str, os.PathLike))
+    if named and str(target).startswith(MAIN):
+        target, named = attribute(sys.modules["__main__"], str(target).removeprefix(MAIN)), False
+    return captured(None if named else target, call, folder, train=train, expect=expect)
+
+
+def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Call:
+    try:
+        return Call(args, dict(kwargs or {}))
+    except (SpecError, TypeError, ValueError) as problem:
+        raise UsageError(f"check: kwargs must map names to arguments, got {kwargs!r}") from problem
+
+
+def _names(axis: str, given: str | Iterable[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"check: {axis} must be names, got {given!r}")
+    return names

@@ -1,0 +1,59 @@
+"""Plans models that have no spec: finds them, calls each once, and leaves out the modes that they do not exist in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from conformance.axes import Mode
+from conformance.errors import UsageError
+from conformance.plan import candidates, find
+from conformance.records.plan import SpecLocation
+from conformance.records.tasks import PlanRequest
+from conformance.run.sources import digest
+from conformance.target.trial import tried
+from zoo.spec import Spec
+
+
+def found(asked: PlanRequest) -> tuple[list[find.Found], dict[str, SpecLocation]]:
+    """The specs of the sources, or of the one model without a spec that is judged in their place; see `find.find`."""
+    if asked.own is not None:
+        return [(find.spec_at(asked.own, ""), asked.own)], {}
+    return find.find(asked.sources, asked.given)
+
+
+def tried_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found], dict[str, tuple[str, ...]]]:
+    """The same specs, those of models without one with the contracts that a call shows, and these contracts in words.
+
+    Raises:
+        UsageError: a model cannot be built, or does not take its inputs.
+    """
+    known, assumed = [], {}
+    for spec, location in specs:
+        if location.own is None:
+            known.append((spec, location))
+            continue
+        own, assumed[spec.name] = tried(location.own, find.module_of(location), seed)
+        place = replace(location, own=own)
+        known.append((find.spec_at(place, ""), place))
+    return known, assumed
+
+
+def modes_of(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> dict[str, Mode]:
+    """The modes of a model by name, without those that it does not exist in.
+
+    Raises:
+        SpecError: a candidate has the name of a mode.
+        UsageError: it exists in none of the modes that were asked for.
+    """
+    without = location.own.without if location.own else ()
+    if asked and set(asked) <= set(without):
+        raise UsageError(f"{location.name} ({spec.summary}) has no mode {', '.join(asked)}")
+    return {name: mode for name, mode in candidates.modes_of(spec).items() if name not in without}
+
+
+def digests(specs: Sequence[find.Found]) -> dict[str, str]:
+    """The digests of saved models and of their inputs, by path."""
+    paths = [path for _, location in specs if location.own for path in location.paths]
+    return {path: content for path in paths if (content := digest(Path(path)))}

@@ -1,0 +1,112 @@
+"""Puts a model and the arguments of one call where other processes find them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from conformance.errors import UsageError
+from conformance.one_line import named
+from conformance.records.own_model import TRAINING, OwnModel, name_from
+from conformance.records.plan import SpecLocation
+from conformance.run.definitions import MAIN, Definitions, pickler
+from conformance.target.wrapped import OPERATORS
+from zoo.case import Call
+from zoo.expect import Expect
+
+MODEL, CALL, DEFINITIONS = "model.pt", "call.pt", "definitions.py"
+
+
+def captured(
+    target: Any, call: Call, folder: Path, *, train: bool | None = None, expect: tuple[Expect, ...] = ()
+) -> SpecLocation:
+    """The location of a model, which any process can read.
+
+    Args:
+        target: the model: see `conformance.check`; None: it has a place of its own, and only the call is stored.
+        call: the arguments of one call.
+        folder: where to store what no process can import.
+        train: whether to put it into train mode; None for its own.
+        expect: the declared divergences.
+
+    Raises:
+        UsageError: there are no inputs, or something cannot be stored; the message names it.
+    """
+    if not call.args and not call.kwargs:
+        raise UsageError("check: no inputs; give those of one call, as in check(model, x)")
+    if train not in TRAINING:
+        raise UsageError(f"check: train must be True, False or None, got {train!r}")
+    definitions = Definitions()
+    _store((call, expect), folder / CALL, definitions, "the inputs")
+    own = OwnModel(call=str(folder / CALL), training=TRAINING[train])
+    location = SpecLocation(own=own) if target is None else _located(target, own, folder / MODEL, definitions)
+    if definitions.lines:
+        path = folder / DEFINITIONS
+        path.write_text(definitions.text(), encoding="utf-8")
+        location = replace(location, own=replace(location.own or own, definitions=str(path)))
+    return location
+
+
+def _located(target: Any, own: OwnModel, path: Path, definitions: Definitions) -> SpecLocation:
+    if isinstance(target, OPERATORS) or hasattr(target, "_opoverload"):
+        name = str(getattr(target, "_opoverload", target)).replace("::", ".").removesuffix(".default")
+        _register(name, definitions)
+        return SpecLocation("torch", own=replace(own, name=name_from(name), thing=f"ops.{name}"))
+    own = replace(own, name=name_from(_name_of(target)))
+    if isinstance(target, torch.export.ExportedProgram):
+        path = path.with_suffix(".pt2")
+        torch.export.save(target, str(path))
+    elif isinstance(target, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+        torch.jit.save(target, str(path))
+    else:
+        _store(target, path, definitions, f"the model, a {type(target).__name__},")
+    return SpecLocation(own=replace(own, saved=str(path)))
+
+
+def _name_of(target: Any) -> str:
+    if isinstance(target, torch.jit.ScriptModule):
+        return str(target.original_name)
+    return str(getattr(target, "__name__", type(target).__name__)).strip("<>")
+
+
+def _register(name: str, definitions: Definitions) -> None:
+    """Have other processes register an operator: by the libraries that this one has loaded, and by its module."""
+    for library in sorted(torch.ops.loaded_libraries):
+        definitions.lines.append(f"__import__('torch').ops.load_library({library!r})")
+    known = getattr(torch._library.custom_ops, "OPDEFS", {})  # noqa: SLF001 -- nothing public tells the module
+    namespace, _, rest = name.partition(".")
+    function = getattr(known.get(f"{namespace}::{rest.partition('.')[0]}"), "_init_fn", None)
+    if function is not None and function.__module__ == MAIN:
+        definitions.add([function.__name__])
+    elif function is not None:
+        definitions.lines.append(f"import {function.__module__}")
+
+
+def _store(value: Any, path: Path, definitions: Definitions, what: str) -> None:
+    """Store anything, with the definitions of what it needs of the main module; otherwise by cloudpickle.
+
+    Raises:
+        UsageError: neither can.
+    """
+    names: dict[str, None] = {}
+    before = list(definitions.lines)
+    try:
+        torch.save(value, path, pickle_module=SimpleNamespace(__name__="pickle", Pickler=pickler(names)))
+        definitions.add(names)
+    except Exception as problem:  # noqa: BLE001 -- whatever is in it may refuse with what it likes
+        try:
+            import cloudpickle  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 -- it need not be installed
+        except ImportError:
+            raise UsageError(
+                f"check: {what} cannot be sent to another process: {named(problem)}. Define it in a module, name a "
+                'function that builds it ("package.module:build"), or install cloudpickle'
+            ) from problem
+        definitions.lines[:] = before
+        try:
+            torch.save(value, path, pickle_module=cloudpickle)
+        except Exception as again:
+            raise UsageError(f"check: {what} cannot be pickled: {named(again)}") from again

@@ -1,0 +1,108 @@
+"""Makes the spec of a model that has none, in any process."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from conformance.errors import UsageError, near_names
+from conformance.one_line import named
+from conformance.records.own_model import OwnModel
+from conformance.target import described, given, saved
+from conformance.target.forms import Forms, forms_of
+from zoo.case import Case
+from zoo.expect import Expect
+from zoo.spec import Spec
+
+_defined: set[str] = set()  # the files of definitions that this process has executed
+
+
+def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
+    """The spec of a model that has none, and its forms.
+
+    Args:
+        own: the model.
+        module: the module or file that holds it; None if it is saved.
+
+    Raises:
+        UsageError: there is no such model, it cannot be loaded, or its inputs cannot be read.
+    """
+    _define(own.definitions)
+    build = saved.builder(Path(own.saved)) if own.saved else partial(attribute, module, own.thing)
+    case, declared = _case(own)
+    forms = forms_of(build, case)
+    spec = Spec(
+        name=own.name,
+        summary=f"{forms.kind}, without a spec",
+        source=own.saved or own.thing,
+        build=forms.build,
+        scripted=forms.scripted,
+        cases=(case,),
+        initialise=partial(_switch, own) if own.training else None,
+        differentiable=own.differentiable,
+        mutates=own.mutates,
+        changes_state=own.changes_state,
+        expectations=declared,
+    )
+    return spec, forms
+
+
+def attribute(module: ModuleType | None, name: str) -> Any:
+    """What a module has under a name, such as "Net" or "Net.build".
+
+    Raises:
+        UsageError: it has nothing of that name; the message suggests similar ones.
+    """
+    try:
+        return operator.attrgetter(name)(module)
+    except AttributeError:
+        near = near_names(name, [known for known in vars(module) if not known.startswith("_")])
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        raise UsageError(f"{getattr(module, '__file__', None) or module} has no {name}{meant}") from None
+
+
+def _case(own: OwnModel) -> tuple[Case, tuple[Expect, ...]]:
+    """The case with the inputs, and the declared divergences."""
+    if own.call:
+        call, declared = saved.unpickled(Path(own.call))
+        return given.case_of(call), declared
+    if not own.inputs:
+        raise UsageError(f"{own.name} has no spec, so its inputs must be described: --input 2,3,64,64")
+    inputs = described.read(own.inputs)
+    return Case(name=given.NAME, inputs=partial(described.draw, inputs)), ()
+
+
+def _switch(own: OwnModel, model: Any) -> None:
+    """Put the model into train or eval mode.
+
+    Raises:
+        UsageError: it has no such mode.
+    """
+    try:
+        if not isinstance(model, nn.Module):
+            raise TypeError("it is no module")  # noqa: TRY301 -- one message for all
+        model.train(own.training == "train")
+    except Exception as problem:  # an exported program refuses with what it likes
+        raise UsageError(f"{own.name} cannot be put into {own.training} mode: {named(problem)}") from problem
+
+
+def _define(path: str) -> None:
+    """Execute what a model needs of the caller's main module, in the main module of this process."""
+    if not path or path in _defined:
+        return
+    main = sys.modules["__main__"]
+    main.__file__ = path  # `inspect` finds the sources by it, and TorchScript reads them
+    try:
+        code = compile(Path(path).read_text(encoding="utf-8"), path, "exec", dont_inherit=True)
+        exec(code, vars(main))  # noqa: S102 -- the person's own code
+    except Exception as problem:  # it is the person's own code
+        raise UsageError(
+            f"what the model needs of the main module cannot be defined again: {named(problem)}"
+        ) from problem
+    _defined.add(path)

@@ -1,0 +1,155 @@
+"""`conformance.check`: a model of one's own in one call."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from harness import own_models as nets
+from harness.command import OF_PYTEST, ROOT, conformance
+
+import conformance as public
+from conformance.errors import UsageError
+from zoo import Expect
+
+FAST = {"modes": "eager", "precisions": "fp32"}
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def report():
+    """A report on a network in two modes."""
+    return public.check(nets.Net().eval(), X, modes=("eager", "scripted"))
+
+
+def test_a_module_in_two_modes_and_three_precisions(report):
+    assert [cell.cell for cell in report.cells][:2] == ["net[eager-fp32-cpu]", "net[scripted-fp32-cpu]"]
+    assert {cell.status for cell in report.cells} == {"PASS"}
+    assert len(report.cells) == 6
+    assert report.ok
+    report.raise_if_failed()
+
+
+def test_the_report_as_text_json_and_html(report):
+    assert "the model is in eval mode, as it is" in report.assumed
+    assert "assumed of net" in str(report)
+    assert "run stored" not in str(report)
+    assert repr(report) == "<Report on net: 6 cells, 0 red>"
+    assert report._repr_html_().startswith("<pre>torch ")
+    told = json.loads(report.to_json())
+    assert told["ok"]
+    assert [verdict["status"] for verdict in told["verdicts"]] == ["PASS"] * 6
+
+
+def test_a_written_report_is_a_run_folder(report, tmp_path):
+    folder = report.write(tmp_path / "kept")
+    code, output = conformance(tmp_path, "verify", str(folder))
+    assert code == 0, output
+    assert conformance(tmp_path, "show", str(folder))[0] == 0
+    with pytest.raises(UsageError, match="exists; name a folder that does not"):
+        report.write(folder)
+
+
+def test_a_wrong_function_is_red_and_escaped():
+    found = public.check(nets.Cube, X, 3.0, **FAST)
+    assert found.ok
+    red = public.check(nets.negate, X, **FAST)
+    assert [cell.short for cell in red.cells] == ["opcheck"]
+    assert any("no gradients, because backward raises" in line for line in red.assumed)
+    with pytest.raises(public.NotConformingError, match="test_faketensor"):
+        red.raise_if_failed()
+
+
+def test_a_custom_function_is_wrapped_for_scripting():
+    assert public.check(nets.Cube, X, 3.0, modes="scripted", precisions="fp32").ok
+
+
+def test_saved_models_have_their_own_modes(tmp_path):
+    torch.jit.save(torch.jit.script(nets.Net()), tmp_path / "net.pt")
+    scripted = public.check(tmp_path / "net.pt", X)
+    assert {cell.cell.partition("[")[2].partition("-")[0] for cell in scripted.cells} == {"scripted"}
+    assert scripted.ok
+    torch.jit.save(torch.jit.freeze(torch.jit.script(nets.Net().eval())), tmp_path / "frozen.pt")
+    assert public.check(tmp_path / "frozen.pt", X, precisions="fp32").ok
+    exported = torch.export.export(nets.Net(), (X,))
+    assert public.check(exported, X, **FAST).ok
+    with pytest.raises(UsageError, match="TorchScript, without a spec"):
+        public.check(tmp_path / "net.pt", X, modes="compiled")
+
+
+def test_train_expect_and_keywords():
+    expect = [Expect(outcome="FAIL", tensor="output", gate="norm", reason="a divergence that does not happen")]
+    found = public.check(nets.Net, kwargs={"x": X}, train=False, expect=expect, modes="scripted", precisions="fp32")
+    assert "the model is in eval mode, as asked" in found.assumed
+    assert [cell.status for cell in found.cells] == ["STALE"]
+
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(OF_PYTEST)}
+SCRIPT = """
+import torch, conformance
+with open("ran", "a") as file:
+    file.write("once ")
+WIDTH = 4
+TABLE = torch.arange(4.0)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.layer(x) + TABLE
+
+report = conformance.check(Net(), torch.randn(3, 4), modes=("eager", "scripted"), precisions="fp32")
+print(report.ok, *(cell.status for cell in report.cells))
+"""
+
+
+def python(folder, source):
+    """What a script prints, run in a folder, and its exit code."""
+    (folder / "script.py").write_text(source)
+    command = [sys.executable, "-W", "ignore", "script.py"]
+    done = subprocess.run(
+        command, cwd=folder, env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_script_without_a_guard_runs_once(tmp_path):
+    assert "False PASS ERROR" in python(tmp_path, SCRIPT)  # a script knows no global tensors
+    assert (tmp_path / "ran").read_text() == "once "
+
+
+NOTEBOOK = """
+import linecache, sys
+CELLS = [
+    "import torch, conformance",
+    "class Net(torch.nn.Module):\\n    def forward(self, x):\\n        return torch.sin(x)\\n",
+    "report = conformance.check(Net(), torch.randn(3, 4), modes='scripted', precisions='fp32')",
+    "print(report.ok)",
+]
+sys.modules["cloudpickle"] = None
+main = sys.modules["__main__"]
+del main.__file__
+for number, cell in enumerate(CELLS):
+    name = f"<cell {number}>"
+    if {known}:
+        linecache.cache[name] = (len(cell), None, cell.splitlines(True), name)
+    exec(compile(cell, name, "exec"), main.__dict__)
+"""
+
+
+def test_a_class_of_a_notebook_travels_by_its_source(tmp_path):
+    assert "True" in python(tmp_path, NOTEBOOK.replace("{known}", "True"))
+
+
+def test_a_class_without_source_is_refused(tmp_path):
+    assert "its source is not known" in python(tmp_path, NOTEBOOK.replace("{known}", "False"))
+
+
+def test_a_module_that_calls_check_when_it_is_imported(tmp_path):
+    (tmp_path / "own.py").write_text("import conformance\ndouble = lambda x: 2 * x\nconformance.check(double, 1)\n")
+    told = python(tmp_path, "import conformance, torch\nconformance.check('own:double', torch.randn(2))\n")
+    assert "check was called while a child process imported your module" in told

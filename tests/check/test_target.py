@@ -1,0 +1,139 @@
+"""Specs of models that have none: forms, inputs, assumed contracts."""
+
+import sys
+import types
+
+import pytest
+import torch
+from harness import own_models as nets
+
+from conformance.errors import UsageError
+from conformance.oracle import inputs
+from conformance.records.own_model import OwnModel
+from conformance.run.definitions import Definitions, NoSourceError
+from conformance.target import described, given
+from conformance.target.spec import spec_of
+from conformance.target.trial import tried
+from conformance.target.wrapped import wrapped
+from zoo.case import Call
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype"),
+    [
+        ("2,3", (2, 3), torch.float32),
+        ("4:bool", (4,), torch.bool),
+        ("2,3:int64:5..7", (2, 3), torch.int64),
+        ("2:float64:0..1", (2,), torch.float64),
+        (":int64:0..9", (), torch.int64),
+    ],
+)
+def test_an_input_in_words(text, shape, dtype):
+    call = described.draw(described.read([text]), generator())
+    assert (call.args[0].shape, call.args[0].dtype) == (shape, dtype)
+    again = described.draw(described.read([text]), generator())
+    assert torch.equal(call.args[0], again.args[0])
+
+
+def test_limits_and_names_of_inputs_in_words():
+    call = described.draw(described.read(["100:int64:5..7", "x=100:float32:-1..0"]), generator())
+    assert set(call.args[0].tolist()) == {5, 6}
+    assert -1 <= float(call.kwargs["x"].min()) <= float(call.kwargs["x"].max()) <= 0
+
+
+@pytest.mark.parametrize("text", ["", "2,,3", "2:int64", "2:floot", "2:float32:1..0", "2:bool:0..1", "two"])
+def test_words_that_describe_no_input(text):
+    with pytest.raises(UsageError, match="--input"):
+        described.read([text])
+
+
+def test_the_first_draw_is_what_was_given_and_others_come_from_its_distribution():
+    x = torch.rand(50, 4, generator=generator())
+    index, mask = torch.arange(4), torch.tensor([0.0, 1.0] * 10)
+    case = given.case_of(Call((x, index), {"mask": mask}))
+    first = inputs.raw_batch(case, 0, 0)
+    assert torch.equal(first.args[0], x)
+    other = inputs.raw_batch(case, 0, 1)
+    assert not torch.equal(other.args[0], x)
+    assert x.min() <= other.args[0].min() <= other.args[0].max() <= x.max()
+    assert abs(float(other.args[0].mean() - x.mean())) < 0.1
+    assert torch.equal(other.args[1], index)
+    assert torch.equal(other.kwargs["mask"], mask)
+
+
+def contracts(thing, *texts):
+    own, words = tried(OwnModel(name="net", thing=thing, inputs=texts), nets, 0)
+    return own, "; ".join(words)
+
+
+def test_what_a_call_shows_is_the_assumed_contract(monkeypatch):
+    assert contracts("Net", "2,4")[1].endswith("the model is in train mode, as it is")
+    monkeypatch.setattr(nets, "scores", lambda x: x.argmax(), raising=False)
+    own, words = contracts("scores", "2,4")
+    assert not own.differentiable
+    assert "no gradients" in words
+    monkeypatch.setattr(nets, "noisy", lambda x: x + torch.rand(()), raising=False)
+    own, words = contracts("noisy", "2,4")
+    assert own.changes_state == ("random generator",)
+    assert "draws random numbers" in words
+    monkeypatch.setattr(nets, "writes", lambda x: x.detach().clone(), raising=False)
+    monkeypatch.setattr(nets, "fills", lambda x, out: out.copy_(x.detach()), raising=False)
+    assert contracts("fills", "2,4", "2,4")[0].mutates == ("out",)
+
+
+def test_a_function_without_parameters_that_returns_a_module_builds_it():
+    spec, forms = spec_of(OwnModel(name="net", thing="build", inputs=("2,4",)), nets)
+    assert isinstance(spec.build(), nets.Net)
+    assert forms.kind == "the module that build builds"
+
+
+def test_an_operator_has_a_source_for_torchscript():
+    case = given.case_of(Call((torch.randn(3), torch.tensor(2.0)), {}))
+    function = wrapped(torch.ops.aten.mul, case)
+    assert torch.equal(torch.jit.script(function)(torch.ones(3), torch.tensor(2.0)), 2 * torch.ones(3))
+
+
+MAIN = """
+from __future__ import annotations
+import math
+from collections import OrderedDict
+WIDTH = 3
+UNUSED = object()
+
+def helper(x):
+    local = x * WIDTH
+    return math.sqrt(local)
+
+class Base:
+    pass
+
+class Net(Base):
+    def call(self, x: OrderedDict):
+        return helper(x)
+
+print("executed again")
+"""
+
+
+def test_definitions_are_what_a_name_needs_and_no_more(monkeypatch, tmp_path, capsys):
+    path = tmp_path / "main.py"
+    path.write_text(MAIN)
+    main = types.ModuleType("__main__")
+    main.__file__ = str(path)
+    exec(compile(MAIN, str(path), "exec"), vars(main))
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    capsys.readouterr()
+    definitions = Definitions()
+    definitions.add(["Net"])
+    fresh = {"__name__": "__main__"}
+    exec(compile(definitions.text(), "definitions", "exec", dont_inherit=True), fresh)
+    assert fresh["Net"]().call(12) == 6
+    assert "UNUSED" not in fresh
+    assert capsys.readouterr().out == ""
+    main.Lost = type("Lost", (), {"__module__": "__main__"})
+    with pytest.raises(NoSourceError, match="Lost is defined in the main module"):
+        definitions.add(["Lost"])
