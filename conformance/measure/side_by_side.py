@@ -50,7 +50,7 @@ class _SideBySide:
         self._task = task
         self._process = process
         self._timed: dict[str, TimedCell] = {}
-        self._references: dict[str, dict[str, CaseReference]] = {}
+        self._references: dict[tuple[str, str], dict[str, CaseReference]] = {}
         self._base = task.cells[0].cell.id
         self._found = {cell.cell.id: CellTiming(reason=NO_REASON) for cell in task.cells}
         self._controls: dict[str, Ratio] = {}
@@ -91,10 +91,11 @@ class _SideBySide:
         return [cell.call for cell in (base, *controls)]
 
     def _timed_cell(self, task: CellTask) -> TimedCell:
-        """A cell ready to be timed; cells of one model share its reference."""
-        known = self._references.get(task.reference)
+        """A cell ready to be timed; cells of one model and precision share its reference."""
+        place = task.reference, task.cell.precision
+        known = self._references.get(place)
         session = open_task(task if known is None else replace(task, reference=""), self._process)
-        session.references = self._references.setdefault(task.reference, session.references)
+        session.references = self._references.setdefault(place, session.references)
         return TimedCell(session, self._task.figure)
 
     @contextlib.contextmanager
