@@ -41,6 +41,15 @@ def model_of(cell_id: str) -> str:
     return cell_id.partition("[")[0]
 
 
+def mode_of(cell_id: str) -> str:
+    """The mode in a cell's id.
+
+    >>> mode_of("merge@64[eager-fp32-cpu]")
+    'eager'
+    """
+    return cell_id.partition("[")[2].partition("-")[0]
+
+
 @dataclass(frozen=True)
 class SizedModel:
     """A model at a size of its scale.

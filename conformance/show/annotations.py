@@ -47,7 +47,7 @@ def _of_a_cause(cause: Cause, place: Place | None, root: Path) -> str:
     where = {} if place is None else {"file": _relative(place.file, root), "line": str(place.line)}
     counted = "1 cell" if len(cause.cells) == 1 else f"{len(cause.cells)} cells"
     title = f"{cause.model}: {counted} {cause.status}"
-    return _command(f"{cause.text} ({some(cause.cells)})", **where, title=title)
+    return _command(f"{cause.text} ({cause.named})", **where, title=title)
 
 
 def _relative(file: str, root: Path) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from conformance.records.cell import model_of
+from conformance.records.cell import mode_of, model_of
 from conformance.records.verdicts import Verdict
+from conformance.show.text import some
 from conformance.verdict import failed_gate
 
 
@@ -19,12 +21,14 @@ class Cause:
         status: their verdict.
         text: what the first of them says.
         cells: their ids.
+        named: these cells in a few words: the model or its mode, if it has no others, or else the first of them.
     """
 
     model: str
     status: str
     text: str
     cells: tuple[str, ...]
+    named: str
 
 
 def causes(verdicts: Iterable[Verdict]) -> list[Cause]:
@@ -33,13 +37,26 @@ def causes(verdicts: Iterable[Verdict]) -> list[Cause]:
     One cause is one model, verdict, gate and tensor, or one reason where no gate has failed.
     """
     found: dict[tuple[str, str, str], list[Verdict]] = {}
+    beside: Counter[str] = Counter()  # by model, and by mode of a model
     for verdict in verdicts:
+        model = model_of(verdict.cell)
+        if verdict.status != "SKIPPED":
+            beside.update([model, f"{model}[{mode_of(verdict.cell)}]"])
         if verdict.red and verdict.status != "NOTRUN":
-            key = model_of(verdict.cell), verdict.status, _reason(verdict)
-            found.setdefault(key, []).append(verdict)
+            found.setdefault((model, verdict.status, _reason(verdict)), []).append(verdict)
     return [
-        Cause(model, status, same[0].text, tuple(v.cell for v in same)) for (model, status, _), same in found.items()
+        Cause(model, status, same[0].text, tuple(v.cell for v in same), _named([v.cell for v in same], beside))
+        for (model, status, _), same in found.items()
     ]
+
+
+def _named(cells: list[str], beside: Counter[str]) -> str:
+    model = model_of(cells[0])
+    modes = {f"{model}[{mode_of(cell)}]" for cell in cells}
+    for whole in (model, *modes) if len(modes) == 1 else (model,):
+        if len(cells) == beside[whole] > 1:
+            return f"{whole}, all {len(cells)} cells"
+    return some(cells)
 
 
 def _reason(verdict: Verdict) -> str:

@@ -17,6 +17,7 @@ from conformance.records.references import KEPT
 from conformance.records.verdicts import STATUSES, Verdict
 from conformance.run.store import Contents
 from conformance.show import counterexamples
+from conformance.show.causes import causes
 from conformance.show.text import SIGNS, some, speed_text, table, visible, without_speed, wrapped
 
 LEGEND = """
@@ -88,8 +89,7 @@ def render(contents: Contents, *, folder: Path | None, seconds: float | None = N
             parts.append(counterexamples.section(wrong, verdicts) if right != shown else "")
     ordered = [verdicts[p.id] for p in cells]
     parts += [_legend(speeds, contents.plan), _legend_of_marks(ordered)]
-    red = [v for v in ordered if v.red and v.status != "NOTRUN"]
-    parts.append("\n".join(_red_lines(red)))
+    parts.append("\n".join(_red_lines(ordered)))
     parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
     parts.append("\n".join([*_assumed(contents.plan), *_remarks(ordered), *without_speed("speed", speeds)]))
     parts.append(_kept_references(ordered))
@@ -211,13 +211,10 @@ def _remarks(verdicts: list[Verdict]) -> list[str]:
     return [wrapped(f"· {visible(note)}: {some(named)}") for note, named in cells.items()]
 
 
-def _red_lines(red: list[Verdict]) -> Iterator[str]:
-    """What is wrong with each red cell; cells of a model that say the same are one line."""
-    same: dict[tuple[str, str, str], list[str]] = {}
-    for verdict in red:
-        same.setdefault((model_of(verdict.cell), verdict.status, verdict.text), []).append(verdict.cell)
-    for (_, status, text), cells in same.items():
-        yield f"{STATUSES[status].glyph} {some(cells)}  {status}  {visible(text)}"
+def _red_lines(verdicts: list[Verdict]) -> Iterator[str]:
+    """What is wrong, a line for each cause."""
+    for cause in causes(verdicts):
+        yield f"{STATUSES[cause.status].glyph} {cause.named}  {cause.status}  {visible(cause.text)}"
 
 
 def _kept_references(verdicts: list[Verdict]) -> str:

@@ -44,10 +44,29 @@ def test_what_no_gate_rejects_is_grouped_by_its_text():
     statuses = ("CRASH", "CRASH", "CRASH", "ERROR")
     found = causes(map(Verdict, names, statuses, texts))
     assert found == [
-        Cause("net", "CRASH", "died", (names[0], names[1])),
-        Cause("net", "CRASH", "hung", (names[2],)),
-        Cause("net", "ERROR", "died", (names[3],)),
+        Cause("net", "CRASH", "died", (names[0], names[1]), f"{names[0]} and 1 more"),
+        Cause("net", "CRASH", "hung", (names[2],), names[2]),
+        Cause("net", "ERROR", "died", (names[3],), names[3]),
     ]
+
+
+def named(statuses):
+    """The names of the causes of these verdicts on a net, by mode and precision."""
+    return [c.named for c in causes(Verdict(cell("net", p, m), s, "it broke") for (m, p), s in statuses.items())]
+
+
+def test_a_mode_that_takes_no_precision_is_named_alone():
+    modes = {("eager", "fp32"): "PASS", ("scripted", "fp32"): "ERROR", ("scripted", "amp_fp16"): "ERROR"}
+    assert named(modes) == ["net[scripted], all 2 cells"]
+    assert named(modes | {("scripted", "tf32"): "SKIPPED"}) == ["net[scripted], all 2 cells"]
+    assert named(modes | {("scripted", "amp_bf16"): "PASS"}) == ["net[scripted-fp32-cpu] and 1 more"]
+    assert named(modes | {("compiled", "fp32"): "ERROR"}) == ["net[scripted-fp32-cpu] and 2 more"]
+
+
+def test_a_model_of_which_every_cell_is_red_is_named_alone():
+    modes = {("eager", "fp32"): "INVALID", ("scripted", "fp32"): "INVALID"}
+    assert named(modes) == ["net, all 2 cells"]
+    assert named({("eager", "fp32"): "INVALID"}) == ["net[eager-fp32-cpu]"]
 
 
 def test_what_is_not_red_or_was_not_judged_has_no_cause():
