@@ -6,11 +6,10 @@ import argparse
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
-from typing import NoReturn
 
 from conformance.against import comparison
-from conformance.commands import bisect, claims, compat, diff, github, listing, merge, probes, run, show, values, verify
+from conformance.arguments import STORE, parser
+from conformance.commands import bisect, claims, compat, diff, github, listing, merge, probes, run, show, verify
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions
@@ -18,10 +17,6 @@ from conformance.errors import MachineError, UsageError, suggestion
 from conformance.exit_codes import ExitCode
 from conformance.records.own_model import OwnModel
 from conformance.records.tasks import PlanRequest
-from conformance.version import VERSION
-
-STORE = Path(".conformance")
-FURTHER = "Further options go to pytest; give their values as --option=value."
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     with ExitStack() as surroundings:
         try:
-            options, further = _parser().parse_known_args(arguments)
+            options, further = parser().parse_known_args(arguments)
             if not _prints_page(options):
                 surroundings.enter_context(github.commands_off())
             return _execute(options, further)
@@ -54,14 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             say("interrupted")
             return ExitCode.INTERRUPTED
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors end with our exit code, not with argparse's 2, which means interrupted."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise a `UsageError` for arguments that argparse cannot parse."""
-        raise UsageError(f"{message}; {self.prog} --help lists the options")
 
 
 def _prints_page(options: argparse.Namespace) -> bool:
@@ -105,132 +92,6 @@ def _bisect(options: argparse.Namespace) -> int:
     return bisect.main(wanted, STORE)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="conformance", description="Check that models compute the same in every mode and precision.")
-    parser.add_argument("--version", action="version", version=f"conformance {VERSION}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    judge = commands.add_parser("run", help="check models, and time the cells that pass", epilog=FURTHER)
-    _add_run_options(judge)
-    judge.add_argument("--no-speed", dest="measure", action="store_const", const="", default="speed", help="only check")
-    judge.add_argument(
-        "--shard", type=values.shard, metavar="I/N", help="only part I of N of the models; merge joins them"
-    )
-    judge.add_argument("--balance", type=Path, metavar="RUN", help="balance the shards by the seconds of this run")
-    bench = commands.add_parser("bench", help="check, then measure speed, memory and compile cost", epilog=FURTHER)
-    _add_run_options(bench)
-    bench.add_argument("--against", metavar="REV", help="compare with the sources at a revision of their repository")
-    bench.set_defaults(measure="bench", shard=None, balance=None)
-    models = commands.add_parser("list", help="list models with their summaries and cases")
-    models.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
-    _add_claims_options(commands.add_parser("claims", help="measure again what sources say that models gain"))
-    again = commands.add_parser("show", help="print a stored run")
-    again.add_argument("run", type=Path)
-    again.add_argument("--md", action="store_true", help="print Markdown, for the summary of a CI step or an issue")
-    _add_junit(again)
-    _add_bisect_options(
-        commands.add_parser("bisect", help="find the version of torch that changed the verdict on a cell")
-    )
-    look = commands.add_parser("probes", help="look for known faults in the installed torch")
-    look.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
-    look.add_argument("--write", type=Path, metavar="FILE", help="store the results in this file, for compat")
-    look.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    look.add_argument(
-        "--timeout", type=values.seconds, default=300.0, help="seconds that a probe may take (default: 300)"
-    )
-    _add_commands_on_runs(commands)
-    for command in commands.choices.values():
-        command.set_defaults(known=sorted(command._option_string_actions))  # noqa: SLF001 -- argparse has no other way
-    return parser
-
-
-def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None:
-    """The commands that check, join and compare stored runs."""
-    check = commands.add_parser("verify", help="check the files of a stored run with a reader of its own")
-    check.add_argument("run", type=Path)
-    join = commands.add_parser("merge", help="join the shards of one plan into one run")
-    join.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run of a shard")
-    join.add_argument("--into", type=Path, metavar="FOLDER", required=True, help="the joined run; it must not exist")
-    join.add_argument("--any-cpu", action="store_true", help="the shards may come from different processors")
-    compare = commands.add_parser("diff", help="compare two stored runs")
-    compare.add_argument("before", type=Path, metavar="A")
-    compare.add_argument("after", type=Path, metavar="B")
-    follow = commands.add_parser("compat", help="show what works since which torch version")
-    follow.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="a stored run, or a file that probes --write wrote"
-    )
-    for command in (compare, follow):
-        command.add_argument("--md", type=Path, metavar="FILE", help="also write Markdown to this file")
-        command.add_argument("--json", type=Path, metavar="FILE", help="also write JSON to this file")
-
-
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "sources",
-        nargs="*",
-        help="models of the zoo or patterns of them, files, modules, file.py:NAME, module:NAME or saved models; the "
-        "whole zoo if none is given",
-    )
-    parser.add_argument(
-        "--input",
-        dest="inputs",
-        metavar="INPUT",
-        action="append",
-        default=[],
-        help="an input of a model without a spec: [NAME=]SHAPE[:DTYPE[:LOW..HIGH]], such as 2,3,64,64",
-    )
-    for axis in ("mode", "precision", "device"):
-        parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
-    parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
-    parser.add_argument(
-        "-n", dest="workers", metavar="N", type=values.workers, help="number of processes (default: cores)"
-    )
-    parser.add_argument(
-        "-p", dest="plugins", metavar="NAME", action="append", default=[], help="load this pytest plugin; no other is"
-    )
-    parser.add_argument("-x", dest="first", action="store_true", help="stop at the first red cell")
-    parser.add_argument("-v", dest="verbose", action="store_true", help="print a line for every cell and every speed")
-    parser.add_argument("--seed", type=values.seed, default=0, help="of weights, inputs and cotangents (default: 0)")
-    parser.add_argument(
-        "--timeout", type=values.seconds, default=300.0, help="seconds that a cell may take (default: 300)"
-    )
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
-    parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")
-    parser.add_argument("--fresh", action="store_true", help="reuse no compiled code and no reference of earlier runs")
-    parser.add_argument(
-        "--every-tensor", action="store_true", help="store the numbers of all tensors (default: near their budgets)"
-    )
-    _add_junit(parser)
-
-
-def _add_claims_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page to this file (default: print it)")
-    parser.add_argument(
-        "--seed", type=values.seed, default=0, help="of weights, inputs and the order of calls (default: 0)"
-    )
-    parser.add_argument(
-        "--timeout", type=values.seconds, default=300.0, help="seconds that a cell may take (default: 300)"
-    )
-
-
-def _add_bisect_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "cell", metavar="CELL", help="MODEL[MODE-PRECISION-DEVICE]; SOURCE:: before it if not of the zoo"
-    )
-    parser.add_argument("--torch", required=True, metavar="VERSIONS", help="such as 2.6.0..2.15.0 or 2.6.0,2.8.0")
-    parser.add_argument("--all", dest="every", action="store_true", help="judge every version (default: binary search)")
-    parser.add_argument("--keep", action="store_true", help="keep the environments")
-    parser.add_argument(
-        "--with", dest="others", metavar="PACKAGE", action="append", default=[], help="install this beside torch"
-    )
-
-
-def _add_junit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--junitxml", "--junit-xml", type=Path, metavar="FILE", help="write the verdicts to this file, as JUnit's XML"
-    )
-
-
 def _request(options: argparse.Namespace) -> PlanRequest:
     return PlanRequest(
         sources=tuple(options.sources),
@@ -239,7 +100,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         devices=tuple(options.device),
         seed=options.seed,
         deadline=options.timeout,
-        given=OwnModel(inputs=tuple(options.inputs)),
+        given=OwnModel(inputs=tuple(options.inputs), training=options.training),
     )
 
 

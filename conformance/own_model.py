@@ -16,6 +16,7 @@ from conformance.commands.check_report import Report
 from conformance.errors import UsageError
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
+from conformance.target import libraries
 from conformance.target.capture import captured
 from conformance.target.spec import attribute
 from zoo.case import Call, SpecError
@@ -43,8 +44,9 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
     Args:
         target: a module, a class that is built without arguments, a function, a subclass of `autograd.Function`, an
             operator such as `torch.ops.aten.sin`, a ScriptModule, an exported program, the path of a saved model, or a
-            text such as "package.module:Net" or "path/to/file.py:Net".
-        inputs: the positional arguments of one call, on any device. Floating tensors are also drawn again, from the
+            text such as "package.module:Net", "path/to/file.py:Net" or "timm:convnext_atto".
+        inputs: the positional arguments of one call, on any device; without any, an architecture of a library gets
+            some that fit. Floating tensors are also drawn again, from the
             distribution of the given ones; everything else stays as it is.
         kwargs: the keyword arguments of the call.
         modes: names of modes, such as "compiled"; none: eager, scripted and compiled.
@@ -86,8 +88,10 @@ def _located(
     expect: tuple[Expect, ...],
 ) -> SpecLocation:
     """The location of the model; without a name if the target is the name of one that every process finds."""
-    folder.mkdir()
     named = isinstance(target, (str, os.PathLike))
+    if not (call.args or call.kwargs or (named and libraries.is_named(str(target)))):
+        raise UsageError("check: no inputs; give those of one call, as in check(model, x)")
+    folder.mkdir()
     if named and str(target).startswith(MAIN):
         target, named = attribute(sys.modules["__main__"], str(target).removeprefix(MAIN)), False
     return captured(None if named else target, call, folder, train=train, expect=expect)

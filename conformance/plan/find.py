@@ -22,6 +22,7 @@ from conformance.records.own_model import NOTHING_GIVEN, OwnModel, name_from
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import ListedModel, Listing, PlanRequest
 from conformance.run.child_side import ChildProcess
+from conformance.target import libraries
 from conformance.target.spec import attribute, spec_of
 from zoo import catalog
 from zoo.case import SpecError
@@ -114,8 +115,9 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
 
     Args:
         sources: models or folders of the zoo, such as "merge" or "models", or wildcard patterns of models, folders and
-            files, such as "merge*" or "ops.soft*"; "path/to/file.py", "package.module", either of them with ":NAME", or
-            a saved model; empty for the whole zoo. A source may hold no spec if it registers a mode.
+            files, such as "merge*" or "ops.soft*"; "path/to/file.py", "package.module", either of them with ":NAME",
+            a saved model, or an architecture of a library; empty for the whole zoo. A source may hold no spec if it
+            registers a mode.
         given: what was said of the models without a spec.
 
     Returns:
@@ -141,7 +143,7 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
         found = _of_the_zoo(names_in_the_zoo("*"))
     _check_names(found)
     if given != NOTHING_GIVEN and not any(location.own for _, location in found):
-        raise UsageError("inputs are for a model without a spec, and every model of this run has one")
+        raise UsageError("inputs, --train and --eval are for a model without a spec; every model here has one")
     return list({spec.name: (spec, location) for spec, location in found}.values()), dict(_registering)
 
 
@@ -153,7 +155,7 @@ def names_in_the_zoo(source: str) -> list[str]:
     Raises:
         UsageError: the pattern names nothing.
     """
-    wild = any(mark in source for mark in "*?[")
+    wild = any(mark in source for mark in "*?[") and not libraries.is_named(source)
     if (wild or "." not in source) and source != "*" and catalog.is_module(source):
         return catalog.list_models(module=source)
     if not wild:
@@ -201,6 +203,9 @@ def _find_one(source: str, given: OwnModel) -> list[Found]:
     elif source.endswith(SAVED) or Path(source).is_file():
         own = replace(given, name=name_from(Path(source).stem), saved=str(Path(source).resolve()))
         return [_own(SpecLocation(own=own))]
+    elif libraries.is_named(source):
+        name = name_from(source.partition("?")[0].partition(":")[2])
+        return [_own(SpecLocation(own=replace(given, name=name, library=source, training=given.training or "eval")))]
     elif ":" in source or "." in source:
         module, _, name = source.partition(":")
         location = SpecLocation(module)

@@ -18,10 +18,11 @@ class OwnModel:
 
     Attributes:
         name: name of the model in the run.
-        thing: its name in the module or file of its location, such as "Net"; "" if it is saved.
-        saved: absolute path of a saved model; "" if it is imported.
+        thing: its name in the module or file of its location, such as "Net"; "" if it is saved, or of a library.
+        saved: absolute path of a saved model; "" if it is none.
+        library: the name of an architecture of a library, such as "timm:convnext_atto"; "" if it is none.
         inputs: the inputs as a person describes them, such as "2,3,64,64"; see `target.described`. Empty if `call` has
-            them.
+            them, or for those that fit the architecture of a library.
         call: path of the file with the arguments of one call, and with the declared divergences; "" if `inputs`
             describes them.
         definitions: path of the file with what a saved model needs of the caller's main module; "" for nothing.
@@ -35,6 +36,7 @@ class OwnModel:
     name: str = ""
     thing: str = ""
     saved: str = ""
+    library: str = ""
     inputs: tuple[str, ...] = ()
     call: str = ""
     definitions: str = ""

@@ -70,8 +70,8 @@ class SpecLocation:
 
     @property
     def name(self) -> str:
-        """The file or the module."""
-        return (self.own.saved if self.own else "") or self.file or self.module
+        """The file, the module, or the architecture of a library."""
+        return (self.own.saved or self.own.library if self.own else "") or self.file or self.module
 
     @property
     def paths(self) -> tuple[str, ...]:

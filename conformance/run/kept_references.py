@@ -1,7 +1,7 @@
 """Keeps references from one run to the next, as torch keeps compiled code.
 
-A reference is used again if nothing it depends on has changed: the request for it, torch, the processor, and every
-source and data file that was read when it was made, those of this project included.
+A reference is used again if nothing it depends on has changed: the request for it, torch and all other installed
+packages, the processor, and every source and data file that was read when it was made, those of this project included.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Environment
 from conformance.records.references import MadeReference
 from conformance.records.tasks import ReferenceTask
-from conformance.run import read_files, regular_file
+from conformance.run import read_files, regular_file, sources
 from conformance.run.bounded import RECORD_BYTES
 
 SUFFIX = ".reference"
@@ -51,6 +51,7 @@ class KeptReferences:
 
     def __init__(self, folder: Path | None, environment: Environment, planned: Mapping[str, str]) -> None:
         self._folder, self._environment, self._planned = folder, environment, planned
+        self._installed = sources.installed()
         self._seen: dict[str, str] = {}
 
     def fetch(self, task: ReferenceTask) -> MadeReference | None:
@@ -109,7 +110,8 @@ class KeptReferences:
 
     def _request(self, task: ReferenceTask) -> str:
         known = self._environment
-        return json.dumps([to_json(replace(task, path="")), known.torch, known.python, known.cpu, known.cpu_capability])
+        ran_on = [known.torch, known.python, known.cpu, known.cpu_capability, *self._installed]
+        return json.dumps([to_json(replace(task, path="")), *ran_on])
 
     def _record(self, task: ReferenceTask) -> Path:
         assert self._folder is not None

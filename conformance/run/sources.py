@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 INSTALLED = {"site-packages", "dist-packages"}
+METADATA = {".dist-info", ".egg-info"}
 LARGEST = 64 * 2**20  # bytes of a source file; what is larger is none
 
 
@@ -44,6 +45,12 @@ def own(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if INSTALLED.isdisjoint(path.parts) and not any(path.is_relative_to(folder) for folder in pythons):
             yield path
+
+
+def installed() -> tuple[str, ...]:
+    """The installed packages with their versions, as the folders of their metadata name them."""
+    folders = {path for path in map(Path, sys.path) if path.name in INSTALLED and path.is_dir()}
+    return tuple(sorted(entry.name for folder in folders for entry in folder.iterdir() if entry.suffix in METADATA))
 
 
 def _modules() -> Iterator[Path]:

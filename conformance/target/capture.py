@@ -34,10 +34,8 @@ def captured(
         expect: the declared divergences.
 
     Raises:
-        UsageError: there are no inputs, or something cannot be stored; the message names it.
+        UsageError: something cannot be stored; the message names it.
     """
-    if not call.args and not call.kwargs:
-        raise UsageError("check: no inputs; give those of one call, as in check(model, x)")
     if train not in TRAINING:
         raise UsageError(f"check: train must be True, False or None, got {train!r}")
     definitions = Definitions()

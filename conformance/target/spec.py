@@ -14,9 +14,10 @@ from torch import nn
 from conformance.errors import UsageError, near_names
 from conformance.one_line import named
 from conformance.records.own_model import OwnModel
-from conformance.target import described, given, saved
+from conformance.target import described, given, libraries, saved
 from conformance.target.forms import Forms, forms_of
-from zoo.case import Case
+from conformance.target.libraries import Architecture
+from zoo.case import Call, Case
 from zoo.expect import Expect
 from zoo.spec import Spec
 
@@ -34,13 +35,17 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
         UsageError: there is no such model, it cannot be loaded, or its inputs cannot be read.
     """
     _define(own.definitions)
-    build = saved.builder(Path(own.saved)) if own.saved else partial(attribute, module, own.thing)
-    case, declared = _case(own)
+    known = libraries.architecture(own.library) if own.library else None
+    if known:
+        build = known.build
+    else:
+        build = saved.builder(Path(own.saved)) if own.saved else partial(attribute, module, own.thing)
+    case, declared = _case(own, known)
     forms = forms_of(build, case)
     spec = Spec(
         name=own.name,
         summary=f"{forms.kind}, without a spec",
-        source=own.saved or own.thing,
+        source=own.saved or own.library or own.thing,
         build=forms.build,
         scripted=forms.scripted,
         cases=(case,),
@@ -67,15 +72,18 @@ def attribute(module: ModuleType | None, name: str) -> Any:
         raise UsageError(f"{getattr(module, '__file__', None) or module} has no {name}{meant}") from None
 
 
-def _case(own: OwnModel) -> tuple[Case, tuple[Expect, ...]]:
+def _case(own: OwnModel, known: Architecture | None) -> tuple[Case, tuple[Expect, ...]]:
     """The case with the inputs, and the declared divergences."""
-    if own.call:
-        call, declared = saved.unpickled(Path(own.call))
+    call, declared = saved.unpickled(Path(own.call)) if own.call else (Call(), ())
+    if call.args or call.kwargs:
         return given.case_of(call), declared
-    if not own.inputs:
+    if own.inputs:
+        draw = partial(described.draw, described.read(own.inputs))
+    elif known:
+        draw = known.inputs
+    else:
         raise UsageError(f"{own.name} has no spec, so its inputs must be described: --input 2,3,64,64")
-    inputs = described.read(own.inputs)
-    return Case(name=given.NAME, inputs=partial(described.draw, inputs)), ()
+    return Case(name=given.NAME, inputs=draw), declared
 
 
 def _switch(own: OwnModel, model: Any) -> None:

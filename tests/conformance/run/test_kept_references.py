@@ -65,6 +65,16 @@ def test_a_change_makes_a_new_one(place, what):
     assert place.references().fetch(place.task) is None
 
 
+def test_another_version_of_an_installed_package_makes_a_new_one(place, tmp_path, monkeypatch):
+    packages = tmp_path / "site-packages"
+    (packages / "timm-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(packages)
+    place.keep()
+    assert place.references().fetch(place.task)
+    (packages / "timm-1.0.dist-info").rename(packages / "timm-1.1.dist-info")
+    assert place.references().fetch(place.task) is None
+
+
 def test_a_source_that_is_written_again_with_the_same_text_is_no_change(place):
     place.keep()
     place.source.write_text("weights = 1")

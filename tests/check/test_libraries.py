@@ -1,0 +1,178 @@
+"""Architectures of libraries by name, with stand-ins for the libraries: the tests install none of them."""
+
+import importlib
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from harness.command import FP32, conformance, stored_runs
+from torch import nn
+
+from conformance import check
+from conformance.errors import UsageError
+from conformance.plan import matrix
+from conformance.records.own_model import OwnModel
+from conformance.records.tasks import PlanRequest
+from conformance.run.child_side import ChildProcess
+from conformance.target import libraries
+from conformance.target.libraries import architecture
+
+TIMM = '''"""Stands in for timm."""
+
+from types import SimpleNamespace
+
+from torch import nn
+
+
+def list_models():
+    return ["flat", "flatter"]
+
+
+def get_pretrained_cfg(name):
+    return SimpleNamespace(input_size=(3, 4, 4))
+
+
+class Flat(nn.Module):
+    def __init__(self, img_size=4, width=2, pretrained=False):
+        super().__init__()
+        self.linear, self.drop = nn.Linear(3 * img_size**2, width), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop(self.linear(x.flatten(1)))
+
+
+def create_model(name, **settings):
+    return Flat(**settings)
+'''
+
+
+@pytest.fixture
+def timm(tmp_path, monkeypatch):
+    """A folder with the stand-in, on the path of this process and of its children."""
+    (tmp_path / "timm.py").write_text(TIMM)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    yield tmp_path
+    sys.modules.pop("timm", None)
+
+
+def drawn(text):
+    """The model and the first argument of its call."""
+    known = architecture(text)
+    call = known.inputs(torch.Generator())
+    return known.build(), next(iter((*call.args, *call.kwargs.values())))
+
+
+def test_settings_reach_the_constructor_and_fit_the_inputs(timm):
+    model, x = drawn("timm:flat?width=5")
+    assert (model.linear.out_features, x.shape) == (5, (2, 3, 4, 4))
+    model, x = drawn("timm:flat?img_size=8")
+    assert model(x).shape == (2, 2)
+    assert drawn("timm:flat?size=6")[1].shape == (2, 3, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("timm:flatte", "no architecture 'flatte'; did you mean flatter, flat?"),
+        ("timm:flat?wide=3", "cannot be built: TypeError: .*unexpected keyword argument 'wide'"),
+        ("timm:flat?pretrained=true", "pretrained would fetch weights; weights are random here"),
+        ("torchvision:resnet18", "torchvision is not installed; pip install torchvision"),
+    ],
+)
+def test_what_a_library_does_not_have(timm, text, message, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", known_but("torchvision"))
+    with pytest.raises(UsageError, match=message):
+        architecture(text).build()
+
+
+def known_but(missing):
+    found = importlib.util.find_spec
+    return lambda name: None if name == missing else found(name)
+
+
+def test_a_library_that_does_not_import(tmp_path, monkeypatch):
+    (tmp_path / "timm.py").write_text("raise RuntimeError('broken')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match="timm:flat: timm does not import: RuntimeError: broken"):
+        architecture("timm:flat")
+
+
+def transformers(config, main_input):
+    """Stands in for transformers, with one model type "tiny"."""
+    model = type("Model", (), {"main_input_name": main_input})
+    auto = SimpleNamespace(for_model=lambda _, **settings: vars(config).update(settings) or config)
+    return SimpleNamespace(
+        CONFIG_MAPPING={"tiny": type(config)},
+        AutoConfig=auto,
+        AutoModel=SimpleNamespace(from_config=lambda config: nn.Linear(config.hidden_size, 1)),
+        MODEL_MAPPING={type(config): model},
+    )
+
+
+def test_a_configuration_of_transformers_is_small_and_takes_settings(monkeypatch):
+    config = SimpleNamespace(hidden_size=768, num_hidden_layers=12, vocab_size=30000, is_encoder_decoder=True)
+    monkeypatch.setattr(libraries, "_imported", lambda *_: transformers(config, "input_ids"))
+    known = architecture("transformers:tiny?layers=3")
+    assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (3, 32, 64)
+    call = known.inputs(torch.Generator())
+    assert {name: tuple(ids.shape) for name, ids in call.kwargs.items()} == {
+        "input_ids": (2, 8),
+        "decoder_input_ids": (2, 8),
+    }
+    assert known.build().in_features == 32
+    with pytest.raises(UsageError, match="no setting 'vocab_sise'; did you mean vocab_size"):
+        architecture("transformers:tiny?vocab_sise=3")
+    with pytest.raises(UsageError, match="no model type 'tony'; did you mean tiny"):
+        architecture("transformers:tony")
+
+
+def test_inputs_that_nobody_knows_must_be_described(monkeypatch):
+    config = SimpleNamespace(hidden_size=8)
+    monkeypatch.setattr(libraries, "_imported", lambda *_: transformers(config, "input_features"))
+    with pytest.raises(UsageError, match="takes input_features; describe its inputs, such as --input input_features="):
+        architecture("transformers:tiny").inputs(torch.Generator())
+
+
+def planned(text, **given):
+    return matrix.make(PlanRequest((text,), given=OwnModel(**given), devices=("cpu",)), ChildProcess())
+
+
+def test_it_is_in_eval_mode_unless_asked_otherwise(timm):
+    assert "the model is in eval mode, as asked" in planned("timm:flat").assumed["flat"]
+    assert "the model is in train mode, as asked" in planned("timm:flat", training="train").assumed["flat"]
+
+
+def test_inputs_may_be_described(timm):
+    own = planned("timm:flat", inputs=("5,3,4,4",)).models["flat"].own
+    assert own.inputs == ("5,3,4,4",)
+
+
+def test_it_is_judged_by_its_name_on_the_command_line(timm):
+    code, output = conformance(timm, "run", "timm:flat?width=3", *FP32)
+    assert code == 0, output
+    assert re.search(r"^flat +fp32 +✓", output, re.MULTILINE)
+    assert len(stored_runs(timm)) == 1
+
+
+def test_an_architecture_that_does_not_exist_is_one_line_and_no_run_folder(timm):
+    code, output = conformance(timm, "run", "timm:flattest", *FP32)
+    assert (code, output) == (
+        4,
+        "conformance: timm:flattest: no architecture 'flattest'; did you mean flatter, flat?\n",
+    )
+    assert not stored_runs(timm)
+
+
+def test_check_takes_its_name_alone(timm):
+    report = judged("timm:flat")
+    assert report.ok, report
+    assert "the model is in eval mode, as asked" in report.assumed
+    with pytest.raises(UsageError, match="check: no inputs"):
+        judged("package.nets:Net")
+
+
+def judged(text):
+    return check(text, modes="eager", precisions="fp32")
