@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from conformance.against import comparison
-from conformance.arguments import STORE, parser
 from conformance.commands import bisect, claims, compat, diff, github, listing, merge, probes, run, show, verify
+from conformance.commands.arguments import STORE, parser
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
 from conformance.commands.run import RunOptions

@@ -78,12 +78,10 @@ def _case(own: OwnModel, known: Architecture | None) -> tuple[Case, tuple[Expect
     if call.args or call.kwargs:
         return given.case_of(call), declared
     if own.inputs:
-        draw = partial(described.draw, described.read(own.inputs))
-    elif known:
-        draw = known.inputs
-    else:
-        raise UsageError(f"{own.name} has no spec, so its inputs must be described: --input 2,3,64,64")
-    return Case(name=given.NAME, inputs=draw), declared
+        return Case(name=given.NAME, inputs=partial(described.draw, described.read(own.inputs))), declared
+    if known:
+        return Case(name=given.NAME, inputs=known.inputs), declared
+    raise UsageError(f"{own.name} has no spec, so its inputs must be described: --input 2,3,64,64")
 
 
 def _switch(own: OwnModel, model: Any) -> None:
