@@ -62,9 +62,10 @@ class Spec:
         deterministic: identical calls agree bit for bit.
         mutates: names of the inputs that the model changes in place on purpose; the matrix judges their
             content after the call.
-        changes_state: what else a call changes on purpose, in words of `STATES`: of the process (its random generator,
-            grad mode, modes of torch functions and dispatch …), of the leaves (`.grad`: "gradients", "requires_grad",
-            "hooks") or of the module ("training", new or replaced "parameters" …).
+        changes_state: what else a call changes on purpose, in words of `STATES`: of the process ("random generator",
+            "grad mode", modes of torch functions and dispatch …), of the leaves (`.grad`: "gradients", "requires_grad",
+            "hooks") or of the module ("training", new or replaced "parameters" …). If a call draws from torch's random
+            generator, the matrix seeds it before each call, and torch.compile draws as eager does.
         aliases: pairs of names, such as ("output", "x"): the output shares memory with the input, parameter, "buffer …"
             or later output, in every mode. Without a declaration, a mode may return a copy.
         float32_accurate: names of the tensors that must reach float32's precision under every autocast dtype.

@@ -9,6 +9,7 @@ import torch
 
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession
+from conformance.errors import NoOracleError
 from conformance.gates.distance import same_bytes
 from conformance.oracle import evaluation, inputs, weights
 from conformance.oracle.evaluation import SECOND, Evaluation, Question
@@ -20,6 +21,10 @@ from conformance.records.observation import Discrepancy, Measure
 from zoo.case import Case
 
 AT_ONE_CALL = (SECOND, VMAPPED, TANGENT)  # how the names of results begin that only the measured call is asked for
+OTHER_DRAWS = (
+    "from one seed, this cell draws other random numbers than float64 in eager, so they cannot be compared; judge the "
+    "model in eval mode, or draw the numbers outside and pass them in"
+)
 FAR_DRAW = 1000  # the inputs of a case are taken from earlier draws
 
 
@@ -27,6 +32,9 @@ def compared(
     session: CellSession, made: Prepared, case: Case, found: Evaluation, again: Evaluation
 ) -> Iterator[Discrepancy]:
     """What is wrong with two calls apart from their numbers; nothing if all is right.
+
+    Raises:
+        NoOracleError: the calls drew other random numbers than the oracle, so their results cannot be compared.
 
     Args:
         session: the open cell.
@@ -36,6 +44,8 @@ def compared(
         again: the evaluation of an identical second call.
     """
     known = session.known(case)
+    if found.drawn != known.drawn:
+        raise NoOracleError(OTHER_DRAWS)
     for change in dict.fromkeys(found.changes):
         yield _fault(case, change.subject, "structure", change.text)
     yield from _container(made, case, known, found)

@@ -13,14 +13,15 @@ from conformance.cell.compiled import compiled
 from conformance.errors import NotProvenError
 
 
-def graphed(model: Any, *, one_graph: bool) -> Prepared:
+def graphed(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None) -> Prepared:
     """The compiled model, with the kernels of each call recorded into CUDA graphs and replayed.
 
     Args:
         model: the model to compile.
         one_graph: the proof fails if there was a graph break.
+        patches: options of Inductor's configuration to change.
     """
-    made = compiled(model, one_graph=one_graph, patches={"triton.cudagraphs": True})
+    made = compiled(model, one_graph=one_graph, patches={"triton.cudagraphs": True, **(patches or {})})
 
     def in_a_step(inner: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

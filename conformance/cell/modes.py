@@ -13,6 +13,7 @@ from conformance.cell.candidate import replaced
 from conformance.cell.compiled import compiled
 from conformance.cell.cuda_graphs import graphed
 from conformance.errors import NotProvenError
+from conformance.oracle import process_state
 from zoo.spec import Spec
 
 Build = Callable[..., Any]
@@ -67,11 +68,16 @@ def _scripted(spec: Spec, build: Build) -> Prepared:
 
 
 def _compiled(spec: Spec, build: Build) -> Prepared:
-    return compiled(build(), one_graph=spec.one_graph)
+    return compiled(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec))
 
 
 def _graphed(spec: Spec, build: Build) -> Prepared:
-    return graphed(build(), one_graph=spec.one_graph)
+    return graphed(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec))
+
+
+def _draws_of_eager(spec: Spec) -> dict[str, Any]:
+    """The options with which Inductor draws random numbers as eager does; none for a model that draws none."""
+    return {"fallback_random": True} if process_state.DRAWS in spec.changes_state else {}
 
 
 BUILDERS: dict[str, Callable[[Spec, Build], Prepared]] = {

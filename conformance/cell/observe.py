@@ -8,7 +8,7 @@ from conformance.axes import MODES, Prepared
 from conformance.cell import conduct, error_inputs, operator_check, tf32, transformed
 from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, leave_room, open_task
-from conformance.errors import DamagedReferenceError, NotProvenError
+from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError
 from conformance.gates.compare import compare
 from conformance.one_line import name_of
 from conformance.oracle import evaluation, weights
@@ -44,6 +44,8 @@ def _observed(task: CellTask, process: ChildProcess, comparison: Comparison) -> 
             session = open_task(task, process)
         session.comparison = comparison
         return observation_of(session)
+    except NoOracleError as problem:
+        return Observation("no oracle", process.current, message=one_line(problem))
     except NotProvenError as problem:
         return Observation("not proven", process.current, message=one_line(problem))
     except BaseException as problem:  # noqa: BLE001 -- the model and the mode may raise anything, SystemExit too

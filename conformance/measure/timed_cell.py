@@ -17,7 +17,7 @@ from conformance.cell import tf32
 from conformance.cell.session import CellSession
 from conformance.errors import NotMeasuredError
 from conformance.figures.meter import TimedCall
-from conformance.oracle import containers, evaluation, inputs, weights
+from conformance.oracle import containers, evaluation, inputs, process_state, weights
 from conformance.oracle.evaluation import FIRST, Evaluation
 from conformance.records.observation import Observation
 from conformance.verdict import judge
@@ -90,10 +90,12 @@ class TimedCell:
         if self._figure == "fit":
             return self._restore
         has_buffers = isinstance(self._owner, torch.nn.Module) and any(True for _ in self._owner.buffers())
-        if not has_buffers and not self._question.mutates:
+        draws = process_state.DRAWS in self._question.changes_state
+        if not has_buffers and not self._question.mutates and not draws:
             return None
 
         def put_back() -> None:
+            process_state.seed_draws(self._question.changes_state)
             weights.reset_buffers(self._owner, self._state)
             if self._question.mutates:
                 inputs.restore(self._question.call, self._question.pristine)

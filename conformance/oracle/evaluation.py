@@ -15,7 +15,7 @@ import torch
 
 from conformance.axes import Precision
 from conformance.errors import NotProvenError
-from conformance.oracle import containers, inputs, weights
+from conformance.oracle import containers, inputs, process_state, weights
 from conformance.oracle.containers import NOTHING, Container
 from conformance.oracle.memory_sharing import Pair, sharing
 from conformance.oracle.watch import Change, Watch
@@ -79,6 +79,7 @@ class Evaluation:
         changes: what forward and backward changed, although the spec does not declare it.
         refused: the error that the mode raised for second derivatives; "" if it raised none.
         left_out: names of results that the mode does not give begin with one of these.
+        drawn: what tells the random numbers that forward drew from others; "" if the spec declares none.
     """
 
     tensors: Tensors = field(default_factory=dict)
@@ -89,6 +90,7 @@ class Evaluation:
     changes: list[Change] = field(default_factory=list)
     refused: str = ""
     left_out: tuple[str, ...] = ()
+    drawn: str = ""
 
 
 def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted: bool = False) -> Evaluation:
@@ -111,6 +113,7 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
     leaves = leaves_of(owner, question)
     watch = _watch(owner, leaves, question, noted=noted)
     given, outputs = _forward(call, owner, question, watch)
+    result.drawn = process_state.after_draws(question.changes_state)
     result.container = containers.describe(given)
     result.requires_grad = {
         name: t.requires_grad for name, t in containers.leaves_of(given, "output") if isinstance(t, torch.Tensor)

@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from conformance.errors import NoOracleError
-from conformance.oracle import evaluation, inputs, transforms, weights
+from conformance.oracle import evaluation, inputs, process_state, transforms, weights
 from conformance.oracle.adopted import adopt_state
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
@@ -144,6 +144,7 @@ class Oracle:
 
     def widened(self) -> contextlib.AbstractContextManager[None]:
         """The context in which this model computes in float64."""
+        process_state.seed_draws(self.spec.changes_state)
         return widened(ops=self._ops)
 
     def question(self, case: Case, picks: inputs.Picks) -> Question:

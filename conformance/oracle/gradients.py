@@ -197,6 +197,7 @@ class GradientCheck:
             return leaf.clone() if id(leaf) in mutated else leaf
 
         args, kwargs = pytree.tree_map(fresh, (self._question.call.args, dict(self._question.call.kwargs)))
+        process_state.seed_draws(self._question.changes_state)
         with torch.enable_grad(), process_state.restored():
             return self._model(*args, **kwargs)
 

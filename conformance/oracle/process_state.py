@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ _BACKENDS = {
     "memory-efficient attention": ("_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
     "cudnn attention": ("_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
 }  # how torch._C reads and sets them
+DRAWS = "random generator"  # its word in `zoo.states.STATES`
 _GUARDS: list[Any] = []  # what switches inference mode off again, for the life of the process
 
 
@@ -205,6 +207,17 @@ def restored() -> Iterator[None]:
         yield
     finally:
         restore(before)
+
+
+def seed_draws(declared: Collection[str]) -> None:
+    """Seed torch's generator, if it is declared that a call draws from it: so every call draws the same numbers."""
+    if DRAWS in declared:
+        torch.manual_seed(0)
+
+
+def after_draws(declared: Collection[str]) -> str:
+    """What tells the state of torch's generator from others, if it is declared that a call draws from it."""
+    return hashlib.blake2b(_bytes(torch.get_rng_state()), digest_size=8).hexdigest() if DRAWS in declared else ""
 
 
 def random_state() -> dict[str, Any]:

@@ -38,6 +38,7 @@ class CaseReference:
         requires_grad: `requires_grad` of every output tensor, by name; a number that is no tensor has none.
         container: the containers of the outputs.
         shared: the pairs of an output and an input, parameter, buffer or other output that share memory.
+        drawn: what tells the random numbers that forward drew from others; "" if the spec declares none.
         redraws: the further draws over which low precisions are judged.
         changed: the references of the case with other weights, by the draw; only for precisions that round to float32.
         unchanged: why there is none with other weights, although float32 is judged; "" if there is one.
@@ -49,6 +50,7 @@ class CaseReference:
     requires_grad: dict[str, bool]
     container: Container = NOTHING
     shared: frozenset[Pair] = frozenset()
+    drawn: str = ""
     redraws: tuple[Redraw, ...] = ()
     changed: tuple[tuple[Redraw, CaseReference], ...] = ()
     unchanged: str = ""
@@ -133,7 +135,7 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
     for precision in precisions:
         spread.run(precision)
     tensors = spread.references()
-    return CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared)
+    return CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared, found.drawn)
 
 
 def _changed(

@@ -49,8 +49,10 @@ class Watch:
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """A context for one phase, "forward" or "backward"."""
+        """A context for one phase, "forward", "backward" or "training"."""
         switches = process_state.read()
+        if phase != "backward":
+            process_state.seed_draws(self._may_change)
         drawn = process_state.random_state() if self._noted else {}
         modules = self._modules()
         with torch._C.DisableTorchFunction():  # noqa: SLF001 -- a look at a tensor is no work of the model
@@ -82,7 +84,7 @@ class Watch:
         now = process_state.random_state()
         touched = [whose for whose, state in drawn.items() if now[whose] != state]
         if touched:
-            changed["random generator"] = f"by drawing from {touched[0]}, or seeding it"
+            changed[process_state.DRAWS] = f"by drawing from {touched[0]}, or seeding it"
         undeclared = {state: text for state, text in changed.items() if state not in self._may_change}
         self.changes += [*found, *(Change(state, f"{phase} changed it {text}") for state, text in undeclared.items())]
 

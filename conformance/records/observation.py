@@ -100,9 +100,10 @@ class Observation:
     """What was observed in a cell.
 
     Attributes:
-        ending: "finished"; "raised" (see error, message and phase); "not proven"; "no oracle", "invalid" and "random"
-            (from the reference); "crashed", "timed out", "out of memory"; "machine failed" and "damaged reference",
-            which say nothing about the model and get no verdict.
+        ending: "finished"; "raised" (see error, message and phase); "not proven"; "no oracle" (from the reference, or
+            the cell draws other random numbers than it); "invalid" and "random" (from the reference); "crashed",
+            "timed out", "out of memory"; "machine failed" and "damaged reference", which say nothing about the model
+            and get no verdict.
         phase: the phase in which it ended: reference, import, build, prepare, call, second order, judge,
             error inputs.
         error, message: type of the exception, and one line of text.

@@ -22,7 +22,7 @@ from zoo.case import Call
 from zoo.spec import Spec
 from zoo.states import STATES
 
-STATE_IN_WORDS = {"random generator": "it draws random numbers, as dropout does; in eval mode it may draw none"}
+STATE_IN_WORDS = {"random generator": "it draws random numbers, as dropout does; a seed is set before each call"}
 
 NOT_WRITTEN = ("no autograd formula was registered", "is not implemented")  # of a backward that does not exist
 

@@ -11,6 +11,7 @@ MINIATURE_FILES = tuple(
         "values",
         "conduct",
         "side_effects",
+        "random_numbers",
         "returned",
         "staleness",
         "recompiling",

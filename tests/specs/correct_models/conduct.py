@@ -100,6 +100,17 @@ class Caching(nn.Module):
         return x * self.mask
 
 
+class Dropping(nn.Module):
+    """Drops elements twice, the second time where autocast has made them low."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.drop = nn.Linear(8, 8), nn.Dropout(0.25)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.linear(self.drop(x)).tanh())
+
+
 def _static(model: Any) -> Prepared:
     """Make a callable that returns the same memory at every call, and says so."""
     memory: list[Tensor] = []
@@ -127,4 +138,5 @@ RESULT = _green("dataclass", function(_result), also=COMPILED)
 MEASURED = _green("a_number_of_the_input", function(_measured))
 WEIGHTS = _green("weights", Weights, also=ALL)
 CACHING = _green("caching", Caching, changes_state=("hooks", "random generator"))
+DROPPING = _green("dropping_seeded", Dropping, also=ALL, changes_state=("random generator",))
 STATIC = _green("static_outputs", function(torch.exp), also={"static_as_declared": ("fp32",)}, differentiable=False)

@@ -1,0 +1,77 @@
+"""Models that draw from torch's generator: wrong uses of what was drawn, and draws that cannot be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from miniature_parts import VALUES, around, fails, gets, register, spec_of
+from torch import Tensor, nn
+
+DRAWS = ("random generator",)
+
+
+class Dropping(nn.Module):
+    """Drops elements of what a Linear gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.drop = nn.Linear(5, 4), nn.Dropout(0.25)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.linear(x))
+
+
+class Noisy(nn.Module):
+    """Adds noise, of which each dtype draws other numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + 0.1 * torch.randn(32)[:4]
+
+
+def _unscaled(model: Any, x: Tensor) -> Tensor:
+    return model(x) * 0.75
+
+
+def _gradient_of_all(model: Any, x: Tensor) -> Tensor:
+    """The right output, with the gradient that it has if nothing is dropped."""
+    dropped, whole = model(x), model.linear(x) / 0.75
+    return whole + (dropped - whole).detach()
+
+
+def _other_mask(model: Any, x: Tensor) -> Tensor:
+    torch.manual_seed(1)
+    return model(x)
+
+
+def _draws_once_more(model: Any, x: Tensor) -> Tensor:
+    torch.rand(3)
+    return model(x)
+
+
+register(
+    {
+        "unscaled": around(_unscaled),
+        "gradient_of_all": around(_gradient_of_all),
+        "other_mask": around(_other_mask),
+        "draws_once_more": around(_draws_once_more),
+    }
+)
+
+DROPPING = spec_of("dropping", Dropping, changes_state=DRAWS)
+UNDECLARED = spec_of("dropping_undeclared", Dropping)
+NOISY = spec_of("noisy", Noisy, changes_state=DRAWS)
+
+MINIATURES = (
+    fails(DROPPING, "unscaled", "fp32", *VALUES),
+    fails(DROPPING, "unscaled", "amp_bf16", *VALUES),
+    fails(DROPPING, "gradient_of_all", "fp32", *VALUES, text="gradient of"),
+    gets(DROPPING, "other_mask", "fp32", "INCONCLUSIVE", text="draws other random numbers than float64"),
+    gets(DROPPING, "draws_once_more", "fp32", "INCONCLUSIVE", text="draws other random numbers than float64"),
+    gets(UNDECLARED, "eager", "fp32", "UNSTABLE", text="two identical float64 runs differ"),
+    gets(NOISY, "eager", "fp32", "INCONCLUSIVE", text="judge the model in eval mode, or draw the numbers outside"),
+)
