@@ -38,6 +38,23 @@ CHECK_LOST = Expect(
     tensor="output",
     reason="torch.compile removed torch._assert_async, because nobody uses a result of it",
 )
+CHECK_ABORTS = Expect(
+    outcome="CRASH",
+    modes=("compiled", "graphed"),
+    devices=("cpu",),
+    torch="<2.5",
+    match="in phase error inputs: killed by SIGABRT",
+    reason="compiled code checks the index itself and aborts the process instead of raising an error",
+)
+NAN_IN_BOUNDS = Expect(
+    outcome="ERROR",
+    modes=("compiled", "graphed"),
+    torch="<2.5",
+    error="BackendCompilerFailed",
+    match="Invalid NaN comparison",
+    reason="Inductor multiplied 0 by infinity in the bounds of an index expression",
+    link="https://github.com/pytorch/pytorch/issues/133735",
+)
 SECOND_LOST = Expect(
     outcome="FAIL",
     modes=("compiled", "graphed"),

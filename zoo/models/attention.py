@@ -23,6 +23,7 @@ from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.models.rotary import rotary_embedding
 from zoo.scale import Scale
+from zoo.shared_expectations import SECOND_LOST, SECOND_LOST_EARLY
 from zoo.spec import Spec
 
 
@@ -231,6 +232,7 @@ SPEC = Spec(
     twice_differentiable=True,
     one_graph=True,
     reference=_reference,
+    expectations=(replace(SECOND_LOST, torch="<2.5"), SECOND_LOST_EARLY),
     scale=_scale(CausalSelfAttention),
 )
 FUSED = replace(
@@ -240,5 +242,6 @@ FUSED = replace(
     build=partial(FusedCausalSelfAttention, embed_dim=16, num_heads=2),
     twin="attention",
     twice_differentiable=False,
+    expectations=(),
     scale=_scale(FusedCausalSelfAttention),
 )

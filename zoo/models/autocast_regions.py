@@ -193,6 +193,15 @@ REGION = Spec(
             reason="a region in a script does not change the caller's autocast, which then casts to bfloat16",
             link=_JIT_AUTOCAST,
         ),
+        Expect(
+            outcome="ERROR",
+            modes=("compiled", "graphed"),
+            precisions=("amp_bf16",),
+            torch="<2.5",
+            error="RuntimeError",
+            match="c10::BFloat16 != c10::Half",
+            reason="compiled code does not keep the dtype of a region inside the caller's autocast",
+        ),
     ),
     scale=Scale(
         size_name="width",

@@ -8,6 +8,8 @@ logit. So the padding row of a tied table does move, unless the loss leaves its 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
@@ -17,6 +19,7 @@ from zoo.case import Case
 from zoo.convention import Convention
 from zoo.error_input import ErrorInput
 from zoo.scale import Scale
+from zoo.shared_expectations import CHECK_ABORTS, SECOND_LOST_EARLY
 from zoo.spec import Spec
 
 PADDING = 0
@@ -207,6 +210,7 @@ SPEC = Spec(
     one_graph=True,
     float32_accurate=("output", "gradient of weight"),
     reference=_lookup_reference,
+    expectations=(CHECK_ABORTS,),
     conventions=(Convention(tensor="weight", rows=(PADDING,), zero=True, why="the row of padding_idx is not trained"),),
     scale=Scale(
         size_name="tokens",
@@ -230,6 +234,7 @@ TIED = Spec(
     twice_differentiable=True,
     one_graph=True,
     reference=_tied_reference,
+    expectations=(CHECK_ABORTS, replace(SECOND_LOST_EARLY, torch=">=2.5,<2.6")),
     conventions=(
         Convention(
             tensor="embedding.weight",

@@ -150,5 +150,13 @@ SPEC = Spec(
             reason="TorchScript saves 12 tensors in its second call and 10 in its first; the checkpoint compares them",
             link="https://docs.pytorch.org/docs/stable/checkpoint.html",
         ),
+        Expect(
+            outcome="ERROR",
+            modes=("compiled", "graphed"),
+            torch="<2.5",
+            error="BackendCompilerFailed",
+            match="Please convert all Tensors to FakeTensors first",
+            reason="torch.compile could not trace a checkpoint around a part of the model",
+        ),
     ),
 )
