@@ -5,6 +5,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from conformance.axes import Prepared, register_mode
+    from conformance.cell.proofs import ResultDtypes, Runs, register_backend
     from conformance.commands.check_report import NotConformingError, Report
     from conformance.errors import NotProvenError, UsageError
 
@@ -17,6 +18,7 @@ __all__ = [
     "Runs",
     "UsageError",
     "check",
+    "register_backend",
     "register_mode",
 ]
 
@@ -30,6 +32,7 @@ HOMES = {
     "check": "conformance.own_model",  # imports torch
     "ResultDtypes": "conformance.cell.proofs",  # imports torch
     "Runs": "conformance.cell.proofs",  # imports torch
+    "register_backend": "conformance.cell.proofs",  # imports torch
 }
 
 

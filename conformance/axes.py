@@ -132,7 +132,8 @@ def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0, compiles:
 
     Args:
         name: lower-case identifier, not taken yet.
-        prepare: called as prepare(model) in the cell's own process; returns a `Prepared`.
+        prepare: called as prepare(model) in the cell's own process; returns a `Prepared`, or a callable that uses the
+            model's own parameters, whose cells are marked "not proven".
         warm_calls: calls to make before the measured one.
         compiles: the mode calls torch.compile, so the fork server loads the compiler once for all cells.
 

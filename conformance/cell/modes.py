@@ -28,20 +28,27 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
         build: returns the model on representable weights, from the spec's builder or from the one that it is given.
 
     Raises:
-        TypeError: a registered mode returns no `Prepared`.
+        TypeError: a registered mode returns neither a `Prepared` nor a callable.
         Whatever the mode or the model raises.
     """
     if mode.prepare is not None:
         model = build()
         made = mode.prepare(model)
         if not isinstance(made, Prepared):
-            raise TypeError(f"mode {mode.name!r}: prepare must return a Prepared, got {type(made).__name__}")
+            made = _unproven(mode, made)
         owner = model if made.parameters_of is None else made.parameters_of
         return replace(made, parameters_of=owner, proof=lambda: _facts_of(mode, made) or {NOT_PROVEN: True})
     for candidate in spec.candidates:
         if candidate.name == mode.name:
             return replaced(spec, candidate, build())
     return BUILDERS[mode.name](spec, build)
+
+
+def _unproven(mode: Mode, made: Any) -> Prepared:
+    """A plain callable as it is: nothing proves that it took effect."""
+    if not callable(made):
+        raise TypeError(f"mode {mode.name!r}: prepare must return a Prepared or a callable, got {type(made).__name__}")
+    return Prepared(made, dict)
 
 
 def _facts_of(mode: Mode, made: Prepared) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.axes import Prepared
-from conformance.errors import NotProvenError
+from conformance.axes import Mode, Prepared, register_mode
+from conformance.errors import NotProvenError, UsageError
 
 Compiler = Callable[..., Callable[..., Any]]
 
@@ -109,6 +109,34 @@ class Runs:
             return {f"runs of {self.what}": self._runs}
 
         return Prepared(checked, proof, parameters_of, unchecked_call=call)
+
+
+def register_backend(name: str, backend: str | Compiler) -> Mode:
+    """Add the mode of a backend of `torch.compile`. Each call must run a graph that the backend compiled.
+
+    Args:
+        name: lower-case identifier, not taken yet.
+        backend: the name of a backend, or a function from a graph and its examples to a callable.
+
+    Returns:
+        The new mode, as `register_mode` returns it.
+
+    Raises:
+        UsageError: the name is malformed or taken, or the backend is neither a name nor callable.
+
+    >>> from conformance.axes import MODES
+    >>> register_backend("captured", lambda graph, examples: graph.forward).compiles
+    True
+    >>> del MODES["captured"]
+    """
+    if not isinstance(backend, str) and not callable(backend):
+        raise UsageError(f"backend {name!r}: want the name of a backend or a function, got {backend!r}")
+
+    def prepare(model: Any) -> Prepared:
+        runs = Runs(f"a graph of {name}")
+        return runs.prepared(torch.compile(model, backend=runs.compiler(backend), dynamic=False))
+
+    return register_mode(name, prepare)
 
 
 class ResultDtypes:

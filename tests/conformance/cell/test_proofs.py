@@ -10,7 +10,7 @@ from harness.sources import ROOT
 from torch import nn
 
 import conformance
-from conformance import NotProvenError, Prepared, ResultDtypes, Runs, axes
+from conformance import NotProvenError, Prepared, ResultDtypes, Runs, UsageError, axes, register_backend
 from conformance.axes import NOT_PROVEN, Mode
 from conformance.cell import modes
 from zoo import Case, Spec
@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "adding-a-model.md").read_text(encoding="utf-8")
 
 
 def test_the_package_names_its_proofs_and_nothing_else():
-    assert {"Runs", "ResultDtypes"} < set(conformance.__all__)
+    assert {"Runs", "ResultDtypes", "register_backend"} < set(conformance.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'Rums'"):
         conformance.Rums  # noqa: B018
 
@@ -139,6 +139,36 @@ def test_an_empty_proof_is_told_from_a_proof():
     assert facts_of(lambda: {"calls": 0}) == {"calls": 0}
     with pytest.raises(TypeError, match="mode 'own': proof must return a mapping of facts, got NoneType"):
         facts_of(lambda: None)
+
+
+def prepared(mode, build):
+    spec = Spec(name="a", summary="a", source="a", build=build, cases=(Case(name="c", inputs=lambda _: ()),))
+    return modes.prepare(mode, spec, spec.build)
+
+
+def test_a_plain_callable_is_taken_and_not_proven():
+    model = nn.Linear(3, 2)
+    made = prepared(Mode("own", prepare=lambda model: model.forward), lambda: model)
+    assert torch.equal(made.call(X), model(X))
+    assert (made.parameters_of, made.proof()) == (model, {NOT_PROVEN: True})
+    with pytest.raises(TypeError, match="mode 'own': prepare must return a Prepared or a callable, got int"):
+        prepared(Mode("own", prepare=lambda _: 5), lambda: model)
+
+
+def test_a_backend_is_a_mode_with_its_proof(monkeypatch):
+    monkeypatch.setattr(axes, "MODES", dict(axes.MODES))
+    model = nn.Linear(3, 2)
+    made = prepared(register_backend("mine", lambda graph, _: graph.forward), lambda: model)
+    with pytest.raises(NotProvenError, match="a call must run a graph of mine, and there was no call"):
+        made.proof()
+    assert torch.equal(made.call(X), model(X))
+    assert made.proof() == {"runs of a graph of mine": 1}
+    torch.compiler.reset()
+    eager = prepared(register_backend("nothing", lambda graph, _: graph.forward), nn.Identity)
+    with pytest.raises(NotProvenError, match="and call 1 did not"):
+        eager.call(5)
+    with pytest.raises(UsageError, match="backend 'other': want the name of a backend or a function, got 3"):
+        register_backend("other", 3)
 
 
 @pytest.fixture
