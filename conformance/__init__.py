@@ -5,7 +5,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from conformance.axes import Prepared, register_mode
-    from conformance.cell.proofs import ResultDtypes, Runs, register_backend
     from conformance.commands.check_report import NotConformingError, Report
     from conformance.errors import NotProvenError, UsageError
 
