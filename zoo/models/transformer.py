@@ -305,7 +305,8 @@ FUSED = replace(
             precisions=("fp32", "tf32"),
             torch=">=2.5,<2.6",
             gate="norm",
-            reason="Inductor merges loops of different sizes, and the gradients are silently wrong",
+            tensor="gradient of embedding.weight",
+            reason="the compiled gradient of the tied table is silently wrong by a third of its norm",
         ),
         Expect(
             outcome="ERROR",
