@@ -12,6 +12,7 @@ from conformance.axes import NOT_PROVEN, Mode, Prepared
 from conformance.cell.candidate import replaced
 from conformance.cell.compiled import compiled
 from conformance.cell.cuda_graphs import graphed
+from conformance.cell.exported import exported
 from conformance.errors import NotProvenError
 from conformance.oracle import process_state
 from zoo.spec import Spec
@@ -87,9 +88,14 @@ def _draws_of_eager(spec: Spec) -> dict[str, Any]:
     return {"fallback_random": True} if process_state.DRAWS in spec.changes_state else {}
 
 
+def _exported(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001
+    return exported(build())
+
+
 BUILDERS: dict[str, Callable[[Spec, Build], Prepared]] = {
     "eager": _eager,
     "scripted": _scripted,
     "compiled": _compiled,
+    "exported": _exported,
     "graphed": _graphed,
 }

@@ -17,7 +17,7 @@ from conformance.one_line import named
 from conformance.target.wrapped import OPERATORS, ignored, wrapped
 from zoo.case import Case
 
-OF_SCRIPTS, OF_PROGRAMS = ("eager", "compiled", "graphed"), ("scripted",)  # built-in modes that they do not exist in
+OF_SCRIPTS, OF_PROGRAMS = ("eager", "compiled", "exported", "graphed"), ("scripted",)  # modes that they lack
 
 
 @dataclass(frozen=True)

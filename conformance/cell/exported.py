@@ -1,0 +1,90 @@
+"""Builds the callable of exported cells: the programs that `torch.export` makes, one for each signature of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from conformance.axes import Prepared
+from conformance.errors import NotProvenError
+
+
+class _Called(nn.Module):
+    """A function as a module, because `torch.export` takes nothing else."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+
+def exported(model: Any) -> Prepared:
+    """The model as exported programs, which are run and differentiated with the model's own parameters and buffers.
+
+    A program is made at the first call of each signature (shapes, dtypes, strides, values that are no tensors), under
+    the autocast of that call.
+
+    Args:
+        model: the model to export.
+
+    Raises:
+        TypeError: the model is a ScriptModule, which `torch.export` does not take.
+    """
+    if isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+        raise TypeError(f"torch.export takes no {type(model).__name__}; build the eager module, or declare this")
+    module = model if isinstance(model, nn.Module) else _Called(model)
+    programs: dict[Any, nn.Module] = {}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        signature = _signature(args, kwargs)
+        if signature not in programs:
+            if torch._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001 -- no public name
+                raise RuntimeError("torch.export makes no program inside torch.vmap, and there is none for this call")
+            programs[signature] = _program(module, args, kwargs)
+        return programs[signature](*args, **kwargs)
+
+    def proof() -> dict[str, Any]:
+        ops = [_ops(program) for program in programs.values()]
+        if not any(ops):
+            raise NotProvenError("no exported program holds an op, so nothing shows that one ran")
+        return {"programs": len(ops), "ops": sum(ops)}
+
+    return Prepared(call, proof, model)
+
+
+def _program(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
+    program: nn.Module = torch.export.export(module, args, kwargs, strict=False).module()
+    _give_tensors(module, program)
+    return program
+
+
+def _give_tensors(module: nn.Module, program: nn.Module) -> None:
+    """Let a program use the module's own parameters and buffers, where it has copies of them."""
+    held = dict(program.named_parameters(remove_duplicate=False)) | dict(program.named_buffers(remove_duplicate=False))
+    own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+    for name in held.keys() & own.keys():
+        if held[name] is not own[name]:
+            place, _, last = name.rpartition(".")
+            setattr(program.get_submodule(place), last, own[name])
+
+
+def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    return str(structure), *map(_told, leaves)
+
+
+def _told(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, leaf.device, tuple(leaf.shape), leaf.stride()
+    return type(leaf), repr(leaf)
+
+
+def _ops(program: nn.Module) -> int:
+    graph: Any = getattr(program, "graph", None)
+    return 0 if graph is None else sum(node.op == "call_function" for node in graph.nodes)
