@@ -17,10 +17,17 @@ FUNCTION_APPLY_REFUSED = Expect(
 )
 SCRIPT_NOT_CAPTURED = Expect(
     outcome="refuses",
-    modes=("compiled", "graphed"),
+    modes=("compiled", "exported", "graphed"),
     error="TypeError",
-    match="torch.compile captures no",
-    reason="torch.compile does not capture TorchScript; compile the eager model",
+    match="torch.compile captures no|torch.export takes no",
+    reason="neither torch.compile nor torch.export captures TorchScript; take the eager model",
+)
+EXPORT_DROPS_BACKWARD = Expect(
+    outcome="FAIL",
+    modes=("exported",),
+    gate="norm",
+    reason="an exported program has the ops of a Function's forward and not its backward",
+    link="https://github.com/pytorch/pytorch/issues/106388",
 )
 NESTED_FUNCTION_NOT_TRACED = Expect(
     outcome="VOID",

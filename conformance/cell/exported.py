@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from conformance.axes import Prepared
@@ -36,7 +37,7 @@ def exported(model: Any) -> Prepared:
     Raises:
         TypeError: the model is a ScriptModule, which `torch.export` does not take.
     """
-    if isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+    if isinstance(model, torch.jit.ScriptModule):
         raise TypeError(f"torch.export takes no {type(model).__name__}; build the eager module, or declare this")
     module = model if isinstance(model, nn.Module) else _Called(model)
     programs: dict[Any, nn.Module] = {}
@@ -50,10 +51,11 @@ def exported(model: Any) -> Prepared:
         return programs[signature](*args, **kwargs)
 
     def proof() -> dict[str, Any]:
-        ops = [_ops(program) for program in programs.values()]
-        if not any(ops):
-            raise NotProvenError("no exported program holds an op, so nothing shows that one ran")
-        return {"programs": len(ops), "ops": sum(ops)}
+        graphs = [program.graph for program in programs.values() if isinstance(program, GraphModule)]
+        if not graphs or len(graphs) < len(programs):
+            raise NotProvenError(f"of {len(programs)} programs {len(graphs)} are graphs, so a call may have run Python")
+        ops = sum(node.op == "call_function" for graph in graphs for node in graph.nodes)
+        return {"programs": len(graphs), "ops": ops}
 
     return Prepared(call, proof, model)
 
@@ -83,8 +85,3 @@ def _told(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.device, tuple(leaf.shape), leaf.stride()
     return type(leaf), repr(leaf)
-
-
-def _ops(program: nn.Module) -> int:
-    graph: Any = getattr(program, "graph", None)
-    return 0 if graph is None else sum(node.op == "call_function" for node in graph.nodes)

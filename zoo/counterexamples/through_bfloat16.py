@@ -49,7 +49,7 @@ SPEC = Spec(
     expectations=(
         Expect(
             outcome="FAIL",
-            modes=("eager", "scripted"),
+            modes=("eager", "scripted", "exported"),
             gate="norm",
             tensor="output",
             reason="bfloat16 keeps 8 of float32's 24 bits: the errors are 2^-9 instead of 2^-24",

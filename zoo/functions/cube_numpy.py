@@ -152,7 +152,10 @@ WITHOUT_NUMPY = tuple(
     Expect(
         outcome="refuses", modes=modes, error=error, match="cube_numpy: needs NumPy", reason="NumPy is not installed"
     )
-    for modes, error in ((("eager", "compiled", "graphed"), "ModuleNotFoundError"), (("scripted",), "RuntimeError"))
+    for modes, error in (
+        (("eager", "compiled", "exported", "graphed"), "ModuleNotFoundError"),
+        (("scripted",), "RuntimeError"),
+    )
 )
 
 SPEC = Spec(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from zoo.arguments import want_floating, want_numbers, want_sizes
 from zoo.case import Case
 from zoo.scale import Scale
+from zoo.shared_expectations import EXPORT_DROPS_BACKWARD
 from zoo.spec import Spec
 
 
@@ -159,6 +160,7 @@ SPEC = Spec(
     one_graph=True,
     reference=_reference,
     surrogate_gradient=_leaky,
+    expectations=(EXPORT_DROPS_BACKWARD,),
     scale=Scale(
         size_name="width",
         sizes=(16, 64, 256, 1024),

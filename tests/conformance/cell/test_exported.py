@@ -1,5 +1,7 @@
 """Exported cells: a program for each signature, with the model's own parameters and buffers."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -61,17 +63,20 @@ def test_a_function_is_exported_and_vmap_runs_the_program_that_is_there():
         torch.vmap(made.call)(batch[:, :2], batch[:, :2])
 
 
-def test_programs_without_an_op_prove_nothing():
+def test_it_proves_that_graphs_ran(monkeypatch):
     made = exported(nn.Identity())
+    with pytest.raises(NotProvenError, match="of 0 programs 0 are graphs"):
+        made.proof()
     made.call(torch.ones(3))
-    with pytest.raises(NotProvenError, match="no exported program holds an op"):
+    assert made.proof() == {"programs": 1, "ops": 0}
+    model = nn.Linear(3, 2)
+    monkeypatch.setattr(torch.export, "export", lambda *_, **__: SimpleNamespace(module=lambda: model))
+    made = exported(model)
+    made.call(torch.ones(3))
+    with pytest.raises(NotProvenError, match="of 1 programs 0 are graphs, so a call may have run Python"):
         made.proof()
 
 
 def test_torchscript_is_refused():
-    with pytest.raises(TypeError, match=r"torch\.export takes no ScriptFunction"):
-        exported(torch.jit.script(doubled))
-
-
-def doubled(x):
-    return x * 2
+    with pytest.raises(TypeError, match=r"torch\.export takes no RecursiveScriptModule"):
+        exported(torch.jit.script(nn.Linear(3, 2)))
