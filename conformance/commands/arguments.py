@@ -96,16 +96,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="an input of a model without a spec: [NAME=]SHAPE[:DTYPE[:LOW..HIGH]], such as 2,3,64,64",
     )
-    training = parser.add_mutually_exclusive_group()
-    for name in ("train", "eval"):
-        training.add_argument(
-            f"--{name}",
-            dest="training",
-            action="store_const",
-            const=name,
-            default="",
-            help=f"put a model without a spec into {name} mode",
-        )
+    _add_training(parser)
     for axis in ("mode", "precision", "device"):
         parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
     parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
@@ -151,6 +142,13 @@ def _add_bisect_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--with", dest="others", metavar="PACKAGE", action="append", default=[], help="install this beside torch"
     )
+
+
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    training = parser.add_mutually_exclusive_group()
+    for name in ("train", "eval"):
+        text = f"put a model without a spec into {name} mode"
+        training.add_argument(f"--{name}", dest="training", action="store_const", const=name, default="", help=text)
 
 
 def _add_junit(parser: argparse.ArgumentParser) -> None:

@@ -106,6 +106,7 @@ OWN = own_model.OwnModel(
     name="net",
     thing="Net",
     saved="/a/net.pt",
+    library="timm:test_vit",
     inputs=("2,3",),
     call="/a/call.pt",
     definitions="/a/definitions.py",

@@ -24,7 +24,7 @@ from zoo.models.attention import CausalSelfAttention, FusedCausalSelfAttention
 from zoo.models.embedding import TokenEmbedding, want_padding
 from zoo.models.rms_norm import EPS, RMSNormByHand
 from zoo.scale import Scale
-from zoo.shared_expectations import NAN_IN_BOUNDS
+from zoo.shared_expectations import LOOPS_MERGED, NAN_IN_BOUNDS
 from zoo.spec import Spec
 
 PADDING = 0
@@ -269,17 +269,7 @@ SPEC = Spec(
     dtypes="follows",
     one_graph=True,
     reference=_reference,
-    expectations=(
-        NAN_IN_BOUNDS,
-        Expect(
-            outcome="ERROR",
-            modes=("compiled", "graphed"),
-            torch=">=2.5,<2.6",
-            error="AssertionError",
-            match=r"\(\{y0: ",
-            reason="Inductor merges two loops of different sizes, and stops at its own assertion",
-        ),
-    ),
+    expectations=(NAN_IN_BOUNDS, LOOPS_MERGED),
     conventions=(
         Convention(
             tensor="embedding.weight",
@@ -308,15 +298,7 @@ FUSED = replace(
             tensor="gradient of embedding.weight",
             reason="the compiled gradient of the tied table is silently wrong by a third of its norm",
         ),
-        Expect(
-            outcome="ERROR",
-            modes=("compiled", "graphed"),
-            precisions=("amp_fp16", "amp_bf16"),
-            torch=">=2.5,<2.6",
-            error="AssertionError",
-            match=r"\(\(4, 6, 6\), \(24, 6\)\)",
-            reason="Inductor merges loops of different sizes, and stops at its own assertion",
-        ),
+        replace(LOOPS_MERGED, precisions=("amp_fp16", "amp_bf16")),
     ),
     scale=_scale(FusedCausalSelfAttention, nn.RMSNorm),
 )
