@@ -70,6 +70,15 @@ LOOPS_MERGED = Expect(
     match=r"\(\{y0: |\(\(4, 6, 6\), \(24, 6\)\)",
     reason="Inductor merges loops of different sizes, and stops at its own assertion",
 )
+TABLE_GRADIENT_WRONG = Expect(
+    outcome="FAIL",
+    modes=("compiled", "graphed"),
+    precisions=("fp32", "tf32"),
+    torch=">=2.5,<2.6",
+    gate="norm",
+    tensor="gradient of embedding.weight",
+    reason="the compiled gradient of the tied table is silently wrong by a third of its norm",
+)
 SECOND_LOST = Expect(
     outcome="FAIL",
     modes=("compiled", "graphed"),
