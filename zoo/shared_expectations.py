@@ -1,4 +1,4 @@
-"""Declared divergences that several models share."""
+"""Declared divergences that several models share, or that are of torch and not of one model."""
 
 from __future__ import annotations
 
