@@ -109,7 +109,7 @@ MODES = {
         Mode("eager"),
         Mode("scripted", warm_calls=3),
         Mode("compiled", compiles=True),
-        Mode("exported", warm_calls=1, default=False),
+        Mode("exported", warm_calls=1, default=False),  # the first call makes the program
         # the first call warms up, the second records the graphs
         Mode("graphed", warm_calls=3, devices=("cuda",), default=False, compiles=True),
     )

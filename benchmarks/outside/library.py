@@ -4,20 +4,20 @@
 
 The three packages are not needed otherwise: `pip install torchvision timm transformers`.
 
-PyPI's torchvision is built for torch with CUDA. Beside a CPU build of torch its C++ operators do not load, and its
-import fails at `nms`. No model here uses these operators. So they are declared here, without a kernel.
+PyPI's torchvision is built for torch with CUDA. Beside a CPU build of torch its C++ operators do not load. No model
+here uses them, so they are declared without a kernel.
 """
 
 import importlib
 import importlib.util
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import torch
 from spec_parts import hurried, normal, tokens
 from torch import Tensor, nn
+
+from conformance.target.libraries import declare_operators
 
 PACKAGES = ("torchvision", "timm", "transformers")
 
@@ -35,24 +35,11 @@ def _check_installed() -> None:
 @cache
 def _imported(name: str) -> Any:
     """A package, imported by the process that builds a model of it: these packages take seconds."""
-    _declare_missing_operators()
+    declare_operators()
     try:
         return importlib.import_module(name)
     except Exception as problem:
         raise MissingPackageError(f"library.py cannot import {name}: {type(problem).__name__}: {problem}") from problem
-
-
-@cache
-def _declare_missing_operators() -> None:
-    """Declare what torchvision's import registers meta kernels for, if its C++ library does not load."""
-    found = importlib.util.find_spec("torchvision")
-    if found is None or found.origin is None:
-        return
-    try:
-        torch.ops.load_library(str(Path(found.origin).parent / "_C.so"))
-    except OSError:
-        for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 _check_installed()

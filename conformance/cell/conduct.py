@@ -33,15 +33,15 @@ def compared(
 ) -> Iterator[Discrepancy]:
     """What is wrong with two calls apart from their numbers; nothing if all is right.
 
-    Raises:
-        NoOracleError: the calls drew other random numbers than the oracle, so their results cannot be compared.
-
     Args:
         session: the open cell.
         made: the callable of its mode.
         case: the case.
         found: the evaluation that is judged.
         again: the evaluation of an identical second call.
+
+    Raises:
+        NoOracleError: the calls drew other random numbers than the oracle, so their results cannot be compared.
     """
     known = session.known(case)
     if found.drawn != known.drawn:

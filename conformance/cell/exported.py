@@ -47,7 +47,7 @@ def exported(model: Any) -> Prepared:
         if signature not in programs:
             if torch._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001 -- no public name
                 raise RuntimeError("torch.export makes no program inside torch.vmap, and there is none for this call")
-            programs[signature] = _program(module, args, kwargs)
+            programs[signature] = torch.export.export(module, args, kwargs, strict=False).module()
         return programs[signature](*args, **kwargs)
 
     def proof() -> dict[str, Any]:
@@ -58,22 +58,6 @@ def exported(model: Any) -> Prepared:
         return {"programs": len(graphs), "ops": ops}
 
     return Prepared(call, proof, model)
-
-
-def _program(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
-    program: nn.Module = torch.export.export(module, args, kwargs, strict=False).module()
-    _give_tensors(module, program)
-    return program
-
-
-def _give_tensors(module: nn.Module, program: nn.Module) -> None:
-    """Let a program use the module's own parameters and buffers, where it has copies of them."""
-    held = dict(program.named_parameters(remove_duplicate=False)) | dict(program.named_buffers(remove_duplicate=False))
-    own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
-    for name in held.keys() & own.keys():
-        if held[name] is not own[name]:
-            place, _, last = name.rpartition(".")
-            setattr(program.get_submodule(place), last, own[name])
 
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Describes every command with its arguments, and reads them."""
+"""Describes every command with its arguments."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ class Cause:
         status: their verdict.
         text: what the first of them says.
         cells: their ids.
-        named: these cells in a few words: the model or its mode, if it has no others, or else the first of them.
+        named: these cells in a few words. If they are all cells of the model, or all of one mode, it names that;
+            otherwise the first of them.
     """
 
     model: str
@@ -51,12 +52,10 @@ def causes(verdicts: Iterable[Verdict]) -> list[Cause]:
 
 
 def _named(cells: list[str], beside: Counter[str]) -> str:
-    model = model_of(cells[0])
-    modes = {f"{model}[{mode_of(cell)}]" for cell in cells}
-    for whole in (model, *modes) if len(modes) == 1 else (model,):
-        if len(cells) == beside[whole] > 1:
-            return f"{whole}, all {len(cells)} cells"
-    return some(cells)
+    model, modes = model_of(cells[0]), {mode_of(cell) for cell in cells}
+    wholes = (model, f"{model}[{modes.pop()}]") if len(modes) == 1 else (model,)
+    whole = next((name for name in wholes if len(cells) == beside[name] > 1), None)
+    return f"{whole}, all {len(cells)} cells" if whole else some(cells)
 
 
 def _reason(verdict: Verdict) -> str:

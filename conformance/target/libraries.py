@@ -118,7 +118,7 @@ def _imported(text: str, name: str) -> Any:
     library = name.partition(".")[0]
     if importlib.util.find_spec(library) is None:
         raise UsageError(f"{text}: {library} is not installed; pip install {library}")
-    _declare_operators()  # timm and transformers import torchvision
+    declare_operators()  # timm and transformers import torchvision
     try:
         return importlib.import_module(name)
     except Exception as problem:  # the library's own code may raise anything
@@ -156,7 +156,7 @@ def _torchvision(text: str, name: str, settings: dict[str, Any]) -> Architecture
     return Architecture(partial(_built, text, builder, **settings), _pictures(3, *frames, side, side))
 
 
-def _declare_operators() -> None:
+def declare_operators() -> None:
     """Declare what torchvision registers meta kernels for, if its C++ library does not load.
 
     A package built for torch with CUDA does not fit a torch without; its import would fail at `nms`.
@@ -183,16 +183,22 @@ def _transformers(text: str, name: str, settings: dict[str, Any]) -> Architectur
     transformers = _imported(text, "transformers")
     _check_known(text, name, transformers.CONFIG_MAPPING, "model type")
     chosen = {MEANT.get(key, key): value for key, value in settings.items()}
-    known = transformers.AutoConfig.for_model(name)
+    known = _config(text, transformers, name)
     for key in chosen:
         _check_known(text, key, [each for each in dir(known) if not each.startswith("_")], "setting")
     small = {key: value for key, value in SMALL.items() if isinstance(getattr(known, key, ""), (int, type(None)))}
-    try:
-        config = transformers.AutoConfig.for_model(name, **small | chosen)
-    except Exception as problem:
-        raise UsageError(f"{text}: no such configuration: {named(problem)}") from problem
+    config = _config(text, transformers, name, **small | chosen)
+    if type(config) not in transformers.MODEL_MAPPING:
+        raise UsageError(f"{text}: transformers has no model for {type(config).__name__} alone")
     build = partial(_built, text, transformers.AutoModel.from_config, config)
     return Architecture(build, partial(_words_or_pictures, text, config, _main_input(transformers, config)))
+
+
+def _config(text: str, transformers: Any, name: str, **settings: Any) -> Any:
+    try:
+        return transformers.AutoConfig.for_model(name, **settings)
+    except Exception as problem:  # a configuration checks its settings in its own way
+        raise UsageError(f"{text}: no such configuration: {named(problem)}") from problem
 
 
 def _main_input(transformers: Any, config: Any) -> str:
