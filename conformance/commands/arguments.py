@@ -74,7 +74,7 @@ def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None
     compare.add_argument("after", type=Path, metavar="B")
     follow = commands.add_parser("compat", help="show what works since which torch version")
     follow.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="a stored run, or a file that probes --write wrote"
+        "runs", nargs="+", type=Path, metavar="RUN", help="a stored run, or a file of probes --write or compat --json"
     )
     for command in (compare, follow):
         command.add_argument("--md", type=Path, metavar="FILE", help="also write Markdown to this file")

@@ -7,7 +7,7 @@ from pathlib import Path
 from conformance.commands.output import tell, write
 from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
-from conformance.figures.history import faults, histories, version_of, versions
+from conformance.figures import atlas
 from conformance.records.probes import ProbeRun
 from conformance.run import documents, summaries
 from conformance.run.summaries import Summary
@@ -18,7 +18,7 @@ def main(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -
     """Read runs of several versions, print the atlas, and write it to files.
 
     Args:
-        paths: run folders, and files that `conformance probes --write` wrote.
+        paths: run folders, files that `conformance probes --write` wrote, and at most one that this command wrote.
         markdown: file to write; None for none.
         json: file to write; None for none.
 
@@ -28,30 +28,23 @@ def main(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -
     """
     runs: list[Summary] = []
     probes: list[ProbeRun] = []
+    earlier: dict[Path, atlas.Atlas] = {}
     for path in paths:
-        if path.is_file():
-            probes.append(documents.read_probes(path))
-        else:
+        if not path.is_file():
             runs.append(summaries.read(path))
+        elif (known := atlas.read(path)) is not None:
+            earlier[path] = known
+        else:
+            probes.append(documents.read_probes(path))
+    if len(earlier) > 1:
+        raise UsageError(f"{' and '.join(map(str, earlier))} are two files of compat; give one, and the newer runs")
     seeds = {run.plan.seed for run in runs}
     if len(seeds) > 1:
         raise UsageError(
             f"these runs have different seeds, {', '.join(map(str, sorted(seeds)))}; compare runs of one seed"
         )
-    rising = versions(runs, probes)
-    runs.sort(key=lambda run: rising.index(version_of(run.plan.environment.torch)))
-    atlas = page.Atlas(rising, list(map(_made, runs)), histories(runs), faults(probes))
-    tell(page.text(atlas))
-    write(markdown, lambda: page.markdown(atlas))
-    write(json, lambda: page.document(atlas))
+    found = atlas.atlas(runs, probes, next(iter(earlier.values()), atlas.Atlas()))
+    tell(page.text(found))
+    write(markdown, lambda: page.markdown(found))
+    write(json, lambda: atlas.document(found))
     return ExitCode.OK
-
-
-def _made(run: Summary) -> str:
-    """What made a run, and how many of its cells are judged."""
-    known = run.plan.environment
-    judged = sum(cell in run.verdicts for cell in run.planned)
-    lacking = "" if judged == len(run.planned) else f" of {len(run.planned)}, incomplete"
-    part = f" · shard {run.plan.shard}" if run.plan.shard else ""
-    machine = f"torch {known.torch} · Python {known.python} · {known.cpu} {known.cpu_capability}"
-    return f"{machine} · {judged} cells{lacking}{part}"

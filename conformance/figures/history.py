@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from packaging.version import InvalidVersion, Version
 
@@ -16,6 +17,7 @@ from conformance.run.summaries import Summary
 
 WORKS, OTHER_DTYPE, DECLARED, RED, NOT_JUDGED = "works", "another dtype", "does not work", "red", "not judged"
 SHOWN, CORRECT, UNKNOWN = "shows", "correct", "not known"
+StateT = TypeVar("StateT")
 OF_PROBES = {"EXPECTED": SHOWN, "FAIL": SHOWN, "PASS": CORRECT, "STALE": CORRECT}
 
 
@@ -98,21 +100,19 @@ def version_of(torch: str) -> str:
         raise UsageError(f"torch {torch!r:.60} is no version, so it cannot be compared with others") from None
 
 
-def versions(runs: Iterable[Summary], probes: Iterable[ProbeRun]) -> list[str]:
-    """The versions of all runs, rising."""
-    found = {version_of(run.plan.environment.torch) for run in runs} | {version_of(p.environment.torch) for p in probes}
-    return sorted(found, key=Version)
-
-
-def histories(runs: Sequence[Summary]) -> list[History]:
+def histories(runs: Sequence[Summary], earlier: Iterable[History] = ()) -> list[History]:
     """Each cell in all versions, in the order in which the runs plan them.
+
+    Args:
+        runs: runs of one or several versions.
+        earlier: further cells, or older states of the same ones, which count where no run judges them.
 
     Raises:
         UsageError: two runs of one version have verdicts on the same cell.
     """
     found: dict[Cell, dict[str, State]] = {}
     judges: dict[tuple[str, str], Summary] = {}
-    for run in sorted(runs, key=lambda run: Version(version_of(run.plan.environment.torch))):
+    for run in runs:
         version = version_of(run.plan.environment.torch)
         for planned in run.plan.own_cells:
             state = _state(run.verdicts.get(planned.id))
@@ -122,7 +122,13 @@ def histories(runs: Sequence[Summary]) -> list[History]:
             if other is not run:
                 raise UsageError(f"{other.folder} and {run.folder} both judge {planned.id} with torch {version}")
             found.setdefault(planned.cell, {})[version] = state
-    return [History(cell, states) for cell, states in found.items()]
+    for old in earlier:
+        found[old.cell] = {**old.states, **found.get(old.cell, {})}
+    return [History(cell, _rising(states)) for cell, states in found.items()]
+
+
+def _rising(states: Mapping[str, StateT]) -> dict[str, StateT]:
+    return {version: states[version] for version in sorted(states, key=Version)}
 
 
 def _state(verdict: Verdict | None) -> State:
@@ -136,8 +142,12 @@ def _state(verdict: Verdict | None) -> State:
     return State(kind, verdict.status, verdict.short, verdict.reason, verdict.link)
 
 
-def faults(found: Sequence[ProbeRun]) -> list[Fault]:
+def faults(found: Sequence[ProbeRun], earlier: Iterable[Fault] = ()) -> list[Fault]:
     """Each probe on each device in all versions, by name.
+
+    Args:
+        found: what the probes found in one or several versions.
+        earlier: further faults, or older states of the same ones, which count where no probe ran.
 
     Raises:
         UsageError: one version was probed twice on a device.
@@ -152,4 +162,8 @@ def faults(found: Sequence[ProbeRun]) -> list[Fault]:
                 raise UsageError(f"probe {finding.probe} was run twice with torch {version} on {run.device}")
             states[key][version] = OF_PROBES.get(finding.status, finding.status)
             latest[key] = finding
-    return [Fault(latest[key], key[1], states[key]) for key in sorted(states)]
+    for old in earlier:
+        key = (old.probe.probe, old.device)
+        states[key] = {**old.states, **states.get(key, {})}
+        latest.setdefault(key, old.probe)
+    return [Fault(latest[key], key[1], _rising(states[key])) for key in sorted(states)]

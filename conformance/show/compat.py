@@ -1,24 +1,12 @@
-"""Draws what works since which torch version, and the atlas of torch's known faults: as text, Markdown and JSON."""
+"""Draws what works since which torch version, and the atlas of torch's known faults: as text and Markdown."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from conformance.figures.history import (
-    CORRECT,
-    DECLARED,
-    OTHER_DTYPE,
-    RED,
-    SHOWN,
-    WORKS,
-    Fault,
-    History,
-)
+from conformance.figures.atlas import Atlas
+from conformance.figures.history import CORRECT, DECLARED, OTHER_DTYPE, RED, SHOWN, WORKS, History
 from conformance.records.cell import Cell
-from conformance.records.convert import to_json
 from conformance.show.text import escaped, markdown_table, table, visible
 
 GLYPHS = {WORKS: "✓", OTHER_DTYPE: "≠", DECLARED: "–", RED: "✗"}
@@ -33,27 +21,10 @@ Notes = dict[tuple[str, str], int]  # reason and link: number
 Section = tuple[str, list[list[str]], list[str]]  # title, rows, head
 
 
-@dataclass(frozen=True)
-class Atlas:
-    """What is drawn.
-
-    Attributes:
-        versions: torch versions, rising.
-        made: one line for each run: what made it.
-        cells: each cell in all versions.
-        faults: each probe in all versions.
-    """
-
-    versions: Sequence[str]
-    made: Sequence[str]
-    cells: Sequence[History]
-    faults: Sequence[Fault]
-
-
 def text(atlas: Atlas) -> str:
     """The atlas as text."""
     notes: Notes = {}
-    parts = ["\n".join(map(visible, atlas.made)), visible(_sentence(atlas))]
+    parts = ["\n".join(visible(maker.text) for maker in atlas.makers), visible(_sentence(atlas))]
     sections = _sections(atlas, notes)
     parts += [f"{title}:\n{table(rows, head)}" for title, rows, head in sections]
     parts.append(LEGEND if sections else "")
@@ -69,7 +40,11 @@ def text(atlas: Atlas) -> str:
 def markdown(atlas: Atlas) -> str:
     """The atlas as a page in Markdown."""
     notes: Notes = {}
-    parts = ["# What works since which torch", *([_list(atlas.made)] if atlas.made else []), escaped(_sentence(atlas))]
+    parts = [
+        "# What works since which torch",
+        *([_list([maker.text for maker in atlas.makers])] if atlas.makers else []),
+        escaped(_sentence(atlas)),
+    ]
     sections = _sections(atlas, notes)
     for title, rows, head in sections:
         parts += [f"## {title}", _table(rows, head)]
@@ -81,22 +56,6 @@ def markdown(atlas: Atlas) -> str:
         faults, head = _fault_rows(atlas)
         parts += ["## Faults of torch", _table(faults, head), LEGEND_OF_FAULTS]
     return "\n\n".join(parts) + "\n"
-
-
-def document(atlas: Atlas) -> str:
-    """The atlas as JSON."""
-    cells: list[dict[str, Any]] = [
-        {
-            **to_json(history.cell),
-            "since": history.since,
-            "broke": list(history.broke),
-            "mended": list(history.mended),
-            "states": {version: to_json(state) for version, state in history.states.items()},
-        }
-        for history in atlas.cells
-    ]
-    faults = [{**to_json(f.probe), "device": f.device, "states": dict(f.states)} for f in atlas.faults]
-    return json.dumps({"versions": list(atlas.versions), "cells": cells, "faults": faults}, indent=1) + "\n"
 
 
 def _sentence(atlas: Atlas) -> str:

@@ -31,6 +31,12 @@ def compat(tmp_path, *paths):
     return code, json.loads(page.read_text())
 
 
+def row_of(told):
+    """What a document says of `CELL`."""
+    (found,) = [row for row in told["cells"] if (row["cell"]["mode"], row["cell"]["precision"]) == ("compiled", "fp32")]
+    return found
+
+
 def runs_of(tmp_path, *statuses):
     """A run in each version; one cell has these statuses."""
     found = []
@@ -58,7 +64,7 @@ def test_a_cell_through_versions(tmp_path, statuses, since, broke, mended):
     assert code == 0
     assert told["versions"] == ["2.4.1", "2.9.1", "2.10.0", "2.15.0"]
     assert len(told["cells"]) == 9
-    (found,) = [c for c in told["cells"] if (c["mode"], c["precision"]) == ("compiled", "fp32")]
+    found = row_of(told)
     assert (found["since"], found["broke"], found["mended"]) == (since, broke, mended)
 
 
@@ -67,12 +73,12 @@ def test_a_declared_dtype_works_and_a_declared_failure_does_not(tmp_path, capsys
         tmp_path, declared("UNSUPPORTED", "refused"), declared("EXPECTED", "FAIL"), declared("EXPECTED", "float32"), ""
     )
     _, told = compat(tmp_path, *runs)
-    (found,) = [c for c in told["cells"] if (c["mode"], c["precision"]) == ("compiled", "fp32")]
-    assert [state["kind"] for state in found["states"].values()] == [
-        "does not work",
-        "does not work",
-        "another dtype",
-        "works",
+    found = row_of(told)
+    assert [(span["versions"], span["state"]["kind"]) for span in found["spans"]] == [
+        (["2.4.1"], "does not work"),
+        (["2.9.1"], "does not work"),
+        (["2.10.0"], "another dtype"),
+        (["2.15.0"], "works"),
     ]
     assert found["since"] == "2.10.0"
     out = capsys.readouterr().out
@@ -119,7 +125,7 @@ def test_probes_make_an_atlas(tmp_path, capsys):
     assert (code, told["cells"]) == (0, [])
     (fault,) = told["faults"]
     assert fault["states"] == {"2.4.1": "correct", "2.9.1": "shows", "2.10.0": "shows", "2.15.0": "UNSUPPORTED"}
-    assert (fault["link"], fault["remedy"], fault["device"]) == (LINK, "write it out", "cpu")
+    assert (fault["probe"]["link"], fault["probe"]["remedy"], fault["device"]) == (LINK, "write it out", "cpu")
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("lost"))
     assert row.split() == f"lost cpu ✓ ✗ ✗ · 2.9.1, 2.10.0 two sums {LINK}".split()
     page = (tmp_path / "compat.md").read_text()
