@@ -60,7 +60,8 @@ def judged(request: PlanRequest, folder: Path) -> Contents:
     else:
         with _variables(None, compiles=False):
             plan = planned(request, method="forkserver")
-    with compile_cache(plan) as cache, _variables(cache, compiles=bool(plan.compiling_modes)):
+    kept = environment.references_of(plan.environment)
+    with compile_cache(plan) as cache, _variables(cache, compiles=bool(plan.compiling_modes), references=kept):
         store.create(folder, plan)
         writer = Writer(folder)
         try:
@@ -119,15 +120,16 @@ def _add(writer: Writer, verdicts: Iterable[Verdict], planted: Iterable[Verdict]
 
 
 @contextlib.contextmanager
-def _variables(cache: Path | None, *, compiles: bool) -> Iterator[None]:
+def _variables(cache: Path | None, *, compiles: bool, references: Path | None = None) -> Iterator[None]:
     """Set the variables of child processes, and put those of the caller's process back.
 
     The children inherit them from the fork server. One that was started for cells that do not compile is replaced.
     """
-    wanted = environment.inherited(cache, compiles=compiles)
-    if not _served or (compiles and _served != wanted):
+    of_server = environment.inherited(cache, compiles=compiles)
+    if not _served or (compiles and _served != of_server):
         fork_server.stop()
-        _served.update(wanted)
+        _served.update(of_server)
+    wanted = environment.inherited(cache, compiles=compiles, references=references)
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -2,6 +2,8 @@
 
 A reference is used again if nothing it depends on has changed: the request for it, torch and all other installed
 packages, the processor, and every source and data file that was read when it was made, those of this project included.
+A saved model and its saved inputs are part of the request by what they hold, so they may lie anywhere:
+`conformance.check` saves the same model in another folder each time.
 """
 
 from __future__ import annotations
@@ -72,6 +74,7 @@ class KeptReferences:
         """Keep the reference at the path of a task, unless a source has changed since the run was planned."""
         if self._folder is None or any(self._planned.get(path, what) != what for path, what in made.files.items()):
             return
+        made = replace(made, files={p: what for p, what in made.files.items() if p not in _saved(task)})
         with contextlib.suppress(OSError, StoreError):  # it is made again
             self._folder.mkdir(parents=True, exist_ok=True)
             self.forget(task)
@@ -90,9 +93,12 @@ class KeptReferences:
 
     def _hold(self, files: Mapping[str, str]) -> bool:
         """Whether files still are what they were."""
-        for path in files.keys() - self._seen.keys():
+        return all(self._content(path) == what for path, what in files.items())
+
+    def _content(self, path: str) -> str:
+        if path not in self._seen:
             self._seen[path] = self._planned.get(path) or read_files.content(Path(path))
-        return all(self._seen[path] == what for path, what in files.items())
+        return self._seen[path]
 
     def _make_room(self, size: int) -> bool:
         """Remove the references that are not used until one of some bytes fits; whether it does."""
@@ -109,9 +115,10 @@ class KeptReferences:
         return True
 
     def _request(self, task: ReferenceTask) -> str:
-        known = self._environment
+        known, place = self._environment, task.location
         ran_on = [known.torch, known.python, known.cpu, known.cpu_capability, *self._installed]
-        return json.dumps([to_json(replace(task, path="")), *ran_on])
+        held = replace(place, own=place.moved(lambda path: self._content(path) or path).own)
+        return json.dumps([to_json(replace(task, location=held, path="")), *ran_on])
 
     def _record(self, task: ReferenceTask) -> Path:
         assert self._folder is not None
@@ -119,6 +126,11 @@ class KeptReferences:
 
     def _file(self, task: ReferenceTask) -> Path:
         return self._record(task).with_suffix(SUFFIX)
+
+
+def _saved(task: ReferenceTask) -> tuple[str, ...]:
+    """The paths of the saved model and its inputs."""
+    return replace(task.location, file="").paths
 
 
 def _link(source: Path, target: Path) -> None:

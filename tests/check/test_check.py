@@ -52,6 +52,18 @@ def test_a_written_report_is_a_run_folder(report, tmp_path):
         report.write(folder)
 
 
+def test_the_same_model_has_its_reference_already(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = []
+    for seed in (0, 0, 1):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            net = nets.Net().eval()
+        (cell,) = public.check(net, X, **FAST).cells
+        found.append("kept reference" in cell.observation.seconds)
+    assert found == [False, True, False]
+
+
 def test_a_wrong_function_is_red_and_escaped():
     found = public.check(nets.Cube, X, 3.0, **FAST)
     assert found.ok

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from harness.made_by_hand import ENVIRONMENT
 
+from conformance.records.own_model import OwnModel
 from conformance.records.plan import SpecLocation
 from conformance.records.references import MadeReference
 from conformance.records.tasks import ReferenceTask
@@ -28,11 +29,14 @@ class Place:
     def references(self, environment=ENVIRONMENT, **planned):
         return KeptReferences(self.kept, environment, planned)
 
-    def keep(self, task=None, **planned):
+    def own_files(self, *further):
+        return read_files.contents({str(self.source), *further})
+
+    def keep(self, task=None, read=(), **planned):
         """Make a reference and keep it, as a run does."""
         task = task or self.task
         (self.run / "net.reference").write_text("the tensors")
-        made = MadeReference(1.5, files=read_files.contents({str(self.source)}), fingerprint="f")
+        made = MadeReference(1.5, files=self.own_files(*read), fingerprint="f")
         self.references(**planned).keep(task, made)
         (self.run / "net.reference").unlink()
         return made
@@ -100,6 +104,25 @@ def test_another_machine_or_torch_has_a_reference_of_its_own(place, field):
     place.keep()
     other = replace(ENVIRONMENT, **{field: "another"})
     assert place.references(environment=other).fetch(place.task) is None
+
+
+def saved_in(place, name, model="weights", inputs="a call"):
+    """The task for a model that is saved in a folder, which its reference depends on."""
+    folder = place.run / name
+    folder.mkdir()
+    (folder / "model.pt").write_text(model)
+    (folder / "call.pt").write_text(inputs)
+    own = OwnModel("net", saved=str(folder / "model.pt"), call=str(folder / "call.pt"))
+    return replace(place.task, location=SpecLocation(own=own))
+
+
+def test_a_saved_model_may_lie_anywhere(place):
+    first = saved_in(place, "first")
+    made = place.keep(first, first.location.paths)
+    shutil.rmtree(place.run / "first")
+    assert place.references().fetch(saved_in(place, "second")) == replace(made, kept=True, files=place.own_files())
+    assert place.references().fetch(saved_in(place, "third", model="others")) is None
+    assert place.references().fetch(saved_in(place, "fourth", inputs="another call")) is None
 
 
 def test_what_was_made_of_a_source_that_changed_during_the_run_is_not_kept(place):
