@@ -95,5 +95,6 @@ class Report:
         Raises:
             NotConformingError: one is; the message is the table.
         """
+        __tracebackhide__ = True  # pytest shows the caller's line
         if not self.ok:
             raise NotConformingError(f"\n{self.table()}")

@@ -34,7 +34,8 @@ def noted() -> Iterator[set[str]]:
 
 def contents(paths: set[str]) -> dict[str, str]:
     """What tells the content of each file, by path; without installed files, Python's own and compiled ones."""
-    found = {str(path): content(path) for path in sources.own(Path(path).resolve() for path in paths) if _lasts(path)}
+    noted = list(paths)  # to read them here is noted too
+    found = {str(path): content(path) for path in sources.own(Path(path).resolve() for path in noted) if _lasts(path)}
     return {path: what for path, what in sorted(found.items()) if what}
 
 

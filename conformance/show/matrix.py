@@ -92,7 +92,7 @@ def render(contents: Contents, *, folder: Path | None, seconds: float | None = N
     parts.append("\n".join(_red_lines(ordered)))
     parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
     parts.append("\n".join([*_assumed(contents.plan), *_remarks(ordered), *without_speed("speed", speeds)]))
-    parts.append(_kept_references(ordered))
+    parts.append(_kept_references(ordered) if folder else "")  # `conformance.check` has no --fresh
     parts.append(_totals(ordered, folder, seconds))
     return "\n\n".join(part for part in parts if part)
 

@@ -49,7 +49,10 @@ def _read(kind: Callable[[Path], Any], path: Path) -> Any:
     except UsageError:
         raise
     except (ImportError, AttributeError) as problem:
-        raise UsageError(f"{path} needs code that another process cannot import: {named(problem)}") from problem
+        raise UsageError(
+            f"{path} needs code that another process cannot import: {named(problem)}; put the model into a module that "
+            "every process can import, such as one of your package"
+        ) from problem
     except Exception as problem:  # the file may hold anything
         raise UsageError(f"{path} is no model that this torch can read: {named(problem)}") from problem
 

@@ -191,3 +191,14 @@ def test_a_file_too_large_for_a_digest_is_told_by_size_and_age(tmp_path, monkeyp
     before = read_files.content(path)
     path.write_bytes(bytes(12))
     assert "" != before != read_files.content(path)
+
+
+def test_a_file_behind_a_link_is_noted_by_the_path_that_is_read(tmp_path):
+    """Its content is read under another path, while files are still noted."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "weights.txt").write_text("1")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    with read_files.noted() as paths:
+        (tmp_path / "link" / "weights.txt").read_text()
+        found = read_files.contents(paths)
+    assert str(tmp_path / "folder" / "weights.txt") in found

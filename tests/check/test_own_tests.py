@@ -1,0 +1,141 @@
+"""The fixture of people's own test suites."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from harness.command import OF_PYTEST, ROOT
+
+NETS = """
+import pytest
+import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.left(x) * torch.sigmoid(self.right(x))
+
+
+SEEN = []
+"""
+SAME = """
+@pytest.mark.conformance(modes=["eager", "scripted"], precisions=["fp32", "amp_bf16"])
+def test_gate(conformance):
+    net = Gate()
+    SEEN.append(net.left.weight)
+    assert all(torch.equal(SEEN[0], weight) for weight in SEEN)
+    assert conformance.check(net, torch.randn(6, 4)).ok
+
+
+def test_generators_are_put_back():
+    assert torch.initial_seed() == torch.default_generator.initial_seed() != 0
+"""
+EMPTY = """
+@pytest.mark.conformance(modes="eager", precisions="fp32")
+def test_nothing(conformance):
+    Gate()
+"""
+AXES = """
+@pytest.mark.conformance(modes="compiled")
+class TestGate:
+    def test_all(self, conformance):
+        pass
+
+    @pytest.mark.conformance(modes=("scripted", "eager"), devices=("cpu", "cuda"), precisions=("fp32", "tf32"))
+    def test_some(self, conformance):
+        pass
+
+
+def test_plain(conformance):
+    pass
+"""
+
+
+def suite(folder, source, *arguments, pyproject=""):
+    """What pytest prints of a test file in a folder of its own."""
+    (folder / "test_nets.py").write_text(NETS + source)
+    if pyproject:
+        (folder / "pyproject.toml").write_text(pyproject)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_PYTEST)}
+    command = (sys.executable, "-W", "ignore", "-m", "pytest", "-p", "conformance.own_tests", "-p", "no:cacheprovider")
+    found = subprocess.run(
+        [*command, f"--rootdir={folder}", "-c", os.devnull, "-q", *arguments],
+        cwd=folder,
+        env={**inherited, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout
+
+
+def test_each_cell_is_an_item_and_a_red_one_fails_with_its_report(tmp_path):
+    printed = suite(tmp_path, SAME + EMPTY)
+    assert (
+        "FAILED test_nets.py::test_gate[scripted-amp_bf16-cpu] - conformance.commands.check_report.NotConf" in printed
+    )
+    assert "E       gate     amp_bf16     ✗ dtype" in printed
+    assert "test_nothing[eager-fp32-cpu] has judged nothing; call conformance.check(model, x) in it" in printed
+    assert "1 failed, 5 passed, 1 error" in printed
+    assert "own_model.py" not in printed  # the traceback ends in the test
+
+
+def collected(folder, source, **options):
+    return [line.partition("[")[2][:-1] for line in suite(folder, source, "--collect-only", **options).splitlines()]
+
+
+def test_options_come_from_the_file_and_from_markers(tmp_path):
+    table = '[tool.conformance]\nmodes = ["eager", "compiled"]\nprecisions = "amp_fp16"\n'
+    names = [name for name in collected(tmp_path, AXES, pyproject=table) if name]
+    assert names == [
+        "compiled-amp_fp16-cpu",
+        "eager-fp32-cpu",
+        "scripted-fp32-cpu",
+        "eager-fp32-cuda",
+        "scripted-fp32-cuda",
+        "eager-tf32-cuda",
+        "scripted-tf32-cuda",
+        "eager-amp_fp16-cpu",
+        "compiled-amp_fp16-cpu",
+    ]
+
+
+def test_without_options_these_are_the_nine_cells(tmp_path):
+    names = [name for name in collected(tmp_path, "\ndef test_gate(conformance):\n    pass\n") if name]
+    assert [name.removesuffix("-cpu") for name in names] == [
+        f"{mode}-{precision}"
+        for precision in ("fp32", "amp_fp16", "amp_bf16")
+        for mode in ("eager", "scripted", "compiled")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("marker", "table", "message"),
+    [
+        ("modes='compield'", "", "unknown mode 'compield'; did you mean compiled?"),
+        ("mods='eager'", "", "the marker conformance has an unknown option 'mods'; did you mean modes?"),
+        (
+            "'eager'",
+            "",
+            "takes keywords only, as in @pytest.mark.conformance(modes=['eager', 'compiled']), got 'eager'",
+        ),
+        ("precisions='tf32'", "", "no device has eager, scripted, compiled in tf32 on cpu"),
+        ("devices=[]", "", "devices must be a name or a list of names, got []"),
+        ("seed=-1", "", "seed must be a whole number from 0 on, got -1"),
+        ("", "presicions = 'fp32'", "[tool.conformance] has an unknown option 'presicions'; did you mean precisions?"),
+        ("", "seed = true", "seed must be a whole number from 0 on, got True"),
+        ("", "seed 3", "pyproject.toml cannot be read: Expected '=' after a key"),
+    ],
+)
+def test_what_is_unknown_is_one_line(tmp_path, marker, table, message):
+    source = f"\n@pytest.mark.conformance({marker})\ndef test_gate(conformance):\n    pass\n"
+    printed = suite(tmp_path, source, "--collect-only", pyproject=f"[tool.conformance]\n{table}\n")
+    assert message in printed
+    assert "Traceback" not in printed
+    assert "1 error" in printed
