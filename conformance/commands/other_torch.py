@@ -19,7 +19,14 @@ from pathlib import Path
 from conformance.errors import NotInstalledError
 from conformance.one_line import one_line
 
-NEEDED = ("filelock>=3.12", "packaging>=23", "pytest>=8", "pytest-xdist>=3.5", "tabulate>=0.9")  # beside torch
+NEEDED = (  # beside torch
+    "filelock>=3.12",
+    "packaging>=23",
+    "pytest>=8",
+    "pytest-xdist>=3.5",
+    "setuptools>=68",
+    "tabulate>=0.9",
+)
 INDEX = "TORCH_INDEX"
 OWN = ("conformance", "zoo")
 ELSEWHERE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # what lies there would count as installed

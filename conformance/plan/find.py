@@ -17,6 +17,7 @@ from conformance.axes import MODES
 from conformance.errors import UsageError
 from conformance.one_line import named
 from conformance.oracle import process_state
+from conformance.plan import entry_points
 from conformance.records.cell import SizedModel
 from conformance.records.own_model import NOTHING_GIVEN, OwnModel, name_from
 from conformance.records.plan import SpecLocation
@@ -116,8 +117,8 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
     Args:
         sources: models or folders of the zoo, such as "merge" or "models", or wildcard patterns of models, folders and
             files, such as "merge*" or "ops.soft*"; "path/to/file.py", "package.module", either of them with ":NAME",
-            a saved model, or an architecture of a library; empty for the whole zoo. A source may hold no spec if it
-            registers a mode.
+            a saved model, an architecture of a library, or a name that an installed package declares; empty for the
+            whole zoo. A source may hold no spec if it registers a mode.
         given: what was said of the models without a spec.
 
     Returns:
@@ -196,10 +197,7 @@ def _find_one(source: str, given: OwnModel) -> list[Found]:
     """The specs of one source that is no part of the zoo, or its model without a spec."""
     file, _, name = _split(source)
     if file:
-        path = Path(file).resolve()
-        if not path.is_file():
-            raise UsageError(f"no file {file}")
-        location = SpecLocation(file=str(path))
+        location = _file_at(Path(file).resolve(), file)
     elif source.endswith(SAVED) or Path(source).is_file():
         own = replace(given, name=name_from(Path(source).stem), saved=str(Path(source).resolve()))
         return [_own(SpecLocation(own=own))]
@@ -210,10 +208,16 @@ def _find_one(source: str, given: OwnModel) -> list[Found]:
         module, _, name = source.partition(":")
         location = SpecLocation(module)
     else:
+        place = entry_points.place_of(source)
         try:
-            return [(catalog.get_spec(source), SpecLocation(catalog.home_of(source)))]
+            spec = catalog.get_spec(source)
         except (catalog.UnknownModelError, SpecError) as problem:
+            if place:
+                return _find_one(place, given)
             raise UsageError(str(problem)) from problem
+        if place:
+            raise UsageError(f"{source!r} is a model of the zoo, and a package declares it as {place}; name the module")
+        return [(spec, SpecLocation(catalog.home_of(source)))]
     modes = set(MODES)
     loaded = load(location)
     _registering.update(dict.fromkeys(set(MODES) - modes, location))
@@ -226,6 +230,12 @@ def _find_one(source: str, given: OwnModel) -> list[Found]:
             f"{source}:NAME --input 2,3"
         )
     return [(spec, location) for spec in specs]
+
+
+def _file_at(path: Path, given: str) -> SpecLocation:
+    if not path.is_file():
+        raise UsageError(f"no file {given}")
+    return SpecLocation(file=str(path))
 
 
 def _split(source: str) -> tuple[str, str, str]:
