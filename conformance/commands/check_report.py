@@ -25,6 +25,8 @@ LARGEST_HTML = 50_000  # characters: a notebook keeps every output
 class NotConformingError(AssertionError):
     """A cell of the report is red. The message is the report."""
 
+    __module__ = "conformance"  # the public name, which pytest shows
+
 
 class Report:
     """What was found out about one model.
