@@ -17,11 +17,11 @@ from conformance.axes import MODES
 from conformance.errors import UsageError
 from conformance.one_line import named
 from conformance.oracle import process_state
-from conformance.plan import entry_points
 from conformance.records.cell import SizedModel
 from conformance.records.own_model import NOTHING_GIVEN, OwnModel, name_from
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import ListedModel, Listing, PlanRequest
+from conformance.run import entry_points
 from conformance.run.child_side import ChildProcess
 from conformance.target import libraries
 from conformance.target.spec import attribute, spec_of
