@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from conformance.against import comparison
-from conformance.commands import bisect, claims, compat, diff, github, listing, merge, probes, run, show, verify
+from conformance.commands import bisect, claims, compat, diff, expect, github, listing, merge, probes, run, show, verify
 from conformance.commands.arguments import STORE, parser
 from conformance.commands.judging import Choice
 from conformance.commands.output import say
@@ -17,6 +17,7 @@ from conformance.errors import MachineError, UsageError, suggestion
 from conformance.exit_codes import ExitCode
 from conformance.records.own_model import OwnModel
 from conformance.records.tasks import PlanRequest
+from conformance.run import declarations
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,6 +76,7 @@ def _look(options: argparse.Namespace) -> int:
         "list": lambda: listing.list_models(tuple(options.sources)),
         "show": lambda: show.main(options.run, markdown=options.md, xml=options.junitxml),
         "verify": lambda: verify.main(options.run),
+        "expect": lambda: expect.record(options.run, options.file),
         "merge": lambda: merge.main(tuple(options.runs), options.into, any_cpu=options.any_cpu),
         "diff": lambda: diff.main(options.before, options.after, markdown=options.md, json=options.json),
         "compat": lambda: compat.main(tuple(options.runs), markdown=options.md, json=options.json),
@@ -101,6 +103,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         seed=options.seed,
         deadline=options.timeout,
         given=OwnModel(inputs=tuple(options.inputs), training=options.training),
+        declared=declarations.read(options.expect) if options.expect else (),
     )
 
 

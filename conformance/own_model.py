@@ -16,6 +16,7 @@ from conformance.commands.check_report import Report
 from conformance.errors import UsageError
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
+from conformance.run import declarations
 from conformance.target import libraries
 from conformance.target.capture import captured
 from conformance.target.spec import attribute
@@ -34,7 +35,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
     device: str = "cpu",
     train: bool | None = None,
     seed: int = 0,
-    expect: Iterable[Expect] = (),
+    expect: str | os.PathLike[str] | Iterable[Expect] = (),
 ) -> Report:
     """Judge whether a model computes the same in every mode and precision, forward and backward.
 
@@ -54,7 +55,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
         device: the device to judge on.
         train: True or False puts the model into train or eval mode; None leaves it as it is.
         seed: seed of cotangents, of further draws, and of weights if the model is built anew.
-        expect: declared divergences, as `zoo.Expect` explains them.
+        expect: declared divergences, as `zoo.Expect` explains them, or the path of a file that holds them.
 
     Returns:
         The report; `print(report)` shows it, and `report.raise_if_failed()` gates a test.
@@ -64,12 +65,18 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
         MachineError: the machine failed, and not the model.
     """
     checking.refuse_in_child()
+    file = Path(expect) if isinstance(expect, (str, os.PathLike)) else None
+    given = () if isinstance(expect, (str, os.PathLike)) else tuple(expect)
     folder = Path(tempfile.mkdtemp(prefix="conformance-check-"))
     try:
         request = PlanRequest(
-            modes=_names("modes", modes), precisions=_names("precisions", precisions), devices=(device,), seed=seed
+            modes=_names("modes", modes),
+            precisions=_names("precisions", precisions),
+            devices=(device,),
+            seed=seed,
+            declared=declarations.read(file) if file else (),
         )
-        location = _located(target, _call(inputs, kwargs), folder / checking.SAVED, train, tuple(expect))
+        location = _located(target, _call(inputs, kwargs), folder / checking.SAVED, train, given)
         if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
             request = replace(request, sources=(os.fspath(target),), given=location.own)
         else:

@@ -10,7 +10,7 @@ this file.
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,12 +35,14 @@ class Options:
         precisions: names of precisions; none: all of a device.
         devices: names of devices.
         seed: seed of the judge, and of torch's generators before each test.
+        expect: path of a file with declared divergences, seen from pytest's root folder; "" for none.
     """
 
     modes: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     devices: tuple[str, ...] = ("cpu",)
     seed: int = 0
+    expect: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Asked:
     precision: str
     device: str
     seed: int
+    expect: str
 
     def __str__(self) -> str:
         return f"{self.mode}-{self.precision}-{self.device}"
@@ -69,9 +72,11 @@ class Judge:
         *inputs: Any,
         kwargs: Mapping[str, Any] | None = None,
         train: bool | None = None,
-        expect: Iterable[Expect] = (),
+        expect: str | os.PathLike[str] | Iterable[Expect] = (),
     ) -> Report:
         """Judge a model in the cell of this test item; arguments are those of `conformance.check`.
+
+        Without `expect`, the file that the options name applies.
 
         Raises:
             NotConformingError: the cell is red; the message is the report.
@@ -91,7 +96,7 @@ class Judge:
             device=asked.device,
             train=train,
             seed=asked.seed,
-            expect=expect,
+            expect=expect or asked.expect,
         )
         if all(cell.status == "SKIPPED" for cell in report.cells):
             pytest.skip(report.cells[0].text)  # a GPU without this precision
@@ -101,7 +106,7 @@ class Judge:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Describe the marker."""
-    text = f"{NAME}(modes, precisions, devices, seed): what the fixture `{NAME}` judges a model in"
+    text = f"{NAME}(modes, precisions, devices, seed, expect): what the fixture `{NAME}` judges a model in"
     config.addinivalue_line("markers", text)
 
 
@@ -154,23 +159,17 @@ def _options(metafunc: pytest.Metafunc) -> Options:
             form = f"@pytest.mark.{NAME}(modes=['eager', 'compiled'])"
             raise UsageError(f"the marker takes keywords only, as in {form}, got {marker.args[0]!r}")
         options = _with(options, marker.kwargs, f"the marker {NAME}")
-    return options
+    expect = str(metafunc.config.rootpath / options.expect) if options.expect else ""
+    return replace(options, expect=expect)
 
 
 def _of_file(path: Path) -> Options:
-    from conformance.errors import UsageError  # noqa: PLC0415
-
-    if sys.version_info >= (3, 11):
-        import tomllib  # noqa: PLC0415
-    else:
-        import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 -- pytest brings it
+    from conformance.run import toml_file  # noqa: PLC0415
 
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get(NAME, {})
+        table = toml_file.read(path).get("tool", {}).get(NAME, {})
     except FileNotFoundError:
         return Options()
-    except (OSError, ValueError) as problem:
-        raise UsageError(f"{path} cannot be read: {problem}") from problem
     return _with(Options(), table, f"{path}: [tool.{NAME}]")
 
 
@@ -183,18 +182,22 @@ def _with(options: Options, given: Mapping[str, Any], where: str) -> Options:
     from conformance.errors import UsageError, suggestion  # noqa: PLC0415
 
     known = Options.__dataclass_fields__
+    changed: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known:
             raise UsageError(f"{where} has an unknown option {name!r}{suggestion(name, known)}")
-        names = [value] if isinstance(value, str) else value
+        names = (value,) if isinstance(value, str) else value
         if name == "seed":
-            if type(value) is not int or value < 0:
-                raise UsageError(f"{where}: seed must be a whole number from 0 on, got {value!r}")
-        elif not isinstance(names, (list, tuple)) or not names or not all(isinstance(one, str) for one in names):
-            raise UsageError(f"{where}: {name} must be a name or a list of names, got {value!r}")
-        changed: dict[str, Any] = {name: value if name == "seed" else tuple(names)}
-        options = replace(options, **changed)
-    return options
+            fits, wanted = type(value) is int and value >= 0, "a whole number from 0 on"
+        elif name == "expect":
+            fits, wanted = isinstance(value, str), "the path of a file"
+        else:
+            fits = isinstance(names, (list, tuple)) and bool(names) and all(isinstance(one, str) for one in names)
+            wanted = "a name or a list of names"
+        if not fits:
+            raise UsageError(f"{where}: {name} must be {wanted}, got {value!r}")
+        changed[name] = value if name in ("seed", "expect") else tuple(names)
+    return replace(options, **changed)
 
 
 def _cells(options: Options) -> list[Asked]:
@@ -209,7 +212,7 @@ def _cells(options: Options) -> list[Asked]:
     modes = choose("mode", tuple(MODES), options.modes, tuple(name for name, mode in MODES.items() if mode.default))
     precisions = choose("precision", tuple(PRECISIONS), options.precisions)
     cells = [
-        Asked(mode, precision, device, options.seed)
+        Asked(mode, precision, device, options.seed, options.expect)
         for device in choose("device", DEVICES, options.devices)
         for precision in precisions
         for mode in modes

@@ -65,6 +65,10 @@ def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None
     """The commands that check, join and compare stored runs."""
     check = commands.add_parser("verify", help="check the files of a stored run with a reader of its own")
     check.add_argument("run", type=Path)
+    declare = commands.add_parser("expect", help="write the red cells of a run as declared divergences, for review")
+    declare.add_argument("action", choices=["record"], metavar="record")
+    declare.add_argument("run", type=Path, metavar="RUN")
+    declare.add_argument("file", type=Path, metavar="FILE", help="entries are added to it; it is made if there is none")
     join = commands.add_parser("merge", help="join the shards of one plan into one run")
     join.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run of a shard")
     join.add_argument("--into", type=Path, metavar="FOLDER", required=True, help="the joined run; it must not exist")
@@ -111,6 +115,9 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=values.seed, default=0, help="of weights, inputs and cotangents (default: 0)")
     parser.add_argument(
         "--timeout", type=values.seconds, default=300.0, help="seconds that a cell may take (default: 300)"
+    )
+    parser.add_argument(
+        "--expect", type=Path, metavar="FILE", help="divergences that are declared in a file; see expect record"
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
     parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")

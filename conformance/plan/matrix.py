@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from conformance.plan import own_models
 from conformance.plan.candidates import check_sized, modes_of_all
 from conformance.plan.written import places_of
 from conformance.records.cell import Cell, SizedModel
+from conformance.records.declared import Declared
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Expectation, Plan, PlannedCell, SpecLocation
 from conformance.records.sentinels import PLANTED
@@ -52,6 +54,7 @@ def plan(asked: PlanRequest) -> Plan:
     """
     found, registering = own_models.found(asked)
     found, assumed = own_models.tried_all(found, asked.seed)
+    found = [(_with_declared(spec, asked.declared), location) for spec, location in found]
     unsized = [spec for spec, _ in found]
     sizes: dict[str, SizedModel] = {}
     found = [(sized, location) for spec, location in found for sized in _at_all_sizes(spec, sizes, asked)]
@@ -132,6 +135,14 @@ def expectation(declared: Expect) -> Expectation:
         declared.gate,
         declared.case,
     )
+
+
+def _with_declared(spec: Spec, declared: Sequence[Declared]) -> Spec:
+    """The spec with the divergences that are declared outside the code."""
+    more = [{**vars(one)} for one in declared if one.model == spec.name]
+    for fields in more:
+        del fields["model"]
+    return replace(spec, expectations=(*spec.expectations, *(Expect(**fields) for fields in more)))
 
 
 def _at_all_sizes(spec: Spec, sizes: dict[str, SizedModel], asked: PlanRequest) -> list[Spec]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from conformance.records.cell import Cell
+from conformance.records.declared import Declared
 from conformance.records.measurements import Ceilings, CompileRun, Footprint, Timing
 from conformance.records.observation import Observation
 from conformance.records.own_model import NOTHING_GIVEN, OwnModel
@@ -48,6 +49,7 @@ class PlanRequest:
         all_sizes: plan each model with a scale at all its sizes.
         given: what was said of the models without a spec: their inputs, and the mode to put them into.
         own: the location of a model without a spec that is judged in place of sources.
+        declared: divergences that are declared outside the code.
     """
 
     sources: tuple[str, ...] = ()
@@ -59,6 +61,7 @@ class PlanRequest:
     all_sizes: bool = False
     given: OwnModel = NOTHING_GIVEN
     own: SpecLocation | None = None
+    declared: tuple[Declared, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from conformance.records import (
     cell,
     claims,
+    declared,
     measurements,
     observation,
     own_model,
@@ -143,8 +144,18 @@ PLAN = plan.Plan(
     assumed={"merge@64": ("a contract",)},
 )
 
+DECLARED = declared.Declared(
+    *("merge", "dtype", "a reason", "a link", ("eager",), ("fp32",), ("cpu",), ">=2.6", "output", "float32"),
+    *("ValueError", "a match", "norm", "typical"),
+)
 REQUEST = tasks.PlanRequest(
-    ("merge",), ("eager",), ("fp32",), ("cpu",), seed=1, deadline=2.5, all_sizes=True, given=OWN, own=LOCATION
+    *(("merge",), ("eager",), ("fp32",), ("cpu",)),
+    seed=1,
+    deadline=2.5,
+    all_sizes=True,
+    given=OWN,
+    own=LOCATION,
+    declared=(DECLARED,),
 )
 CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache", "00ff", 64)
 LISTED = tasks.ListedModel("merge", "a summary", ("typical",))
@@ -156,7 +167,7 @@ SHORT_VERDICT = revisions.ShortVerdict("PASS", "a text")
 MEASURED = revisions.MeasuredCell(REASON, "/reference")
 
 EXAMPLES = (
-    *(CELL, SIZED, CLAIM),
+    *(CELL, SIZED, CLAIM, DECLARED),
     *(REASON, RATIO, SAMPLE, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
     *(MEASURE, DISCREPANCY, REST, OBSERVATION, VERDICT),
     *(EXPECTATION, PLANNED, OWN, LOCATION, PLACE, ENVIRONMENT, SHARD, PLAN),

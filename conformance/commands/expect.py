@@ -1,0 +1,98 @@
+"""`conformance expect record`: writes the red cells of a run as declared divergences, for a person to review."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from conformance.commands import stored
+from conformance.commands.output import say, tell
+from conformance.exit_codes import ExitCode
+from conformance.records.cell import Cell
+from conformance.records.declared import Declared
+from conformance.records.plan import Expectation
+from conformance.records.verdicts import Verdict
+from conformance.run import declarations
+from conformance.show.text import visible
+from conformance.verdict import failed_gate, judge
+
+MATCHED = 60  # characters of an error's message that the declaration matches
+UNSAID = "the reason comes from a person"
+
+
+def record(folder: Path, file: Path) -> ExitCode:
+    """Append a declaration for each red cell of a run to a file; cells that diverge in the same way share one.
+
+    Args:
+        folder: the run folder.
+        file: the file, which is made if there is none.
+
+    Returns:
+        `RED` if a red cell cannot be declared, otherwise `OK`.
+
+    Raises:
+        UsageError: the run cannot be read, or the file cannot be written.
+    """
+    contents = stored.read(folder)
+    cells = {planned.id: planned for planned in contents.plan.cells}
+    alike: dict[tuple[str, Expectation], list[Verdict]] = {}
+    lost = []
+    judged = [contents.verdicts[cell] for cell in contents.selected if cell in contents.verdicts]
+    red = [verdict for verdict in judged if verdict.red]
+    for verdict in red:
+        known = cells[verdict.cell]
+        for one in (found := _declaration(verdict, known.expect)):
+            alike.setdefault((known.cell.model, one), []).append(verdict)
+        lost += [] if found else [verdict]
+    entries = [
+        (declared, f"{same[0].cell}: {visible(same[0].text)}")
+        for (model, one), same in alike.items()
+        for declared in _on_axes(model, one, [cells[verdict.cell].cell for verdict in same])
+    ]
+    if entries:
+        declarations.append(file, entries)
+    for verdict in lost:
+        say(f"{verdict.cell} cannot be declared: {verdict.status}  {verdict.text}")
+    tell(f"entries for {len(red) - len(lost)} of {len(red)} red cells: {len(entries)}, added to {visible(str(file))}")
+    if entries:
+        tell("Give each a reason, remove what should not be accepted, and run with --expect.")
+    return ExitCode.RED if lost else ExitCode.OK
+
+
+def _declaration(verdict: Verdict, known: Sequence[Expectation]) -> tuple[Expectation, ...]:
+    """The narrowest declarations, beside those that it has, with which the cell is as declared; () if none are."""
+    for candidate in _candidates(verdict):
+        again = judge(verdict.cell, verdict.observation, (*known, *candidate))
+        if not again.red:
+            return tuple(replace(one, reason="") for one in candidate)
+    return ()
+
+
+def _candidates(verdict: Verdict) -> Iterator[tuple[Expectation, ...]]:
+    seen = verdict.observation
+    if verdict.status == "ERROR":
+        match = re.escape(seen.message[:MATCHED])
+        yield (Expectation("refuses", UNSAID, error=seen.error, match=match),)
+        yield (Expectation("ERROR", UNSAID, error=seen.error, match=match),)
+    if verdict.status == "FAIL":
+        failed = [(d, gate) for d in seen.discrepancies if (gate := failed_gate(d))]
+        renamed = dict.fromkeys((d.tensor, d.dtype) for d, gate in failed if gate.gate == "dtype")
+        yield tuple(Expectation("dtype", UNSAID, tensor=tensor, dtype=dtype) for tensor, dtype in renamed)
+        first, gate = next(((d, g) for d, g in failed if verdict.text.startswith(f"{g.gate}  {d.tensor},")), failed[0])
+        yield (Expectation("FAIL", UNSAID, gate=gate.gate, tensor=first.tensor),)
+        yield (Expectation("FAIL", UNSAID, gate=gate.gate),)
+    yield (Expectation(verdict.status, UNSAID),)
+
+
+def _on_axes(model: str, one: Expectation, cells: Sequence[Cell]) -> Iterator[Declared]:
+    """Declarations that together concern exactly these cells: modes that share their precisions share one."""
+    precisions: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        precisions.setdefault((cell.mode, cell.device), []).append(cell.precision)
+    modes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (mode, device), found in precisions.items():
+        modes.setdefault((device, tuple(found)), []).append(mode)
+    for (device, named), same in modes.items():
+        yield Declared(model, **asdict(one), modes=tuple(same), precisions=named, devices=(device,))
