@@ -220,7 +220,7 @@ def _is_declared(found: Discrepancy, measure: Measure, expected: Expectation) ->
 def _with_renamed_dtypes(verdict: Verdict, seen: Observation, renamed: Sequence[Expectation]) -> Verdict:
     for expected in renamed:
         tensors = [d for d in seen.discrepancies if d.tensor == expected.tensor]
-        if not tensors or all(d.dtype == d.dtype_asked for d in tensors):
+        if not tensors or all(d.dtype_asked in ("", d.dtype) for d in tensors):  # "": only its values are asked for
             text = f"{expected.tensor} has the contract's dtype again, declared {expected.dtype}"
             return _by(expected, verdict, "STALE", "stale", text)
     first = renamed[0]

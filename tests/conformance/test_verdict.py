@@ -267,6 +267,11 @@ def test_a_dtype_as_the_contract_says_makes_its_expectation_stale():
     assert verdict(finished(tensor()), expect("dtype", **DOUBLE)).status == "STALE"
 
 
+def test_a_run_with_other_weights_asks_for_no_dtype_and_excuses_none():
+    redrawn = Discrepancy("typical-redrawn", "output", "rounded", "float32", "", (measure("norm"),))
+    assert verdict(finished(tensor(), redrawn), expect("dtype", **DOUBLE)).status == "STALE"
+
+
 def test_of_two_declared_dtypes_one_gone_is_stale():
     seen = finished(tensor("dtype"), tensor(name="output[1]"))
     expectations = expect("dtype", **DOUBLE), expect("dtype", tensor="output[1]", dtype="float64")
