@@ -268,7 +268,7 @@ def test_a_dtype_as_the_contract_says_makes_its_expectation_stale():
 
 
 def test_a_run_with_other_weights_asks_for_no_dtype_and_excuses_none():
-    redrawn = Discrepancy("typical-redrawn", "output", "rounded", "float32", "", (measure("norm"),))
+    redrawn = replace(tensor(), case="typical-redrawn", dtype_asked="")
     assert verdict(finished(tensor(), redrawn), expect("dtype", **DOUBLE)).status == "STALE"
 
 
