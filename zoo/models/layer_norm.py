@@ -123,7 +123,7 @@ READ_AFTER_REMOVAL = Expect(
     torch=">=2.5,<2.6",
     error="AssertionError",
     match=r"^buf\d+$",
-    reason="the backward for any number of rows reads a buffer that Inductor has removed, which its own assertion finds",
+    reason="the backward for any number of rows reads a buffer that Inductor has removed; its own assertion finds it",
 )
 SPEC = Spec(
     name="layer_norm",
