@@ -16,6 +16,7 @@ from conformance.errors import UsageError, suggestion
 Prepare = Callable[..., Any]
 
 NOT_PROVEN = "mode not proven"  # the fact that stands for an empty proof
+SYMBOLIC = "graphs with symbolic sizes"  # a fact of compiled_dynamic
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ MODES = {
         Mode("eager"),
         Mode("scripted", warm_calls=3),
         Mode("compiled", compiles=True),
+        Mode("compiled_dynamic", default=False, compiles=True),
         Mode("exported", warm_calls=1, default=False),  # the first call makes the program
         # the first call warms up, the second records the graphs
         Mode("graphed", warm_calls=3, devices=("cuda",), default=False, compiles=True),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from conformance.axes import NOT_PROVEN
+from conformance.axes import NOT_PROVEN, SYMBOLIC
 from conformance.one_line import one_line
 from conformance.records.observation import RAISES, REDRAWN, SHORTER, Discrepancy, Measure, Observation
 from conformance.records.plan import Expectation
@@ -285,6 +285,8 @@ def _notes(seen: Observation) -> tuple[str, ...]:
     ]
     if seen.facts.get("graph breaks"):
         notes.append("compiled with graph breaks")
+    if seen.facts.get(SYMBOLIC, 1) == 0:
+        notes.append("no graph has symbolic sizes, so each shape was compiled by itself")
     if seen.facts.get(NOT_PROVEN):
         notes.append("the proof of the mode is empty, so nothing shows that the mode took effect")
     return tuple(notes)

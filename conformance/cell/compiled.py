@@ -7,19 +7,21 @@ from typing import Any
 
 import torch
 
-from conformance.axes import Prepared
+from conformance.axes import SYMBOLIC, Prepared
 from conformance.errors import NotProvenError
 
 MANY_RECOMPILES = 64  # each case may bring a new shape; past the limit torch would run eager without an error
 
 
-def compiled(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None) -> Prepared:
-    """The model under torch.compile with Inductor, with static shapes.
+def compiled(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None, dynamic: bool = False) -> Prepared:
+    """The model under torch.compile with Inductor.
 
     Args:
         model: the model to compile.
         one_graph: the proof fails if there was a graph break.
         patches: options of Inductor's configuration to change.
+        dynamic: sizes are symbols, so one graph serves all shapes but those that the code or torch (0 and 1) tells
+            apart. Otherwise each shape has a graph of its own.
 
     Raises:
         TypeError: the model is a ScriptModule, which torch.compile runs as it is, or refuses.
@@ -29,9 +31,10 @@ def compiled(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = No
     from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 -- eager and scripted cells must not pay for it
 
     _refuse_too_many_recompiles()
-    calls = {"compiled": 0}
+    calls = {"compiled": 0, SYMBOLIC: 0}
 
     def backend(graph: Any, examples: Any, **options: Any) -> Callable[..., Any]:
+        calls[SYMBOLIC] += any(map(_is_symbolic, examples))
         kernel: Callable[..., Any] = compile_fx(graph, examples, config_patches=patches, **options)  # type: ignore[assignment]
 
         def counted(*arguments: Any) -> Any:
@@ -51,10 +54,18 @@ def compiled(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = No
         return call
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
-        return _without_counting_breaks(checked(torch.compile(function, backend=backend, dynamic=False)))
+        return _without_counting_breaks(checked(torch.compile(function, backend=backend, dynamic=dynamic)))
 
-    inner: Callable[..., Any] = torch.compile(model, backend=backend, dynamic=False)
-    return Prepared(checked(inner), lambda: _proof(one_graph=one_graph), model, unchecked_call=inner, around=around)
+    def proof() -> dict[str, Any]:
+        return _proof(one_graph=one_graph) | ({SYMBOLIC: calls[SYMBOLIC]} if dynamic else {})
+
+    inner: Callable[..., Any] = torch.compile(model, backend=backend, dynamic=dynamic)
+    return Prepared(checked(inner), proof, model, unchecked_call=inner, around=around)
+
+
+def _is_symbolic(example: Any) -> bool:
+    sizes = example.shape if isinstance(example, torch.Tensor) else (example,)
+    return any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def _without_counting_breaks(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -79,6 +79,10 @@ def _compiled(spec: Spec, build: Build) -> Prepared:
     return compiled(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec))
 
 
+def _compiled_dynamic(spec: Spec, build: Build) -> Prepared:
+    return compiled(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec), dynamic=True)
+
+
 def _graphed(spec: Spec, build: Build) -> Prepared:
     return graphed(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec))
 
@@ -96,6 +100,7 @@ BUILDERS: dict[str, Callable[[Spec, Build], Prepared]] = {
     "eager": _eager,
     "scripted": _scripted,
     "compiled": _compiled,
+    "compiled_dynamic": _compiled_dynamic,
     "exported": _exported,
     "graphed": _graphed,
 }

@@ -149,7 +149,7 @@ class CellSession:
             NoCompilerError: the cell is compiled for the CPU, and no C++ compiler works.
             Whatever the mode or the model raises.
         """
-        if (self.cell.mode, self.cell.device) == ("compiled", "cpu"):
+        if self.cell.mode in ("compiled", "compiled_dynamic") and self.cell.device == "cpu":
             compiler.require()
         made = modes.prepare(self.mode, self.spec, self.build)
         self.dtypes = {name: t.dtype for name, t in weights.state_of(made.parameters_of).items()}

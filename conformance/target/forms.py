@@ -17,7 +17,8 @@ from conformance.one_line import named
 from conformance.target.wrapped import OPERATORS, ignored, wrapped
 from zoo.case import Case
 
-OF_SCRIPTS, OF_PROGRAMS = ("eager", "compiled", "exported", "graphed"), ("scripted",)  # modes that they lack
+OF_SCRIPTS = ("eager", "compiled", "compiled_dynamic", "exported", "graphed")  # the modes that scripts lack
+OF_PROGRAMS = ("scripted",)
 
 
 @dataclass(frozen=True)
