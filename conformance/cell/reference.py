@@ -18,6 +18,8 @@ from conformance.run import read_files, sources
 from conformance.run.child_side import ChildProcess
 from zoo.case import SpecError
 
+RAISED = "the model raises this in eager, in float64; call it so yourself, as in model.double()"
+
 
 def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa: PLR0911 -- one for each ending
     """Write the reference of a model to a file. An exception becomes the ending of the result."""
@@ -44,7 +46,8 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
         except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
             ending = "out of memory" if is_out_of_memory(problem) else "invalid"
             ending = "machine failed" if is_machine_failure(problem) else ending
-            return ReferenceResult(ending, f"{name_of(problem)}: {one_line(problem)}")
+            where = f"; {RAISED}" if ending == "invalid" else ""
+            return ReferenceResult(ending, f"{name_of(problem)}: {one_line(problem)}{where}")
         except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
             return ReferenceResult("raised", f"{name_of(problem)}: {one_line(problem)}")
         try:

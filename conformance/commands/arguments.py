@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from conformance.commands import values
 from conformance.errors import UsageError
+from conformance.records.tasks import CELL_SECONDS
 from conformance.version import VERSION
 
 STORE = Path(".conformance")  # where runs are stored unless the command says otherwise
@@ -114,7 +115,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", dest="verbose", action="store_true", help="print a line for every cell and every speed")
     parser.add_argument("--seed", type=values.seed, default=0, help="of weights, inputs and cotangents (default: 0)")
     parser.add_argument(
-        "--timeout", type=values.seconds, default=300.0, help="seconds that a cell may take (default: 300)"
+        "--timeout", type=values.seconds, default=CELL_SECONDS, help="seconds that a cell may take (default: 300)"
     )
     parser.add_argument(
         "--expect", type=Path, metavar="FILE", help="divergences that are declared in a file; see expect record"
@@ -135,7 +136,7 @@ def _add_claims_options(parser: argparse.ArgumentParser) -> None:
         "--seed", type=values.seed, default=0, help="of weights, inputs and the order of calls (default: 0)"
     )
     parser.add_argument(
-        "--timeout", type=values.seconds, default=300.0, help="seconds that a cell may take (default: 300)"
+        "--timeout", type=values.seconds, default=CELL_SECONDS, help="seconds that a cell may take (default: 300)"
     )
 
 

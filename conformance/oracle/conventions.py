@@ -72,7 +72,7 @@ class Conventions:
                     continue
                 part = gradient[list(convention.rows)] if convention.rows else gradient
                 if part.count_nonzero():
-                    raise SelfCheckError(f"{name} is declared zero ({convention.why}), but it is not")
+                    raise SelfCheckError(f"{name} is declared zero ({convention.why}), but it is not; remove that")
 
     def padding_rows(self, forward: Callable[[], Any], leaves: Tensors) -> Tensors:
         """Masks of the rows that torch's `embedding` takes as padding and gives no gradient.

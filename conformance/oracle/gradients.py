@@ -170,7 +170,8 @@ class GradientCheck:
                 gradgradcheck(self._function(frozen), asked, fast_mode=self._fast(leaves), **TOLERANCE)
         except (GradcheckError, RuntimeError) as problem:
             text = " ".join(str(problem).split())[:200]
-            raise SelfCheckError(f"gradgradcheck in float64: {self._whose}{text}") from problem
+            advice = "mend the backward of the backward, or do not declare twice_differentiable"
+            raise SelfCheckError(f"gradgradcheck in float64: {self._whose}{text}; {advice}") from problem
 
     def _state(self) -> list[torch.Tensor]:
         """The buffers, and the parameters that only forward's own code changes."""

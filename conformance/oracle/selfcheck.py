@@ -19,6 +19,7 @@ from zoo.spec import Spec
 
 LAST_BITS = 2.0**-48  # relative to the norm; float64 has 53 bits
 AGREEMENT = 1e-9  # largest difference of two float64 formulas, relative to the norm
+ONE_IS_WRONG = "one of the two is wrong, so call both on this case in float64"
 
 
 class SelfCheck:
@@ -117,14 +118,15 @@ def _agree(whose: str, wanted: dict[str, Any], found: Evaluation) -> None:
         if theirs is None and ours is None:
             continue
         if not isinstance(theirs, torch.Tensor) or ours is None or theirs.shape != ours.shape:
-            raise SelfCheckError(f"{name}: {whose} gives {_shape(theirs)}, the float64 oracle {_shape(ours)}")
+            shapes = f"{name}: {whose} gives {_shape(theirs)}, the float64 oracle {_shape(ours)}"
+            raise SelfCheckError(f"{shapes}; {ONE_IS_WRONG}")
         if not inputs.is_rounded(ours):
             same = torch.equal(theirs, ours)
         else:
             gap, size = _norm(theirs - ours), _norm(ours)
             same = gap <= AGREEMENT * max(size, 1e-3) and torch.equal(theirs.isfinite(), ours.isfinite())
         if not same:
-            raise SelfCheckError(f"{name}: the float64 oracle differs from {whose}")
+            raise SelfCheckError(f"{name}: the float64 oracle differs from {whose}; {ONE_IS_WRONG}")
 
 
 def _norm(tensor: torch.Tensor) -> float:

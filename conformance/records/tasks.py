@@ -13,6 +13,8 @@ from conformance.records.observation import Observation
 from conformance.records.own_model import NOTHING_GIVEN, OwnModel
 from conformance.records.plan import Environment, Expectation, Plan, SpecLocation
 
+CELL_SECONDS = 300.0  # that a cell may take, unless a person says otherwise
+
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
 
@@ -57,7 +59,7 @@ class PlanRequest:
     precisions: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     seed: int = 0
-    deadline: float = 300.0
+    deadline: float = CELL_SECONDS
     all_sizes: bool = False
     given: OwnModel = NOTHING_GIVEN
     own: SpecLocation | None = None

@@ -12,7 +12,7 @@ from conformance.records.cell import Cell
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, Plan, PlannedCell
 from conformance.records.references import KEPT, MadeReference
-from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask, ResultT, Target, TaskT
+from conformance.records.tasks import CELL, CELL_SECONDS, REFERENCE, CellTask, ReferenceTask, ResultT, Target, TaskT
 from conformance.records.verdicts import Verdict
 from conformance.run import child, environment
 from conformance.run.child_side import WAITING
@@ -21,7 +21,8 @@ from conformance.run.references import References
 from conformance.run.stored_code import StoredCode
 from conformance.verdict import judge
 
-REFERENCE_DEADLINE_FACTOR = 2  # the reference runs a model some fifty times
+REFERENCE_FACTOR = 2  # a reference runs a model some fifty times
+REFERENCE_SECONDS = 3600.0  # at least, so that a large model gets its reference; a shorter limit must be asked for
 REFERENCES_MADE_AGAIN = 1  # if the file of one is damaged
 NOTHING_RAN = ("start", WAITING)  # phases before any of a model's code runs
 DAMAGED, MACHINE = "damaged reference", "machine failed"
@@ -114,7 +115,9 @@ class Executor:
         kept = self._kept.fetch(task)
         if kept is not None:
             return kept
-        deadline = REFERENCE_DEADLINE_FACTOR * self._plan.deadline
+        deadline = REFERENCE_FACTOR * self._plan.deadline
+        if self._plan.deadline >= CELL_SECONDS:
+            deadline = max(deadline, REFERENCE_SECONDS)
         ending = _ended(f"the reference of {model}", REFERENCE, task, deadline=deadline, method="forkserver")
         seconds, result = round(ending.seconds, 4), ending.result
         if result is None:

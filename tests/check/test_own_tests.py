@@ -128,7 +128,7 @@ def test_without_options_these_are_the_nine_cells(tmp_path):
         ("seed=-1", "", "seed must be a whole number from 0 on, got -1"),
         ("", "presicions = 'fp32'", "[tool.conformance] has an unknown option 'presicions'; did you mean precisions?"),
         ("", "seed = true", "seed must be a whole number from 0 on, got True"),
-        ("", "seed 3", "pyproject.toml cannot be read: Expected '=' after a key"),
+        ("", "seed 3", "pyproject.toml is no TOML file: Expected '=' after a key"),
     ],
 )
 def test_what_is_unknown_is_one_line(tmp_path, marker, table, message):
