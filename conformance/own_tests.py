@@ -126,9 +126,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     pytest.fail(f"{metafunc.definition.nodeid}: {wrong}", pytrace=False)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test with the fixture that passes and has judged nothing."""
+    yield
+    judge = getattr(item, "funcargs", {}).get(NAME)
+    if isinstance(judge, Judge) and not judge.has_judged:
+        pytest.fail(f"it has judged nothing; call {NAME}.check(model, x) in it", pytrace=False)
+
+
 @pytest.fixture
 def conformance(request: pytest.FixtureRequest) -> Iterator[Judge]:
-    """Judges a model in one cell: `conformance.check(model, x)`. A test that judges nothing fails.
+    """Judges a model in one cell: `conformance.check(model, x)`.
 
     torch's generators are seeded, so that each item of a test builds the same model, and are put back after it.
     """
@@ -137,12 +146,9 @@ def conformance(request: pytest.FixtureRequest) -> Iterator[Judge]:
     asked: Asked = request.param
     if asked.device == "cuda" and not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device")
-    judge = Judge(asked)
     with torch.random.fork_rng():
         torch.manual_seed(asked.seed)
-        yield judge
-    if not judge.has_judged:
-        pytest.fail(f"{request.node.nodeid} has judged nothing; call {NAME}.check(model, x) in it", pytrace=False)
+        yield Judge(asked)
 
 
 def _options(metafunc: pytest.Metafunc) -> Options:

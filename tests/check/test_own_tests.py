@@ -40,6 +40,11 @@ EMPTY = """
 @pytest.mark.conformance(modes="eager", precisions="fp32")
 def test_nothing(conformance):
     Gate()
+
+
+@pytest.mark.conformance(modes="eager", precisions="fp32")
+def test_skips(conformance):
+    pytest.skip("not today")
 """
 AXES = """
 @pytest.mark.conformance(modes="compiled")
@@ -79,8 +84,8 @@ def test_each_cell_is_an_item_and_a_red_one_fails_with_its_report(tmp_path):
     printed = suite(tmp_path, SAME + EMPTY)
     assert "FAILED test_nets.py::test_gate[scripted-amp_bf16-cpu] - conformance.NotConformingError" in printed
     assert "E       gate     amp_bf16     ✗ dtype" in printed
-    assert "test_nothing[eager-fp32-cpu] has judged nothing; call conformance.check(model, x) in it" in printed
-    assert "1 failed, 5 passed, 1 error" in printed
+    assert "it has judged nothing; call conformance.check(model, x) in it" in printed
+    assert "2 failed, 4 passed, 1 skipped" in printed
     assert "own_model.py" not in printed  # the traceback ends in the test
 
 
