@@ -145,8 +145,9 @@ def _lines(items: Iterable[object]) -> str:
 def _made(run: Summary) -> str:
     """What made a run, and how many of its cells are judged."""
     known = run.plan.environment
-    judged = sum(cell in run.verdicts for cell in run.planned)
-    lacking = "" if judged == len(run.planned) else f" of {len(run.planned)}, incomplete"
+    skipped = sum(verdict.status == "SKIPPED" for verdict in run.verdicts.values())
+    judged, planned = len(run.verdicts) - skipped, len(run.planned) - skipped
+    lacking = "" if judged == planned else f" of {planned}, incomplete"
     part = f" · shard {run.plan.shard}" if run.plan.shard else ""
     machine = f"torch {known.torch} · Python {known.python} · {known.cpu} {known.cpu_capability}"
     return f"{machine} · {judged} cells{lacking}{part}"

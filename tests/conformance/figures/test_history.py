@@ -165,10 +165,10 @@ def test_a_damaged_file_of_probes_is_four_in_one_line(tmp_path, capsys):
 
 
 def test_an_incomplete_run_counts_what_it_has(tmp_path, capsys):
-    run = write(tmp_path / "run", plan_of_zoo(("net",)), left_out=[CELL])
+    run = write(tmp_path / "run", plan_of_zoo(("net",)), {"net[eager-fp32-cpu]": "SKIPPED"}, left_out=[CELL])
     code, told = compat(tmp_path, run)
-    assert (code, len(told["cells"])) == (0, 8)
-    assert "8 cells of 9, incomplete" in capsys.readouterr().out
+    assert (code, len(told["cells"])) == (0, 7)
+    assert "7 cells of 8, incomplete" in capsys.readouterr().out
 
 
 def test_the_build_of_a_torch_is_no_part_of_its_version():
