@@ -93,15 +93,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="models of the zoo or patterns of them, files, modules, file.py:NAME, module:NAME or saved models; the "
         "whole zoo if none is given",
     )
-    parser.add_argument(
-        "--input",
-        dest="inputs",
-        metavar="INPUT",
-        action="append",
-        default=[],
-        help="an input of a model without a spec: [NAME=]SHAPE[:DTYPE[:LOW..HIGH]], such as 2,3,64,64",
-    )
-    _add_training(parser)
+    _add_own_model(parser)
     for axis in ("mode", "precision", "device"):
         parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
     parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
@@ -152,7 +144,16 @@ def _add_bisect_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_training(parser: argparse.ArgumentParser) -> None:
+def _add_own_model(parser: argparse.ArgumentParser) -> None:
+    """What may be said of models without a spec."""
+    parser.add_argument(
+        "--input",
+        dest="inputs",
+        metavar="INPUT",
+        action="append",
+        default=[],
+        help="an input of a model without a spec: [NAME=]SHAPE[:DTYPE[:LOW..HIGH]], such as 2,3,64,64",
+    )
     training = parser.add_mutually_exclusive_group()
     for name in ("train", "eval"):
         text = f"put a model without a spec into {name} mode"

@@ -266,10 +266,7 @@ def test_a_declared_dtype_of_one_tensor_does_not_excuse_another():
 
 def test_a_dtype_as_the_contract_says_makes_its_expectation_stale():
     assert verdict(finished(tensor()), expect("dtype", **DOUBLE)).status == "STALE"
-
-
-def test_a_run_with_other_weights_asks_for_no_dtype_and_excuses_none():
-    redrawn = replace(tensor(), case="typical-redrawn", dtype_asked="")
+    redrawn = replace(tensor(), case="typical-redrawn", dtype_asked="")  # with other weights, no dtype is asked for
     assert verdict(finished(tensor(), redrawn), expect("dtype", **DOUBLE)).status == "STALE"
 
 

@@ -25,8 +25,10 @@ def git(folder, *arguments):
 
 
 def new_repository(folder):
-    """Make a folder a repository."""
+    """Make a folder a repository, which ignores what Python compiles whatever a person's git does."""
     git(folder, "init", "-q")
+    (folder / ".git" / "info").mkdir(exist_ok=True)
+    (folder / ".git" / "info" / "exclude").write_text("__pycache__/\n")
     return folder
 
 

@@ -57,7 +57,7 @@ SPEC = Spec(
     expectations=(
         Expect(
             outcome="INVALID",
-            match="^output: the float64 oracle differs from the spec's reference$",
+            match="^output: the float64 oracle differs from the spec's reference;",
             reason="sample i begins at row i n of the flattened batch, not at i (n - 1)",
         ),
     ),

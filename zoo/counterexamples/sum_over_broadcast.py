@@ -48,7 +48,7 @@ SPEC = Spec(
     expectations=(
         Expect(
             outcome="INVALID",
-            match="^output: the float64 oracle differs from the spec's reference$",
+            match="^output: the float64 oracle differs from the spec's reference;",
             reason="(2, 1) + (2,) broadcasts to (2, 2): four pairs add up to 12, the elements to 6",
             link="https://docs.pytorch.org/docs/stable/notes/broadcasting.html",
         ),

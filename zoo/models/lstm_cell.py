@@ -228,6 +228,7 @@ NATIVE = replace(
     summary="torch.nn.LSTMCell, run over a sequence",
     build=partial(_build, nn.LSTMCell),
     error_inputs=(NO_STEPS,),
+    dtypes={f"output[{i}]": {"cpu": "input", "cuda": "follows"} for i in range(3)},  # autocast casts it on CUDA alone
     twin="lstm_cell",
     scale=_scale(nn.LSTMCell),
 )

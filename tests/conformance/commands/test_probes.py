@@ -1,6 +1,7 @@
 """The runner of probes: a process and a cache for each, the table, and what cannot be run."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,7 @@ def write(tmp_path, monkeypatch):
 
     def add(name, body, torch=NEVER, **words):
         words = {"symptom": "a wrong number", "device": "cpu", "devices": (), **words}
+        shutil.rmtree(folder / "__pycache__", ignore_errors=True)  # it tells a file by its second and its size
         (folder / f"{name}.py").write_text(MINIATURE.format(name=name, body=body, torch=torch, **words))
 
     return add

@@ -77,7 +77,7 @@ def test_a_mode_that_does_not_compile_has_a_reason_in_place_of_graphs(graphs, mo
 
 
 def test_the_modes_that_compile_are_those_of_torch_compile():
-    assert [name for name, mode in BUILT_IN.items() if mode.compiles] == ["compiled", "graphed"]
+    assert [name for name, mode in BUILT_IN.items() if mode.compiles] == ["compiled", "compiled_dynamic", "graphed"]
 
 
 def test_code_compiled_again_at_every_call_is_counted(graphs):
