@@ -73,11 +73,9 @@ LOOPS_MERGED = Expect(
 TABLE_GRADIENT_WRONG = Expect(
     outcome="FAIL",
     modes=("compiled", "graphed"),
-    precisions=("fp32", "tf32"),
     torch=">=2.5,<2.6",
-    gate="norm",
     tensor="gradient of embedding.weight",
-    reason="the compiled gradient of the tied table is silently wrong by 20 to 50 % of its norm",
+    reason="the compiled gradient of the tied table is silently wrong by 25 to 55 % of its norm",
 )
 SECOND_LOST = Expect(
     outcome="FAIL",

@@ -289,7 +289,6 @@ FUSED = replace(
     expectations=(
         NAN_IN_BOUNDS,
         TABLE_GRADIENT_WRONG,
-        replace(LOOPS_MERGED, precisions=("amp_fp16", "amp_bf16")),
     ),
     scale=_scale(FusedCausalSelfAttention, nn.RMSNorm),
 )

@@ -235,7 +235,6 @@ SCRIPTED = replace(
     summary="gather, the loop under torch.jit.script",
     build=lambda: torch.jit.script(batch_gather_loop),
     twin="batch_gather_loop",
-    expectations=(),
     scale=replace(LOOP_SCALE, build=lambda _: torch.jit.script(batch_gather_loop)),
     claims=(
         Claim(
