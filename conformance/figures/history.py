@@ -101,7 +101,7 @@ def version_of(torch: str) -> str:
 
 
 def histories(runs: Sequence[Summary], earlier: Iterable[History] = ()) -> list[History]:
-    """Each cell in all versions, in the order in which the runs plan them.
+    """Each cell in all versions, in the earlier order, and then in the order in which the runs plan them.
 
     Args:
         runs: runs of one or several versions.
@@ -110,7 +110,8 @@ def histories(runs: Sequence[Summary], earlier: Iterable[History] = ()) -> list[
     Raises:
         UsageError: two runs of one version have verdicts on the same cell.
     """
-    found: dict[Cell, dict[str, State]] = {}
+    earlier = list(earlier)
+    found: dict[Cell, dict[str, State]] = {old.cell: {} for old in earlier}
     judges: dict[tuple[str, str], Summary] = {}
     for run in runs:
         version = version_of(run.plan.environment.torch)
@@ -123,7 +124,7 @@ def histories(runs: Sequence[Summary], earlier: Iterable[History] = ()) -> list[
                 raise UsageError(f"{other.folder} and {run.folder} both judge {planned.id} with torch {version}")
             found.setdefault(planned.cell, {})[version] = state
     for old in earlier:
-        found[old.cell] = {**old.states, **found.get(old.cell, {})}
+        found[old.cell] = {**old.states, **found[old.cell]}
     return [History(cell, _rising(states)) for cell, states in found.items()]
 
 
