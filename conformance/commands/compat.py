@@ -43,7 +43,7 @@ def main(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -
         raise UsageError(
             f"these runs have different seeds, {', '.join(map(str, sorted(seeds)))}; compare runs of one seed"
         )
-    found = atlas.atlas(runs, probes, next(iter(earlier.values()), atlas.Atlas()))
+    found = atlas.joined(runs, probes, next(iter(earlier.values()), atlas.Atlas()))
     tell(page.text(found))
     write(markdown, lambda: page.markdown(found))
     write(json, lambda: atlas.document(found))

@@ -74,7 +74,7 @@ class _Document:
     faults: tuple[Fault, ...]
 
 
-def atlas(runs: Sequence[Summary], probes: Sequence[ProbeRun], earlier: Atlas) -> Atlas:
+def joined(runs: Sequence[Summary], probes: Sequence[ProbeRun], earlier: Atlas) -> Atlas:
     """The atlas of some runs, and of an earlier atlas where they judge nothing.
 
     Args:
