@@ -89,6 +89,25 @@ def test_each_cell_is_an_item_and_a_red_one_fails_with_its_report(tmp_path):
     assert "own_model.py" not in printed  # the traceback ends in the test
 
 
+KNOWN = """
+[[gate]]
+outcome = "dtype"
+reason = "TorchScript's autocast promotes the product"
+modes = ["scripted"]
+precisions = ["amp_bf16"]
+tensor = "output"
+dtype = "float32"
+"""
+
+
+def test_divergences_come_from_a_file_that_the_options_name(tmp_path):
+    (tmp_path / "known.toml").write_text(KNOWN)
+    table = '[tool.conformance]\nexpect = "known.toml"\n'
+    assert "1 passed" in suite(tmp_path, SAME, "-k", "scripted-amp_bf16", pyproject=table)
+    (tmp_path / "known.toml").write_text(KNOWN.replace("amp_bf16", "fp32"))
+    assert "STALE" in suite(tmp_path, SAME, "-k", "scripted-fp32", pyproject=table)
+
+
 def collected(folder, source, **options):
     return [line.partition("[")[2][:-1] for line in suite(folder, source, "--collect-only", **options).splitlines()]
 
