@@ -75,11 +75,13 @@ class Precision:
     Attributes:
         name: the axis value.
         autocast: dtype name for torch.autocast, or "" for none.
+        cast: dtype name that the model and its inputs are cast to, without autocast; "" for none.
         unit: unit roundoff u of the arithmetic.
         quantum: smallest positive number, a subnormal.
         dropped_bits: number of low mantissa bits of a float32 that a round trip through this format sets to zero.
         product_unit: unit roundoff of the operands of matrix products and convolutions; 0: `unit` applies to them too.
         devices: device types that have this precision; empty: all.
+        default: whether a run that names no precisions includes this one.
     """
 
     name: str
@@ -89,11 +91,23 @@ class Precision:
     dropped_bits: int
     product_unit: float = 0.0
     devices: tuple[str, ...] = ()
+    cast: str = ""
+    default: bool = True
+
+    @property
+    def low_dtype(self) -> str:
+        """The name of the dtype that tensors are rounded to; "" for float32."""
+        return self.autocast or self.cast
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether cotangents are scaled, as a GradScaler does; it refuses models that are cast to float16."""
+        return self.autocast == "float16"
 
     @property
     def is_low(self) -> bool:
         """Whether anything is rounded more coarsely than to float32."""
-        return bool(self.autocast or self.product_unit)
+        return bool(self.low_dtype or self.product_unit)
 
     @property
     def for_training(self) -> str:
@@ -124,6 +138,8 @@ PRECISIONS = {
         Precision("tf32", "", 2.0**-24, 2.0**-149, 0, product_unit=2.0**-11, devices=("cuda",)),
         Precision("amp_fp16", "float16", 2.0**-11, 2.0**-24, 13),
         Precision("amp_bf16", "bfloat16", 2.0**-8, 2.0**-133, 16),
+        Precision("fp16", "", 2.0**-11, 2.0**-24, 0, cast="float16", default=False),
+        Precision("bf16", "", 2.0**-8, 2.0**-133, 0, cast="bfloat16", default=False),
     )
 }
 

@@ -216,7 +216,8 @@ def _cells(options: Options) -> list[Asked]:
     from conformance.errors import UsageError  # noqa: PLC0415
 
     modes = choose("mode", tuple(MODES), options.modes, tuple(name for name, mode in MODES.items() if mode.default))
-    precisions = choose("precision", tuple(PRECISIONS), options.precisions)
+    usual = tuple(name for name, precision in PRECISIONS.items() if precision.default)
+    precisions = choose("precision", tuple(PRECISIONS), options.precisions, usual)
     cells = [
         Asked(mode, precision, device, options.seed, options.expect)
         for device in choose("device", DEVICES, options.devices)

@@ -29,6 +29,7 @@ from zoo.states import STATES
 Model = Callable[..., Any]
 
 NAME_AND_SIZE, NAME_OR_NONE = re.compile(rf"{NAME.pattern}(@[0-9]+)?"), re.compile(rf"({NAME.pattern})?")
+DTYPES = ("float32", "float16", "bfloat16")
 DTYPE_WORDS = ("follows", "input")
 TRANSFORMED = ("vmapped ", "tangent of ")  # how the names of tensors begin that a claimed transform gives
 
@@ -49,6 +50,8 @@ class Spec:
         cases: the inputs to try; at least one. The first is the typical one.
         initialise: changes a fresh module in place before the matrix judges it and `zoo.create_model` returns it. It
             sets weights, statistics or the training mode, for models whose initial values make a weak test.
+        dtype: the dtype of the floating parameters and inputs that `build` and `cases` make: "float32", "float16" or
+            "bfloat16". A model in half precision is judged without autocast, as it is.
         dtypes: dtype of each output leaf, or one word for all: "follows" (the autocast dtype, float32
             without autocast), "input" (the promoted floating dtype of the inputs) or the name of a dtype such
             as "int64". A mapping from leaf names ("output", "output[0]", "output['mean']") gives each leaf
@@ -97,8 +100,6 @@ class Spec:
     ... )
     >>> double.build()(torch.ones(2)), double.dtype_word("output", "cpu")
     (tensor([2., 2.]), 'input')
-    >>> double.case("typical").name
-    'typical'
     """
 
     name: str
@@ -110,6 +111,7 @@ class Spec:
     formula: str = ""
     shapes: str = ""
     initialise: Callable[[Any], None] | None = None
+    dtype: str = "float32"
     dtypes: str | Mapping[str, str | Mapping[str, str]] | None = None
     differentiable: bool = True
     twice_differentiable: bool = False
@@ -140,6 +142,8 @@ class Spec:
         self._check_texts_and_functions()
         self._check_conduct()
         self._check_cases()
+        if self.dtype not in DTYPES:
+            raise SpecError(f"spec {self.name}: dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if not isinstance(self.dtypes, (str, Mapping, type(None))):
             raise SpecError(f"spec {self.name}: dtypes must be a word or a mapping of them, got {self.dtypes!r}")
         for word in self._dtype_words():
@@ -250,10 +254,6 @@ class Spec:
 
         Raises:
             SpecError: the model has no scale, or `size` is not positive.
-
-        >>> import zoo
-        >>> zoo.get_spec("merge").at(64).name
-        'merge@64'
         """
         if self.scale is None:
             raise SpecError(f"{self.name} has no scale, so there is no {self.name}@{size}")

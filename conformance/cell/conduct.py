@@ -85,7 +85,7 @@ def _call_with_other_inputs(session: CellSession, made: Prepared, case: Case, qu
     """Call the model forward on another draw of the case, in the memory of the same arguments."""
     picks = session.known(case).picks
     far = FAR_DRAW if isinstance(picks, int) else [(FAR_DRAW + draw, row) for draw, row in picks]
-    drawn = inputs.draw(case, session.seed, far)
+    drawn = session.placed(inputs.draw(case, session.seed, far))
     if not alike(drawn, question.pristine):
         return  # a case may draw its shapes; another shape would be another compiled graph
     owner = made.parameters_of

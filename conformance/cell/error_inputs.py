@@ -14,7 +14,7 @@ from conformance.axes import Prepared
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
 from conformance.one_line import name_of, text_of
-from conformance.oracle import evaluation, inputs, weights
+from conformance.oracle import casting, evaluation, inputs, weights
 from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.records.observation import RAISES, Discrepancy, Measure
 from zoo.case import Call
@@ -67,9 +67,12 @@ def _outcome(session: CellSession, made: Prepared, given: ErrorInput) -> tuple[f
 
 def _call(session: CellSession, made: Prepared, call: Call) -> Any:
     device, precision, fit = session.cell.device, session.precision, session.spec.fit
+    dtype = casting.dtype_of(session.spec, precision)
 
     def placed(leaf: Any) -> Any:
-        return leaf.to(device) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" else leaf
+        if not isinstance(leaf, torch.Tensor) or leaf.device.type != "cpu":
+            return leaf
+        return leaf.to(device, dtype if dtype and leaf.dtype == torch.float32 else leaf.dtype)
 
     args, kwargs = pytree.tree_map(placed, (call.args, dict(call.kwargs)))
     with session.around_calls():

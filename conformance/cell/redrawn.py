@@ -13,7 +13,7 @@ from conformance.axes import Prepared
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
 from conformance.gates.sums import sampled
-from conformance.oracle import evaluation, inputs, weights
+from conformance.oracle import evaluation, weights
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.redraw import Redraw
@@ -115,8 +115,7 @@ def _taken(session: CellSession, made: Prepared, redraw: Redraw, asked: Question
 
 
 def _asked(session: CellSession, case: Case, question: Question, model: Any, redraw: Redraw) -> Question:
-    call = inputs.place(redraw.inputs(case, session.seed), convert=lambda t: t.to(session.cell.device))
-    return redraw.question(question, call, model)
+    return redraw.question(question, session.placed(redraw.inputs(case, session.seed)), model)
 
 
 def _evaluated(session: CellSession, made: Prepared, redraw: Redraw, evaluate: Callable[[], Evaluation]) -> Evaluation:

@@ -27,7 +27,7 @@ from conformance.gates.budget import TensorReference
 from conformance.gates.compare import compare, compare_values, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.gates.distance import same_bytes
-from conformance.oracle import evaluation, float64, inputs, reference_file, weights
+from conformance.oracle import casting, evaluation, float64, inputs, reference_file, weights
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
 from conformance.oracle.fingerprint import fingerprint
@@ -140,7 +140,11 @@ class CellSession:
             build: a builder to use in place of the spec's.
         """
         model = float64.prepared_model(self.spec, self.seed, build)
-        return model.to(self.cell.device) if isinstance(model, torch.nn.Module) else model
+        return casting.model_in(model, casting.dtype_of(self.spec, self.precision), self.cell.device)
+
+    def placed(self, call: Call) -> Call:
+        """A copy of the arguments of a call, on the device of the cell and in the dtypes of its precision."""
+        return casting.call_in(call, casting.dtype_of(self.spec, self.precision), self.cell.device)
 
     def prepare(self) -> Prepared:
         """Make the callable of the cell's mode.
@@ -157,15 +161,11 @@ class CellSession:
 
     def question(self, case: Case, model: Any) -> Question:
         """The question of one case, on the cell's device and at its precision; `model` names the inputs."""
-
-        def onto_device(call: Call) -> Call:
-            return inputs.place(call, convert=lambda t: t.to(self.cell.device))
-
         known = self.known(case)
-        question = float64.question_of(self.spec, case, self.seed, known.picks, onto_device, model)
+        question = float64.question_of(self.spec, case, self.seed, known.picks, self.placed, model)
         if self.mode.compiles and case.name != self.spec.cases[0].name:  # compiling a transform takes seconds
             question = replace(question, stacked=None, forward_mode=False)
-        scale = known.scale if self.precision.autocast == "float16" else 1.0
+        scale = known.scale if self.precision.is_scaled else 1.0
         return replace(question, precision=self.precision, device=self.cell.device, scale=scale)
 
     def baseline(self, eager: Any, question: Question) -> Evaluation | None:
@@ -248,7 +248,7 @@ class CellSession:
             self.precision,
             dtype=dtype,
             baseline=baseline,
-            accurate=name.removeprefix(f"{VMAPPED} ") in self.spec.float32_accurate,
+            accurate=name.removeprefix(f"{VMAPPED} ") in self.spec.float32_accurate and not self.precision.cast,
             bitwise=self.spec.deterministic and self.cell.device == "cpu",
         )
 
@@ -272,11 +272,13 @@ class CellSession:
             return name_of(dtype) if dtype is not None else ""
         word = self.spec.dtype_word(name, self.cell.device)
         if word == "follows":
-            return self.precision.autocast or "float32"
+            return self.precision.low_dtype or "float32"
         if word == "input":
             floating = [t.dtype for t in question.names.values() if inputs.is_rounded(t)]
             return name_of(reduce(torch.promote_types, floating)) if floating else ""
-        return word or (name_of(contract) if contract is not None else "")
+        if word and not (self.precision.cast and inputs.is_rounded(y)):  # the name of a dtype is meant for autocast
+            return word
+        return name_of(contract) if contract is not None else ""
 
 
 def _lost_without_loss(name: str, y: torch.Tensor | None, reference: TensorReference | None) -> bool:

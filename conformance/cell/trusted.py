@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from conformance.oracle import evaluation, float64
+from conformance.oracle import casting, evaluation, float64
 from conformance.oracle.evaluation import Question
 from zoo.spec import Spec
 
@@ -25,7 +25,6 @@ def output_dtypes(spec: Spec, seed: int, question: Question) -> dict[str, torch.
     if not spec.trusts_model:
         return {}
     trusted = float64.prepared_reference(spec, seed, float64.prepared_model(spec, seed))
-    if isinstance(trusted, torch.nn.Module):
-        trusted.to(question.device)
+    trusted = casting.model_in(trusted, casting.dtype_of(spec, question.precision), question.device)
     found = evaluation.evaluate(trusted, trusted, replace(question, differentiate=False))
     return {name: t.dtype for name, t in found.tensors.items() if t is not None and name in found.requires_grad}

@@ -64,7 +64,7 @@ class TensorReference:
         settled: for integers and booleans, a boolean mask of the elements that no perturbed run changes, by precision
             name.
         kinked: the model ran an op with a kink.
-        scale: the scale of the cotangents; 1 for tensors that do not depend on it.
+        scale: the scale of the cotangents where a precision has one; 1 for tensors that do not depend on it.
         strayed: the largest absolute sums over the errors of any perturbed run, by the name of a low precision.
         redraws: the tensor in further draws of the case; None if it is not judged over draws.
     """
@@ -83,6 +83,10 @@ class TensorReference:
         """Whether the tensor is structurally zero: even in float64 it holds only noise."""
         norm, spread = self.oracle.norm, self.spread["fp32"].absolute
         return norm == 0.0 or spread / norm >= NULL_SPREAD * NOISE * FLOAT32.unit
+
+    def quantum(self, precision: Precision) -> float:
+        """The smallest number of the tensor at a precision."""
+        return precision.quantum / self.scale if precision.is_scaled else precision.quantum
 
     def null_slices(self, axis: int) -> torch.Tensor:
         """For every index of an axis, whether its slice is structurally zero: boolean, of the axis's length.
@@ -103,7 +107,7 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
         baseline: distance of eager at the same precision, which widens the budgets; None in eager cells.
     """
     oracle, spread = reference.oracle, reference.spread[precision.name]
-    floor = 2.0 * precision.quantum / reference.scale  # the error of one element from underflow
+    floor = 2.0 * reference.quantum(precision)  # the error of one element from underflow
     count = math.prod(oracle.sizes)
     if reference.is_null:
         beside = BASELINE_FACTOR * baseline.absolute if baseline else 0.0

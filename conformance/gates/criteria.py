@@ -101,7 +101,7 @@ def criteria_for(  # noqa: PLR0913 -- a record's fields
     elif reference.is_null:
         kind, held_to = "null", FLOAT32 if accurate else precision
     else:
-        low = bool(precision.autocast)  # not for TF32: each kernel chooses whether to use it
+        low = bool(precision.autocast)  # for TF32, each kernel chooses whether to use it; a cast model has no float32
         reaches = accurate or (low and beside is not None and holds_float32(beside, reference, precision))
         kind, held_to = ("float32", FLOAT32) if low and reaches else ("rounded", precision)
     budget = Budget(0.0, (), 0.0, 0.0)

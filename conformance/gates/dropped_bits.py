@@ -32,9 +32,9 @@ def tested_bits(dtype: torch.dtype, criteria: TensorCriteria) -> dict[str, int]:
     if dtype not in (torch.float32, torch.complex64) or criteria.kind == "null":
         return {}
     found = {p.autocast: p.dropped_bits for p in PRECISIONS.values() if p.dropped_bits}
-    if criteria.kind != "float32" and criteria.cell_precision.autocast == "float16":
+    if criteria.kind != "float32" and criteria.cell_precision.low_dtype == "float16":
         del found["float16"]
-    elif criteria.kind != "float32" and criteria.cell_precision.autocast:
+    elif criteria.kind != "float32" and criteria.cell_precision.low_dtype:
         return {}
     norm, strays = criteria.reference.oracle.norm, criteria.reference.spread["fp32"].absolute
     for name, bits in list(found.items()):
@@ -55,8 +55,8 @@ def precision_measure(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measur
         return ()
     least, smallest = FEWEST, 0.0
     if criteria.kind != "float32":
-        least = FEWEST_OF_FLOAT16 if criteria.cell_precision.autocast == "float16" else FEWEST
-        smallest = ALL_BITS * criteria.precision.quantum / criteria.reference.scale  # below it, float16 has fewer bits
+        least = FEWEST_OF_FLOAT16 if criteria.cell_precision.low_dtype == "float16" else FEWEST
+        smallest = ALL_BITS * criteria.reference.quantum(criteria.precision)  # below it, float16 has fewer bits
     shares = dropped_bits_shares(y, criteria.reference.oracle, tuple(tests.values()), least, smallest)
     found = {name: 0.0 if math.isnan(share) else share for name, share in zip(tests, shares, strict=True)}
     name = max(found, key=found.__getitem__)

@@ -24,7 +24,7 @@ ERROR_SHARE = 0.8  # of the error of the worst perturbed run, if the errors of e
 
 def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
     """The budgets of the absolute sums over the draws of a candidate."""
-    underflow = 2.0 * precision.quantum / reference.scale  # the error of one element
+    underflow = 2.0 * reference.quantum(precision)  # the error of one element
     counts = rounded.draws * _counts(reference)
     size = (counts * rounded.squares).sqrt()
     least, flips = _least_noise(reference, precision, rounded), _flips(reference, precision, rounded)

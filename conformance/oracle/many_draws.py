@@ -42,7 +42,7 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
         precisions: those of the run; only low ones are judged over draws.
         scale: the scale of the cotangents under float16.
     """
-    low = [p for p in precisions if p.autocast]
+    low = [p for p in precisions if p.low_dtype]
     judged = {name: r for name, r in tensors.items() if r is not None and is_judged_over_draws(r)}
     if not low or not judged:
         return (), tensors

@@ -34,5 +34,9 @@ class Nearest(Rounding):
             nearest = large - (large - tensor)
             return torch.where(nearest.isfinite(), nearest, tensor)
 
+    def _strayed(self, sums: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """The sums as they are: how the partial sums round, one run cannot tell."""
+        return sums
+
     def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
         return torch.where(size < SUBNORMAL * quantum, (tensor / quantum).round() * quantum, tensor)

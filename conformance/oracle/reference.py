@@ -21,7 +21,7 @@ from conformance.oracle.redraw import FIRST_NUMBER, Redraw
 from conformance.oracle.scaling import scale_for
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
-from zoo.case import Case
+from zoo.case import Case, SpecError
 from zoo.spec import Spec
 
 FEWEST_ROWS = 3  # a batch of one is special to many models, so a batch must be left with two
@@ -72,6 +72,7 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
         NoOracleError, RandomError, SelfCheckError, SpecError: there is no oracle that can be trusted.
     """
     oracle = Oracle(spec, seed)
+    _check_dtype(oracle)
     check = SelfCheck(oracle, twin)
     cases: dict[str, CaseReference] = {}
     smallest: tuple[float, Question, Evaluation] | None = None
@@ -83,7 +84,7 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
         known = _of_one_draw(oracle, picks, question, found, precisions, kinked=kinked)
         if spec.fit is None:
             redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, known.scale)
-            changed, reason = _changed(oracle, case, question, [p for p in precisions if not p.autocast])
+            changed, reason = _changed(oracle, case, question, [p for p in precisions if not p.low_dtype])
             known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
@@ -92,6 +93,14 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
     if spec.differentiable and spec.surrogate_gradient is None and smallest is not None:
         check.of_gradients(smallest[1], smallest[2])
     return cases
+
+
+def _check_dtype(oracle: Oracle) -> None:
+    """Raise `SpecError` if the model is in half precision and its spec does not say so."""
+    floating = {t.dtype for t in oracle.narrow_state.values() if inputs.is_rounded(t)}
+    if oracle.spec.dtype == "float32" and len(floating) == 1 and floating <= {torch.float16, torch.bfloat16}:
+        name = str(floating.pop()).removeprefix("torch.")
+        raise SpecError(f"its parameters are in {name}, and its spec does not say dtype={name!r}")
 
 
 def make_for_timing(spec: Spec, seed: int, precisions: list[Precision]) -> dict[str, CaseReference]:

@@ -56,6 +56,8 @@ PRODUCTS = {
 }
 # Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
 GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
+# Ops that add terms into places of a tensor one by one, with the position of the terms among their arguments.
+ACCUMULATIONS = {"embedding_dense_backward": 0, "index_add": 3, "scatter_add": 3, "index_put": 2, "_index_put_impl": 2}
 ROW_SUMS = frozenset({"native_layer_norm_backward", "native_group_norm_backward"})  # of weight and bias
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
@@ -78,8 +80,9 @@ class Rounding(OpMode):
         self, precision: Precision, generator: torch.Generator, noise: float = NOISE, scale: float = 1.0
     ) -> None:
         super().__init__()
-        self._limited = precision.autocast and precision.quantum >= RANGE
-        self._quantum, self._scale = precision.quantum, scale
+        self._limited = precision.low_dtype and precision.quantum >= RANGE
+        self._cast, self._step = bool(precision.cast), precision.unit
+        self._quantum, self._scale = precision.quantum, scale if precision.is_scaled else 1.0
         self._low = self._unit = noise * precision.unit
         self._product = noise * precision.product_unit
         self._cut = 2.0 * precision.product_unit
@@ -113,7 +116,7 @@ class Rounding(OpMode):
         whole = may_count(name) and counts((args, kwargs), name)
 
         # autocast gives operands and results of products its dtype, and those of most other ops float32
-        stored = self._limited and name in PRODUCTS
+        stored = self._limited and (self._cast or name in PRODUCTS)
 
         def perturb(leaf: Any) -> Any:
             if not is_rounded(leaf) or _among(leaf, written):
@@ -131,6 +134,8 @@ class Rounding(OpMode):
         for tensor in written:
             tensor.copy_(self._perturbed(tensor, eta, eta))
         result = map_leaves(perturb, result)
+        if self._cast and name in ACCUMULATIONS:
+            self._accumulate_low(name, func, args, kwargs, result)
         return self._added_up_low(result, args, eta) if name in ROW_SUMS else result
 
     def _added_up_low(self, result: tuple[Any, ...], args: tuple[Any, ...], eta: float) -> tuple[Any, ...]:
@@ -138,6 +143,22 @@ class Rounding(OpMode):
         rows = max(1.0, args[0].numel() / max((t.numel() for t in result[1:] if t is not None), default=1))
         of_rows = eta * math.sqrt(rows)
         return result[:1] + tuple(t if t is None else self._perturbed(t, of_rows, of_rows) for t in result[1:])
+
+    def _accumulate_low(
+        self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
+    ) -> None:
+        """Perturb a result again, each place by the roundings of the partial sums that a narrow dtype held there."""
+        at = ACCUMULATIONS[name]
+        with unwatched():
+            counted = [torch.zeros_like(args[0]) if i == 0 else arg for i, arg in enumerate(args)]
+            counted[at] = torch.ones_like(args[at])
+            counts = func(*counted, **{key: value for key, value in kwargs.items() if key != "alpha"})
+            result.copy_(self._strayed(result, counts.clamp(min=1.0).sqrt()))
+
+    def _strayed(self, sums: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
+        """Perturbed sums of several terms each; `roots` are the square roots of their numbers."""
+        noise = torch.rand(sums.shape, generator=self._generator, dtype=torch.float64)
+        return sums * (1.0 + self._step * roots * (2.0 * noise - 1.0))
 
     def _operands(self, name: str, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]) -> tuple[Any, ...]:
         """The perturbed operands of an op."""

@@ -40,8 +40,8 @@ class Spread:
     def run(self, precision: Precision) -> None:
         """Run the oracle again, several times, with the roundings of one precision perturbed.
 
-        Under autocast there is a run that is rounded to nearest too: equal numbers have equal roundings, which do not
-        average out over them as perturbations do.
+        At a low precision there is a run that is rounded to nearest too: equal numbers have equal roundings, which do
+        not average out over them as perturbations do.
 
         Raises:
             SpecError: a tensor changes its shape with rounding.
@@ -55,14 +55,14 @@ class Spread:
             Rounding(precision, seeded("probe", *self._question.seed, precision.name, run), noise, self._scale)
             for run in range(runs)
         ]
-        for mode in [*modes, *([Nearest(precision, self._scale)] if precision.autocast else [])]:
+        for mode in [*modes, *([Nearest(precision, self._scale)] if precision.low_dtype else [])]:
             perturbed = self._oracle.evaluate(self._question, mode)
             for name, measured in self._measured.items():
                 tensor = perturbed.tensors.get(name)
                 if tensor is None or tuple(tensor.shape) != measured.shape:
                     raise SpecError(f"case {self._question.seed[-1]}: {name} changes shape with rounding")
                 strayed[name].append(measured.distance(tensor))
-                if precision.autocast and measured.is_rounded:
+                if precision.low_dtype and measured.is_rounded:
                     self._add_sums(name, precision, tensor)
                 lost[name] += not measured.stays_finite(tensor)
                 self._exact[name] &= _same_numbers(tensor, self._truth[name])

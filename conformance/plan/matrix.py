@@ -63,7 +63,8 @@ def plan(asked: PlanRequest) -> Plan:
     known_modes = modes_of_all(specs)
     default = tuple(name for name, mode in known_modes.items() if mode.default)
     modes = choose("mode", tuple(known_modes), asked.modes, default)
-    precisions = choose("precision", tuple(PRECISIONS), asked.precisions)
+    usual = tuple(name for name, precision in PRECISIONS.items() if precision.default)
+    precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual)
     devices = choose("device", DEVICES, asked.devices)
     _check_devices("mode", known_modes, asked.modes, devices)
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
@@ -71,7 +72,10 @@ def plan(asked: PlanRequest) -> Plan:
     cells: list[PlannedCell] = []
     for spec, location in found:
         own = own_models.modes_of(spec, location, asked.modes)
-        cells += _cells(spec, _squares([own[m] for m in modes if m in own], precisions, devices))
+        taken = own_models.precisions_of(spec, location, precisions, asked.precisions)
+        cells += _cells(spec, _squares([own[m] for m in modes if m in own], taken, devices))
+    if not cells:
+        raise UsageError(f"no model here exists in {', '.join(precisions)} and {', '.join(modes)}")
     used = dict.fromkeys(planned.cell.mode for planned in cells)
     return Plan(
         seed=asked.seed,

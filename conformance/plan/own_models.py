@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from conformance.axes import Mode
+from conformance.axes import PRECISIONS, Mode
 from conformance.errors import UsageError
 from conformance.plan import candidates, find
 from conformance.records.plan import SpecLocation
@@ -51,6 +51,31 @@ def modes_of(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> dict[s
     if asked and set(asked) <= set(without):
         raise UsageError(f"{location.name} ({spec.summary}) has no mode {', '.join(asked)}")
     return {name: mode for name, mode in candidates.modes_of(spec).items() if name not in without}
+
+
+def precisions_of(spec: Spec, location: SpecLocation, chosen: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+    """The precisions of a model, among those that were chosen.
+
+    A model in half precision has no others, and it is judged as it is unless another was asked for. A training and an
+    exported program cannot be cast.
+
+    Args:
+        spec: the spec of the model.
+        location: where it is.
+        chosen: names of precisions.
+        asked: those among them that the user named.
+
+    Raises:
+        UsageError: a model in half precision has none of the precisions that were asked for.
+    """
+    if spec.dtype != "float32":
+        known = tuple(p.name for p in PRECISIONS.values() if p.low_dtype == spec.dtype)
+        found = tuple(p for p in known if p in asked or (not asked and PRECISIONS[p].cast))
+        if not found:
+            raise UsageError(f"{spec.name} is in {spec.dtype}, so want {' or '.join(known)}, got {', '.join(asked)}")
+        return found
+    without = location.own.without if location.own else ()
+    return tuple(p for p in chosen if not (PRECISIONS[p].cast and (spec.fit is not None or p in without)))
 
 
 def digests(specs: Sequence[find.Found]) -> dict[str, str]:

@@ -27,7 +27,8 @@ class OwnModel:
             describes them.
         definitions: path of the file with what a saved model needs of the caller's main module; "" for nothing.
         training: the mode to put it into, "train" or "eval"; "" for its own.
-        without: the built-in modes that it does not exist in.
+        without: the built-in modes and precisions that it does not exist in.
+        dtype: the narrowest dtype of its floating parameters, or of its inputs if it has none.
         differentiable: whether it has gradients.
         mutates: names of the inputs that it changes in place.
         changes_state: what else its call changes, in words of `zoo.states.STATES`.
@@ -42,6 +43,7 @@ class OwnModel:
     definitions: str = ""
     training: Annotated[str, OneOf(("", "train", "eval"))] = ""
     without: tuple[str, ...] = ()
+    dtype: Annotated[str, OneOf(("float32", "float16", "bfloat16"))] = "float32"
     differentiable: bool = True
     mutates: tuple[str, ...] = ()
     changes_state: tuple[str, ...] = ()

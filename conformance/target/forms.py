@@ -18,7 +18,7 @@ from conformance.target.wrapped import OPERATORS, ignored, wrapped
 from zoo.case import Case
 
 OF_SCRIPTS = ("eager", "compiled", "compiled_dynamic", "exported", "graphed")  # the modes that scripts lack
-OF_PROGRAMS = ("scripted",)
+OF_PROGRAMS = ("scripted", "fp16", "bf16")  # the dtypes are written into the program
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Forms:
         kind: what it is, in words.
         build: returns the eager form.
         scripted: returns the scripted form; None: what `torch.jit.script` makes of the eager one.
-        without: the built-in modes that it does not exist in.
+        without: the built-in modes and precisions that it does not exist in.
     """
 
     kind: str

@@ -50,6 +50,7 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
         scripted=forms.scripted,
         cases=(case,),
         initialise=partial(_switch, own) if own.training else None,
+        dtype=own.dtype,
         differentiable=own.differentiable,
         mutates=own.mutates,
         changes_state=own.changes_state,

@@ -6,13 +6,14 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.fx import GraphModule
 
 from conformance.axes import MODES
 from conformance.errors import UsageError
 from conformance.one_line import named
-from conformance.oracle import evaluation, float64
+from conformance.oracle import evaluation, float64, inputs, weights
 from conformance.oracle.evaluation import Evaluation
 from conformance.oracle.graphs import specialises
 from conformance.records.own_model import OwnModel
@@ -22,6 +23,7 @@ from zoo.case import Call
 from zoo.spec import Spec
 from zoo.states import STATES
 
+NARROW = ("bfloat16", "float16")  # the coarsest first
 STATE_IN_WORDS = {"random generator": "it draws random numbers, as dropout does; a seed is set before each call"}
 
 NOT_WRITTEN = ("no autograd formula was registered", "is not implemented")  # of a backward that does not exist
@@ -51,11 +53,19 @@ def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel
     tried_on = replace(
         own,
         without=forms.without,
+        dtype=_dtype(spec, model, seed),
         differentiable=_has_gradients(found),
         mutates=tuple(sorted(names & set(_inputs(spec, model, seed)))),
         changes_state=states,
     )
     return tried_on, tuple(_in_words(tried_on, forms, model, found.refused))
+
+
+def _dtype(spec: Spec, model: Any, seed: int) -> str:
+    """The narrowest dtype of the model's floating parameters; of its inputs, if it has none."""
+    parameters = [p for p in weights.parameters_of(model).values() if p.is_floating_point()]
+    tensors = parameters or [t for t in _inputs(spec, model, seed).values() if inputs.is_rounded(t)]
+    return next((dtype for dtype in NARROW if any(t.dtype == getattr(torch, dtype) for t in tensors)), "float32")
 
 
 def _has_gradients(found: Evaluation) -> bool:
@@ -96,6 +106,8 @@ def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:
 def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str]:
     """The assumed contracts, a line each."""
     words = ["the dtypes of its outputs are those of eager"]
+    if own.dtype != "float32":
+        words.append(f"it is in {own.dtype}, so it is judged without autocast")
     if isinstance(model, nn.Module) and not isinstance(model, GraphModule) and (mode := _training(model)):
         words.append(f"{mode}, as {'asked' if own.training else 'it is'}")
     if not own.differentiable:

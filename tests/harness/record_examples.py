@@ -113,6 +113,7 @@ OWN = own_model.OwnModel(
     definitions="/a/definitions.py",
     training="eval",
     without=("scripted",),
+    dtype="float16",
     differentiable=False,
     mutates=("x",),
     changes_state=("random generator",),

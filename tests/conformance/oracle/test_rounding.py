@@ -171,3 +171,27 @@ def test_running_statistics_are_perturbed_although_no_schema_says_they_are_writt
         assert not torch.equal(found, wanted)
         torch.testing.assert_close(found, wanted, rtol=10 * ETA, atol=0.0)
     assert norm.num_batches_tracked == 1
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda index, terms: torch.zeros(2, 8, dtype=terms.dtype).index_add(0, index, terms),
+        lambda index, terms: torch.zeros(2, 8, dtype=terms.dtype).index_put((index,), terms, accumulate=True),
+        lambda index, terms: torch.zeros(2, 8, dtype=terms.dtype).scatter_add_(
+            0, index[:, None].expand_as(terms), terms
+        ),
+        lambda index, terms: torch.ops.aten.embedding_dense_backward(terms, index, 2, -1, False),
+    ],
+    ids=["index_add", "index_put", "scatter_add", "embedding"],
+)
+@pytest.mark.parametrize(("name", "adds_low"), [("bf16", True), ("amp_bf16", False)])
+def test_a_cast_model_rounds_each_partial_sum_of_a_place(add, name, adds_low):
+    index = torch.tensor([0] * 400 + [1])  # 400 terms in one place, one in the other
+    terms = torch.ones(401, 8, dtype=torch.float64)
+    truth = add(index, terms)
+    runs = [(perturbed(add, index, terms, precision=PRECISIONS[name], run=run) / truth - 1).abs() for run in range(4)]
+    many, one = torch.stack(runs).amax((0, 2)).tolist()
+    assert one <= 2.5 * ETA
+    assert (many > 3 * ETA) is adds_low
+    assert many < (20 / NOISE + 3) * ETA  # √400 roundings, and those of the op itself

@@ -1,0 +1,69 @@
+"""Wrong numbers and dtypes of models that are cast to a narrow dtype as a whole, or that are in one themselves."""
+
+from __future__ import annotations
+
+import damaging_modes  # noqa: F401 -- registers modes
+import torch
+from miniature_parts import LINEAR, VALUES, fails, gets, rows, spec_of
+from torch import Tensor, nn
+
+
+class Stubborn(nn.Module):
+    """Its parameters stay in float32, whatever it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+
+    def _apply(self, fn: object, recurse: bool = True) -> Stubborn:  # noqa: ARG002, FBT001, FBT002 -- torch's
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.linear(x.float())
+        return result
+
+
+class Lifted(nn.Module):
+    """Its result is in float32, although it is cast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.linear(x).float()
+        return result
+
+
+class Rotation(nn.Module):
+    """Its parameter is complex, and there are no complex numbers of two bytes that a module could hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = nn.Parameter(torch.randn(5, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.turn).real
+
+
+WIDE = spec_of("wide", lambda: nn.Linear(64, 64), rows(64, 64), dtypes="follows")
+STUBBORN = spec_of("stubborn", Stubborn)
+LIFTED = spec_of("lifted", Lifted, dtypes="follows")
+ROTATION = spec_of("rotation", Rotation, differentiable=False)
+UNDECLARED = spec_of("undeclared_half", lambda: nn.Linear(5, 4).bfloat16())
+
+MINIATURES = (
+    gets(LINEAR, "eager", "bf16", "PASS"),
+    fails(LINEAR, "nan", "bf16", "class", "gain", text=r"element \(0, 0\) is nan"),
+    fails(LINEAR, "wrong_dtype", "fp16", "dtype", text="float64, should be float16"),
+    fails(LINEAR, "sample_dropped", "bf16", *VALUES),
+    fails(LINEAR, "zeros", "bf16", *VALUES),
+    fails(LINEAR, "sign", "fp16", *VALUES),
+    fails(LINEAR, "rolled", "bf16", *VALUES),
+    fails(WIDE, "one_percent", "bf16", "gain", text="gradient of input"),
+    fails(WIDE, "one_percent", "fp16", *VALUES, text="gradient of input"),
+    fails(LIFTED, "eager", "bf16", "dtype", text="float32, should be bfloat16"),
+    gets(STUBBORN, "eager", "bf16", "VOID", text="no parameter or buffer is in"),
+    gets(ROTATION, "eager", "bf16", "VOID", text="complex64"),
+    gets(UNDECLARED, "eager", "fp32", "INVALID", text="dtype='bfloat16'"),
+)
