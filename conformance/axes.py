@@ -7,7 +7,7 @@ from outside. This module does not import torch, so planning and reporting start
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,6 +179,11 @@ def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0, compiles:
 def exists(value: Mode | Precision, device: str) -> bool:
     """Whether a device has a mode or a precision."""
     return not value.devices or device in value.devices
+
+
+def usual(table: Mapping[str, Mode | Precision]) -> tuple[str, ...]:
+    """The values of an axis that a run includes if it names none."""
+    return tuple(name for name, value in table.items() if value.default)
 
 
 def choose(axis: str, known: tuple[str, ...], asked: tuple[str, ...], default: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -212,12 +212,11 @@ def _cells(options: Options) -> list[Asked]:
     Raises:
         UsageError: a name is unknown, or no cell exists.
     """
-    from conformance.axes import DEVICES, MODES, PRECISIONS, choose, exists  # noqa: PLC0415
+    from conformance.axes import DEVICES, MODES, PRECISIONS, choose, exists, usual  # noqa: PLC0415
     from conformance.errors import UsageError  # noqa: PLC0415
 
-    modes = choose("mode", tuple(MODES), options.modes, tuple(name for name, mode in MODES.items() if mode.default))
-    usual = tuple(name for name, precision in PRECISIONS.items() if precision.default)
-    precisions = choose("precision", tuple(PRECISIONS), options.precisions, usual)
+    modes = choose("mode", tuple(MODES), options.modes, usual(MODES))
+    precisions = choose("precision", tuple(PRECISIONS), options.precisions, usual(PRECISIONS))
     cells = [
         Asked(mode, precision, device, options.seed, options.expect)
         for device in choose("device", DEVICES, options.devices)

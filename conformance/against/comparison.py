@@ -18,6 +18,7 @@ from conformance.against.checkout import Checkout
 from conformance.against.timing import Comparable
 from conformance.against.worker import Worker
 from conformance.axes import MODES
+from conformance.counted import counted
 from conformance.errors import UsageError, WorkerError
 from conformance.exit_codes import ExitCode
 from conformance.figures.speed import default_figure
@@ -128,7 +129,7 @@ class _Comparison:
         lost, notes = self._without_comparison()
         cells = self._comparable()
         differences = [d for name in cells for d in self._differences(name)]
-        print(f"{len(cells)} cells compared, {len(differences)} counters differ")  # noqa: T201
+        print(f"{counted(len(cells), 'cell')} compared, {counted(len(differences), 'different counter')}")  # noqa: T201
         parts = [self._counters(differences), "\n".join(map(visible, [*lost, *notes]))]
         print(printable("".join(f"\n{part}\n" for part in parts if part)), end="", flush=True)  # noqa: T201
         if times and cells:

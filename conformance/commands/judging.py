@@ -16,6 +16,7 @@ from conformance.commands import interrupts
 from conformance.commands.order import scope_of
 from conformance.commands.output import say, tell
 from conformance.commands.recorder import Recorder
+from conformance.counted import counted
 from conformance.errors import UsageError, near_names
 from conformance.exit_codes import ExitCode
 from conformance.records.cell import model_of
@@ -65,7 +66,7 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
         UsageError: pytest does not take the further options, or has no such plugin.
     """
     models = {model_of(cell) for cell in contents.missing}
-    judged = f"{_counted(len(contents.missing), 'cell')} of {_counted(len(models), 'model')}"
+    judged = f"{counted(len(contents.missing), 'cell')} of {counted(len(models), 'model')}"
     tell(f"judging {judged}, stored in {visible(str(folder))}")
     workers = _workers(choice, contents)
     recorder = Recorder(folder, writer, at_once=workers)
@@ -107,10 +108,6 @@ def _refusal(said: str, choice: Choice) -> str:
     lines = [line.strip().removeprefix("ERROR: ") for line in said.splitlines()]
     errors = [line.partition(" error: ")[2] for line in lines if " error: " in line]
     return f"pytest refuses: {next(iter([*errors, *filter(None, lines)]), 'its arguments')}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _workers(choice: Choice, contents: Contents) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,12 @@ class Recorder:
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
         """Watch the workers while they judge."""
         self._session = session
-        try:
-            with StoppedWorkers():
-                return (yield)
-        finally:
-            self._ticker.clear()
+        with StoppedWorkers(), self._ticker.beating():
+            return (yield)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Note that a cell is being judged."""
+        self.progress.started(nodeid.rpartition("::")[2], time.monotonic())
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Store which cells -k selects, if this process collects."""

@@ -28,7 +28,6 @@ BASELINE_NORM_FACTOR = 2.0  # times eager's own error, in cells that are not eag
 BASELINE_FACTOR = 4.0
 NULL_SPREAD = 2.0**30  # a tensor with a relative spread of this many roundoffs is all noise
 FLOAT32 = PRECISIONS["fp32"]
-GAIN_FLOOR = NOISE * FLOAT32.unit  # constants rounded once, such as 1 − momentum
 DROPPED_SHARE = 0.9
 NORM_CAP = 0.5  # above it the angle is checked too, because zeros, with an error of 1, almost pass
 MIN_DIRECTION_ELEMENTS = 8  # elements; with fewer, the direction of a tensor means little
@@ -98,6 +97,11 @@ class TensorReference:
         return (norms == 0.0) | (spread / norms >= NULL_SPREAD * NOISE * FLOAT32.unit)
 
 
+def gain_floor(precision: Precision) -> float:
+    """What constants that are rounded once, such as 1 − momentum, may change a gain; a cast model has narrow ones."""
+    return precision.unit if precision.cast else NOISE * FLOAT32.unit
+
+
 def budget_for(reference: TensorReference, precision: Precision, baseline: Distance | None = None) -> Budget:
     """The budgets of a candidate.
 
@@ -113,7 +117,7 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
         beside = BASELINE_FACTOR * baseline.absolute if baseline else 0.0
         return Budget(max(NULL_FACTOR * spread.absolute, beside), (), math.inf, math.inf)
     norm = NORM_FACTOR * max(spread.absolute, precision.unit * oracle.norm) + floor * math.sqrt(count)
-    gain = max(GAIN_FACTOR * spread.gain, GAIN_FLOOR) + floor / oracle.rms
+    gain = max(GAIN_FACTOR * spread.gain, gain_floor(precision)) + floor / oracle.rms
     point = POINT_FACTOR * max(spread.point, precision.unit) + floor / oracle.rms
     factor = KINKED_SLICE_FACTOR if reference.kinked else SLICE_FACTOR
     share = max(spread.absolute / oracle.norm, precision.unit)

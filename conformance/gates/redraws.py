@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from conformance.axes import Precision
-from conformance.gates.budget import GAIN_FLOOR, KINKED_SLICE_FACTOR, TensorReference
+from conformance.gates.budget import KINKED_SLICE_FACTOR, TensorReference, gain_floor
 from conformance.gates.sums import Rounded, Sums, parts, sampled, sizes_of_axes, sums_of
 from conformance.records.observation import Measure
 
@@ -26,17 +26,17 @@ def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) 
     """The budgets of the absolute sums over the draws of a candidate."""
     underflow = 2.0 * reference.quantum(precision)  # the error of one element
     counts = rounded.draws * _counts(reference)
-    size = (counts * rounded.squares).sqrt()
+    size, constants = (counts * rounded.squares).sqrt(), gain_floor(precision)
     least, flips = _least_noise(reference, precision, rounded), _flips(reference, precision, rounded)
     return Sums(
         BIAS_FACTOR * rounded.bias.gain
         + NOISE_FACTOR * rounded.noise.gain.maximum(least.gain)
-        + GAIN_FLOOR * rounded.squares
+        + constants * rounded.squares
         + underflow * size
         + flips.gain,
         BIAS_FACTOR * rounded.bias.shift
         + NOISE_FACTOR * rounded.noise.shift.maximum(least.shift)
-        + GAIN_FLOOR * size
+        + constants * size
         + underflow * counts
         + flips.shift,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from conformance.axes import DEVICES, PRECISIONS, Mode, Precision, choose, exists
+from conformance.axes import DEVICES, PRECISIONS, Mode, Precision, choose, exists, usual
 from conformance.errors import UsageError
 from conformance.plan import own_models
 from conformance.plan.candidates import check_sized, modes_of_all
@@ -61,10 +61,8 @@ def plan(asked: PlanRequest) -> Plan:
     specs = [spec for spec, _ in found]
     check_sized(asked.modes, unsized, specs)
     known_modes = modes_of_all(specs)
-    default = tuple(name for name, mode in known_modes.items() if mode.default)
-    modes = choose("mode", tuple(known_modes), asked.modes, default)
-    usual = tuple(name for name, precision in PRECISIONS.items() if precision.default)
-    precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual)
+    modes = choose("mode", tuple(known_modes), asked.modes, usual(known_modes))
+    precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual(PRECISIONS))
     devices = choose("device", DEVICES, asked.devices)
     _check_devices("mode", known_modes, asked.modes, devices)
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
@@ -74,8 +72,7 @@ def plan(asked: PlanRequest) -> Plan:
         own = own_models.modes_of(spec, location, asked.modes)
         taken = own_models.precisions_of(spec, location, precisions, asked.precisions)
         cells += _cells(spec, _squares([own[m] for m in modes if m in own], taken, devices))
-    if not cells:
-        raise UsageError(f"no model here exists in {', '.join(precisions)} and {', '.join(modes)}")
+    _check_any(cells, modes, precisions)
     used = dict.fromkeys(planned.cell.mode for planned in cells)
     return Plan(
         seed=asked.seed,
@@ -95,6 +92,12 @@ def plan(asked: PlanRequest) -> Plan:
         working={device: _working_sizes(specs, device) for device in devices},
         assumed=assumed,
     )
+
+
+def _check_any(cells: Sequence[PlannedCell], modes: Sequence[str], precisions: Sequence[str]) -> None:
+    """Refuse a plan without cells."""
+    if not cells:
+        raise UsageError(f"no model exists in {', '.join(modes)} at {', '.join(precisions)}")
 
 
 def _working_sizes(specs: Sequence[Spec], device: str) -> dict[str, SizedModel]:

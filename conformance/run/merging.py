@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from conformance.counted import counted
 from conformance.errors import StoreError, UsageError
 from conformance.records.plan import Plan, PlannedCell, in_words
 from conformance.run import documents, lines, regular_file, sealed, store
@@ -193,4 +194,4 @@ def _missing(plan: Plan, parts: dict[int, Part]) -> list[str]:
 
 def _named(cells: Sequence[str]) -> str:
     more = f" and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
-    return f"{len(cells)} cells without a verdict, {', '.join(cells[:MOST_NAMED])}{more}"
+    return f"{counted(len(cells), 'cell')} without a verdict, {', '.join(cells[:MOST_NAMED])}{more}"

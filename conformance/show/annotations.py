@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from conformance.counted import counted
 from conformance.one_line import one_line
 from conformance.records.plan import Place
 from conformance.run.store import Contents
@@ -40,13 +41,13 @@ def _of_the_run(contents: Contents) -> Iterator[str]:
     if contents.void:
         yield _command(f"VOID: {contents.void}. No verdict of this run counts", title="conformance")
     if contents.missing:
-        yield _command(f"{len(contents.missing)} cells were not judged: {some(contents.missing)}", title="conformance")
+        number = counted(len(contents.missing), "cell")
+        yield _command(f"{number} not judged: {some(contents.missing)}", title="conformance")
 
 
 def _of_a_cause(cause: Cause, place: Place | None, root: Path) -> str:
     where = {} if place is None else {"file": _relative(place.file, root), "line": str(place.line)}
-    counted = "1 cell" if len(cause.cells) == 1 else f"{len(cause.cells)} cells"
-    title = f"{cause.model}: {counted} {cause.status}"
+    title = f"{cause.model}: {counted(len(cause.cells), 'cell')} {cause.status}"
     return _command(f"{cause.text} ({cause.named})", **where, title=title)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
+from conformance.counted import counted
 from conformance.one_line import one_line
 from conformance.records.verdicts import STATUSES, Verdict
 from conformance.run.store import Contents
@@ -52,7 +53,7 @@ def headline(contents: Contents, *, green: bool) -> str:
     sign, void = STATUSES["PASS" if green else "FAIL"].glyph, "VOID, " if contents.void else ""
     machine = " ".join(filter(None, [known.cpu, known.cpu_capability, *dict.fromkeys(known.gpus)]))
     about = " · ".join(code(part) for part in (f"torch {known.torch}", f"Python {known.python}", machine))
-    return f"{sign} {void}{len(contents.selected)} cells, {red} red{missing} · {about}"
+    return f"{sign} {void}{counted(len(contents.selected), 'cell')}, {red} red{missing} · {about}"
 
 
 def judged(contents: Contents) -> list[Verdict]:

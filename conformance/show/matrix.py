@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conformance.axes import NOT_PROVEN
+from conformance.counted import counted
 from conformance.figures.speed import SPEED, Speed, completed
 from conformance.figures.speed import speeds as known_speeds
 from conformance.records.cell import SizedModel, model_of
@@ -50,7 +51,7 @@ def line(verdict: Verdict) -> str:
 def _counted(verdict: Verdict, what: str) -> str:
     """The number of graphs, graph breaks or recompiles of a cell with its word; "" if it was not counted."""
     number = verdict.observation.facts.get(f"{what}s")
-    return f"{number} {what}{'' if number == 1 else 's'}" if isinstance(number, int) else ""
+    return counted(number, what) if isinstance(number, int) else ""
 
 
 def measured_line(contents: Contents, job: str) -> str:
@@ -80,7 +81,7 @@ def render(contents: Contents, *, folder: Path | None, seconds: float | None = N
         shown = [p for p in cells if p.cell.device == device]
         judged = [verdicts[p.id] for p in shown]
         if all(v.status == "SKIPPED" for v in judged):
-            parts.append(f"{device}: {len(judged)} cells skipped, {visible(judged[0].text)}")
+            parts.append(f"{device}: {counted(len(judged), 'cell')} skipped, {visible(judged[0].text)}")
         else:
             wrong = [p for p in shown if p.cell.model in contents.plan.wrong_on_purpose]
             right = [p for p in shown if p not in wrong] or shown  # with nothing beside them, they have the table
@@ -224,9 +225,9 @@ def _kept_references(verdicts: list[Verdict]) -> str:
 
 def _totals(verdicts: list[Verdict], folder: Path | None, seconds: float | None) -> str:
     counts = Counter(v.status for v in verdicts)
-    counted = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
+    parts = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
     took = "" if seconds is None else f" · {seconds:.0f} s"
-    line = f"{len(verdicts)} cells: {counted}{took}"
+    line = f"{counted(len(verdicts), 'cell')}: {parts}{took}"
     if folder is None:
         return line
     place = visible(str(folder))

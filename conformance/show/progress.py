@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -23,18 +24,30 @@ class Progress:
     >>> work.done("a", seconds=120.0, red=True)
     >>> work.line()
     '1 of 3 done, 1 red, about 2 min left'
+    >>> work.started("b", at=time.monotonic() - 180.0)
+    >>> work.line()
+    '1 of 3 done, 1 red, about 1 min left, b has taken 3 min so far'
+    >>> work.started("c", at=time.monotonic() - 240.0)
+    >>> work.line()
+    '1 of 3 done, 1 red, longer than expected, c has taken 4 min so far'
     """
 
     expected: Mapping[str, tuple[str, float]]
     at_once: int = 1
     red: int = 0
     _done: set[str] = field(default_factory=set)
+    _since: dict[str, float] = field(default_factory=dict)
     _took: dict[str, float] = field(default_factory=dict)
+
+    def started(self, name: str, at: float) -> None:
+        """Count an item as being worked on, from a time of `time.monotonic` on."""
+        self._since[name] = at
 
     def done(self, name: str, seconds: float, *, red: bool = False) -> None:
         """Count an item that is finished."""
         if name in self.expected and name not in self._done:
             self._done.add(name)
+            self._since.pop(name, None)
             kind, _ = self.expected[name]
             self._took[kind] = self._took.get(kind, 0.0) + seconds
             self.red += red
@@ -43,13 +56,26 @@ class Progress:
         """Where the work stands, on one line."""
         parts = [f"{len(self._done)} of {len(self.expected)} done"]
         parts += [f"{self.red} red"] if self.red else []
-        parts += [f"about {spoken(self.left)} left"] if len(self._done) < len(self.expected) else []
+        if len(self._done) < len(self.expected):
+            left = self.left
+            parts.append(f"about {spoken(left)} left" if left else "longer than expected")
+        taken, slowest = max(((seconds, name) for name, seconds in self._taken().items()), default=(0.0, ""))
+        parts += [f"{slowest} has taken {spoken(taken)} so far"] if taken >= MINUTE else []
         return ", ".join(parts)
 
     @property
     def left(self) -> float:
         """About how many seconds the rest will take."""
-        return sum(self._pace(kind) * seconds for kind, seconds in self._seconds(done=False).items()) / self.at_once
+        rest = sum(self._pace(kind) * seconds for kind, seconds in self._seconds(done=False).items())
+        for name, taken in self._taken().items():
+            kind, seconds = self.expected.get(name, ("", 0.0))
+            rest -= min(taken, self._pace(kind) * seconds)
+        return max(rest, 0.0) / self.at_once
+
+    def _taken(self) -> dict[str, float]:
+        """How many seconds the items that are being worked on have taken so far. Another thread may ask for it."""
+        now = time.monotonic()
+        return {name: now - since for name, since in self._since.copy().items()}
 
     def _pace(self, kind: str) -> float:
         """How many times longer than expected the items of a kind take; 1 before one is done."""

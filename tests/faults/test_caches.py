@@ -140,7 +140,7 @@ def test_torchs_own_code_heals(tmp_path):
     code_of_models = max((tmp_path / "cache").rglob("*.so"), key=lambda path: path.stat().st_mtime_ns)
     flip(code_of_models, code_of_models.stat().st_size // 2)
     code, printed = conformance(tmp_path, *options, **cache)
-    assert (code, "1 cells: 1 pass" in printed) == (0, True), printed
+    assert (code, "1 cell: 1 pass" in printed) == (0, True), printed
     assert f"the compile cache was emptied, because {code_of_models} was damaged" in printed
 
 

@@ -124,4 +124,4 @@ def test_a_signal_that_the_person_ignores_is_ignored(tmp_path):
     to_all(process, signal.SIGHUP)
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
-    assert "1 cells: 1 pass" in output
+    assert "1 cell: 1 pass" in output

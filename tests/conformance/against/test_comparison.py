@@ -39,7 +39,7 @@ def test_more_bytes_are_red_and_less_are_not(repository, capsys):
     code, output = compare(repository, "HEAD~1", capsys)
     assert code == ExitCode.RED, output
     assert f"against HEAD~1 ({lean})" in output
-    assert "1 cells compared, 4 counters differ" in output
+    assert "1 cell compared, 4 different counters" in output
     assert row(output, "saved bytes") == ["net[eager-fp32-cpu]", "saved", "bytes", "48", "96", "✗", "more"]
     commit(repository, layers=LEAN)
     code, output = compare(repository, wasteful, capsys)
@@ -55,7 +55,7 @@ def test_what_is_gone_red_or_of_another_case_is_red_and_what_is_new_is_named(rep
     commit(repository, nets=NETS + 'WIDER = spec("wider", 5)\nFRESH = spec("fresh")\n' + UNSTABLE)
     code, output = compare(repository, "HEAD~1", capsys)
     assert code == ExitCode.RED, output
-    assert "1 cells compared, 0 counters differ" in output
+    assert "1 cell compared, 0 different counters" in output
     assert "✗ gone: gone" in output
     assert "✗ wider: its first case was (4, 3) float32, now it is (5, 3) float32" in output
     assert "✗ red[eager-fp32-cpu]: passed, now UNSTABLE  output: two identical float64 runs differ" in output
@@ -67,7 +67,7 @@ def test_a_cell_that_did_not_pass_before_is_named_and_is_not_red(repository, cap
     commit(repository, nets=NETS + 'RED = spec("red")\n')
     code, output = compare(repository, "HEAD~1", capsys)
     assert code == ExitCode.OK, output
-    assert "1 cells compared, 0 counters differ" in output
+    assert "1 cell compared, 0 different counters" in output
     assert "· red[eager-fp32-cpu]: was UNSTABLE, now PASS; not compared" in output
     assert "✗" not in output
 

@@ -102,4 +102,4 @@ def test_a_junit_file_that_cannot_be_written_is_refused_before_anything_is_plann
     code, output = conformance(tmp_path, "run", source, *FP32, "-n", "1", "--junitxml=folder")
     assert code == 1, output
     assert output.splitlines()[-1] == "conformance: --junitxml folder: Is a directory"
-    assert "1 cells: 1 pass" in output
+    assert "1 cell: 1 pass" in output

@@ -58,7 +58,7 @@ def folder(tmp_path):
 def judged(folder, *options):
     code, output = conformance(folder, "run", "nets.py", *FP32, "-n1", *options, XDG_CACHE_HOME=str(folder / "cache"))
     assert code == 0, output
-    assert "1 cells: 1 pass" in output
+    assert "1 cell: 1 pass" in output
     return KEPT in output
 
 

@@ -113,7 +113,7 @@ def test_a_choice_runs_those_cells_alone_and_is_complete(tmp_path):
     (tmp_path / "nets.py").write_text(RED)
     code, output = conformance(tmp_path, "run", "nets.py", *FP32, "-n", "1", "-k", "doubling")
     assert code == 0, output
-    assert "1 cells: 1 pass" in output
+    assert "1 cell: 1 pass" in output
     assert "halving" not in output
     assert "random" not in output
 

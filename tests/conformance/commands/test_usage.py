@@ -164,7 +164,7 @@ def test_a_resumed_run_stays_whatever_is_chosen_from_it(nets):
     assert code == ExitCode.USAGE, output
     code, output = conformance(nets, "run", "--resume", str(stored), "-n", "1")
     assert code == ExitCode.OK, output
-    assert "1 cells: 1 pass" in output
+    assert "1 cell: 1 pass" in output
 
 
 def test_the_version_is_printed(tmp_path):

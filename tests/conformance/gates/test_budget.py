@@ -75,7 +75,7 @@ def test_perturbed_runs_that_do_not_stray_leave_one_rounding(oracle):
     allowed = budget_for(reference_of(oracle, 0.0), FP32)
     norm = reference_of(oracle).oracle.norm
     assert allowed.norm == pytest.approx(budget.NORM_FACTOR * FP32.unit * norm)
-    assert allowed.gain == budget.GAIN_FLOOR
+    assert allowed.gain == budget.gain_floor(FP32)
 
 
 def test_a_kink_widens_slices_alone(oracle):

@@ -72,7 +72,7 @@ def test_a_shard_that_did_not_end_is_named(tmp_path, shards, capsys):
     own = write(tmp_path / "cut", replace(plan_of_zoo(), shard=Shard(1, PARTS)), left_out=[cell])
     code, said = merged(capsys, own, *shards[1:], into=tmp_path / "all")
     assert code == 1
-    assert said == f"conformance: shard 1/3 ({own}) is incomplete: 1 cells without a verdict, {cell}\n"
+    assert said == f"conformance: shard 1/3 ({own}) is incomplete: 1 cell without a verdict, {cell}\n"
     assert store.read(tmp_path / "all").missing == (cell,)
 
 
@@ -82,7 +82,7 @@ def test_a_torn_last_line_is_a_cell_without_a_verdict(tmp_path, shards, capsys):
     path.write_bytes(path.read_bytes()[:-20])
     code, said = merged(capsys, *shards, into=tmp_path / "all")
     assert code == 1
-    assert "is incomplete: 1 cells without a verdict, net[compiled-amp_bf16-cpu]" in said
+    assert "is incomplete: 1 cell without a verdict, net[compiled-amp_bf16-cpu]" in said
 
 
 def refused(tmp_path, capsys, *runs):

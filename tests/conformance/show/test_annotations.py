@@ -62,7 +62,7 @@ def test_what_is_wrong_with_the_whole_run_comes_first_and_counts_too():
     messages = [a["message"] for a in drawn(replace(found, plan=plan, selected=(*found.selected, lost.id)))]
     assert len(messages) == MOST
     assert messages[0].startswith("VOID: ")
-    assert messages[1] == f"1 cells were not judged: {lost.id}"
+    assert messages[1] == f"1 cell not judged: {lost.id}"
     assert messages[-1].startswith("13 more causes")
 
 
