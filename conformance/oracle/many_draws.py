@@ -21,7 +21,8 @@ from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
 from conformance.oracle.scaling import fits
 from zoo.case import Case
 
-ROUNDED_RUNS = 4  # draws that are run rounded too, all behind a kink; from these follows how many the tensors need
+ROUNDED_RUNS = 4  # draws that are run rounded too; from these follows how many the tensors need. All draws are behind
+# a kink, and where numbers underflow: what is lost then differs from draw to draw
 DRAWS = (4, 8, 16)  # as many as are enough for every tensor, or the most
 ENOUGH = 0.008  # the gain that a tensor should be judged to: a factor of 1.01 is red then
 POOL = 4  # batches from which the rows of one draw are picked
@@ -126,7 +127,10 @@ class _ManyDraws:
             if not fits(self._scale, truth):
                 return
             for precision in self._precisions if len(self.redraws) < self._rounded_runs else ():
-                rounded[precision.name] = there.evaluate(asked, Nearest(precision, self._scale)).tensors
+                mode = Nearest(precision, self._scale)
+                rounded[precision.name] = there.evaluate(asked, mode).tensors
+                if mode.underflew:
+                    self._rounded_runs = max(DRAWS)
         except Exception as problem:  # the model's own code may raise anything
             if is_out_of_memory(problem):
                 raise

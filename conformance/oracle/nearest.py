@@ -18,7 +18,12 @@ class Nearest(Rounding):
     Args:
         precision: the precision.
         scale: the scale of the cotangents under float16.
+
+    Attributes:
+        underflew: rounding to float16's smallest numbers has changed a tensor by more than one roundoff.
     """
+
+    underflew = False
 
     def __init__(self, precision: Precision, scale: float = 1.0) -> None:
         super().__init__(precision, torch.Generator(), scale=scale)  # which it does not use: nothing here is random
@@ -39,4 +44,6 @@ class Nearest(Rounding):
         return sums
 
     def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
-        return torch.where(size < SUBNORMAL * quantum, (tensor / quantum).round() * quantum, tensor)
+        stored = torch.where(size < SUBNORMAL * quantum, (tensor / quantum).round() * quantum, tensor)
+        self.underflew |= bool((stored - tensor).norm() > self._step * tensor.norm())
+        return stored

@@ -115,8 +115,8 @@ class Rounding(OpMode):
         written = _written(name, func, args, kwargs)
         whole = may_count(name) and counts((args, kwargs), name)
 
-        # autocast gives operands and results of products its dtype, and those of most other ops float32
-        stored = self._limited and (self._cast or name in PRODUCTS)
+        # in forward, autocast gives operands and results of products its dtype, and those of most other ops float32
+        stored = self._limited and (self._cast or name in PRODUCTS or in_backward())
 
         def perturb(leaf: Any) -> Any:
             if not is_rounded(leaf) or _among(leaf, written):

@@ -20,6 +20,7 @@ from zoo.custom_ops import map_elementwise, run_in_autocast
 from zoo.error_input import INTEGERS
 from zoo.expect import Expect
 from zoo.scale import elementwise
+from zoo.shared_expectations import BEYOND_FLOAT16
 from zoo.spec import Spec
 
 DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
@@ -146,6 +147,7 @@ _WITHOUT_NUMPY = tuple(
     )
 )
 
+_LARGE = replace(BEYOND_FLOAT16, tensor="second gradient of x", case="extreme")
 SPEC = Spec(
     name="exp_fp32",
     summary="exp in float32 under autocast, by custom_fwd(cast_inputs=float32)",
@@ -161,7 +163,7 @@ SPEC = Spec(
     float32_accurate=("output", "gradient of x", "second gradient of x"),
     scale=elementwise(exp_fp32),
     reference=_reference,
-    expectations=() if hasattr(torch.amp.autocast_mode, "HAS_NUMPY") else _WITHOUT_NUMPY,
+    expectations=(_LARGE, *(() if hasattr(torch.amp.autocast_mode, "HAS_NUMPY") else _WITHOUT_NUMPY)),
 )
 OP = replace(
     SPEC,
@@ -170,5 +172,5 @@ OP = replace(
     build=lambda: exp_fp32_op,
     scale=elementwise(exp_fp32_op),
     twin="exp_fp32",
-    expectations=(),
+    expectations=(_LARGE,),
 )

@@ -194,6 +194,15 @@ REGION = Spec(
             link=_JIT_AUTOCAST,
         ),
         Expect(
+            outcome="FAIL",
+            modes=("scripted",),
+            precisions=("bf16",),
+            gate="dtype",
+            tensor="output",
+            reason="a region in a script casts what is in float32, so bfloat16 stays",
+            link=_JIT_AUTOCAST,
+        ),
+        Expect(
             outcome="ERROR",
             modes=("compiled", "graphed"),
             precisions=("amp_bf16",),

@@ -20,7 +20,7 @@ from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.expect import Expect
 from zoo.scale import Scale
-from zoo.shared_expectations import TANGENT_LOST
+from zoo.shared_expectations import BEYOND_FLOAT16, TANGENT_LOST
 from zoo.spec import Spec
 
 
@@ -174,6 +174,9 @@ NATIVE = replace(
         ),
     ),
     twin="layer_norm",
-    expectations=(replace(TANGENT_LOST, precisions=("amp_fp16", "amp_bf16")),),
+    expectations=(
+        replace(TANGENT_LOST, precisions=("amp_fp16", "amp_bf16")),
+        BEYOND_FLOAT16,
+    ),
     scale=_scale(nn.LayerNorm),
 )

@@ -10,6 +10,7 @@ import zoo
 from conformance.axes import PRECISIONS
 from conformance.gates.budget import NOISE
 from conformance.oracle.inputs import seeded
+from conformance.oracle.nearest import Nearest
 from conformance.oracle.rounding import Rounding
 
 PRECISION = PRECISIONS["amp_bf16"]
@@ -195,3 +196,11 @@ def test_a_cast_model_rounds_each_partial_sum_of_a_place(add, name, adds_low):
     assert one <= 2.5 * ETA
     assert (many > 3 * ETA) is adds_low
     assert many < (20 / NOISE + 3) * ETA  # √400 roundings, and those of the op itself
+
+
+@pytest.mark.parametrize(("size", "underflows"), [(2.0**-26, True), (2.0**-10, False), (0.0, False)])
+def test_a_rounded_run_knows_whether_numbers_underflowed(x, size, underflows):
+    mode = Nearest(PRECISIONS["amp_fp16"])
+    with mode:
+        torch.mm(size * x, x.t())
+    assert mode.underflew is underflows

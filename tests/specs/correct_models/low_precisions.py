@@ -26,6 +26,19 @@ class LayerScale(nn.Module):
         return self.head(x + self.share * branch), 2.0**8 * x
 
 
+class FaintBias(nn.Module):
+    """A branch with a tiny share: its bias adds up, for many rows, gradients near float16's smallest number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch, self.head = nn.Linear(16, 16), nn.Linear(16, 4)
+        self.share = nn.Parameter(torch.full((16,), 2.0**-20))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        branch: Tensor = self.branch(x)
+        return self.head(x + self.share * branch), 2.0**10 * x
+
+
 class PooledNorm(nn.Module):
     """A mean over rows after a layer norm: all rows have the same gradient, so all have the same rounding."""
 
@@ -64,6 +77,7 @@ class ZeroGain(nn.Module):
 
 
 LAYER_SCALE = _green("layer_scale", LayerScale, rows(6, 16))
+FAINT_BIAS = _green("faint_bias", FaintBias, rows(512, 16))
 POOLED_NORM = _green("pooled_norm", PooledNorm, rows(2, 64, 32))
 RARE_UNITS = _green("rare_units", RareUnits, rows(2, 8))
 ZERO_GAIN = _green("zero_gain", ZeroGain, rows(2, 3, 8, 8))
