@@ -1,0 +1,219 @@
+"""Judges architectures of torchvision, timm and transformers, and writes docs/model-libraries.md.
+
+    python -m benchmarks.model_libraries FOLDER [--mode MODE …]
+
+FOLDER keeps one run for each architecture, in eval and in train mode. What is there is not judged again, so the study
+goes on where it was interrupted. It needs three packages more: pip install torchvision timm transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.counted import counted
+from conformance.errors import UsageError
+from conformance.records.verdicts import Verdict
+from conformance.run import store
+from conformance.run.store import Contents
+from conformance.show.markdown import code
+from conformance.show.text import markdown_table
+
+PAGE = Path(__file__).parent.parent / "docs" / "model-libraries.md"
+TRAINING = ("eval", "train")
+MODES = ("eager", "scripted", "compiled")
+TORCHVISION = (
+    *("densenet121", "efficientnet_b0", "googlenet", "mc3_18?size=32", "mnasnet0_5", "mnasnet1_0", "mobilenet_v2"),
+    *("mobilenet_v3_large", "mobilenet_v3_small", "regnet_x_400mf", "regnet_y_400mf", "resnet18", "resnext50_32x4d"),
+    *(
+        "s3d?size=32",
+        "shufflenet_v2_x0_5",
+        "shufflenet_v2_x1_0",
+        "squeezenet1_0",
+        "squeezenet1_1",
+        "r2plus1d_18?size=32",
+    ),
+    *("lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large"),
+)
+TIMM = (
+    *("test_byobnet", "test_coatnet", "test_convnext", "test_convnext2", "test_convnext3", "test_efficientnet"),
+    *("test_efficientnet_evos", "test_efficientnet_gn", "test_efficientnet_ln", "test_mambaout", "test_maxvit"),
+    *("test_nfnet", "test_resnet", "test_vit", "test_vit2", "test_vit3", "test_vit4", "test_vit_relpos"),
+    *("convnext_atto?size=64", "edgenext_xx_small?size=64", "fastvit_t8?size=64", "ghostnet_050?size=64"),
+    *("lcnet_035?size=64", "levit_128s", "mixnet_s?size=64", "mobilenetv4_conv_small?size=64", "mobilevit_xxs?size=64"),
+    *("pit_ti_224", "poolformer_s12?size=64", "repvgg_a0?size=64", "tinynet_e?size=64", "xcit_nano_12_p16_224"),
+)
+TRANSFORMERS = (
+    *(
+        "albert",
+        "bart",
+        "bert",
+        "bloom",
+        "convnext",
+        "deberta-v2",
+        "dinov2",
+        "distilbert",
+        "electra",
+        "falcon",
+        "gemma",
+    ),
+    *("gemma2", "gpt2", "gpt_neo", "gpt_neox", "gptj", "llama", "mamba", "mistral", "mixtral", "modernbert", "mpnet"),
+    *("olmo", "opt", "phi", "phi3", "qwen2", "qwen3", "roberta", "stablelm", "starcoder2", "t5", "vit"),
+)
+ARCHITECTURES = tuple(
+    f"{library}:{name}"
+    for library, names in (("torchvision", TORCHVISION), ("timm", TIMM), ("transformers", TRANSFORMERS))
+    for name in names
+)
+EXPLAINED = (  # what a verdict says, as a regular expression, and why
+    (
+        r"Failed to get source|Could not get name of python class",
+        "TorchScript finds no source of a class made by a decorator",
+    ),
+)
+OPENING = """# Architectures of model libraries
+
+Small architectures of torchvision, timm and transformers, with random weights, judged without any declaration:
+`conformance run timm:test_vit --eval` is one row. A check mark means that the mode passes in fp32 and under both
+autocast dtypes; the number is the worst error over its budget. A number in brackets points to a reason below.
+`python -m benchmarks.model_libraries FOLDER` writes this page.
+"""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One architecture in eval or train mode.
+
+    Attributes:
+        name: the architecture, such as "timm:test_vit".
+        training: "eval" or "train".
+        contents: its run; None if it could not be judged.
+        problem: why not.
+    """
+
+    name: str
+    training: str
+    contents: Contents | None
+    problem: str = ""
+
+    def verdicts(self, mode: str) -> dict[str, Verdict]:
+        """The verdicts in a mode by precision; none if it was not judged."""
+        if self.contents is None:
+            return {}
+        cells = [one for one in self.contents.plan.cells if one.cell.mode == mode and one.id in self.contents.verdicts]
+        return {one.cell.precision: self.contents.verdicts[one.id] for one in cells}
+
+
+class Reasons:
+    """Numbers reasons as they come."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, verdict: Verdict) -> str:
+        """The number of a verdict's reason, in brackets."""
+        text = next((why for pattern, why in EXPLAINED if re.search(pattern, verdict.text)), "")
+        text = text or f"not explained: {code(verdict.text)}"
+        return f"({self.numbers.setdefault(text, len(self.numbers) + 1)})"
+
+
+def judged(name: str, training: str, modes: Sequence[str], folder: Path) -> Judged:
+    """The run of an architecture; it is judged if it was not."""
+    place = folder / f"{re.sub('[^a-z0-9_]+', '-', name)}-{training}"
+    refused = place.with_suffix(".refused")
+    if not (place / store.PLAN).exists() and not refused.exists():
+        unfinished = place.with_suffix(".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        command = [sys.executable, "-m", "conformance", "run", name, f"--{training}", "--no-speed", "--device=cpu"]
+        command += [*(f"--mode={mode}" for mode in modes), f"--store={unfinished}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- our own words
+        for run in unfinished.glob("runs/*"):
+            run.rename(place)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if not place.exists():
+            refused.write_text(done.stderr)
+    if refused.exists():
+        lines = refused.read_text().splitlines()
+        return Judged(name, training, None, lines[-1] if lines else "it could not be judged")
+    return Judged(name, training, store.read(place))
+
+
+def page(found: Sequence[Judged]) -> str:
+    """The page of all runs, as Markdown."""
+    reasons, head = Reasons(), ["architecture", *(f"{mode}, {t}" for t in TRAINING for mode in MODES)]
+    rows = []
+    for name in dict.fromkeys(one.name for one in found):
+        of_name = {one.training: one for one in found if one.name == name}
+        cells = [_cell(of_name[t].verdicts(mode), reasons) if t in of_name else "" for t in TRAINING for mode in MODES]
+        rows.append([f"`{name}`", *cells])
+    parts = [OPENING, "\n".join(_totals(found)), markdown_table(rows, head)]
+    parts += ["\n".join(f"{number}. {text}" for text, number in reasons.numbers.items())]
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def _cell(verdicts: Mapping[str, Verdict], reasons: Reasons) -> str:
+    """What the table shows of an architecture in a mode, from its verdicts by precision."""
+    red = {precision: verdict for precision, verdict in verdicts.items() if verdict.red}
+    if not verdicts:
+        return ""
+    if not red:
+        return f"✓ {max(verdict.margin or 0.0 for verdict in verdicts.values()):.2f}"
+    numbers = " ".join(dict.fromkeys(map(reasons.number, red.values())))
+    if len(red) == len(verdicts):
+        return f"{'–' if _is_refused(verdicts) else '✗'} {numbers}"
+    return f"✗ {', '.join(red)} {numbers}"
+
+
+def _is_refused(verdicts: Mapping[str, Verdict]) -> bool:
+    """Whether a mode raises an error in every precision."""
+    return all(verdict.status == "ERROR" for verdict in verdicts.values())
+
+
+def _totals(found: Sequence[Judged]) -> Iterator[str]:
+    """How many cells were judged, how many pass, and what could not be judged."""
+    versions = {one.contents.plan.environment.torch for one in found if one.contents}
+    for training in TRAINING:
+        names = {one.name for one in found if one.training == training and one.contents}
+        modes = [one.verdicts(mode) for one in found if one.training == training for mode in MODES]
+        if names:
+            cells = sum(map(len, modes))
+            refused = sum(len(verdicts) for verdicts in modes if _is_refused(verdicts))
+            red = sum(verdict.red for verdicts in modes for verdict in verdicts.values()) - refused
+            yield (
+                f"- {training}: {counted(cells, 'cell')} of {counted(len(names), 'architecture')}; "
+                f"{cells - red - refused} pass, {red} do not, {refused} in modes that refuse the architecture"
+            )
+    for one in found:
+        if one.contents is None:
+            yield f"- `{one.name}`, {one.training}: {code(one.problem)}"
+    yield f"- torch {', '.join(sorted(versions))}"
+
+
+def main() -> None:
+    """Judge what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--mode", action="append", choices=MODES, help="all three without it")
+    parser.add_argument("--training", action="append", choices=TRAINING, help="both without it")
+    parser.add_argument("-k", default="", metavar="TEXT", help="only architectures whose name contains it")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for training in asked.training or TRAINING:
+        for name in (name for name in ARCHITECTURES if asked.k in name):
+            try:
+                found.append(judged(name, training, asked.mode or MODES, asked.folder))
+            except UsageError as problem:
+                found.append(Judged(name, training, None, str(problem)))
+            print(name, training, flush=True)
+    PAGE.write_text(page(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

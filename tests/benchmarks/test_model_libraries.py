@@ -1,0 +1,62 @@
+"""The page of the model libraries: what it shows of runs, and what it says of those that are missing."""
+
+import html
+from dataclasses import replace
+
+import pytest
+from harness.whole_runs import plan_of_zoo, verdict, write
+
+from benchmarks import model_libraries
+from benchmarks.model_libraries import ARCHITECTURES, Judged, page
+from conformance.run import store
+from conformance.target import libraries
+
+UNSOURCED = "in phase prepare: OSError: Failed to get source for <function Config.__init__ at 0x7f>"
+
+
+def judged(folder, training, changed):
+    """The run of an architecture, green but for the cells that are changed."""
+    plan = plan_of_zoo(("net",))
+    verdicts = {p.id: replace(verdict(p.id), margin=0.5) for p in plan.cells}
+    for name, fields in changed.items():
+        verdicts[name] = replace(verdicts[name], **fields)
+    return Judged("timm:net", training, store.read(write(folder / training, plan, verdicts)))
+
+
+@pytest.fixture
+def written(tmp_path):
+    refused = {"status": "ERROR", "text": UNSOURCED}
+    scripted = {f"net[scripted-{p}-cpu]": refused for p in ("fp32", "amp_fp16", "amp_bf16")}
+    wrong = {"net[compiled-amp_fp16-cpu]": {"status": "FAIL", "text": "norm  output, case given: error 2, budget 1"}}
+    found = [judged(tmp_path, "eval", scripted | wrong), judged(tmp_path, "train", {})]
+    return html.unescape(page([*found, Judged("timm:gone", "eval", None, "timm:gone: no architecture 'gone'")]))
+
+
+def test_a_row_shows_each_mode_in_eval_and_in_train_mode(written):
+    row = next(line for line in written.splitlines() if "`timm:net`" in line)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == ["`timm:net`", "✓ 0.50", "– (1)", "✗ amp_fp16 (2)", "✓ 0.50", "✓ 0.50", "✓ 0.50"]
+
+
+def test_a_reason_is_explained_or_said_not_to_be(written):
+    assert "1. TorchScript finds no source" in written
+    assert "2. not explained: <code>norm  output, case given: error 2, budget 1</code>" in written
+
+
+def test_the_totals_count_what_passes_and_name_what_was_not_judged(written):
+    ending = "in modes that refuse the architecture\n"
+    assert f"- eval: 9 cells of 1 architecture; 5 pass, 1 do not, 3 {ending}" in written
+    assert f"- train: 9 cells of 1 architecture; 9 pass, 0 do not, 0 {ending}" in written
+    assert "- `timm:gone`, eval: <code>timm:gone: no architecture 'gone'</code>" in written
+
+
+def test_every_architecture_is_a_name_that_the_command_takes():
+    assert all(libraries.is_named(name) for name in ARCHITECTURES)
+    assert len(set(ARCHITECTURES)) == len(ARCHITECTURES)
+
+
+def test_a_model_that_the_command_refuses_is_not_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_libraries.sys, "executable", "/bin/false")
+    for _ in range(2):
+        assert model_libraries.judged("timm:net", "eval", ("eager",), tmp_path).contents is None
+    assert [path.name for path in tmp_path.iterdir()] == ["timm-net-eval.refused"]
