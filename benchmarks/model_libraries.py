@@ -28,48 +28,28 @@ from conformance.show.text import markdown_table
 PAGE = Path(__file__).parent.parent / "docs" / "model-libraries.md"
 TRAINING = ("eval", "train")
 MODES = ("eager", "scripted", "compiled")
-TORCHVISION = (
-    *("densenet121", "efficientnet_b0", "googlenet", "mc3_18?size=32", "mnasnet0_5", "mnasnet1_0", "mobilenet_v2"),
-    *("mobilenet_v3_large", "mobilenet_v3_small", "regnet_x_400mf", "regnet_y_400mf", "resnet18", "resnext50_32x4d"),
-    *(
-        "s3d?size=32",
-        "shufflenet_v2_x0_5",
-        "shufflenet_v2_x1_0",
-        "squeezenet1_0",
-        "squeezenet1_1",
-        "r2plus1d_18?size=32",
-    ),
-    *("lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large"),
-)
-TIMM = (
-    *("test_byobnet", "test_coatnet", "test_convnext", "test_convnext2", "test_convnext3", "test_efficientnet"),
-    *("test_efficientnet_evos", "test_efficientnet_gn", "test_efficientnet_ln", "test_mambaout", "test_maxvit"),
-    *("test_nfnet", "test_resnet", "test_vit", "test_vit2", "test_vit3", "test_vit4", "test_vit_relpos"),
-    *("convnext_atto?size=64", "edgenext_xx_small?size=64", "fastvit_t8?size=64", "ghostnet_050?size=64"),
-    *("lcnet_035?size=64", "levit_128s", "mixnet_s?size=64", "mobilenetv4_conv_small?size=64", "mobilevit_xxs?size=64"),
-    *("pit_ti_224", "poolformer_s12?size=64", "repvgg_a0?size=64", "tinynet_e?size=64", "xcit_nano_12_p16_224"),
-)
-TRANSFORMERS = (
-    *(
-        "albert",
-        "bart",
-        "bert",
-        "bloom",
-        "convnext",
-        "deberta-v2",
-        "dinov2",
-        "distilbert",
-        "electra",
-        "falcon",
-        "gemma",
-    ),
-    *("gemma2", "gpt2", "gpt_neo", "gpt_neox", "gptj", "llama", "mamba", "mistral", "mixtral", "modernbert", "mpnet"),
-    *("olmo", "opt", "phi", "phi3", "qwen2", "qwen3", "roberta", "stablelm", "starcoder2", "t5", "vit"),
-)
+TORCHVISION = """
+    densenet121 efficientnet_b0 googlenet mc3_18?size=32 mnasnet0_5 mnasnet1_0 mobilenet_v2 mobilenet_v3_large
+    mobilenet_v3_small regnet_x_400mf regnet_y_400mf resnet18 resnext50_32x4d s3d?size=32 shufflenet_v2_x0_5
+    shufflenet_v2_x1_0 squeezenet1_0 squeezenet1_1 r2plus1d_18?size=32 lraspp_mobilenet_v3_large
+    deeplabv3_mobilenet_v3_large
+"""
+TIMM = """
+    test_byobnet test_coatnet test_convnext test_convnext2 test_convnext3 test_efficientnet test_efficientnet_evos
+    test_efficientnet_gn test_efficientnet_ln test_mambaout test_maxvit test_nfnet test_resnet test_vit test_vit2
+    test_vit3 test_vit4 test_vit_relpos convnext_atto?size=64 edgenext_xx_small?size=64 fastvit_t8?size=64
+    ghostnet_050?size=64 lcnet_035?size=64 levit_128s mixnet_s?size=64 mobilenetv4_conv_small?size=64
+    mobilevit_xxs?size=64 pit_ti_224 poolformer_s12?size=64 repvgg_a0?size=64 tinynet_e?size=64 xcit_nano_12_p16_224
+"""
+TRANSFORMERS = """
+    albert bart beit bert bloom clip_text_model convnext deberta-v2 dinov2 distilbert electra falcon gemma gemma2 gpt2
+    gpt_bigcode gpt_neox gptj?rotary_dim=4 llama mamba mistral mixtral modernbert mpnet olmo opt phi phi3 qwen2 qwen3
+    roberta stablelm starcoder2 t5 vit
+"""
 ARCHITECTURES = tuple(
     f"{library}:{name}"
     for library, names in (("torchvision", TORCHVISION), ("timm", TIMM), ("transformers", TRANSFORMERS))
-    for name in names
+    for name in names.split()
 )
 EXPLAINED = (  # what a verdict says, as a regular expression, and why
     (

@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from conformance.errors import NoOracleError
-from conformance.oracle import evaluation, inputs, process_state, transforms, weights
+from conformance.oracle import evaluation, grouped, inputs, process_state, transforms, weights
 from conformance.oracle.adopted import adopt_state
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
@@ -42,7 +42,8 @@ class Widened(TorchFunctionMode):
             return args[0].double()
         if func in SAME_BITS or getattr(func, "__name__", "") in ("__get__", "__set__"):
             return func(*args, **kwargs)
-        return func(*map_leaves(_widened, args), **map_leaves(_widened, kwargs))
+        args, kwargs = map_leaves(_widened, args), map_leaves(_widened, kwargs)
+        return grouped.grouped_mm(*args, **kwargs) if func in grouped.FUNCTIONS else func(*args, **kwargs)
 
 
 def _widened(leaf: Any) -> Any:

@@ -37,7 +37,7 @@ MOVES = frozenset(
     argmax argmin argsort bernoulli broadcast_tensors bucketize cat ceil clamp clamp_max clamp_min clone complex
     conj_physical constant_pad_nd contiguous copy count_nonzero cummax cummin detach diag_embed
     diagonal_backward diagonal_scatter embedding empty empty_like empty_strided eq equal fill flip floor full
-    full_like gather ge gt hardtanh hardtanh_backward im2col index index_copy index_fill index_select
+    full_like gather ge gt hardtanh hardtanh_backward histc im2col index index_copy index_fill index_select
     is_same_size isfinite isin isinf isnan isneginf isposinf le lift_fresh lift_fresh_copy logical_and
     logical_not logical_or logical_xor lt masked_fill masked_scatter masked_select max max_pool2d_with_indices
     maximum median min minimum msort nan_to_num ne neg new_empty new_empty_strided new_full new_ones new_zeros

@@ -186,12 +186,19 @@ def _transformers(text: str, name: str, settings: dict[str, Any]) -> Architectur
     known = _config(text, transformers, name)
     for key in chosen:
         _check_known(text, key, [each for each in dir(known) if not each.startswith("_")], "setting")
-    small = {key: value for key, value in SMALL.items() if isinstance(getattr(known, key, ""), (int, type(None)))}
+    small = {key: value for key, value in SMALL.items() if _takes_number(known, key)}
     config = _config(text, transformers, name, **small | chosen)
     if type(config) not in transformers.MODEL_MAPPING:
         raise UsageError(f"{text}: transformers has no model for {type(config).__name__} alone")
     build = partial(_built, text, transformers.AutoModel.from_config, config)
     return Architecture(build, partial(_words_or_pictures, text, config, _main_input(transformers, config)))
+
+
+def _takes_number(config: Any, key: str) -> bool:
+    """Whether a configuration has a whole number, or none yet, as a setting of that name."""
+    derived = getattr(type(config), key, None)  # falcon computes its head_dim
+    is_fixed = isinstance(derived, property) and derived.fset is None
+    return not is_fixed and isinstance(getattr(config, key, ""), (int, type(None)))
 
 
 def _config(text: str, transformers: Any, name: str, **settings: Any) -> Any:
