@@ -42,7 +42,7 @@ TIMM = """
     mobilevit_xxs?size=64 pit_ti_224 poolformer_s12?size=64 repvgg_a0?size=64 tinynet_e?size=64 xcit_nano_12_p16_224
 """
 TRANSFORMERS = """
-    albert bart beit bert bloom clip_text_model convnext deberta-v2 dinov2 distilbert electra falcon gemma gemma2 gpt2
+    albert bart beit bert bloom clip_text_model deberta-v2 dinov2 distilbert electra falcon gemma gemma2 gpt2
     gpt_bigcode gpt_neox gptj?rotary_dim=4 llama mamba mistral mixtral modernbert mpnet olmo opt phi phi3 qwen2 qwen3
     roberta stablelm starcoder2 t5 vit
 """

@@ -28,8 +28,8 @@ NOTHING_RAN = ("start", WAITING)  # phases before any of a model's code runs
 DAMAGED, MACHINE = "damaged reference", "machine failed"
 CONFIRMED = "compiled once more without the compile cache, with the same result"
 HEALED = (
-    "the first try, with stored code of the compile cache, ended in {status}; the verdict is that of code compiled "
-    "anew, and the cache was emptied"
+    "the first try, with stored code of the compile cache, ended in {status} ({text}); the verdict is that of code "
+    "compiled anew, and the cache was emptied"
 )
 
 
@@ -68,7 +68,7 @@ class Executor:
         if self._code.may_have_spoiled(planned.cell.mode, found):
             return replace(found, notes=(*found.notes, CONFIRMED))
         self._code.set_aside()
-        return replace(found, notes=(*found.notes, HEALED.format(status=first.status)))
+        return replace(found, notes=(*found.notes, HEALED.format(status=first.status, text=first.text)))
 
     def _judged(self, planned: PlannedCell, *, cache: str = "", method: str) -> Verdict:
         cell = planned.cell
