@@ -19,7 +19,7 @@ from zoo.sources import cited
 from zoo.spec import Spec
 
 DEVICE, TORCH = "cpu", DEFAULT  # the dtypes of the page are those of this device and version
-COLUMNS = [name for name, precision in PRECISIONS.items() if exists(precision, DEVICE)]
+COLUMNS = [name for name, precision in PRECISIONS.items() if precision.default and exists(precision, DEVICE)]
 TITLES = {
     "models": "Models",
     "ops": "Ops",

@@ -122,7 +122,7 @@ class Rounding(OpMode):
             if not is_rounded(leaf) or _among(leaf, written):
                 return leaf
             leaf = self._perturbed(leaf, eta, eta)
-            return self._underflown(leaf) if stored else leaf
+            return leaf if leaf.is_complex() or not stored else self._underflown(leaf)
 
         if name in RESAMPLERS and bool(args[0].isfinite().all()):
             return self._resampled(func, args, kwargs, eta)

@@ -205,3 +205,13 @@ def test_a_rounded_run_knows_whether_numbers_underflowed(x, size, underflows):
     with mode:
         torch.mm(size * x, x.t())
     assert mode.underflew is underflows
+
+
+@pytest.mark.parametrize("kind", [Rounding, Nearest])
+def test_complex_numbers_do_not_underflow(kind):
+    """No precision stores them in float16."""
+    x = torch.full((8,), 2.0**-30, dtype=torch.complex128, requires_grad=True)
+    arguments = (PRECISIONS["amp_fp16"], seeded("complex")) if kind is Rounding else (PRECISIONS["amp_fp16"],)
+    with kind(*arguments):
+        (gradient,) = torch.autograd.grad((x * x).real.sum(), x)
+    assert bool((gradient != 0).all())
