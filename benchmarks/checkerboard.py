@@ -154,7 +154,7 @@ def store(path: Path, study: Study) -> None:
 
 def precisions(device: str) -> list[str]:
     """The precisions that exist on a device."""
-    return [name for name, precision in PRECISIONS.items() if exists(precision, device)]
+    return [name for name, precision in PRECISIONS.items() if precision.default and exists(precision, device)]
 
 
 def rows_of(setting: Setting) -> list[tuple[str, str]]:
