@@ -12,7 +12,7 @@ import torch
 
 from conformance.gates.criteria import TensorCriteria
 
-TOLERANCES = {"fp32": 1e-4, "amp_fp16": 1e-3, "amp_bf16": 1e-3}  # of dynamo's `same`
+TOLERANCES = {"fp32": 1e-4, "amp_fp16": 1e-3, "amp_bf16": 1e-3, "fp16": 1e-3, "bf16": 1e-3}  # of dynamo's `same`
 
 
 @dataclass(frozen=True)
