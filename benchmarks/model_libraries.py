@@ -51,12 +51,15 @@ ARCHITECTURES = tuple(
     for library, names in (("torchvision", TORCHVISION), ("timm", TIMM), ("transformers", TRANSFORMERS))
     for name in names.split()
 )
-EXPLAINED = (  # what a verdict says, as a regular expression, and why
-    (
-        r"Failed to get source|Could not get name of python class",
-        "TorchScript finds no source of a class made by a decorator",
+EXPLAINED = {  # why, by what a verdict says, a regular expression
+    "Failed to get source|Could not get name of python class": (
+        "TorchScript finds no source of a class that a decorator has made"
     ),
-)
+    r"gradient of \S*(norm\S*|stem\.1)\.(bias|weight), case": (
+        "on the CPU, a layer norm adds up the gradients of bias and weight in the low precision itself, and a long sum of "
+        "one sign stops growing: the probe `layer_norm_sums_in_low_precision` of [probes.md](probes.md)"
+    ),
+}
 OPENING = """# Architectures of model libraries
 
 Small architectures of torchvision, timm and transformers, with random weights, judged without any declaration:
@@ -98,7 +101,7 @@ class Reasons:
 
     def number(self, verdict: Verdict) -> str:
         """The number of a verdict's reason, in brackets."""
-        text = next((why for pattern, why in EXPLAINED if re.search(pattern, verdict.text)), "")
+        text = next((why for pattern, why in EXPLAINED.items() if re.search(pattern, verdict.text)), "")
         text = text or f"not explained: {code(verdict.text)}"
         return f"({self.numbers.setdefault(text, len(self.numbers) + 1)})"
 

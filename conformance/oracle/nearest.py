@@ -39,7 +39,7 @@ class Nearest(Rounding):
             nearest = large - (large - tensor)
             return torch.where(nearest.isfinite(), nearest, tensor)
 
-    def _strayed(self, sums: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+    def _strayed(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:  # noqa: ARG002
         """The sums as they are: how the partial sums round, one run cannot tell."""
         return sums
 

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.gates.budget import NOISE
+from conformance.oracle import partial_sums
 from conformance.oracle.counting import counts, may_count
 from conformance.oracle.custom_ops import OpMode, unwatched, written_names
 from conformance.oracle.inputs import is_rounded
@@ -56,9 +57,6 @@ PRODUCTS = {
 }
 # Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
 GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
-# Ops that add terms into places of a tensor one by one, with the position of the terms among their arguments.
-ACCUMULATIONS = {"embedding_dense_backward": 0, "index_add": 3, "scatter_add": 3, "index_put": 2, "_index_put_impl": 2}
-ROW_SUMS = frozenset({"native_layer_norm_backward", "native_group_norm_backward"})  # of weight and bias
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
 SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
@@ -134,31 +132,24 @@ class Rounding(OpMode):
         for tensor in written:
             tensor.copy_(self._perturbed(tensor, eta, eta))
         result = map_leaves(perturb, result)
-        if self._cast and name in ACCUMULATIONS:
-            self._accumulate_low(name, func, args, kwargs, result)
-        return self._added_up_low(result, args, eta) if name in ROW_SUMS else result
+        if self._cast and name in partial_sums.IN_PLACES:
+            with unwatched():
+                terms, squares = partial_sums.over_places(name, func, args, kwargs)
+                result.copy_(self._strayed(result, squares, self._step * terms.sqrt()))
+        if name in partial_sums.OF_ROWS:
+            return result[:1] + tuple(t if t is None else self._added_up(name, args[0], t, eta) for t in result[1:])
+        return result
 
-    def _added_up_low(self, result: tuple[Any, ...], args: tuple[Any, ...], eta: float) -> tuple[Any, ...]:
-        """The results of a norm's backward, whose kernels may add up the rows in the low precision itself."""
-        rows = max(1.0, args[0].numel() / max((t.numel() for t in result[1:] if t is not None), default=1))
-        of_rows = eta * math.sqrt(rows)
-        return result[:1] + tuple(t if t is None else self._perturbed(t, of_rows, of_rows) for t in result[1:])
-
-    def _accumulate_low(
-        self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
-    ) -> None:
-        """Perturb a result again, each place by the roundings of the partial sums that a narrow dtype held there."""
-        at = ACCUMULATIONS[name]
+    def _added_up(self, name: str, gradient: torch.Tensor, sums: torch.Tensor, eta: float) -> torch.Tensor:
+        """The perturbed gradient of a norm's weight or bias."""
         with unwatched():
-            counted = [torch.zeros_like(args[0]) if i == 0 else arg for i, arg in enumerate(args)]
-            counted[at] = torch.ones_like(args[at])
-            counts = func(*counted, **{key: value for key, value in kwargs.items() if key != "alpha"})
-            result.copy_(self._strayed(result, counts.clamp(min=1.0).sqrt()))
+            rows, squares = partial_sums.over_rows(name, gradient, sums)
+            return self._strayed(sums, squares, eta * math.sqrt(rows))
 
-    def _strayed(self, sums: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
-        """Perturbed sums of several terms each; `roots` are the square roots of their numbers."""
+    def _strayed(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:
+        """Sums whose partial sums are perturbed; see `partial_sums`."""
         noise = torch.rand(sums.shape, generator=self._generator, dtype=torch.float64)
-        return sums * (1.0 + self._step * roots * (2.0 * noise - 1.0))
+        return sums + eta * torch.maximum(sums.abs(), squares.abs().sqrt()) * (2.0 * noise - 1.0)
 
     def _operands(self, name: str, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]) -> tuple[Any, ...]:
         """The perturbed operands of an op."""
