@@ -56,8 +56,8 @@ EXPLAINED = {  # why, by what a verdict says, a regular expression
         "TorchScript finds no source of a class that a decorator has made"
     ),
     r"gradient of \S*(norm\S*|stem\.1)\.(bias|weight), case": (
-        "on the CPU, a layer norm adds up the gradients of bias and weight in the low precision itself, and a long sum of "
-        "one sign stops growing: the probe `layer_norm_sums_in_low_precision` of [probes.md](probes.md)"
+        "on the CPU, a layer norm adds up the gradients of bias and weight in the low precision itself, and a long sum "
+        "of one sign stops growing: the probe `layer_norm_sums_in_low_precision` of [probes.md](probes.md)"
     ),
 }
 OPENING = """# Architectures of model libraries
