@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.counted import counted
-from conformance.errors import UsageError
 from conformance.records.verdicts import Verdict
 from conformance.run import store
 from conformance.run.store import Contents
@@ -27,6 +26,7 @@ from conformance.show.text import markdown_table
 
 PAGE = Path(__file__).parent.parent / "docs" / "model-libraries.md"
 TRAINING = ("eval", "train")
+REFUSED = ".refused"  # what the command says of an architecture that it does not judge
 MODES = ("eager", "scripted", "compiled")
 TORCHVISION = """
     densenet121 efficientnet_b0 googlenet mc3_18?size=32 mnasnet0_5 mnasnet1_0 mobilenet_v2 mobilenet_v3_large
@@ -106,25 +106,33 @@ class Reasons:
         return f"({self.numbers.setdefault(text, len(self.numbers) + 1)})"
 
 
-def judged(name: str, training: str, modes: Sequence[str], folder: Path) -> Judged:
-    """The run of an architecture; it is judged if it was not."""
-    place = folder / f"{re.sub('[^a-z0-9_]+', '-', name)}-{training}"
-    refused = place.with_suffix(".refused")
-    if not (place / store.PLAN).exists() and not refused.exists():
-        unfinished = place.with_suffix(".unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        command = [sys.executable, "-m", "conformance", "run", name, f"--{training}", "--no-speed", "--device=cpu"]
-        command += [*(f"--mode={mode}" for mode in modes), f"--store={unfinished}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- our own words
-        for run in unfinished.glob("runs/*"):
-            run.rename(place)
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if not place.exists():
-            refused.write_text(done.stderr)
-    if refused.exists():
-        lines = refused.read_text().splitlines()
+def judge(name: str, training: str, modes: Sequence[str], folder: Path) -> None:
+    """Judge an architecture, and keep its run; or what the command says, if it refuses the architecture."""
+    place = _place(name, training, folder)
+    unfinished = place.with_suffix(".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    command = [sys.executable, "-m", "conformance", "run", name, f"--{training}", "--no-speed", "--device=cpu"]
+    command += [*(f"--mode={mode}" for mode in modes), f"--store={unfinished}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- our own words
+    for run in unfinished.glob("runs/*"):
+        run.rename(place)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    if not place.exists():
+        place.with_suffix(REFUSED).write_text(done.stderr, encoding="utf-8")
+
+
+def judged(name: str, training: str, folder: Path) -> Judged | None:
+    """What is known of an architecture; None if it was not judged yet."""
+    place = _place(name, training, folder)
+    if place.with_suffix(REFUSED).exists():
+        lines = place.with_suffix(REFUSED).read_text(encoding="utf-8").splitlines()
         return Judged(name, training, None, lines[-1] if lines else "it could not be judged")
-    return Judged(name, training, store.read(place))
+    return Judged(name, training, store.read(place)) if place.exists() else None
+
+
+def _place(name: str, training: str, folder: Path) -> Path:
+    """The folder of a run."""
+    return folder / f"{re.sub('[^a-z0-9_]+', '-', name)}-{training}"
 
 
 def page(found: Sequence[Judged]) -> str:
@@ -179,7 +187,7 @@ def _totals(found: Sequence[Judged]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Judge what is missing, and write the page."""
+    """Judge what is missing, and write the page of all that is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--mode", action="append", choices=MODES, help="all three without it")
@@ -187,15 +195,13 @@ def main() -> None:
     parser.add_argument("-k", default="", metavar="TEXT", help="only architectures whose name contains it")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    found = []
     for training in asked.training or TRAINING:
         for name in (name for name in ARCHITECTURES if asked.k in name):
-            try:
-                found.append(judged(name, training, asked.mode or MODES, asked.folder))
-            except UsageError as problem:
-                found.append(Judged(name, training, None, str(problem)))
+            if judged(name, training, asked.folder) is None:
+                judge(name, training, asked.mode or MODES, asked.folder)
             print(name, training, flush=True)
-    PAGE.write_text(page(found), encoding="utf-8")
+    every = [judged(name, training, asked.folder) for name in ARCHITECTURES for training in TRAINING]
+    PAGE.write_text(page([one for one in every if one is not None]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def test_every_architecture_is_a_name_that_the_command_takes():
 
 def test_a_model_that_the_command_refuses_is_not_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(model_libraries.sys, "executable", "/bin/false")
-    for _ in range(2):
-        assert model_libraries.judged("timm:net", "eval", ("eager",), tmp_path).contents is None
+    assert model_libraries.judged("timm:net", "eval", tmp_path) is None
+    model_libraries.judge("timm:net", "eval", ("eager",), tmp_path)
+    known = model_libraries.judged("timm:net", "eval", tmp_path)
+    assert (known.contents, known.problem) == (None, "it could not be judged")
     assert [path.name for path in tmp_path.iterdir()] == ["timm-net-eval.refused"]
