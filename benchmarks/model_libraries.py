@@ -137,12 +137,13 @@ def _place(name: str, training: str, folder: Path) -> Path:
 
 def page(found: Sequence[Judged]) -> str:
     """The page of all runs, as Markdown."""
-    reasons, head = Reasons(), ["architecture", *(f"{mode}, {t}" for t in TRAINING for mode in MODES)]
-    rows = []
+    reasons, rows = Reasons(), []
+    columns = [(t, m) for t in TRAINING for m in MODES if any(one.training == t and one.verdicts(m) for one in found)]
     for name in dict.fromkeys(one.name for one in found):
         of_name = {one.training: one for one in found if one.name == name}
-        cells = [_cell(of_name[t].verdicts(mode), reasons) if t in of_name else "" for t in TRAINING for mode in MODES]
+        cells = [_cell(of_name[t].verdicts(mode), reasons) if t in of_name else "" for t, mode in columns]
         rows.append([f"`{name}`", *cells])
+    head = ["architecture", *(f"{mode}, {training}" for training, mode in columns)]
     parts = [OPENING, "\n".join(_totals(found)), markdown_table(rows, head)]
     parts += ["\n".join(f"{number}. {text}" for text, number in reasons.numbers.items())]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
