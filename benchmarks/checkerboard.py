@@ -25,7 +25,7 @@ from tabulate import tabulate
 
 from benchmarks import children
 from benchmarks.tasks import COMPARE, TRAIN, Comparison, Training, TrainingTask
-from conformance.axes import DEVICES, PRECISIONS, exists
+from conformance.axes import DEVICES, PRECISIONS, exists, usual
 from conformance.errors import RecordError
 from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import Ceilings, Reason
@@ -153,8 +153,8 @@ def store(path: Path, study: Study) -> None:
 
 
 def precisions(device: str) -> list[str]:
-    """The precisions that exist on a device."""
-    return [name for name, precision in PRECISIONS.items() if precision.default and exists(precision, device)]
+    """The usual precisions that exist on a device."""
+    return [name for name in usual(PRECISIONS) if exists(PRECISIONS[name], device)]
 
 
 def rows_of(setting: Setting) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import zoo
-from conformance.axes import MODES, PRECISIONS, exists
+from conformance.axes import MODES, PRECISIONS, exists, usual
 from conformance.cell.modes import BUILDERS
 from conformance.torch_versions import DEFAULT
 from zoo.catalog import home_of
@@ -19,7 +19,7 @@ from zoo.sources import cited
 from zoo.spec import Spec
 
 DEVICE, TORCH = "cpu", DEFAULT  # the dtypes of the page are those of this device and version
-COLUMNS = [name for name, precision in PRECISIONS.items() if precision.default and exists(precision, DEVICE)]
+COLUMNS = [name for name in usual(PRECISIONS) if exists(PRECISIONS[name], DEVICE)]
 TITLES = {
     "models": "Models",
     "ops": "Ops",

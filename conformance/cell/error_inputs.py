@@ -14,7 +14,7 @@ from conformance.axes import Prepared
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
 from conformance.one_line import name_of, text_of
-from conformance.oracle import casting, evaluation, inputs, weights
+from conformance.oracle import evaluation, inputs, weights
 from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.records.observation import RAISES, Discrepancy, Measure
 from zoo.case import Call
@@ -39,8 +39,7 @@ def called(session: CellSession, made: Prepared) -> list[Discrepancy]:
     for given in session.spec.error_inputs:
         if given.devices and session.cell.device not in given.devices:
             continue
-        cast = casting.dtype_of(session.spec, session.precision)
-        if cast and not _is_float32(given.draw(inputs.seeded(session.seed, given.name))):
+        if session.cast and not _is_float32(given.draw(inputs.seeded(session.seed, given.name))):
             continue  # what it shows is in its dtypes
         weights.reset(made.parameters_of, state)
         value, text = _outcome(session, made, given)
@@ -76,12 +75,11 @@ def _is_float32(call: Call) -> bool:
 
 def _call(session: CellSession, made: Prepared, call: Call) -> Any:
     device, precision, fit = session.cell.device, session.precision, session.spec.fit
-    dtype = casting.dtype_of(session.spec, precision)
 
     def placed(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or leaf.device.type != "cpu":
             return leaf
-        return leaf.to(device, dtype if dtype and leaf.is_floating_point() else leaf.dtype)
+        return leaf.to(device, session.cast if session.cast and leaf.is_floating_point() else leaf.dtype)
 
     args, kwargs = pytree.tree_map(placed, (call.args, dict(call.kwargs)))
     with session.around_calls():

@@ -125,6 +125,11 @@ class CellSession:
         return PRECISIONS[self.cell.precision]
 
     @property
+    def cast(self) -> torch.dtype | None:
+        """The dtype that the model is cast to; None if the precision casts nothing, or if it is in that dtype."""
+        return casting.dtype_of(self.spec, self.precision)
+
+    @property
     def is_eager(self) -> bool:
         """Whether the cell's mode is eager, the baseline of the other modes."""
         return self.cell.mode == "eager"
@@ -140,11 +145,11 @@ class CellSession:
             build: a builder to use in place of the spec's.
         """
         model = float64.prepared_model(self.spec, self.seed, build)
-        return casting.model_in(model, casting.dtype_of(self.spec, self.precision), self.cell.device)
+        return casting.model_in(model, self.cast, self.cell.device)
 
     def placed(self, call: Call) -> Call:
         """A copy of the arguments of a call, on the device of the cell and in the dtypes of its precision."""
-        return casting.call_in(call, casting.dtype_of(self.spec, self.precision), self.cell.device)
+        return casting.call_in(call, self.cast, self.cell.device)
 
     def prepare(self) -> Prepared:
         """Make the callable of the cell's mode.
@@ -248,7 +253,7 @@ class CellSession:
             self.precision,
             dtype=dtype,
             baseline=baseline,
-            accurate=name.removeprefix(f"{VMAPPED} ") in self.spec.float32_accurate and not self.precision.cast,
+            accurate=name.removeprefix(f"{VMAPPED} ") in self.spec.float32_accurate and not self.cast,
             bitwise=self.spec.deterministic and self.cell.device == "cpu",
         )
 
@@ -276,7 +281,7 @@ class CellSession:
         if word == "input":
             floating = [t.dtype for t in question.names.values() if inputs.is_rounded(t)]
             return name_of(reduce(torch.promote_types, floating)) if floating else ""
-        if word and not (self.precision.cast and inputs.is_rounded(y)):  # the name of a dtype is meant for autocast
+        if word and not (self.cast and inputs.is_rounded(y)):  # the name of a dtype is meant for autocast
             return word
         return name_of(contract) if contract is not None else ""
 

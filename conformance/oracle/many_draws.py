@@ -21,8 +21,9 @@ from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
 from conformance.oracle.scaling import fits
 from zoo.case import Case
 
-ROUNDED_RUNS = 4  # draws that are run rounded too; from these follows how many the tensors need. All draws are behind
-# a kink, and where numbers underflow: what is lost then differs from draw to draw
+# Draws that are run rounded too; from these follows how many the tensors need. Behind a kink, and where numbers
+# underflow, all draws are: what is lost there differs from draw to draw.
+ROUNDED_RUNS = 4
 DRAWS = (4, 8, 16)  # as many as are enough for every tensor, or the most
 ENOUGH = 0.008  # the gain that a tensor should be judged to: a factor of 1.01 is red then
 POOL = 4  # batches from which the rows of one draw are picked

@@ -26,8 +26,8 @@ def over_rows(name: str, gradient: torch.Tensor, sums: torch.Tensor) -> tuple[fl
     rows = max(1.0, gradient.numel() / max(1, sums.numel()))
     squares = gradient.square()
     if name == "native_layer_norm_backward":
-        return rows, squares.reshape(-1, *sums.shape).sum(0)
-    return rows, squares.flatten(2).sum((0, 2)).view_as(sums)
+        return rows, squares.sum_to_size(sums.shape)
+    return rows, squares.transpose(0, 1).flatten(1).sum(1)  # the channels are the second axis
 
 
 def over_places(

@@ -116,8 +116,8 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     words += [f"it changes {name} in place, as eager does" for name in own.mutates]
     for state in own.changes_state:
         words.append(STATE_IN_WORDS.get(state, f"it changes the state {state!r} of the process, as eager does"))
-    if forms.without:
-        words.append(f"it is {forms.kind}, which cannot be {', '.join(forms.without)}")
+    if without := [mode for mode in forms.without if mode in MODES]:
+        words.append(f"it is {forms.kind}, which cannot be {', '.join(without)}")
     return words
 
 

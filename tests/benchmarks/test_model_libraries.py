@@ -8,6 +8,7 @@ from harness.whole_runs import plan_of_zoo, verdict, write
 
 from benchmarks import model_libraries
 from benchmarks.model_libraries import ARCHITECTURES, Judged, page
+from conformance.records.verdicts import Verdict
 from conformance.run import store
 from conformance.target import libraries
 
@@ -43,6 +44,14 @@ def test_a_reason_is_explained_or_said_not_to_be(written):
     assert "2. not explained: <code>norm  output, case given: error 2, budget 1</code>" in written
 
 
+def test_the_explanation_of_one_cell_is_not_that_of_another():
+    text = "norm  gradient of blocks.0.norm1.bias, case given: error 2, budget 1"
+    known, other = (Verdict(f"{name}[eager-amp_bf16-cpu]", "FAIL", text) for name in ("test_maxvit", "net"))
+    reasons = model_libraries.Reasons()
+    assert [reasons.number(known), reasons.number(other)] == ["(1)", "(2)"]
+    assert "not explained" in list(reasons.numbers)[1]
+
+
 def test_the_totals_count_what_passes_and_name_what_was_not_judged(written):
     ending = "in modes that refuse the architecture\n"
     assert f"- eval: 9 cells of 1 architecture; 5 pass, 1 do not, 3 {ending}" in written
@@ -55,10 +64,25 @@ def test_every_architecture_is_a_name_that_the_command_takes():
     assert len(set(ARCHITECTURES)) == len(ARCHITECTURES)
 
 
+def ends_with(code, tmp_path, monkeypatch):
+    """Let the command end with an exit code and a word."""
+    command = tmp_path / "command"
+    command.write_text(f"#!/bin/sh\necho no such model >&2\nexit {code}\n")
+    command.chmod(0o700)
+    monkeypatch.setattr(model_libraries.sys, "executable", str(command))
+
+
 def test_a_model_that_the_command_refuses_is_not_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(model_libraries.sys, "executable", "/bin/false")
+    ends_with(4, tmp_path, monkeypatch)
     assert model_libraries.judged("timm:net", "eval", tmp_path) is None
     model_libraries.judge("timm:net", "eval", ("eager",), tmp_path)
     known = model_libraries.judged("timm:net", "eval", tmp_path)
-    assert (known.contents, known.problem) == (None, "it could not be judged")
-    assert [path.name for path in tmp_path.iterdir()] == ["timm-net-eval.refused"]
+    assert (known.contents, known.problem) == (None, "no such model")
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_a_run_that_did_not_come_about_is_no_refusal(code, tmp_path, monkeypatch):
+    ends_with(code, tmp_path, monkeypatch)
+    with pytest.raises(SystemExit, match=f"timm:net was not judged.* ended with {code}: no such model"):
+        model_libraries.judge("timm:net", "eval", ("eager",), tmp_path)
+    assert model_libraries.judged("timm:net", "eval", tmp_path) is None

@@ -1,6 +1,7 @@
 """Models that are cast to a narrow dtype as a whole: right ones are green, and wrong ones get their verdict."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from harness.plans import gates_that_rejected, judge_of, material
 
 from conformance import check
 from conformance.errors import UsageError
+from conformance.plan.matrix import plan
+from conformance.records.tasks import PlanRequest
 
 RIGHT, WRONG = "correct_models/whole_casts.py", "miniatures/whole_casts.py"
 
@@ -44,7 +47,16 @@ def test_a_model_in_half_precision_is_judged_as_it_is():
         check(net, torch.randn(6, 5).bfloat16(), modes=("eager",), precisions=("fp32",))
 
 
-def test_trainings_and_exported_programs_are_not_cast(judge):
+def test_an_exported_program_is_not_cast():
     linear = torch.export.export(torch.nn.Linear(5, 4), (torch.randn(6, 5),))
     report = check(linear, torch.randn(6, 5), modes=("eager",), precisions=("fp32", "bf16"))
     assert [cell.cell for cell in report.cells] == ["exported_program[eager-fp32-cpu]"]
+    assert "an exported program, which cannot be scripted" in "; ".join(report.assumed)
+    assert "bf16" not in str(report.assumed)
+
+
+def test_a_training_is_not_cast():
+    asked = PlanRequest(("fit_line",), modes=("eager",), precisions=("fp32", "bf16"), devices=("cpu",))
+    assert [planned.id for planned in plan(asked).cells] == ["fit_line[eager-fp32-cpu]"]
+    with pytest.raises(UsageError, match="no model exists in eager at bf16"):
+        plan(replace(asked, precisions=("bf16",)))

@@ -23,7 +23,7 @@ def test_the_products_of_the_groups_are_those_of_the_kernel(name):
     found = grouped_mm(a.double(), b.double(), ends)
     try:
         wanted = FUNCTIONS[0](a.bfloat16(), b.bfloat16(), offs=ends)
-    except RuntimeError as problem:
+    except NotImplementedError as problem:  # some versions have it on CUDA alone
         pytest.skip(f"this torch has no kernel for it: {problem}")
     assert found.shape == wanted.shape
     torch.testing.assert_close(found, wanted.double(), rtol=0.05, atol=0.3)

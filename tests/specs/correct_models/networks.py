@@ -136,6 +136,8 @@ def _scatter_inputs(g: torch.Generator) -> tuple[Tensor, Tensor]:
 
 BLOCK = _green("transformer_block", Attention, rows(3, 6, 16), also={"compiled": ("amp_bf16",)})
 CONV_NET = _green("conv_net", ConvNet, rows(8, 2, 6, 6, rowwise=True), also={"scripted": PRECISIONS})
+GROUPED_ROWS = _green("grouped_rows", lambda: nn.GroupNorm(2, 8), rows(6, 8))  # no axis after the channels
+NORM_OF_NO_ROWS = _green("norm_of_no_rows", lambda: nn.LayerNorm(8), rows(0, 8, name="none"), rows(8, name="one"))
 LAYER_NORM = _green("layer_norm", lambda: nn.LayerNorm(8), also={"scripted": PRECISIONS})
 EMBEDDED = _green("embedded", Embedded, drawn(lambda g: (torch.randint(10, (7, 3), generator=g),)))
 GRU = _green(

@@ -7,6 +7,8 @@ import torch
 from miniature_parts import LINEAR, VALUES, fails, gets, rows, spec_of
 from torch import Tensor, nn
 
+from zoo import Case
+
 
 class Stubborn(nn.Module):
     """Its parameters stay in float32, whatever it is asked for."""
@@ -51,6 +53,13 @@ STUBBORN = spec_of("stubborn", Stubborn)
 LIFTED = spec_of("lifted", Lifted, dtypes="follows")
 ROTATION = spec_of("rotation", Rotation, differentiable=False)
 UNDECLARED = spec_of("undeclared_half", lambda: nn.Linear(5, 4).bfloat16())
+DECLARED = spec_of(
+    "declared_dtype",
+    lambda: nn.Linear(5, 4).bfloat16(),
+    Case(name="typical", inputs=lambda g: (torch.randn(6, 5, generator=g).bfloat16(),)),
+    dtype="bfloat16",
+    dtypes="float32",
+)
 
 MINIATURES = (
     gets(LINEAR, "eager", "bf16", "PASS"),
@@ -63,6 +72,7 @@ MINIATURES = (
     fails(WIDE, "one_percent", "bf16", "gain", text="gradient of input"),
     fails(WIDE, "one_percent", "fp16", *VALUES, text="gradient of input"),
     fails(LIFTED, "eager", "bf16", "dtype", text="float32, should be bfloat16"),
+    fails(DECLARED, "eager", "bf16", "dtype", text="bfloat16, should be float32"),
     gets(STUBBORN, "eager", "bf16", "VOID", text="no parameter or buffer is in"),
     gets(ROTATION, "eager", "bf16", "VOID", text="complex64"),
     gets(UNDECLARED, "eager", "fp32", "INVALID", text="dtype='bfloat16'"),
