@@ -1,9 +1,9 @@
 """Measures what the reference of a model costs, at real sizes.
 
     python -m benchmarks.reference [--models transformer resnet18 gpt2] [--precisions fp32 amp_fp16 amp_bf16]
-        [--threads 2] [--before FOLDER]
+        [--cores 2] [--before FOLDER]
 
-It prints one row for each model: its parameters, wall time, CPU time, and the peak memory of the process. With
+It prints one row for each model: its parameters, wall time, CPU time, and the peak memory of one process. With
 `--before`, a checkout of another revision makes each reference first, so that both are measured side by side. The
 models are written in plain torch: a transformer of 6 layers and width 256, a residual network of 18 layers, and a
 transformer of the size of GPT-2 with 124 million parameters. Each reference is made in a process of its own.
@@ -12,6 +12,9 @@ transformer of the size of GPT-2 with 124 million parameters. Each reference is 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
+import importlib.util
 import json
 import os
 import resource
@@ -119,13 +122,19 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], tor
 }
 
 
-def measure(name: str, precisions: list[str], threads: int) -> None:
-    """Make one reference in this process, and print what it cost as JSON."""
-    torch.set_num_threads(threads)
-    wall, cpu = time.perf_counter(), time.process_time()
-    reference.make(spec_of(name), None, 0, [PRECISIONS[word] for word in precisions])
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    print(json.dumps([wall, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / GIB]))
+def measure(name: str, precisions: list[str], cores: int) -> None:
+    """Make one reference in this process and its forks, and print what it cost as JSON."""
+    torch.set_num_threads(1)
+    further = []
+    if importlib.util.find_spec("conformance.run.forks"):  # an older revision has none
+        forks = importlib.import_module("conformance.run.forks").Forks
+        further = [forks(lambda most: contextlib.nullcontext(max(0, min(most, cores - 1))))]
+    wall = time.perf_counter()
+    reference.make(spec_of(name), None, 0, [PRECISIONS[word] for word in precisions], *further)
+    wall = time.perf_counter() - wall
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(one.ru_utime + one.ru_stime for one in used)
+    print(json.dumps([wall, cpu, max(one.ru_maxrss for one in used) / GIB]))
 
 
 def main() -> None:
@@ -133,12 +142,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=[*MODELS], choices=MODELS, help="models to measure")
     parser.add_argument("--precisions", nargs="*", default=[*THREE], choices=PRECISIONS, help="of the reference")
-    parser.add_argument("--threads", type=int, default=1, help="of torch (default: 1)")
+    parser.add_argument("--cores", type=int, default=os.cpu_count(), help="to use (default: all)")
     parser.add_argument("--before", type=Path, help="a checkout of the revision to compare with")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
-        measure(options.models[0], options.precisions, options.threads)
+        measure(options.models[0], options.precisions, options.cores)
         return
     rows = []
     for name in options.models:
@@ -153,7 +162,7 @@ def main() -> None:
 
 def _measured(root: Path, name: str, options: argparse.Namespace) -> list[float]:
     """What `measure` prints in a process that imports the project from a checkout."""
-    command = [sys.executable, str(HERE), "--here", "--models", name, "--threads", str(options.threads)]
+    command = [sys.executable, str(HERE), "--here", "--models", name, "--cores", str(options.cores)]
     done = subprocess.run(  # noqa: S603 -- our own code
         [*command, "--precisions", *options.precisions],
         env={**os.environ, "PYTHONPATH": str(root.resolve())},

@@ -14,8 +14,9 @@ from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, 
 from conformance.oracle.fingerprint import fingerprint
 from conformance.plan.find import spec_at
 from conformance.records.tasks import ReferenceResult, ReferenceTask
-from conformance.run import read_files, sources
+from conformance.run import machine_lock, read_files, sources
 from conformance.run.child_side import ChildProcess
+from conformance.run.forks import Forks
 from zoo.case import SpecError
 
 RAISED = "the model raises this in eager, in float64; call it so yourself, as in model.double()"
@@ -31,10 +32,11 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
                 spec = spec_at(task.location, task.model)
                 twin = spec_at(task.location, spec.twin) if spec.twin else None
                 precisions = [PRECISIONS[name] for name in task.precisions]
+                forks = Forks(machine_lock.idle)
                 if task.for_timing:
-                    made = reference.make_for_timing(spec, task.seed, precisions)
+                    made = reference.make_for_timing(spec, task.seed, precisions, forks)
                 else:
-                    made = reference.make(spec, twin, task.seed, precisions)
+                    made = reference.make(spec, twin, task.seed, precisions, forks)
                 print_of_model = fingerprint(spec, task.seed, float64.prepared_model(spec, task.seed))
                 files = read_files.contents(paths) | sources.imported()
         except (SelfCheckError, SpecError) as problem:

@@ -127,7 +127,8 @@ def _judged_and_measured(options: RunOptions, folder: Path, writer: Writer) -> i
     contents = read(folder)
     with compile_cache(contents.plan, fresh=options.fresh) as cache:
         kept = None if options.fresh else environment.references_of(contents.plan.environment)
-        environment.prepare_children(cache, compiles=bool(contents.plan.compiling_modes), references=kept)
+        compiles, workers = bool(contents.plan.compiling_modes), options.choice.workers
+        environment.prepare_children(cache, compiles=compiles, references=kept, cores=workers)
         code = judge(options.choice, contents, folder, writer) if contents.missing else exit_code(contents)
         if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
             _measure(options, folder, writer)

@@ -119,10 +119,10 @@ def sums_of(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Su
     return Sums(parts(gains), parts(shifts))
 
 
-def farthest_sums(one: Sums | None, other: Sums) -> Sums:
-    """The larger absolute sums of two."""
-    gain, shift = other.gain.abs(), other.shift.abs()
-    return Sums(gain, shift) if one is None else Sums(one.gain.maximum(gain), one.shift.maximum(shift))
+def farthest_sums(many: Sequence[Sums]) -> Sums:
+    """The largest absolute sums of several."""
+    gains, shifts = (torch.stack(sums).abs().amax(0) for sums in zip(*((s.gain, s.shift) for s in many), strict=True))
+    return Sums(gains, shifts)
 
 
 def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Rounded:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 
 import torch
 
@@ -19,7 +21,8 @@ from conformance.oracle.kinks import MARGIN, KinkWatch
 from conformance.oracle.nearest import Nearest
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
 from conformance.oracle.scaling import fits
-from zoo.case import Case
+from conformance.run.forks import Forks
+from zoo.case import Call, Case
 
 # Draws that are run rounded too; from these follows how many the tensors need. Behind a kink, and where numbers
 # underflow, all draws are: what is lost there differs from draw to draw.
@@ -32,7 +35,13 @@ References = dict[str, TensorReference | None]
 
 
 def with_redraws(  # noqa: PLR0913 -- all that is known of a case
-    oracle: Oracle, case: Case, question: Question, tensors: References, precisions: Sequence[Precision], scale: float
+    oracle: Oracle,
+    case: Case,
+    question: Question,
+    tensors: References,
+    precisions: Sequence[Precision],
+    scale: float,
+    forks: Forks,
 ) -> tuple[tuple[Redraw, ...], References]:
     """The further draws of a case, and its references with what the rounded runs add up to in these draws.
 
@@ -43,6 +52,7 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
         tensors: the references of its tensors.
         precisions: those of the run; only low ones are judged over draws.
         scale: the scale of the cotangents under float16.
+        forks: the forks that may run some of the draws.
     """
     low = [p for p in precisions if p.low_dtype]
     judged = {name: r for name, r in tensors.items() if r is not None and is_judged_over_draws(r)}
@@ -50,13 +60,19 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
         return (), tensors
     kinked = any(r.kinked for r in judged.values())
     draws = _ManyDraws(judged, low, scale, rounded_runs=max(DRAWS) if kinked else ROUNDED_RUNS)
-    most = max(DRAWS)
-    for redraw in _redraws(oracle, case, kinked=kinked):
-        draws.add(oracle, case, question, redraw)
-        if len(draws.redraws) == ROUNDED_RUNS:
-            most = max(draws.needed().values())
-        if len(draws.redraws) >= most:
-            break
+    first, numbers = inputs.draw(case, oracle.seed, 0), iter(range(max(DRAWS)))
+
+    def run(number: int) -> _Run | None:
+        redraw = _redraw(oracle, case, first, number, kinked=kinked)
+        return None if redraw is None else draws.run(oracle, case, question, redraw)
+
+    def add_up_to(wanted: int) -> None:
+        while missing := [*islice(numbers, max(0, wanted - len(draws.redraws)))]:
+            draws.add(forks.results([partial(run, number) for number in missing]))
+
+    add_up_to(ROUNDED_RUNS)
+    if len(draws.redraws) == ROUNDED_RUNS:
+        add_up_to(max(draws.needed().values()))
     return tuple(draws.redraws), {**tensors, **draws.references()}
 
 
@@ -66,17 +82,15 @@ def is_judged_over_draws(reference: TensorReference) -> bool:
     return bool(oracle.reals.numel()) and oracle.is_rounded and not reference.exact and not reference.is_null
 
 
-def _redraws(oracle: Oracle, case: Case, *, kinked: bool) -> Iterator[Redraw]:
-    """Draws like the first; each is away from kinks if the samples of the case are independent."""
-    first = inputs.draw(case, oracle.seed, 0)
-    for number in range(max(DRAWS)):
-        start = FIRST_NUMBER + POOL * number
-        redraw = Redraw(start, weights=number + 1)
-        if not alike(first, redraw.inputs(case, oracle.seed)):
-            continue
-        if kinked and case.independent_samples:
-            redraw = replace(redraw, picks=_rows_off_the_kinks(oracle, case, redraw, range(start, start + POOL)))
-        yield redraw
+def _redraw(oracle: Oracle, case: Case, first: Call, number: int, *, kinked: bool) -> Redraw | None:
+    """A draw like the first, away from kinks if the samples of the case are independent; None if it is not alike."""
+    start = FIRST_NUMBER + POOL * number
+    redraw = Redraw(start, weights=number + 1)
+    if not alike(first, redraw.inputs(case, oracle.seed)):
+        return None
+    if kinked and case.independent_samples:
+        redraw = replace(redraw, picks=_rows_off_the_kinks(oracle, case, redraw, range(start, start + POOL)))
+    return redraw
 
 
 def _rows_off_the_kinks(oracle: Oracle, case: Case, redraw: Redraw, numbers: range) -> inputs.Picks:
@@ -91,6 +105,23 @@ def _rows_off_the_kinks(oracle: Oracle, case: Case, redraw: Redraw, numbers: ran
             there.forward(case, call)
         candidates += [(-min(m, MARGIN), number, row) for row, m in enumerate(watch.margins.tolist())]
     return [(number, row) for _, number, row in sorted(candidates)[:rows]]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the oracle gave in one draw.
+
+    Attributes:
+        redraw: the draw.
+        truth: what is kept of its tensors, by name.
+        rounded: the same of the rounded runs, by precision name; empty if there was none.
+        underflew: see `Nearest`.
+    """
+
+    redraw: Redraw
+    truth: dict[str, torch.Tensor]
+    rounded: dict[str, dict[str, torch.Tensor]]
+    underflew: bool
 
 
 class _ManyDraws:
@@ -115,39 +146,43 @@ class _ManyDraws:
         self._truths: dict[str, list[torch.Tensor]] = {name: [] for name in judged}
         self._found: dict[tuple[str, str], list[torch.Tensor]] = {(p.name, n): [] for p in precisions for n in judged}
 
-    def add(self, oracle: Oracle, case: Case, question: Question, redraw: Redraw) -> None:
+    def run(self, oracle: Oracle, case: Case, question: Question, redraw: Redraw) -> _Run | None:
         """Run the oracle on one more draw, and rounded too if it is one of the first.
 
-        A draw that fails is left out, and so is one whose gradients float16 may not hold.
+        None for a draw that fails, and for one whose gradients float16 may not hold.
         """
         there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
         asked = redraw.question(question, wide_call(redraw.inputs(case, oracle.seed)), oracle.namer)
-        rounded: dict[str, Tensors] = {}
+        modes = {p.name: Nearest(p, self._scale) for p in self._precisions if len(self.redraws) < self._rounded_runs}
         try:
             truth = there.evaluate(asked).tensors
             if not fits(self._scale, truth):
-                return
-            for precision in self._precisions if len(self.redraws) < self._rounded_runs else ():
-                mode = Nearest(precision, self._scale)
-                rounded[precision.name] = there.evaluate(asked, mode).tensors
-                if mode.underflew:
-                    self._rounded_runs = max(DRAWS)
+                return None
+            rounded = {word: self._kept(there.evaluate(asked, mode).tensors) for word, mode in modes.items()}
         except Exception as problem:  # the model's own code may raise anything
             if is_out_of_memory(problem):
                 raise
-            return
-        self.redraws.append(redraw)
-        for name in list(self._judged):
-            if not all(self._has(name, run) for run in (truth, *rounded.values())):
-                del self._judged[name]
-                continue
-            self._truths[name].append(_kept(truth, name).to(torch.float32))
-            for word, run in rounded.items():
-                self._found[word, name].append(_kept(run, name))
+            return None
+        underflew = any(mode.underflew for mode in modes.values())
+        return _Run(redraw, {n: t.to(torch.float32) for n, t in self._kept(truth).items()}, rounded, underflew)
 
-    def _has(self, name: str, run: Tensors) -> bool:
-        tensor = run.get(name)
-        return tensor is not None and tuple(tensor.shape) == self._judged[name].oracle.shape
+    def add(self, runs: Sequence[_Run | None]) -> None:
+        """Add what the runs of some draws gave."""
+        for run in (run for run in runs if run is not None):
+            self._rounded_runs = max(DRAWS) if run.underflew else self._rounded_runs
+            self.redraws.append(run.redraw)
+            for name in list(self._judged):
+                if not all(name in tensors for tensors in (run.truth, *run.rounded.values())):
+                    del self._judged[name]
+                    continue
+                self._truths[name].append(run.truth[name])
+                for word, tensors in run.rounded.items():
+                    self._found[word, name].append(tensors[name])
+
+    def _kept(self, run: Tensors) -> dict[str, torch.Tensor]:
+        """What is kept of each judged tensor of a run, if it has the shape that it had in the first draw."""
+        found = ((name, run.get(name), known) for name, known in self._judged.items())
+        return {name: sampled(t) for name, t, known in found if t is not None and tuple(t.shape) == known.oracle.shape}
 
     def _rounded(self, name: str, precision: Precision, draws: int = max(DRAWS)) -> Rounded:
         found = self._found[precision.name, name][:draws]
@@ -179,9 +214,3 @@ class _ManyDraws:
             }
             with_redraws[name] = replace(reference, redraws=Redraws(tuple(truths), rounded))
         return with_redraws
-
-
-def _kept(run: Tensors, name: str) -> torch.Tensor:
-    tensor = run[name]
-    assert tensor is not None
-    return sampled(tensor)

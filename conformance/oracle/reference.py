@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -21,6 +22,7 @@ from conformance.oracle.redraw import FIRST_NUMBER, Redraw
 from conformance.oracle.scaling import scale_for
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
+from conformance.run.forks import ALONE, Forks
 from zoo.case import Case, SpecError
 from zoo.spec import Spec
 
@@ -56,10 +58,13 @@ class CaseReference:
     unchanged: str = ""
 
 
+Changed = tuple[tuple[tuple[Redraw, CaseReference], ...], str]
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
 
 
-def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) -> dict[str, CaseReference]:
+def make(
+    spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision], forks: Forks = ALONE
+) -> dict[str, CaseReference]:
     """Make the reference of a model, by case name.
 
     Args:
@@ -67,6 +72,7 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
         twin: the spec of its twin, if it declares one.
         seed: seed of weights, inputs and cotangents.
         precisions: the precisions for which the perturbed runs are made.
+        forks: the forks that may do a part of the work.
 
     Raises:
         NoOracleError, RandomError, SelfCheckError, SpecError: there is no oracle that can be trusted.
@@ -75,23 +81,29 @@ def make(spec: Spec, twin: Spec | None, seed: int, precisions: list[Precision]) 
     _check_dtype(oracle)
     check = SelfCheck(oracle, twin)
     cases: dict[str, CaseReference] = {}
+    changed: dict[str, Callable[[], Changed | None]] = {}
     smallest: tuple[float, Question, Evaluation] | None = None
+    fine = [p for p in precisions if not p.low_dtype]
     for case in spec.cases:
-        picks = sampling.choose(oracle, case)
+        picks = sampling.choose(oracle, case, forks)
         question = oracle.question(case, picks)
         found, kinked = _watched(oracle, question)
         check.of_outputs(question, found)
-        known = _of_one_draw(oracle, picks, question, found, precisions, kinked=kinked)
+        known = _of_one_draw(oracle, picks, question, found, precisions, forks, kinked=kinked)
         if spec.fit is None:
-            redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, known.scale)
-            changed, reason = _changed(oracle, case, question, [p for p in precisions if not p.low_dtype])
-            known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
+            redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, known.scale, forks)
+            known = replace(known, redraws=redraws, tensors=tensors)
+            changed[case.name] = partial(_changed, oracle, case, question, fine)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
         if size and (smallest is None or size < smallest[0]):
             smallest = (size, question, found)
+    checks: list[Callable[[], None]] = []
     if spec.differentiable and spec.surrogate_gradient is None and smallest is not None:
-        check.of_gradients(smallest[1], smallest[2])
+        checks = [partial(check.of_gradients, smallest[1], smallest[2])]
+    for name, made in zip(changed, forks.results([*changed.values(), *checks]), strict=False):
+        if made is not None:
+            cases[name] = replace(cases[name], changed=made[0], unchanged=made[1])
     return cases
 
 
@@ -103,7 +115,9 @@ def _check_dtype(oracle: Oracle) -> None:
         raise SpecError(f"its parameters are in {name}, and its spec does not say dtype={name!r}")
 
 
-def make_for_timing(spec: Spec, seed: int, precisions: list[Precision]) -> dict[str, CaseReference]:
+def make_for_timing(
+    spec: Spec, seed: int, precisions: list[Precision], forks: Forks = ALONE
+) -> dict[str, CaseReference]:
     """The reference with which a timed call is compared: outputs and first derivatives of the first case.
 
     The oracle is not checked, because that of the spec's own cases has been.
@@ -112,15 +126,16 @@ def make_for_timing(spec: Spec, seed: int, precisions: list[Precision]) -> dict[
         spec: the spec of the model at the size that is timed.
         seed: seed of weights, inputs and cotangents.
         precisions: the precisions for which the perturbed runs are made.
+        forks: the forks that may do a part of the work.
 
     Raises:
         NoOracleError, SpecError: the model does not run in float64.
     """
     oracle, case = Oracle(spec, seed), spec.cases[0]
-    picks = sampling.choose(oracle, case)
+    picks = sampling.choose(oracle, case, forks)
     question = replace(oracle.question(case, picks), second=False, stacked=None, forward_mode=False)
     found, kinked = _watched(oracle, question)
-    return {case.name: _of_one_draw(oracle, picks, question, found, precisions, kinked=kinked)}
+    return {case.name: _of_one_draw(oracle, picks, question, found, precisions, forks, kinked=kinked)}
 
 
 def _watched(oracle: Oracle, question: Question) -> tuple[Evaluation, bool]:
@@ -136,20 +151,18 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
     question: Question,
     found: Evaluation,
     precisions: Sequence[Precision],
+    forks: Forks,
     *,
     kinked: bool,
 ) -> CaseReference:
     scale = scale_for(found.tensors)
     spread = Spread(oracle, question, found, scale, kinked=kinked)
-    for precision in precisions:
-        spread.run(precision)
+    spread.run(precisions, forks)
     tensors = spread.references()
     return CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared, found.drawn)
 
 
-def _changed(
-    oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision]
-) -> tuple[tuple[tuple[Redraw, CaseReference], ...], str]:
+def _changed(oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision]) -> Changed:
     """The references of the case with other weights and full float32 operands, and why the first one is missing.
 
     If the spec has no other case, there is one more, with a row less and, if the model takes that, with the axes of
@@ -169,7 +182,7 @@ def _changed(
         asked = replace(redraw.question(question, call, there.namer), second=False)
         try:
             found, kinked = _watched(there, asked)
-            made.append((redraw, _of_one_draw(there, redraw.picks, asked, found, precisions, kinked=kinked)))
+            made.append((redraw, _of_one_draw(there, redraw.picks, asked, found, precisions, ALONE, kinked=kinked)))
         except Exception as problem:  # the model's own code may raise anything
             if is_out_of_memory(problem):
                 raise

@@ -209,9 +209,10 @@ class Rounding(OpMode):
 
     def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
         with unwatched():
-            noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
             tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
-            return tensor * noise.mul_(down + up).add_(1.0 - down)
+            factors = torch.empty_like(tensor, dtype=torch.float64)
+            factors.uniform_(1.0 - down, 1.0 + up, generator=self._generator)  # in one pass: most of a run is drawing
+            return tensor * factors if tensor.is_complex() else factors.mul_(tensor)
 
 
 def in_backward() -> bool:

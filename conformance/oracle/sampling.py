@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from conformance.axes import PRECISIONS
 from conformance.errors import SelfCheckError
 from conformance.oracle import inputs
@@ -9,16 +11,22 @@ from conformance.oracle.apart import APART, AXES
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.kinks import MARGIN, KinkWatch, flipped, merged, tossed
 from conformance.oracle.rounding import RUNS, Rounding
+from conformance.run.forks import Forks
 from zoo.case import Call, Case
 
 REDRAWS = 4  # draws of a case to try until float32's rounding flips no unit
 BATCHES = 16  # draws to pick rows from that stay away from kinks
 
 
-def choose(oracle: Oracle, case: Case) -> inputs.Picks:
+def choose(oracle: Oracle, case: Case, forks: Forks) -> inputs.Picks:
     """Choose the draw of a case to use; if its samples are independent, the rows of several draws.
 
     A training takes the first draw, because it passes kinks at every step, and its loss curve does not jump there.
+
+    Args:
+        oracle: the oracle.
+        case: the case.
+        forks: the forks that may do a part of the work.
 
     Raises:
         SelfCheckError: in every draw, a number is exactly on a kink and rounding moves it off.
@@ -26,7 +34,9 @@ def choose(oracle: Oracle, case: Case) -> inputs.Picks:
     """
     if oracle.spec.fit is not None:
         return 0
-    return _rows_off_the_kinks(oracle, case) if case.independent_samples else _draw_off_the_kinks(oracle, case)
+    if case.independent_samples:
+        return _rows_off_the_kinks(oracle, case)
+    return _draw_off_the_kinks(oracle, case, forks)
 
 
 def _rows_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
@@ -45,12 +55,12 @@ def _rows_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
     return [(draw, row) for _, draw, row in best]
 
 
-def _draw_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
+def _draw_off_the_kinks(oracle: Oracle, case: Case, forks: Forks) -> inputs.Picks:
     """The first of a few draws without a tie in which float32's rounding flips no unit, or the one with the fewest."""
     counts: list[tuple[int, int, int]] = []
     for draw in range(REDRAWS):
         number, ties, watch = _untied(oracle, case, draw)
-        flips, tosses = _moved(oracle, case, number, watch) if watch.kinked else (0, 0)
+        flips, tosses = _moved(oracle, case, number, watch, forks) if watch.kinked else (0, 0)
         if not ties and not flips:
             return number
         if not tosses:
@@ -63,17 +73,19 @@ def _draw_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
     return min(counts)[2]
 
 
-def _moved(oracle: Oracle, case: Case, number: int, watch: KinkWatch) -> tuple[int, int]:
+def _moved(oracle: Oracle, case: Case, number: int, watch: KinkWatch, forks: Forks) -> tuple[int, int]:
     """How many units float32's rounding flips in a draw, and how many it moves off a kink."""
     call = inputs.draw_batch(case, oracle.seed, number)
-    flips, tosses = 0, 0
-    for run in range(RUNS):
+
+    def moved(run: int) -> tuple[int, int]:
         perturbed = KinkWatch()
         generator = inputs.seeded("kink", oracle.seed, case.name, number, run)
         with Rounding(PRECISIONS["fp32"], generator), perturbed:
             oracle.forward(case, call)
-        flips, tosses = flips + flipped(watch, perturbed), tosses + tossed(watch, perturbed)
-    return flips, tosses
+        return flipped(watch, perturbed), tossed(watch, perturbed)
+
+    flips, tosses = zip(*forks.results([partial(moved, run) for run in range(RUNS)]), strict=True)
+    return sum(flips), sum(tosses)
 
 
 def _untied(oracle: Oracle, case: Case, draw: int, *, by_row: bool = False) -> tuple[int, int, KinkWatch]:

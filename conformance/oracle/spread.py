@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+
 import torch
 
 from conformance.axes import Precision
@@ -13,7 +17,27 @@ from conformance.oracle.float64 import Oracle
 from conformance.oracle.inputs import seeded
 from conformance.oracle.nearest import Nearest
 from conformance.oracle.rounding import KINKED_RUNS, RUNS, Rounding
+from conformance.run.forks import Forks
 from zoo.case import SpecError
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one perturbed run shows of a tensor.
+
+    Attributes:
+        distance: how far it strays.
+        lost: it has an infinity or NaN where the oracle has a number.
+        same: it has the oracle's numbers.
+        equal: of a tensor that is not rounded, which elements are the oracle's.
+        sums: of a rounded tensor at a low precision, the sums of its errors.
+    """
+
+    distance: Distance
+    lost: bool
+    same: bool
+    equal: torch.Tensor | None
+    sums: Sums | None
 
 
 class Spread:
@@ -37,17 +61,27 @@ class Spread:
         self._sums: dict[str, dict[str, Sums]] = {name: {} for name in self._measured}
         self._exact = dict.fromkeys(self._measured, True)
 
-    def run(self, precision: Precision) -> None:
-        """Run the oracle again, several times, with the roundings of one precision perturbed.
+    def run(self, precisions: Sequence[Precision], forks: Forks) -> None:
+        """Run the oracle again, several times, with the roundings of each precision perturbed.
 
         At a low precision there is a run that is rounded to nearest too: equal numbers have equal roundings, which do
         not average out over them as perturbations do.
 
+        Args:
+            precisions: the precisions.
+            forks: the forks that may run some of the runs.
+
         Raises:
             SpecError: a tensor changes its shape with rounding.
         """
-        strayed: dict[str, list[Distance]] = {name: [] for name in self._measured}
-        lost = dict.fromkeys(self._measured, 0)  # runs with an infinity or NaN where the oracle has a number
+        modes = [(precision, mode) for precision in precisions for mode in self._modes(precision)]
+        runs = forks.results([partial(self._seen, precision, mode) for precision, mode in modes])
+        for precision in precisions:
+            mine = [run for run, (of, _) in zip(runs, modes, strict=True) if of is precision]
+            for name in self._measured:
+                self._add(name, precision, [run[name] for run in mine])
+
+    def _modes(self, precision: Precision) -> list[Rounding]:
         runs, noise = RUNS, NOISE
         if precision.is_low:
             runs, noise = (KINKED_RUNS, NOISE) if self._kinked else (RUNS, SMOOTH_NOISE)
@@ -55,30 +89,39 @@ class Spread:
             Rounding(precision, seeded("probe", *self._question.seed, precision.name, run), noise, self._scale)
             for run in range(runs)
         ]
-        for mode in [*modes, *([Nearest(precision, self._scale)] if precision.low_dtype else [])]:
-            perturbed = self._oracle.evaluate(self._question, mode)
-            for name, measured in self._measured.items():
-                tensor = perturbed.tensors.get(name)
-                if tensor is None or tuple(tensor.shape) != measured.shape:
-                    raise SpecError(f"case {self._question.seed[-1]}: {name} changes shape with rounding")
-                strayed[name].append(measured.distance(tensor))
-                if precision.low_dtype and measured.is_rounded:
-                    self._add_sums(name, precision, tensor)
-                lost[name] += not measured.stays_finite(tensor)
-                self._exact[name] &= _same_numbers(tensor, self._truth[name])
-                if not measured.is_rounded:
-                    equal = tensor == self._truth[name]
-                    self._settled[name][precision.name] = equal & self._settled[name].get(precision.name, equal)
-        for name, distances in strayed.items():
-            if 2 * lost[name] > len(distances):  # rounding decides whether there is a number
-                self._spread[name][precision.name] = self._measured[name].without_bound()
-            else:
-                self._spread[name][precision.name] = farthest(distances)
+        return [*modes, *([Nearest(precision, self._scale)] if precision.low_dtype else [])]
 
-    def _add_sums(self, name: str, precision: Precision, tensor: torch.Tensor) -> None:
-        before = self._sums[name].get(precision.name)
-        sums = sums_of([sampled(tensor)], [sampled(self._truth[name])])
-        self._sums[name][precision.name] = farthest_sums(before, sums)
+    def _seen(self, precision: Precision, mode: Rounding) -> dict[str, _Seen]:
+        """What one run shows of each tensor."""
+        perturbed = self._oracle.evaluate(self._question, mode)
+        seen = {}
+        for name, measured in self._measured.items():
+            tensor, truth = perturbed.tensors.get(name), self._truth[name]
+            if tensor is None or tuple(tensor.shape) != measured.shape:
+                raise SpecError(f"case {self._question.seed[-1]}: {name} changes shape with rounding")
+            summed = precision.low_dtype and measured.is_rounded
+            seen[name] = _Seen(
+                measured.distance(tensor),
+                not measured.stays_finite(tensor),
+                _same_numbers(tensor, truth),
+                None if measured.is_rounded else tensor == truth,
+                sums_of([sampled(tensor)], [sampled(truth)]) if summed else None,
+            )
+        return seen
+
+    def _add(self, name: str, precision: Precision, seen: list[_Seen]) -> None:
+        """Add what the runs of a precision show of a tensor."""
+        self._exact[name] &= all(run.same for run in seen)
+        settled = [run.equal for run in seen if run.equal is not None]
+        if settled:
+            self._settled[name][precision.name] = reduce(torch.logical_and, settled)
+        sums = [run.sums for run in seen if run.sums is not None]
+        if sums:
+            self._sums[name][precision.name] = farthest_sums(sums)
+        if 2 * sum(run.lost for run in seen) > len(seen):  # rounding decides whether there is a number
+            self._spread[name][precision.name] = self._measured[name].without_bound()
+        else:
+            self._spread[name][precision.name] = farthest([run.distance for run in seen])
 
     def references(self) -> dict[str, TensorReference | None]:
         """The reference of every tensor, by name; None for a tensor that the oracle gave as None."""

@@ -10,16 +10,17 @@ from pathlib import Path
 from conformance.records.plan import Environment
 
 CACHE, THREADS, PRELOAD = "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "CONFORMANCE_PRELOAD"
-REFERENCES = "CONFORMANCE_REFERENCES"
+REFERENCES, CORES = "CONFORMANCE_REFERENCES", "CONFORMANCE_CORES"
 
 
-def inherited(cache: Path | None, *, compiles: bool, references: Path | None = None) -> dict[str, str]:
+def inherited(cache: Path | None, *, compiles: bool, references: Path | None = None, cores: str = "") -> dict[str, str]:
     """The variables of child processes.
 
     Args:
         cache: folder of compiled code; None: torch's own choice.
         compiles: some child will call the compiler, so the fork server loads it once for all of them.
         references: folder of the references that runs keep; None to keep none.
+        cores: number of cores that the run may use, if a person gave one.
 
     >>> inherited(Path("cache"), compiles=True)["CONFORMANCE_PRELOAD"]
     'compiler'
@@ -27,14 +28,15 @@ def inherited(cache: Path | None, *, compiles: bool, references: Path | None = N
     return {
         **({} if cache is None else {CACHE: str(cache)}),
         REFERENCES: "" if references is None else str(references),
+        CORES: cores,
         THREADS: "1",  # no pool of compiler processes for each cell
         PRELOAD: "compiler" if compiles else "",
     }
 
 
-def prepare_children(cache: Path | None, *, compiles: bool, references: Path | None = None) -> None:
+def prepare_children(cache: Path | None, *, compiles: bool, references: Path | None = None, cores: str = "") -> None:
     """Set the variables of all later children; see `inherited`. Call it before the fork server starts."""
-    os.environ.update(inherited(cache, compiles=compiles, references=references))
+    os.environ.update(inherited(cache, compiles=compiles, references=references, cores=cores))
 
 
 def use_cache(folder: str) -> None:
@@ -57,6 +59,12 @@ def references_in_use() -> Path | None:
     """The folder of the references that runs keep; None if none are kept."""
     folder = os.environ.get(REFERENCES)
     return Path(folder) if folder else None
+
+
+def cores() -> int:
+    """How many cores this run may use: as many as a person said, or else all."""
+    given = os.environ.get(CORES, "")
+    return max(int(given), 1) if given.isdecimal() else os.cpu_count() or 1
 
 
 def references_of(known: Environment) -> Path:

@@ -1,7 +1,8 @@
 """Locks the whole machine: cells share the lock, and a measurement holds it alone.
 
-A cell holds one of many slots. A measurement holds all of them. Everyone takes the turnstile lock first; a measurement
-keeps it while it waits, so that new cells cannot starve it. The system releases the locks of a process that dies.
+A cell holds one of many slots, and so does each fork that helps to make a reference. A measurement holds all of them.
+Everyone takes the turnstile lock first; a measurement keeps it while it waits, so that new cells cannot starve it. The
+system releases the locks of a process that dies.
 
 The process that does the work holds the lock: a child for itself, and the process that compares two revisions for its
 workers. The locks are files in a folder for every user of the machine; if that cannot be used, in one of this user; if
@@ -19,6 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+from conformance.run import environment
 
 FOLDER = "torch-conformance-locks"
 SLOTS = 64  # cells that may run at the same time
@@ -43,6 +46,23 @@ def alone() -> Iterator[str]:
     held, remark = _in_the_first_folder(_take_all)
     with held:
         yield remark
+
+
+@contextlib.contextmanager
+def idle(most: int) -> Iterator[int]:
+    """Hold a slot for each core that nothing else uses, at most so many, and yield their number. It never waits."""
+    slots: list[str] = []
+
+    def take(folder: Path, held: contextlib.ExitStack, until: float) -> None:  # noqa: ARG001
+        with _lock(folder, "turnstile").acquire(blocking=False):
+            free = [name for name in map(_slot, range(SLOTS)) if _is_free(folder, name)]
+            slots[:] = free[: max(0, min(most, environment.cores() - (SLOTS - len(free))))]
+            for name in slots:
+                held.enter_context(_lock(folder, name).acquire(blocking=False))
+
+    held, remark = _in_the_first_folder(take) if most > 0 else (contextlib.ExitStack(), "")
+    with held:
+        yield 0 if remark else len(slots)
 
 
 def _in_the_first_folder(take: Callable[[Path, contextlib.ExitStack, float], None]) -> tuple[contextlib.ExitStack, str]:
@@ -95,6 +115,12 @@ def _free_slot(folder: Path, until: float) -> FileLock:
         if time.monotonic() >= until:
             raise Timeout(str(folder))
         time.sleep(POLL_SECONDS)
+
+
+def _is_free(folder: Path, name: str) -> bool:
+    with contextlib.suppress(Timeout), _lock(folder, name).acquire(blocking=False):
+        return True
+    return False
 
 
 def _slot(number: int) -> str:

@@ -236,3 +236,55 @@ def test_nothing_locks_by_a_call_of_one_system():
     package = Path(conformance.__file__).parent
     users = [path.name for path in package.rglob("*.py") if "fcntl" in path.read_text(encoding="utf-8")]
     assert users == ["lifeline.py"]  # which locks nothing, and does without where it is absent
+
+
+def test_cores_are_idle_that_neither_a_cell_nor_another_fork_uses(monkeypatch, start):
+    monkeypatch.setenv("CONFORMANCE_CORES", "4")
+    inside, leave = FORK.Event(), FORK.Event()
+    other = start(hold, "shared", inside, leave)
+    assert inside.wait(PATIENCE)
+    with machine_lock.shared(), machine_lock.idle(9) as free, machine_lock.idle(9) as none:
+        assert (free, none) == (2, 0)
+    with machine_lock.shared(), machine_lock.idle(1) as one, machine_lock.idle(9) as another:
+        assert (one, another) == (1, 1)
+    leave.set()
+    other.join(PATIENCE)
+    with machine_lock.shared(), machine_lock.idle(9) as free, machine_lock.idle(-1) as none:
+        assert (free, none) == (3, 0)
+
+
+def test_a_person_may_say_how_many_cores_there_are(monkeypatch):
+    monkeypatch.setenv("CONFORMANCE_CORES", "1")
+    with machine_lock.shared(), machine_lock.idle(9) as free:
+        assert free == 0
+    monkeypatch.setenv("CONFORMANCE_CORES", "")
+    with machine_lock.idle(99) as free:
+        assert free == os.cpu_count()
+
+
+def test_nobody_takes_an_idle_core_from_a_measurement(monkeypatch, start):
+    monkeypatch.setenv("CONFORMANCE_CORES", "4")
+    inside, leave = FORK.Event(), FORK.Event()
+    start(hold, "shared", inside, leave)
+    assert inside.wait(PATIENCE)
+    start(hold, "alone", FORK.Event(), leave)
+    time.sleep(0.3)  # it waits at the turnstile now
+    with machine_lock.idle(9) as free:
+        assert free == 0
+    leave.set()
+
+
+def test_a_measurement_waits_for_the_forks(monkeypatch, start):
+    monkeypatch.setenv("CONFORMANCE_CORES", "4")
+    measuring, measured = FORK.Event(), FORK.Event()
+    with machine_lock.idle(2):
+        start(hold, "alone", measuring, measured)
+        assert not measuring.wait(A_WHILE)
+    assert measuring.wait(PATIENCE)
+    measured.set()
+
+
+def test_without_a_folder_for_locks_no_core_is_idle(monkeypatch):
+    monkeypatch.setattr(machine_lock, "_in_the_first_folder", lambda _: (contextlib.ExitStack(), "unlocked"))
+    with machine_lock.idle(9) as free:
+        assert free == 0
