@@ -58,6 +58,7 @@ PRODUCTS = {
 # Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
 GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
+STEP = 2.0**-31  # of the numbers of `_noise`
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
 SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
 BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
@@ -211,8 +212,16 @@ class Rounding(OpMode):
         with unwatched():
             tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
             factors = torch.empty_like(tensor, dtype=torch.float64)
-            factors.uniform_(1.0 - down, 1.0 + up, generator=self._generator)  # in one pass: most of a run is drawing
+            centre = torch.tensor(1.0 + (up - down) / 2, dtype=torch.float64)
+            torch.add(centre, _noise(tensor.shape, self._generator), alpha=(up + down) / 2 * STEP, out=factors)
             return tensor * factors if tensor.is_complex() else factors.mul_(tensor)
+
+
+def _noise(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+    """Uniform numbers of all of int32; `STEP` makes them reach from -1 to 1. Twice as fast as numbers of float64."""
+    count = shape.numel()
+    numbers = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    return numbers.view(torch.int32)[:count].view(shape)
 
 
 def in_backward() -> bool:

@@ -11,14 +11,14 @@ from conformance.oracle.apart import APART, AXES
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.kinks import MARGIN, KinkWatch, flipped, merged, tossed
 from conformance.oracle.rounding import RUNS, Rounding
-from conformance.run.forks import Forks
+from conformance.run.forks import ALONE, Forks
 from zoo.case import Call, Case
 
 REDRAWS = 4  # draws of a case to try until float32's rounding flips no unit
 BATCHES = 16  # draws to pick rows from that stay away from kinks
 
 
-def choose(oracle: Oracle, case: Case, forks: Forks) -> inputs.Picks:
+def choose(oracle: Oracle, case: Case, forks: Forks = ALONE) -> inputs.Picks:
     """Choose the draw of a case to use; if its samples are independent, the rows of several draws.
 
     A training takes the first draw, because it passes kinks at every step, and its loss curve does not jump there.

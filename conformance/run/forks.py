@@ -20,7 +20,7 @@ from conformance.run import process_table
 
 T = TypeVar("T")
 
-WORTH_SECONDS = 0.2  # parts that take less than this together are not worth a fork
+WORTH_SECONDS = 0.2  # parts that take less than this together are not worth a fork; so the first ones are tried
 RESERVE = 2  # a fork needs no more memory than this process has needed so far; so many times as much must be free
 SELF, MEMORY, GROUP = Path("/proc/self"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
@@ -40,6 +40,7 @@ class Forks:
 
     def __init__(self, idle: Callable[[int], contextlib.AbstractContextManager[int]] = none_idle) -> None:
         self._idle = idle
+        self._pace = 0.0  # seconds of a part, as far as it is known
 
     def results(self, parts: Sequence[Callable[[], T]]) -> list[T]:
         """What the parts return, in their order.
@@ -49,8 +50,9 @@ class Forks:
         """
         found: dict[int, T] = {}
         started = time.perf_counter()
-        while len(found) < len(parts) and time.perf_counter() - started < WORTH_SECONDS:
+        while len(found) < len(parts) and self._pace * (len(parts) - len(found)) < WORTH_SECONDS:
             found[len(found)] = parts[len(found)]()
+            self._pace = (time.perf_counter() - started) / len(found)
         left = range(len(found), len(parts))
         with self._idle(_forks(len(left) - 1)) as cores, contextlib.ExitStack() as until_the_end:
             shares = [left[first :: cores + 1] for first in range(cores + 1)]
@@ -59,6 +61,7 @@ class Forks:
                 forks.append(_Fork({number: parts[number] for number in share}))
                 until_the_end.callback(forks[-1].end)
             found.update({number: parts[number]() for number in shares[0]})
+            self._pace = (time.perf_counter() - started) / max(1, len(found))
             for fork in forks:
                 found.update(fork.results())
         return [found[number] if number in found else part() for number, part in enumerate(parts)]
