@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -20,9 +21,11 @@ from conformance.oracle.evaluation import FIRST, Evaluation, Question
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.frozen_state import freeze
 from conformance.oracle.slopes import Mismatch, Slopes, dependents
+from conformance.run.forks import ALONE, Forks
 from zoo.case import Call
 
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
+LEAVES = 12  # that one process checks at a time, in the fast mode
 TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
 UNCHANGED = 1e-6  # a slope below this is that of a constant
 
@@ -50,9 +53,11 @@ class GradientCheck:
         oracle: the oracle under test.
         question: the question of a case.
         first: what the oracle returned for it.
+        forks: the forks that may do a part of the work.
     """
 
-    def __init__(self, oracle: Oracle, question: Question, first: Evaluation) -> None:
+    def __init__(self, oracle: Oracle, question: Question, first: Evaluation, forks: Forks = ALONE) -> None:
+        self._forks = forks
         self._oracle, self._spec, self._model, self._first = oracle, oracle.spec, oracle.model, first
         self._question = _on_plain_memory(oracle, question)
         parameters = dict(self._model.named_parameters()) if isinstance(self._model, torch.nn.Module) else {}
@@ -100,10 +105,7 @@ class GradientCheck:
         """Compare all first derivatives, with the state that forward updates free or frozen."""
         if leaves.asked:
             try:
-                with _without_slow_mode():
-                    gradcheck(
-                        self._function(frozen), [*leaves.asked.values()], fast_mode=self._fast(leaves), **TOLERANCE
-                    )
+                self._check_all([*leaves.asked.values()], frozen, fast=self._fast(leaves))
             except (GradcheckError, RuntimeError) as problem:
                 self._explain(problem, leaves.asked, frozen, fast=self._fast(leaves))
         outputs = self._outputs(frozen)
@@ -112,6 +114,16 @@ class GradientCheck:
             self._listen(leaves.silent, [*outputs], frozen)
         if deaf and leaves.asked:
             self._listen(leaves.asked, deaf, frozen)
+
+    def _check_all(self, asked: list[torch.Tensor], frozen: Frozen, *, fast: bool) -> None:
+        """Check all first derivatives. The fast mode runs the model twice for each leaf, whatever else it checks."""
+
+        def check(some: list[torch.Tensor]) -> None:
+            with _without_slow_mode():
+                gradcheck(self._function(frozen), some, fast_mode=fast, **TOLERANCE)
+
+        together = LEAVES if fast else len(asked)
+        self._forks.results([partial(check, asked[at : at + together]) for at in range(0, len(asked), together)])
 
     def _fast(self, leaves: _Leaves) -> bool:
         return sum(t.numel() for t in leaves.asked.values()) > SMALL

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
@@ -58,7 +57,6 @@ class CaseReference:
     unchanged: str = ""
 
 
-Changed = tuple[tuple[tuple[Redraw, CaseReference], ...], str]
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
 
 
@@ -81,9 +79,7 @@ def make(
     _check_dtype(oracle)
     check = SelfCheck(oracle, twin)
     cases: dict[str, CaseReference] = {}
-    changed: dict[str, Callable[[], Changed | None]] = {}
     smallest: tuple[float, Question, Evaluation] | None = None
-    fine = [p for p in precisions if not p.low_dtype]
     for case in spec.cases:
         picks = sampling.choose(oracle, case, forks)
         question = oracle.question(case, picks)
@@ -92,18 +88,15 @@ def make(
         known = _of_one_draw(oracle, picks, question, found, precisions, forks, kinked=kinked)
         if spec.fit is None:
             redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, known.scale, forks)
-            known = replace(known, redraws=redraws, tensors=tensors)
-            changed[case.name] = partial(_changed, oracle, case, question, fine)
+            fine = [p for p in precisions if not p.low_dtype]
+            changed, reason = _changed(oracle, case, question, fine, forks)
+            known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
         if size and (smallest is None or size < smallest[0]):
             smallest = (size, question, found)
-    checks: list[Callable[[], None]] = []
     if spec.differentiable and spec.surrogate_gradient is None and smallest is not None:
-        checks = [partial(check.of_gradients, smallest[1], smallest[2])]
-    for name, made in zip(changed, forks.results([*changed.values(), *checks]), strict=False):
-        if made is not None:
-            cases[name] = replace(cases[name], changed=made[0], unchanged=made[1])
+        check.of_gradients(smallest[1], smallest[2], forks)
     return cases
 
 
@@ -162,7 +155,9 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
     return CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared, found.drawn)
 
 
-def _changed(oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision]) -> Changed:
+def _changed(
+    oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision], forks: Forks
+) -> tuple[tuple[tuple[Redraw, CaseReference], ...], str]:
     """The references of the case with other weights and full float32 operands, and why the first one is missing.
 
     If the spec has no other case, there is one more, with a row less and, if the model takes that, with the axes of
@@ -182,7 +177,7 @@ def _changed(oracle: Oracle, case: Case, question: Question, precisions: Sequenc
         asked = replace(redraw.question(question, call, there.namer), second=False)
         try:
             found, kinked = _watched(there, asked)
-            made.append((redraw, _of_one_draw(there, redraw.picks, asked, found, precisions, ALONE, kinked=kinked)))
+            made.append((redraw, _of_one_draw(there, redraw.picks, asked, found, precisions, forks, kinked=kinked)))
         except Exception as problem:  # the model's own code may raise anything
             if is_out_of_memory(problem):
                 raise

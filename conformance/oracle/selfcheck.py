@@ -15,6 +15,7 @@ from conformance.oracle import containers, evaluation, inputs, transforms
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle, prepared_model, wide_model
 from conformance.oracle.gradients import GradientCheck
+from conformance.run.forks import Forks
 from zoo.spec import Spec
 
 LAST_BITS = 2.0**-48  # relative to the norm; float64 has 53 bits
@@ -90,17 +91,18 @@ class SelfCheck:
             outputs = twin(*question.call.args, **question.call.kwargs)
         _agree(f"its twin {spec.name}", containers.tensors_of(outputs), first)
 
-    def of_gradients(self, question: Question, first: Evaluation) -> None:
+    def of_gradients(self, question: Question, first: Evaluation, forks: Forks) -> None:
         """Compare the gradients with finite differences.
 
         Args:
             question: the question of a case.
             first: what the oracle returned for it.
+            forks: the forks that may do a part of the work.
 
         Raises:
             SelfCheckError: a gradient is wrong or missing, or a second derivative that the spec claims.
         """
-        GradientCheck(self._oracle, question, first).run()
+        GradientCheck(self._oracle, question, first, forks).run()
 
 
 def _same(tensor: torch.Tensor | None, other: torch.Tensor | None) -> bool:
