@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.axes import Precision
+from conformance.gates.distance import all_finite
 from conformance.oracle.custom_ops import unwatched
 from conformance.oracle.rounding import Rounding
 
@@ -35,9 +36,9 @@ class Nearest(Rounding):
             return tensor
         with unwatched():
             tensor = tensor.resolve_conj().resolve_neg()
-            large = tensor * self._splitter
-            nearest = large - (large - tensor)
-            return torch.where(nearest.isfinite(), nearest, tensor)
+            nearest = tensor * self._splitter
+            nearest -= nearest - tensor
+            return nearest if all_finite(nearest) else torch.where(nearest.isfinite(), nearest, tensor)
 
     def _strayed(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:  # noqa: ARG002
         """The sums as they are: how the partial sums round, one run cannot tell."""
@@ -45,5 +46,5 @@ class Nearest(Rounding):
 
     def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
         stored = torch.where(size < SUBNORMAL * quantum, (tensor / quantum).round() * quantum, tensor)
-        self.underflew |= bool((stored - tensor).norm() > self._step * tensor.norm())
+        self.underflew = self.underflew or bool((stored - tensor).norm() > self._step * tensor.norm())
         return stored

@@ -149,8 +149,8 @@ class Rounding(OpMode):
 
     def _strayed(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:
         """Sums whose partial sums are perturbed; see `partial_sums`."""
-        noise = torch.rand(sums.shape, generator=self._generator, dtype=torch.float64)
-        return sums + eta * torch.maximum(sums.abs(), squares.abs().sqrt()) * (2.0 * noise - 1.0)
+        noise = _noise(sums.shape, self._generator).to(torch.float64) * STEP
+        return sums + eta * torch.maximum(sums.abs(), squares.abs().sqrt()) * noise
 
     def _operands(self, name: str, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]) -> tuple[Any, ...]:
         """The perturbed operands of an op."""
@@ -185,14 +185,15 @@ class Rounding(OpMode):
         quantum = self._quantum / self._scale if in_backward() else self._quantum
         with unwatched():
             size = tensor.abs()
-            if not bool(((size > 0) & (size * self._low < quantum)).any()):
+            if not bool(((size > 0) & (size < quantum / self._low)).any()):
                 return tensor
             return self._near_underflow(tensor, size, quantum)
 
     def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
-        share = (NOISE / 2 * quantum / size).clamp(max=1.0).nan_to_num(0.0)
-        noise = torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64)
-        return tensor * (1.0 + share * (2.0 * noise - 1.0))
+        """The tensor with its smallest numbers perturbed. `size` is that of its numbers, and is used up."""
+        share = size.reciprocal_().mul_(NOISE / 2 * quantum).clamp_(max=1.0)
+        noise = _noise(tensor.shape, self._generator)
+        return share.mul_(noise.to(torch.float64).mul_(STEP)).add_(1.0).mul_(tensor)
 
     def _placed(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed grid of grid_sampler, which adds one to every coordinate before it rounds."""

@@ -103,7 +103,7 @@ class Spread:
             seen[name] = _Seen(
                 measured.distance(tensor),
                 not measured.stays_finite(tensor),
-                _same_numbers(tensor, truth),
+                _same_numbers(tensor, measured),
                 None if measured.is_rounded else tensor == truth,
                 sums_of([sampled(tensor)], [sampled(truth)]) if summed else None,
             )
@@ -141,6 +141,9 @@ class Spread:
         )
 
 
-def _same_numbers(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of one shape are equal, where NaN equals NaN and a zero has no sign."""
-    return a.dtype == b.dtype and bool(((a == b) | (a.isnan() & b.isnan())).all())
+def _same_numbers(a: torch.Tensor, truth: OracleTensor) -> bool:
+    """Whether a tensor has the oracle's shape and numbers, where NaN equals NaN and a zero has no sign."""
+    b = truth.raw
+    if truth.all_finite or a.dtype != b.dtype:
+        return a.dtype == b.dtype and torch.equal(a, b)
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
