@@ -1,7 +1,8 @@
 """Keeps references from one run to the next, as torch keeps compiled code.
 
 A reference is used again if nothing it depends on has changed: the request for it, torch and all other installed
-packages, the processor, and every source and data file that was read when it was made, those of this project included.
+packages, the folders from which others are imported, the processor, and every source and data file that was read when
+it was made, those of this project included.
 A saved model and its saved inputs are part of the request by what they hold, so they may lie anywhere:
 `conformance.check` saves the same model in another folder each time.
 """
@@ -53,7 +54,7 @@ class KeptReferences:
 
     def __init__(self, folder: Path | None, environment: Environment, planned: Mapping[str, str]) -> None:
         self._folder, self._environment, self._planned = folder, environment, planned
-        self._installed = sources.installed()
+        self._imports = *sources.installed(), *sources.search_path()
         self._seen: dict[str, str] = {}
 
     def fetch(self, task: ReferenceTask) -> MadeReference | None:
@@ -116,7 +117,7 @@ class KeptReferences:
 
     def _request(self, task: ReferenceTask) -> str:
         known, place = self._environment, task.location
-        ran_on = [known.torch, known.python, known.cpu, known.cpu_capability, *self._installed]
+        ran_on = [known.torch, known.python, known.cpu, known.cpu_capability, *self._imports]
         held = replace(place, own=place.moved(lambda path: self._content(path) or path).own)
         return json.dumps([to_json(replace(task, location=held, path="")), *ran_on])
 

@@ -53,6 +53,14 @@ def installed() -> tuple[str, ...]:
     return tuple(sorted(entry.name for folder in folders for entry in folder.iterdir() if entry.suffix in METADATA))
 
 
+def search_path() -> tuple[str, ...]:
+    """The folders from which modules are imported that are neither installed nor Python's own, in their order.
+
+    Two checkouts of a package have modules of the same names, so a name alone does not tell which code is meant.
+    """
+    return tuple(dict.fromkeys(str(path) for path in own(Path(entry).resolve() for entry in sys.path)))
+
+
 def _modules() -> Iterator[Path]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)

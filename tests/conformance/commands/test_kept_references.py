@@ -1,13 +1,15 @@
 """Runs use the references of earlier runs, and make new ones after a change of any kind."""
 
 import json
+import os
 
 import pytest
 import torch
-from harness.command import FP32, conformance
+from harness.command import FP32, ROOT, conformance
 
 SPEC = """
 import json
+import os
 from pathlib import Path
 
 import torch
@@ -36,6 +38,20 @@ import torch
 class Scale(torch.nn.Module):
     def forward(self, x):
         return x * {}
+"""
+PLAIN = """
+import torch
+
+from zoo import Case, Spec
+
+
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return {} * super().forward(x)
+
+
+CASE = Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g),))
+NET = Spec(name="net", summary="a net", source="a test", build=lambda: Net(3, 2), cases=(CASE,))
 """
 KEPT = "references of an earlier run (--fresh makes new ones): net"
 
@@ -75,3 +91,20 @@ def test_a_change_of_any_kind_makes_a_new_reference(folder):
     (folder / "nets.py").write_text(SPEC.replace("randn(4, 3", "randn(5, 3"))
     assert not judged(folder)
     assert judged(folder)
+
+
+def test_another_checkout_of_a_package_has_a_reference_of_its_own(tmp_path):
+    """Its modules have the same names, its models the same numbers, and the first checkout is still there."""
+    for name, factor in (("mine", 2), ("theirs", 3)):
+        package = tmp_path / name / "package"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "net.py").write_text(PLAIN.format(factor))
+    again = []
+    for name in ("mine", "mine", "theirs", "mine"):
+        folder, words = tmp_path / name, ("run", "package.net", *FP32, "-n1")
+        path = os.pathsep.join([str(ROOT), str(folder)])
+        code, output = conformance(folder, *words, XDG_CACHE_HOME=str(tmp_path / "cache"), PYTHONPATH=path)
+        assert code == 0, output
+        again.append(KEPT in output)
+    assert again == [False, True, False, True]
