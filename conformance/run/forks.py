@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 WORTH_SECONDS = 0.2  # parts that take less than this together are not worth a fork; so the first ones are tried
 RESERVE = 2  # a fork needs no more memory than this process has needed so far; so many times as much must be free
+KIB = 1024
 SELF, MEMORY, GROUP = Path("/proc/self"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
@@ -123,13 +124,22 @@ def _forks(most: int) -> int:
     None unless this is its only thread: a fork has no other, and would wait for what they hold. So there are none where
     autograd has started its threads for GPUs.
     """
-    if most <= 0 or sys.platform != "linux" or len(list((SELF / "task").iterdir())) > 1:
+    if most <= 0 or sys.platform != "linux":
         return 0
-    needed = _kib(SELF / "status", "VmHWM") * 1024
-    free = [_kib(MEMORY, "MemAvailable") * 1024]
+    with contextlib.suppress(OSError):  # there is no /proc here
+        needed = RESERVE * _kib(SELF / "status", "VmHWM")
+        if needed and len(list((SELF / "task").iterdir())) == 1:
+            return min(most, max(0, _free_kib()) // needed)
+    return 0
+
+
+def _free_kib() -> int:
+    """The memory that the machine has free, or the control group of this process if that has less."""
+    free = _kib(MEMORY, "MemAvailable")
     with contextlib.suppress(OSError, ValueError):  # the group has no limit, or the system does not tell
-        free.append(int((GROUP / "memory.max").read_text()) - int((GROUP / "memory.current").read_text()))
-    return min(most, max(0, min(free)) // (RESERVE * needed)) if needed else 0
+        limit, used = (int((GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        free = min(free, (limit - used) // KIB)
+    return free
 
 
 def _kib(path: Path, name: str) -> int:

@@ -130,6 +130,12 @@ def test_a_process_with_threads_makes_no_forks(process):
     assert with_cores(2).results([os.getpid] * 3) == [HERE] * 3
 
 
+@pytest.mark.parametrize("missing", ["SELF", "MEMORY"])
+def test_where_the_system_tells_nothing_there_are_no_forks(process, monkeypatch, missing):
+    monkeypatch.setattr(forks, missing, process / "nothing")
+    assert with_cores(2).results([os.getpid] * 3) == [HERE] * 3
+
+
 def test_another_system_makes_no_forks(monkeypatch):
     monkeypatch.setattr(forks.sys, "platform", "darwin")
     assert with_cores(2).results([os.getpid] * 3) == [HERE] * 3
