@@ -102,7 +102,7 @@ def _factor_of_five_roundings(y: Tensor) -> Tensor:
 
 def _one_element(y: Tensor) -> Tensor:
     y = y.clone()
-    y[3, 5] += 36 * U * (y[3, 5].abs() + y.square().mean().sqrt())
+    y[3, 5] += 24 * U * (y[3, 5].abs() + y.square().mean().sqrt())
     return y
 
 
