@@ -15,7 +15,7 @@ import operator
 import pickle
 import symtable
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from types import FunctionType, ModuleType
 from typing import Any
@@ -28,14 +28,19 @@ class NoSourceError(ValueError):
     """Something of the main module has no source, and cannot be pickled either. The message names it."""
 
 
-def pickler(names: dict[str, None]) -> type[pickle.Pickler]:
-    """A pickler that adds the names of the main module to which it refers."""
+def pickler(names: dict[str, None], reduced: Callable[[Any], Any] = lambda _: NotImplemented) -> type[pickle.Pickler]:
+    """A pickler that adds the names of the main module to which it refers.
+
+    Args:
+        names: where to add them.
+        reduced: how to pickle what pickle refuses; see `pickle.Pickler.reducer_override`.
+    """
 
     class Noting(pickle.Pickler):
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, (type, FunctionType)) and value.__module__ == MAIN:
                 names[value.__qualname__.partition(".")[0]] = None
-            return NotImplemented
+            return reduced(value)
 
     return Noting
 

@@ -8,12 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from conformance.errors import UsageError
 from conformance.one_line import named
 from conformance.records.own_model import TRAINING, OwnModel, name_from
 from conformance.records.plan import SpecLocation
 from conformance.run.definitions import MAIN, Definitions, pickler
+from conformance.target.parametrized import reduced
 from conformance.target.wrapped import OPERATORS
 from zoo.case import Call
 from zoo.expect import Expect
@@ -68,7 +71,8 @@ def _located(target: Any, own: OwnModel, path: Path, definitions: Definitions) -
 def _name_of(target: Any) -> str:
     if isinstance(target, torch.jit.ScriptModule):
         return str(target.original_name)
-    return str(getattr(target, "__name__", type(target).__name__)).strip("<>")
+    of_class = type_before_parametrizations(target) if isinstance(target, nn.Module) else type(target)
+    return str(getattr(target, "__name__", of_class.__name__)).strip("<>")
 
 
 def _register(name: str, definitions: Definitions) -> None:
@@ -93,7 +97,7 @@ def _store(value: Any, path: Path, definitions: Definitions, what: str) -> None:
     names: dict[str, None] = {}
     before = list(definitions.lines)
     try:
-        torch.save(value, path, pickle_module=SimpleNamespace(__name__="pickle", Pickler=pickler(names)))
+        torch.save(value, path, pickle_module=SimpleNamespace(__name__="pickle", Pickler=pickler(names, reduced)))
         definitions.add(names)
     except Exception as problem:  # noqa: BLE001 -- whatever is in it may refuse with what it likes
         try:

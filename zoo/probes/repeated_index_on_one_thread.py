@@ -40,6 +40,11 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/pull/147961",
     symptom=SYMPTOM,
     devices=("cpu",),
-    seen={"cpu": Seen(torch=">=2.5,<2.7", checked=("2.4.1", "2.5.1", "2.6.0", "2.7.1", "2.8.0", "2.13.0", "2.14.1"))},
+    seen={
+        "cpu": Seen(
+            torch=">=2.5,<2.7",
+            checked=("2.4.1", "2.5.1", "2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.13.0", "2.14.1"),
+        )
+    },
     observe=observe,
 )
