@@ -29,6 +29,7 @@ class KinkWatch(OpMode):
 
     Attributes:
         kinked: an op with a kink ran, and a gradient flows through it.
+        margin: the smallest distance to a kink in units of the tensor's rms.
         margins: for each row, the smallest distance to a kink in units of the tensor's rms: float64 of shape (rows,).
         ties, above: for each op with its kink at a fixed value, in order: boolean masks of the elements that lie on the
             kink, and above it.
@@ -38,6 +39,7 @@ class KinkWatch(OpMode):
     def __init__(self, rows: int = 0, *, selections: bool = False) -> None:
         super().__init__()
         self.kinked = False
+        self.margin = float("inf")
         self.margins = torch.full((rows,), float("inf"), dtype=torch.float64)
         self.ties: list[torch.Tensor] = []
         self.above: list[torch.Tensor] = []
@@ -94,6 +96,7 @@ class KinkWatch(OpMode):
         """Keep on which side of its kinks each element is, and the smallest gap of each row."""
         if sides:
             self.above += [gap > 0 for gap in gaps]
+        self.margin = min([self.margin, *(float(gap.abs().amin()) / rms for gap in gaps if gap.numel())])
         rows = len(self.margins)
         if rows and x.dim() and x.shape[0] == rows:
             for gap in gaps:

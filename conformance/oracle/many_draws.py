@@ -30,6 +30,8 @@ ROUNDED_RUNS = 4
 DRAWS = (4, 8, 16)  # as many as are enough for every tensor, or the most
 ENOUGH = 0.008  # the gain that a tensor should be judged to: a factor of 1.01 is red then
 POOL = 4  # batches from which the rows of one draw are picked
+BATCHES = 8  # of which one is taken, if a draw takes a batch whole
+CROWDED = 2.0**-11  # closer to a kink than this, in units of the rms: among so many units, each weighs little
 
 References = dict[str, TensorReference | None]
 
@@ -83,14 +85,38 @@ def is_judged_over_draws(reference: TensorReference) -> bool:
 
 
 def _redraw(oracle: Oracle, case: Case, first: Call, number: int, *, kinked: bool) -> Redraw | None:
-    """A draw like the first, away from kinks if the samples of the case are independent; None if it is not alike."""
-    start = FIRST_NUMBER + POOL * number
+    """A draw like the first, behind kinks away from them; None if it is not alike."""
+    start = FIRST_NUMBER + BATCHES * number
     redraw = Redraw(start, weights=number + 1)
     if not alike(first, redraw.inputs(case, oracle.seed)):
         return None
-    if kinked and case.independent_samples:
-        redraw = replace(redraw, picks=_rows_off_the_kinks(oracle, case, redraw, range(start, start + POOL)))
-    return redraw
+    if not kinked:
+        return redraw
+    if case.independent_samples:
+        return replace(redraw, picks=_rows_off_the_kinks(oracle, case, redraw, range(start, start + POOL)))
+    return replace(redraw, picks=_batch_off_the_kinks(oracle, case, redraw, range(start, start + BATCHES)))
+
+
+def _batch_off_the_kinks(oracle: Oracle, case: Case, redraw: Redraw, numbers: range) -> inputs.Picks:
+    """The batch that is farthest from kinks, of some that are like the first of them.
+
+    One unit among few that a mode flips, and the rounded run does not, outweighs the roundings of all draws. Among
+    many units, some are always near a kink, and the first batches show it.
+    """
+    there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
+    first = redraw.inputs(case, oracle.seed)
+    candidates: list[tuple[float, int]] = []
+    for number in numbers:
+        call = inputs.draw_batch(case, oracle.seed, number)
+        if not alike(first, call):
+            continue
+        with KinkWatch() as watch:
+            there.forward(case, call)
+        candidates.append((watch.margin, -number))
+        farthest = max(candidates)[0]
+        if farthest >= MARGIN or (len(candidates) > 1 and farthest < CROWDED):
+            break
+    return -max(candidates)[1]
 
 
 def _rows_off_the_kinks(oracle: Oracle, case: Case, redraw: Redraw, numbers: range) -> inputs.Picks:

@@ -6,10 +6,11 @@ from torch import nn
 
 import zoo
 from conformance.axes import PRECISIONS
-from conformance.oracle import sampling
+from conformance.oracle import inputs, many_draws, sampling
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.inputs import cotangent, representable, seeded
 from conformance.oracle.kinks import KinkWatch, tossed
+from conformance.oracle.redraw import Redraw
 from conformance.oracle.rounding import Rounding
 from zoo.case import Case
 from zoo.spec import Spec
@@ -222,3 +223,37 @@ def test_a_tie_at_a_limit_that_rounding_moves_is_tossed():
 def test_rivals_that_are_equal_are_noted(select, equal):
     x = torch.tensor([[5.0, 1.0, 5.0], [2.0, 3.0, 4.0]], dtype=torch.float64, requires_grad=True)
     assert sum(int(found.sum()) for found in watched(select, x).equals) == equal
+
+
+def test_the_margin_is_the_smallest_distance_to_a_kink():
+    x = torch.tensor([3.0, -0.5, 4.0, 5.0], dtype=torch.float64, requires_grad=True)
+    with KinkWatch() as watch:
+        x.relu()
+        (x - 4.5).abs()
+        x.exp()
+    assert watch.margin == pytest.approx(0.5 / float(x.detach().square().mean().sqrt()))
+    with KinkWatch() as watch:
+        x.exp()
+    assert watch.margin == float("inf")
+
+
+def test_a_draw_that_takes_a_batch_whole_takes_the_one_farthest_from_kinks():
+    def few(generator):
+        return (torch.randn(12, 12, generator=generator),)
+
+    def many(generator):
+        return (torch.randn(200, 300, generator=generator),)
+
+    def chosen(draw):
+        oracle = Oracle(spec_of(lambda: lambda x: (x * 1.0).relu(), draw), seed=0)
+        redraw = Redraw(start, weights=1)
+        numbers = range(start, start + 8)
+        picked = many_draws._batch_off_the_kinks(oracle, oracle.spec.cases[0], redraw, numbers)
+        return picked, [float(inputs.draw_batch(oracle.spec.cases[0], 0, n).args[0].abs().amin()) for n in numbers]
+
+    start = 40
+    picked, gaps = chosen(few)
+    assert picked != start
+    assert gaps[picked - start] == max(gaps)
+    picked, gaps = chosen(many)
+    assert picked - start == max((0, 1), key=gaps.__getitem__)
