@@ -183,13 +183,13 @@ def _curve(  # noqa: PLR0913 -- the arguments of a fit, and the loss
     x: Tensor,
     target: Tensor,
 ) -> Tensor:
-    """Return the loss before each of 8 steps, at a rate that is high enough to learn a small board in them."""
+    """Return the loss before each of 8 steps, at a rate at which it falls by half on a small board."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     return loss_curve(call, loss_fn, (x, target), optimizer, precision, steps=8)
 
 
 def _small_board(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    coordinates, target = board(8, 2)
+    coordinates, target = board(16, 4)
     return coordinates + torch.rand(coordinates.shape, generator=generator) / 64, target
 
 
@@ -199,12 +199,12 @@ SPEC = Spec(
     formula="L = mean over pixels of (z − t)²",
     shapes="(1, 2, h, w), (1, 1, h, w) → (8,)",
     source="Effective PyTorch, TorchScript",
-    build=partial(Checkerboard, channels=16),
+    build=partial(Checkerboard, channels=32),
     cases=(Case(name="typical", inputs=_small_board),),
     dtypes="float32",
     differentiable=False,
     fit=partial(_curve, squared_error),
-    scripted=partial(scripted_checkerboard, channels=16),
+    scripted=partial(scripted_checkerboard, channels=32),
 )
 
 CROSS_ENTROPY = replace(
