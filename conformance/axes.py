@@ -58,6 +58,8 @@ class Mode:
         devices: device types that have this mode; empty: all.
         default: whether a run that names no modes includes this one.
         compiles: whether its calls go through torch.compile.
+        forward_only: whether it gives outputs without gradients, as a program for deployment does. It may hold its
+            weights and check no shapes, so it is neither judged over draws nor given error inputs. Trainings lack it.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Mode:
     devices: tuple[str, ...] = ()
     default: bool = True
     compiles: bool = False
+    forward_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ MODES = {
         Mode("compiled", compiles=True),
         Mode("compiled_dynamic", default=False, compiles=True),
         Mode("exported", warm_calls=1, default=False),  # the first call makes the program
+        Mode("packaged", warm_calls=1, default=False, compiles=True, forward_only=True),
         # the first call warms up, the second records the graphs
         Mode("graphed", warm_calls=3, devices=("cuda",), default=False, compiles=True),
     )

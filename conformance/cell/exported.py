@@ -37,13 +37,11 @@ def exported(model: Any) -> Prepared:
     Raises:
         TypeError: the model is a ScriptModule, which `torch.export` does not take.
     """
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"torch.export takes no {type(model).__name__}; build the eager module, or declare this")
-    module = model if isinstance(model, nn.Module) else _Called(model)
+    module = exportable(model)
     programs: dict[Any, nn.Module] = {}
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        signature = _signature(args, kwargs)
+        signature = signature_of(args, kwargs)
         if signature not in programs:
             if torch._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001 -- no public name
                 raise RuntimeError("torch.export makes no program inside torch.vmap, and there is none for this call")
@@ -60,7 +58,19 @@ def exported(model: Any) -> Prepared:
     return Prepared(call, proof, model)
 
 
-def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def exportable(model: Any) -> nn.Module:
+    """The model as a module, which is all that `torch.export` takes.
+
+    Raises:
+        TypeError: it is a ScriptModule.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"torch.export takes no {type(model).__name__}; build the eager module, or declare this")
+    return model if isinstance(model, nn.Module) else _Called(model)
+
+
+def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a program is specialised to: shapes, dtypes and strides of tensors, and all other values."""
     leaves, structure = pytree.tree_flatten((args, kwargs))
     return str(structure), *map(_told, leaves)
 

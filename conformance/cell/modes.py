@@ -13,6 +13,7 @@ from conformance.cell.candidate import replaced
 from conformance.cell.compiled import compiled
 from conformance.cell.cuda_graphs import graphed
 from conformance.cell.exported import exported
+from conformance.cell.packaged import packaged
 from conformance.errors import NotProvenError
 from conformance.oracle import process_state
 from zoo.spec import Spec
@@ -96,6 +97,10 @@ def _exported(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001
     return exported(build())
 
 
+def _packaged(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001
+    return packaged(build())
+
+
 BUILDERS: dict[str, Callable[[Spec, Build], Prepared]] = {
     "eager": _eager,
     "scripted": _scripted,
@@ -103,4 +108,5 @@ BUILDERS: dict[str, Callable[[Spec, Build], Prepared]] = {
     "compiled_dynamic": _compiled_dynamic,
     "exported": _exported,
     "graphed": _graphed,
+    "packaged": _packaged,
 }

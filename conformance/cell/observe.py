@@ -94,7 +94,7 @@ def observation_of(session: CellSession) -> Observation:
             found += after_changes(session, made, eager, case, session.known(case))
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
     facts |= session.facts | tf32.prove(session.precision, session.cell.device)
-    if session.spec.error_inputs:
+    if session.spec.error_inputs and not session.mode.forward_only:
         with process.phase("error inputs"):  # last, because they may leave anything behind
             found += error_inputs.called(session, made)
     cases = tuple(case.name for case in session.spec.cases)

@@ -136,7 +136,11 @@ class CellSession:
 
     def known(self, case: Case) -> CaseReference:
         """The reference of a case; `ANY_DRAW`, the first draw, if the work needs no oracle."""
-        return self.references[case.name] if self.references else ANY_DRAW
+        known = self.references[case.name] if self.references else ANY_DRAW
+        if not self.mode.forward_only:
+            return known
+        tensors = {name: reference and replace(reference, redraws=None) for name, reference in known.tensors.items()}
+        return replace(known, tensors=tensors, redraws=())
 
     def build(self, build: Callable[..., Any] | None = None) -> Any:
         """Build the model on the cell's device, with seeded weights that every precision represents exactly.
@@ -158,7 +162,7 @@ class CellSession:
             NoCompilerError: the cell is compiled for the CPU, and no C++ compiler works.
             Whatever the mode or the model raises.
         """
-        if self.cell.mode in ("compiled", "compiled_dynamic") and self.cell.device == "cpu":
+        if self.cell.mode in ("compiled", "compiled_dynamic", "packaged") and self.cell.device == "cpu":
             compiler.require()
         made = modes.prepare(self.mode, self.spec, self.build)
         self.dtypes = {name: t.dtype for name, t in weights.state_of(made.parameters_of).items()}
@@ -170,6 +174,8 @@ class CellSession:
         question = float64.question_of(self.spec, case, self.seed, known.picks, self.placed, model)
         if self.mode.compiles and case.name != self.spec.cases[0].name:  # compiling a transform takes seconds
             question = replace(question, stacked=None, forward_mode=False)
+        if self.mode.forward_only:
+            question = replace(question, differentiate=False, second=False, stacked=None, forward_mode=False)
         scale = known.scale if self.precision.is_scaled else 1.0
         return replace(question, precision=self.precision, device=self.cell.device, scale=scale)
 
@@ -214,7 +220,7 @@ class CellSession:
         """
         trusted = trusted_dtypes(self.spec, self.seed, question)
         names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
-        names = [n for n in names if not n.startswith((*found.left_out, *transformed.unasked(question)))]
+        names = [n for n in names if not n.startswith((*found.left_out, *_unasked(question)))]
         names = [n for n in names if not _lost_without_loss(n, found.tensors.get(n), known.tensors[n])]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
             y, reference = found.tensors.get(name), known.tensors.get(name)
@@ -238,7 +244,7 @@ class CellSession:
     ) -> Iterator[Discrepancy]:
         """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it."""
         for name, reference in known.tensors.items():
-            if reference is not None:
+            if reference is not None and not name.startswith(_unasked(question)):
                 y = found.tensors.get(name)
                 criteria = self._criteria(case, name, reference, self._dtype(name, question, None, y))
                 yield compare_values(y, criteria, self._fault(name, y, known, found))
@@ -261,6 +267,7 @@ class CellSession:
         if y is not None and y.device.type != self.cell.device:
             return f"on device {y.device.type}, asked for {self.cell.device}"
         has, wanted = found.requires_grad.get(name), known.requires_grad.get(name)
+        wanted = wanted and not self.mode.forward_only
         if y is not None and has != wanted:
             return f"requires_grad is {has}, the oracle's is {wanted}"
         return ""
@@ -284,6 +291,11 @@ class CellSession:
         if word and not (self.cast and inputs.is_rounded(y)):  # the name of a dtype is meant for autocast
             return word
         return name_of(contract) if contract is not None else ""
+
+
+def _unasked(question: Question) -> tuple[str, ...]:
+    """The beginnings of the names of the results that the question does not ask for."""
+    return transformed.unasked(question) + ((FIRST, SECOND) * (not question.differentiate))
 
 
 def _lost_without_loss(name: str, y: torch.Tensor | None, reference: TensorReference | None) -> bool:

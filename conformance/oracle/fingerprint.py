@@ -25,8 +25,7 @@ def fingerprint(spec: Spec, seed: int, model: Any) -> str:
         model: the model, from `float64.prepared_model`.
     """
     found = hashlib.blake2b(digest_size=16)
-    for name, tensor in (weights.parameters_of(model) | weights.buffers_of(model)).items():
-        _add(found, name, tensor)
+    _add_weights(found, model)
     if isinstance(model, torch.nn.Module):
         for name, module in model.named_modules():
             found.update(f"{name} {getattr(module, 'code', '')}".encode())  # of a ScriptModule or a GraphModule
@@ -35,6 +34,18 @@ def fingerprint(spec: Spec, seed: int, model: Any) -> str:
         for leaf in pytree.tree_leaves((call.args, dict(call.kwargs))):
             _add(found, case.name, leaf)
     return found.hexdigest()
+
+
+def of_weights(model: Any) -> str:
+    """The fingerprint of the parameters and buffers of a model: 32 hexadecimal digits."""
+    found = hashlib.blake2b(digest_size=16)
+    _add_weights(found, model)
+    return found.hexdigest()
+
+
+def _add_weights(found: Any, model: Any) -> None:
+    for name, tensor in (weights.parameters_of(model) | weights.buffers_of(model)).items():
+        _add(found, name, tensor)
 
 
 def _add(found: Any, name: str, leaf: Any) -> None:

@@ -42,6 +42,7 @@ def modes_of_all(specs: Iterable[Spec]) -> dict[str, Mode]:
             devices,
             default=known.default,
             compiles=known.compiles or mode.compiles,
+            forward_only=known.forward_only,
         )
     return found
 

@@ -17,7 +17,7 @@ from conformance.one_line import named
 from conformance.target.wrapped import OPERATORS, ignored, wrapped
 from zoo.case import Case
 
-OF_SCRIPTS = ("eager", "compiled", "compiled_dynamic", "exported", "graphed")  # the modes that scripts lack
+OF_SCRIPTS = ("eager", "compiled", "compiled_dynamic", "exported", "graphed", "packaged")  # the modes that scripts lack
 OF_PROGRAMS = ("scripted", "fp16", "bf16")  # the dtypes are written into the program
 
 
