@@ -17,7 +17,7 @@ FUNCTION_APPLY_REFUSED = Expect(
 )
 SCRIPT_NOT_CAPTURED = Expect(
     outcome="refuses",
-    modes=("compiled", "exported", "graphed"),
+    modes=("compiled", "exported", "packaged", "graphed"),
     error="TypeError",
     match="torch.compile captures no|torch.export takes no",
     reason="neither torch.compile nor torch.export captures TorchScript; take the eager model",
@@ -28,6 +28,13 @@ EXPORT_DROPS_BACKWARD = Expect(
     gate="norm",
     reason="an exported program has the ops of a Function's forward and not its backward",
     link="https://github.com/pytorch/pytorch/issues/106388",
+)
+PACKAGE_HIDES_BUFFERS = Expect(
+    outcome="refuses",
+    modes=("packaged",),
+    error="TypeError",
+    match="and those of a package cannot be read or put back",
+    reason="a package has copies of the buffers that forward writes; in eval mode it would write none",
 )
 NESTED_FUNCTION_NOT_TRACED = Expect(
     outcome="VOID",

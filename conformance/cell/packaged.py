@@ -103,7 +103,6 @@ def _program(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         shown = program.run_decompositions().graph_signature  # the first signature leaves out what ops write inside
     written = sorted(name.removeprefix("_module.") for name in shown.buffers_to_mutate.values())
     if written:
-        raise TypeError(
-            f"a package keeps its own {', '.join(written)}, which forward writes; use eval mode, if there is one"
-        )
+        words = f"{len(written)} {'buffer' if len(written) == 1 else 'buffers'}, such as {written[0]}"
+        raise TypeError(f"forward writes {words}, and those of a package cannot be read or put back")
     return program

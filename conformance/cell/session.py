@@ -220,7 +220,7 @@ class CellSession:
         """
         trusted = trusted_dtypes(self.spec, self.seed, question)
         names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
-        names = [n for n in names if not n.startswith((*found.left_out, *_unasked(question)))]
+        names = [n for n in names if not n.startswith((*found.left_out, *transformed.unasked(question)))]
         names = [n for n in names if not _lost_without_loss(n, found.tensors.get(n), known.tensors[n])]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
             y, reference = found.tensors.get(name), known.tensors.get(name)
@@ -244,7 +244,7 @@ class CellSession:
     ) -> Iterator[Discrepancy]:
         """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it."""
         for name, reference in known.tensors.items():
-            if reference is not None and not name.startswith(_unasked(question)):
+            if reference is not None and not name.startswith(transformed.unasked(question)):
                 y = found.tensors.get(name)
                 criteria = self._criteria(case, name, reference, self._dtype(name, question, None, y))
                 yield compare_values(y, criteria, self._fault(name, y, known, found))
@@ -291,11 +291,6 @@ class CellSession:
         if word and not (self.cast and inputs.is_rounded(y)):  # the name of a dtype is meant for autocast
             return word
         return name_of(contract) if contract is not None else ""
-
-
-def _unasked(question: Question) -> tuple[str, ...]:
-    """The beginnings of the names of the results that the question does not ask for."""
-    return transformed.unasked(question) + ((FIRST, SECOND) * (not question.differentiate))
 
 
 def _lost_without_loss(name: str, y: torch.Tensor | None, reference: TensorReference | None) -> bool:

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from conformance.axes import Prepared
 from conformance.oracle import containers, evaluation, inputs
 from conformance.oracle.error_text import is_out_of_memory, one_line
-from conformance.oracle.evaluation import Evaluation, Question, Tensors
+from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question, Tensors
 from conformance.oracle.reference import CaseReference
 from conformance.oracle.transforms import TANGENT, VMAPPED, direction, rounded_outputs
 
@@ -27,7 +27,8 @@ def asked(question: Question) -> tuple[str, ...]:
 
 def unasked(question: Question) -> tuple[str, ...]:
     """The beginnings of the names of the results that the question does not ask for."""
-    return tuple(prefix for prefix in WORDS if prefix not in asked(question))
+    derivatives = () if question.differentiate else (FIRST, SECOND)
+    return (*derivatives, *(prefix for prefix in WORDS if prefix not in asked(question)))
 
 
 def of(made: Prepared, question: Question) -> Tensors:

@@ -45,12 +45,11 @@ def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) 
 def _least_noise(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
     """A lower bound of the noise, from the perturbed runs of the first draw: few rounded runs may show too little."""
     sums, share = _strayed(reference, precision, rounded), _share(reference, precision)
-    of_sums, of_error = SUM_SHARE * math.sqrt(rounded.draws), ERROR_SHARE * share
+    of_sums, of_error = SUM_SHARE, ERROR_SHARE * share
     if reference.kinked:  # these runs are perturbed twice as much
         of_sums, of_error = of_sums / 2, of_error / 2
-    counts = rounded.draws * _counts(reference)
     return Sums(
-        torch.maximum(of_sums * sums.gain, of_error * rounded.squares / counts.sqrt()),
+        torch.maximum(of_sums * sums.gain, of_error * rounded.crowding / _counts(reference).sqrt()),
         torch.maximum(of_sums * sums.shift, of_error * rounded.squares.sqrt()),
     )
 
@@ -79,11 +78,15 @@ def _share(reference: TensorReference, precision: Precision) -> float:
 
 
 def _strayed(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
-    """How far one draw may stray: as far as the perturbed runs of the first draw, if it is as large."""
+    """How far the sums stray if every draw does so relatively as far as the perturbed runs of the first draw."""
     first = parts(sampled(reference.oracle.values).square())
-    larger = (rounded.squares / rounded.draws / first).nan_to_num(1.0, posinf=1.0)
+    root = math.sqrt(rounded.draws)
+    gain, shift = rounded.crowding / first, (rounded.squares / first).sqrt()
     sums = reference.strayed[precision.name]
-    return Sums(sums.gain * larger, sums.shift * larger.sqrt())
+    return Sums(
+        sums.gain * gain.nan_to_num(root, posinf=root),
+        sums.shift * shift.nan_to_num(root, posinf=root),
+    )
 
 
 def _counts(reference: TensorReference) -> torch.Tensor:

@@ -49,14 +49,15 @@ class Rounded:
     noise: Sums
 
     def over(self, draws: int, truths: Sequence[torch.Tensor] = ()) -> Rounded:
-        """What more rounded runs would add up to, since bias grows like their number and noise like its root.
+        """What more rounded runs would add up to. Bias grows like their number, and noise as if each draw had its own.
 
         Args:
             draws: number of draws.
             truths: the oracle's tensor in all of them; none: as large on average as here.
         """
         more = draws / self.draws
-        squares, crowding = more * self.squares, math.sqrt(more) * self.crowding
+        root = math.sqrt(more)
+        squares, crowding = more * self.squares, root * self.crowding
         if truths:
             squares, crowding = _squares(truths)
         grown = (squares / self.squares).nan_to_num(more, posinf=more)
@@ -65,7 +66,7 @@ class Rounded:
             squares,
             crowding,
             Sums(self.bias.gain * grown, self.bias.shift * more),
-            Sums(self.noise.gain * grown / math.sqrt(more), self.noise.shift * math.sqrt(more)),
+            Sums(self.noise.gain * (crowding / self.crowding).nan_to_num(root, posinf=root), self.noise.shift * root),
         )
 
 

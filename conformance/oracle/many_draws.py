@@ -86,7 +86,7 @@ def is_judged_over_draws(reference: TensorReference) -> bool:
 
 def _redraw(oracle: Oracle, case: Case, first: Call, number: int, *, kinked: bool) -> Redraw | None:
     """A draw like the first, behind kinks away from them; None if it is not alike."""
-    start = FIRST_NUMBER + BATCHES * number
+    start = FIRST_NUMBER + POOL * number
     redraw = Redraw(start, weights=number + 1)
     if not alike(first, redraw.inputs(case, oracle.seed)):
         return None
@@ -94,7 +94,10 @@ def _redraw(oracle: Oracle, case: Case, first: Call, number: int, *, kinked: boo
         return redraw
     if case.independent_samples:
         return replace(redraw, picks=_rows_off_the_kinks(oracle, case, redraw, range(start, start + POOL)))
-    return replace(redraw, picks=_batch_off_the_kinks(oracle, case, redraw, range(start, start + BATCHES)))
+    apart = POOL * max(DRAWS)  # no other draw tries these
+    return replace(
+        redraw, picks=_batch_off_the_kinks(oracle, case, redraw, range(start, start + BATCHES * apart, apart))
+    )
 
 
 def _batch_off_the_kinks(oracle: Oracle, case: Case, redraw: Redraw, numbers: range) -> inputs.Picks:

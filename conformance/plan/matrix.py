@@ -70,8 +70,6 @@ def plan(asked: PlanRequest) -> Plan:
     cells: list[PlannedCell] = []
     for spec, location in found:
         own = own_models.modes_of(spec, location, asked.modes)
-        if spec.fit is not None:
-            own = {name: mode for name, mode in own.items() if not mode.forward_only}
         taken = own_models.precisions_of(spec, location, precisions, asked.precisions)
         cells += _cells(spec, _squares([own[m] for m in modes if m in own], taken, devices))
     _check_any(cells, modes, precisions)

@@ -41,7 +41,7 @@ def tried_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found],
 
 
 def modes_of(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> dict[str, Mode]:
-    """The modes of a model by name, without those that it does not exist in.
+    """The modes of a model by name, without those that it does not exist in: a training needs gradients.
 
     Raises:
         SpecError: a candidate has the name of a mode.
@@ -50,7 +50,8 @@ def modes_of(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> dict[s
     without = location.own.without if location.own else ()
     if asked and set(asked) <= set(without):
         raise UsageError(f"{location.name} ({spec.summary}) has no mode {', '.join(asked)}")
-    return {name: mode for name, mode in candidates.modes_of(spec).items() if name not in without}
+    known = candidates.modes_of(spec)
+    return {n: mode for n, mode in known.items() if n not in without and not (mode.forward_only and spec.fit)}
 
 
 def precisions_of(spec: Spec, location: SpecLocation, chosen: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:

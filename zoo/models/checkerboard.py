@@ -18,7 +18,7 @@ from zoo.arguments import want_sizes, want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
 from zoo.scale import Scale
-from zoo.shared_expectations import SCRIPT_NOT_CAPTURED
+from zoo.shared_expectations import PACKAGE_HIDES_BUFFERS, SCRIPT_NOT_CAPTURED
 from zoo.spec import Spec
 
 EPS = 1e-5  # of nn.BatchNorm2d
@@ -208,6 +208,7 @@ TRAIN = Spec(
     one_graph=True,
     reference=_reference,
     scripted=partial(scripted_checkerboard, channels=32),
+    expectations=(PACKAGE_HIDES_BUFFERS,),
     scale=replace(SCALE, scripted=lambda _: scripted_checkerboard()),
 )
 
@@ -227,5 +228,6 @@ EVAL = replace(
     summary="1x1 convolutions and batch norm, on running statistics",
     initialise=_freeze,
     scripted=None,
+    expectations=(),
     scale=SCALE,
 )

@@ -79,6 +79,16 @@ def test_noise_grows_like_the_root_of_the_number_of_draws(truths):
     assert torch.allclose(many.bias.shift, 4 * few.bias.shift)
 
 
+def test_a_draw_that_makes_up_most_of_the_sums_averages_less(truths):
+    few = rounded_sums([rounded(t) for t in truths[:4]], truths[:4])
+    large = [*truths[:-1], 10 * truths[-1]]
+    even, crowded = few.over(DRAWS, truths), few.over(DRAWS, large)
+    rows = slice(1, 9)
+    share = crowded.noise.gain[rows] / crowded.squares[rows]
+    assert (share > 2 * even.noise.gain[rows] / even.squares[rows]).all()
+    assert torch.allclose(crowded.noise.shift, even.noise.shift)
+
+
 def test_parts_are_the_sum_of_all_and_of_every_slice():
     tensor = torch.arange(6.0).reshape(2, 3)
     assert parts(tensor).tolist() == [15.0, 3.0, 12.0, 3.0, 5.0, 7.0]
