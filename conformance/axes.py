@@ -57,7 +57,7 @@ class Mode:
         prepare: the builder of a mode registered from outside; None: `cell.modes.BUILDERS` has it.
         devices: device types that have this mode; empty: all.
         default: whether a run that names no modes includes this one.
-        compiles: whether its calls go through torch.compile.
+        compiles: whether Inductor compiles for it, and keeps what it has compiled.
         forward_only: whether it gives outputs without gradients, as a program for deployment does. It may hold its
             weights and check no shapes, so it is neither judged over draws nor given error inputs. Trainings lack it.
     """

@@ -142,10 +142,10 @@ class _Counts:
         session = self._session
         made = session.prepare()
         subject = self._on_question(made, session.build())
-        if session.mode.compiles:
+        if session.mode.compiles and not session.mode.forward_only:
             self._count_graphs(subject)
         else:
-            self._refuse(GRAPHS, Reason("only a mode that compiles has graphs"))
+            self._refuse(GRAPHS, Reason("only a mode that calls torch.compile has graphs"))
         for _ in range(session.mode.warm_calls):
             subject.both() if subject.is_differentiable else subject.forward()
         return subject

@@ -10,7 +10,7 @@ from conformance.records.measurements import Reason
 from conformance.records.plan import SpecLocation
 
 BUILT_IN = {name: mode for name, mode in MODES.items() if mode.prepare is None}  # other tests register more
-NO_GRAPHS = Reason("only a mode that compiles has graphs")
+NO_GRAPHS = Reason("only a mode that calls torch.compile has graphs")
 SPECS = """
 import torch
 from conformance import Prepared, register_mode
@@ -63,21 +63,24 @@ def test_the_counts_are_graphs_breaks_and_recompilations():
     assert GRAPHS == ("graphs", "graph_breaks", "recompiles")
 
 
-@pytest.mark.parametrize("mode", [*(name for name, mode in BUILT_IN.items() if mode.compiles), "captured"])
+TORCH_COMPILE = [name for name, mode in BUILT_IN.items() if mode.compiles and not mode.forward_only]
+
+
+@pytest.mark.parametrize("mode", [*TORCH_COMPILE, "captured"])
 def test_graphs_of_a_mode_that_compiles_are_counted(graphs, mode):
     assert graphs("linear", mode) == ([1, 0, 0], [None] * 3)
     assert graphs("breaks", mode) == ([2, 1, 0], [None] * 3)
 
 
 @pytest.mark.parametrize(
-    "mode", [*(name for name, mode in BUILT_IN.items() if not mode.compiles), "as_it_is", "captured_in_secret"]
+    "mode", [*(name for name in BUILT_IN if name not in (*TORCH_COMPILE, "packaged")), "as_it_is", "captured_in_secret"]
 )
 def test_a_mode_that_does_not_compile_has_a_reason_in_place_of_graphs(graphs, mode):
     assert graphs("linear", mode) == ([None] * 3, [NO_GRAPHS] * 3)
 
 
 def test_the_modes_that_compile_are_those_of_torch_compile():
-    assert [name for name, mode in BUILT_IN.items() if mode.compiles] == ["compiled", "compiled_dynamic", "graphed"]
+    assert TORCH_COMPILE == ["compiled", "compiled_dynamic", "graphed"]
 
 
 def test_code_compiled_again_at_every_call_is_counted(graphs):

@@ -47,7 +47,11 @@ def test_a_whole_plan_survives_json(tmp_path):
     [
         ("modes", "compield", "unknown mode 'compield'; did you mean compiled?"),
         ("modes", "script", "unknown mode 'script'; did you mean scripted?"),
-        ("modes", "onnx", "unknown mode 'onnx'; known: eager, scripted, compiled, compiled_dynamic, exported, graphed"),
+        (
+            "modes",
+            "onnx",
+            "unknown mode 'onnx'; known: eager, scripted, compiled, compiled_dynamic, exported, packaged, graphed",
+        ),
         ("precisions", "amp_pf16", "unknown precision 'amp_pf16'; did you mean amp_fp16, amp_bf16?"),
         ("precisions", "double", "unknown precision 'double'; known: fp32, tf32, amp_fp16, amp_bf16, fp16, bf16"),
         ("devices", "tpu", "unknown device 'tpu'; did you mean cpu?"),

@@ -78,7 +78,7 @@ def sleep(cycles):
 
 def fault(self, name, y, known, found):
     """What a cell finds wrong with a tensor, but for its device."""
-    return original_fault(SimpleNamespace(cell=SimpleNamespace(device="cpu")), name, y, known, found)
+    return original_fault(SimpleNamespace(cell=SimpleNamespace(device="cpu"), mode=self.mode), name, y, known, found)
 
 
 original_fault = session.CellSession._fault
