@@ -66,8 +66,7 @@ FACTORS = ("gradient times 1.01", "gradient times 1.05", "gradient times 2", "me
 def damaged(victim: Victim) -> Iterator[tuple[str, torch.Tensor]]:
     """Every damage that applies and changes something: its name and the damaged tensor."""
     for name, damage in DAMAGES.items():
-        with warnings.catch_warnings(action="ignore"):
-            z = damage(victim)
+        z = _quietly(damage, victim)
         if z is not None and not _same_values(z, victim.y):
             yield name, z
 
@@ -80,10 +79,15 @@ def damaged_draws(victim: Victim, name: str) -> list[torch.Tensor]:
     drawn = []
     for there in victim.draws:
         applies = there.y.shape == victim.y.shape or name in FACTORS
-        with warnings.catch_warnings(action="ignore"):
-            z = DAMAGES[name](there) if applies else None
+        z = _quietly(DAMAGES[name], there) if applies else None
         drawn.append(there.y if z is None else z)
     return drawn
+
+
+def _quietly(damage: Damage, victim: Victim) -> torch.Tensor | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return damage(victim)
 
 
 def _same_values(z: torch.Tensor, y: torch.Tensor) -> bool:

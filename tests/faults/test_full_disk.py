@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from harness.command import FP32, ROOT, conformance, run_folder
@@ -29,7 +30,8 @@ def folder(tmp_path):
 
 def failing(monkeypatch, name, error=NO_SPACE, *, after=0):
     """Let a call of the system fail, from the given call on."""
-    calls, real = [], getattr(os, name)
+    owner = Path if name == "mkdir" else os  # pathlib of Python 3.10 has an os.mkdir of its own
+    calls, real = [], getattr(owner, name)
 
     def call(*arguments, **options):
         calls.append(arguments)
@@ -37,7 +39,7 @@ def failing(monkeypatch, name, error=NO_SPACE, *, after=0):
             raise error
         return real(*arguments, **options)
 
-    monkeypatch.setattr(os, name, call)
+    monkeypatch.setattr(owner, name, call)
 
 
 @pytest.mark.parametrize("call", ["write", "fsync"])
