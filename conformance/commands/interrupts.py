@@ -53,6 +53,7 @@ def answered() -> Iterator[Ending]:
         for number in numbers:
             signal.signal(number, _interrupt)
         yield ending
+    exec("")  # noqa: S102 -- one that an interrupt has left makes CPython end by SIGINT; the next one makes it forget
     for number in numbers:  # nothing is left to be done, but the interpreter has not left yet
         signal.signal(number, lambda *_: os._exit(ending.code))
 

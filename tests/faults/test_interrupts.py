@@ -4,16 +4,26 @@ import os
 import re
 import select
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from harness.command import FP32, conformance, started, stored_runs
+from harness.command import FP32, ROOT, conformance, started, stored_runs
 from harness.processes import outlives
 from harness.tiny import models
 
 SECONDS = 5.0  # as docs/reliability.md promises
 PATIENCE = 20.0  # beyond it, for a loaded machine
+INTERRUPTED_INSIDE = """
+import sys
+from conformance.commands import interrupts
+
+with interrupts.answered() as ending:
+    exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+sys.exit(ending.code)
+"""
 HANGING = "once(lambda: (Path('in').write_text(str(os.getpid())), time.sleep(600)))"
 
 
@@ -101,6 +111,14 @@ def test_while_it_starts_and_plans(tmp_path, delay):
     output, _ = left_quietly(process)
     assert output in ("", "conformance: interrupted\n")
     assert stored_runs(tmp_path) == []
+
+
+def test_inside_code_that_is_executed_from_a_text(tmp_path):
+    """CPython remembers such an interrupt even if it is answered; torch's imports execute many texts."""
+    (tmp_path / "program.py").write_text(INTERRUPTED_INSIDE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-m", "program"], cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 2
 
 
 def test_while_it_measures(tmp_path):
