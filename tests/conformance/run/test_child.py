@@ -12,7 +12,7 @@ from harness import targets
 from harness.processes import outlives
 
 from conformance.records.cell import Cell
-from conformance.run import child
+from conformance.run import channel, child
 from conformance.run.process import Event, Process
 
 PATIENCE = 120.0
@@ -114,6 +114,14 @@ def test_staying_after_the_answer_is_a_crash_within_the_grace(monkeypatch):
 def test_bytes_that_are_no_frame_are_a_crash(data):
     ending = run(targets.garbage, bytes=data.hex())
     assert (ending.kind, ending.message) == ("crashed", "bytes that are no message arrived in its channel")
+
+
+def test_no_text_looks_like_the_beginning_of_a_message():
+    keys = [channel.new_key() for _ in range(100)]
+    assert len({*keys}) == 100
+    for key in keys:
+        with pytest.raises(UnicodeDecodeError, match="invalid start byte"):
+            key.decode()
 
 
 @pytest.mark.parametrize("message", [{}, {"neither": 1}, {"phase": 1}, {"refused": 1}, {"result": {"number": 7}}])
