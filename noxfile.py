@@ -37,7 +37,7 @@ def lowest(specifier: str) -> str:
     return next(bound.version for bound in SpecifierSet(specifier) if bound.operator == ">=")
 
 
-def install(session: nox.Session, *extra: str, project: str = ".[images]") -> list[str]:
+def install(session: nox.Session, *extra: str, project: str = ".[images,numpy]") -> list[str]:
     """Install the project on the chosen torch; returns the arguments meant for the tool."""
     chosen = [argument.partition("=")[2] for argument in session.posargs if argument.startswith("--torch=")]
     environments.install(session, chosen[-1] if chosen else DEFAULT, "-e", project, *extra)
@@ -82,7 +82,7 @@ def judge(session: nox.Session, name: str) -> None:
 @nox.session
 def conformance(session: nox.Session) -> None:
     """Judge the zoo, or what is named after `--`, and print the matrix."""
-    session.run("conformance", "run", *install(session, project="."))
+    session.run("conformance", "run", *install(session, project=".[numpy]"))
 
 
 @nox.session
@@ -90,7 +90,7 @@ def conformance(session: nox.Session) -> None:
 def matrix(session: nox.Session, torch: str) -> None:
     """Judge the zoo and run the probes with one torch; the run is stored as .conformance/matrix/VERSION."""
     with environments.removed(session):
-        environments.install(session, torch, "-e", ".")
+        environments.install(session, torch, "-e", ".[numpy]")
         judge(session, torch)
 
 
@@ -108,7 +108,7 @@ def minimums(session: nox.Session) -> None:
 def newest(session: nox.Session) -> None:
     """Do what `matrix` does, with the newest torch."""
     with environments.removed(session):
-        environments.install_latest(session, "-e", ".")
+        environments.install_latest(session, "-e", ".[numpy]")
         judge(session, "newest")
 
 
@@ -116,7 +116,7 @@ def newest(session: nox.Session) -> None:
 def nightly(session: nox.Session) -> None:
     """Do what `matrix` does, with a nightly build of torch; the variable TORCH_NIGHTLY_INDEX names their index."""
     with environments.removed(session):
-        environments.install_latest(session, "-e", ".", nightly=True)
+        environments.install_latest(session, "-e", ".[numpy]", nightly=True)
         judge(session, "nightly")
 
 
@@ -154,13 +154,13 @@ def gate(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests on all cores."""
-    session.run("pytest", "-n", "auto", *install(session, project=".[images,tests]"))
+    session.run("pytest", "-n", "auto", *install(session, project=".[images,numpy,tests]"))
 
 
 @nox.session
 def failpoints(session: nox.Session) -> None:
     """Let every call of the runner to the system fail once, and be its last once; this takes an hour."""
-    arguments = install(session, project=".[images,tests]")
+    arguments = install(session, project=".[images,numpy,tests]")
     session.run("pytest", "-n", "auto", "tests/faults/test_failpoints.py", *arguments, env={"FAILPOINTS_EVERY": "1"})
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import zoo
 from conformance.show.claims import INTRODUCTION
+from zoo.functions.cube_cpp import missing_tools
 
 DOCS = Path(__file__).parent.parent / "docs"
 sys.path.append(str(DOCS))
@@ -16,8 +17,13 @@ build = importlib.util.module_from_spec(found)
 found.loader.exec_module(build)
 
 
+MISSING = [*missing_tools(), *([] if importlib.util.find_spec("numpy") else ["NumPy"])]  # which specs declare
+
+
 @pytest.mark.parametrize("page", build.PAGES)
 def test_a_generated_page_is_what_the_specs_say(page):
+    if page == "zoo/functions.md" and MISSING:
+        pytest.skip(f"NOT TESTED: this page is of a machine with {' and '.join(MISSING)}")
     assert (DOCS / page).read_text(encoding="utf-8") == build.PAGES[page](), "run: python docs/build.py"
 
 

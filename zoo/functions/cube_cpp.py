@@ -175,7 +175,7 @@ WITHOUT_COMPILER = Expect(
 
 WITHOUT_FAKE_KERNEL = Expect(
     outcome="refuses",
-    modes=("exported",),
+    modes=("exported", "packaged"),
     error="UnsupportedOperatorException",
     match="torch_conformance_cpp.cube",
     reason="torch.export asks an operator for the shape of its result, and this one has no kernel for that",

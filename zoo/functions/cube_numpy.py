@@ -153,13 +153,13 @@ WITHOUT_NUMPY = tuple(
         outcome="refuses", modes=modes, error=error, match="cube_numpy: needs NumPy", reason="NumPy is not installed"
     )
     for modes, error in (
-        (("eager", "compiled", "exported", "graphed"), "ModuleNotFoundError"),
+        (("eager", "compiled", "exported", "packaged", "graphed"), "ModuleNotFoundError"),
         (("scripted",), "RuntimeError"),
     )
 )
 NOT_EXPORTED = Expect(
     outcome="refuses",
-    modes=("exported",),
+    modes=("exported", "packaged"),
     error="RuntimeError",
     match=r"\.numpy\(\) is not supported for tensor subclasses",
     reason="torch.export traces with tensors that hold no data, so NumPy has nothing to read",

@@ -152,7 +152,7 @@ SPEC = Spec(
         ),
         Expect(
             outcome="refuses",
-            modes=("exported",),
+            modes=("exported", "packaged"),
             error="CheckpointError",
             match="A different number of tensors was saved",
             reason="the program is made in its first call, inside the checkpoint, which counts what that saves",
