@@ -95,7 +95,7 @@ def _given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     written = [arguments.get(name) for name in written_names(func)]
     if func.overloadpacket.__name__ in BATCH_NORMS:
         written += args[3:5]
-    return [t for t in (*written, *pytree.tree_leaves(result)) if isinstance(t, torch.Tensor)]
+    return [t for t in pytree.tree_leaves([written, result]) if isinstance(t, torch.Tensor)]  # foreach ops write lists
 
 
 def _home(tensor: torch.Tensor) -> int:

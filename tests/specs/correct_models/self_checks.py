@@ -144,6 +144,21 @@ class Teacher(nn.Module):
         return self.student(x) * F.linear(x, self.teacher)
 
 
+class TwoTeachers(nn.Module):
+    """Moves two buffers by one op, which is given a list of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = nn.Linear(8, 4)
+        self.register_buffer("weight", torch.randn(4, 8))
+        self.register_buffer("bias", torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            torch._foreach_lerp_([self.weight, self.bias], [self.student.weight, self.student.bias], 0.25)
+        return self.student(x) * F.linear(x, self.weight, self.bias)
+
+
 class Normed(nn.Module):
     """Its batch statistics are differentiated, and its running ones are not used."""
 
@@ -159,6 +174,7 @@ SPECTRAL = _green("spectral", Spectral)
 RUNNING = _green("running_scale", lambda: RunningScale(assigns=False))
 ASSIGNED = _green("assigned_scale", lambda: RunningScale(assigns=True))
 TEACHER = _green("teacher", Teacher)
+TWO_TEACHERS = _green("two_teachers", TwoTeachers)
 NORMED = _green("normed", Normed)
 
 
