@@ -26,8 +26,8 @@ ANGLE_FACTOR = 2.0  # underflow may turn a gradient by any angle, or leave zeros
 NULL_FACTOR = 8.0
 BASELINE_NORM_FACTOR = 2.0  # times eager's own error, in cells that are not eager
 BASELINE_FACTOR = 4.0
-NULL_SPREAD = 2.0**30  # a tensor with a relative spread of this many roundoffs is all noise
 FLOAT32 = PRECISIONS["fp32"]
+NOISY = 2.0**30 * NOISE * FLOAT32.unit  # with this relative spread, a tensor is all noise, also in float64
 DROPPED_SHARE = 0.9
 NORM_CAP = 0.5  # above it the angle is checked too, because zeros, with an error of 1, almost pass
 MIN_DIRECTION_ELEMENTS = 8  # elements; with fewer, the direction of a tensor means little
@@ -81,7 +81,7 @@ class TensorReference:
     def is_null(self) -> bool:
         """Whether the tensor is structurally zero: even in float64 it holds only noise."""
         norm, spread = self.oracle.norm, self.spread["fp32"].absolute
-        return norm == 0.0 or spread / norm >= NULL_SPREAD * NOISE * FLOAT32.unit
+        return norm == 0.0 or spread / norm >= NOISY
 
     def quantum(self, precision: Precision) -> float:
         """The smallest number of the tensor at a precision."""
@@ -94,7 +94,7 @@ class TensorReference:
             axis: a position in `oracle.axes`.
         """
         norms, spread = self.oracle.slice_norms[axis], self.spread["fp32"].slices[axis]
-        return (norms == 0.0) | (spread / norms >= NULL_SPREAD * NOISE * FLOAT32.unit)
+        return (norms == 0.0) | (spread / norms >= NOISY)
 
 
 def gain_floor(precision: Precision) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from conformance.axes import Precision
-from conformance.gates.budget import KINKED_SLICE_FACTOR, TensorReference, gain_floor
+from conformance.gates.budget import KINKED_SLICE_FACTOR, NOISY, TensorReference, gain_floor
 from conformance.gates.sums import Rounded, Sums, parts, sampled, sizes_of_axes, sums_of
 from conformance.records.observation import Measure
 
@@ -23,23 +23,39 @@ ERROR_SHARE = 0.8  # of the error of the worst perturbed run, if the errors of e
 
 
 def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
-    """The budgets of the absolute sums over the draws of a candidate."""
+    """The budgets of the absolute sums over the draws of a candidate; infinite for slices that are all noise."""
     underflow = 2.0 * reference.quantum(precision)  # the error of one element
     counts = rounded.draws * _counts(reference)
     size, constants = (counts * rounded.squares).sqrt(), gain_floor(precision)
     least, flips = _least_noise(reference, precision, rounded), _flips(reference, precision, rounded)
-    return Sums(
+    gain = (
         BIAS_FACTOR * rounded.bias.gain
         + NOISE_FACTOR * rounded.noise.gain.maximum(least.gain)
         + constants * rounded.squares
         + underflow * size
-        + flips.gain,
+        + flips.gain
+    )
+    shift = (
         BIAS_FACTOR * rounded.bias.shift
         + NOISE_FACTOR * rounded.noise.shift.maximum(least.shift)
         + constants * size
         + underflow * counts
-        + flips.shift,
+        + flips.shift
     )
+    noisy = _noisy(reference, rounded)
+    return Sums(gain.masked_fill(noisy, math.inf), shift.masked_fill(noisy, math.inf))
+
+
+def _noisy(reference: TensorReference, rounded: Rounded) -> torch.Tensor:
+    """Which sums are of slices that are structurally zero in every draw, and hold the noise of float64: boolean.
+
+    A rounded run rounds what a fused op returns. The noise of a low precision inside that op is larger by far.
+    """
+    sizes = (rounded.squares / rounded.draws).sqrt()
+    noisy = torch.zeros_like(sizes, dtype=torch.bool)
+    if len(sizes) > 1:  # the tensor is whole, not a sample
+        noisy[1:] = torch.cat(reference.spread["fp32"].slices) / sizes[1:] >= NOISY
+    return noisy
 
 
 def _least_noise(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:

@@ -1,5 +1,7 @@
 """Over many draws, roundings average out, and a wrong factor or constant does not."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -30,7 +32,8 @@ def reference(truths):
     none = Sums(torch.zeros(15), torch.zeros(15))
     runs = rounded_sums([rounded(t) for t in truths[:4]], truths[:4]).over(DRAWS, truths)
     redraws = Redraws(tuple(t.float() for t in truths), {"amp_bf16": runs})
-    return TensorReference(oracle, {"amp_bf16": quiet}, False, {}, False, 1.0, {"amp_bf16": none}, redraws)
+    spread = {"fp32": quiet, "amp_bf16": quiet}
+    return TensorReference(oracle, spread, False, {}, False, 1.0, {"amp_bf16": none}, redraws)
 
 
 def margin(found, reference):
@@ -63,6 +66,41 @@ def test_a_constant_is_red_though_it_has_no_gain(truths, reference):
     _, worst = OverDraws(reference, BFLOAT16).measures([t + 0.01 for t in truths])
     assert not worst.met
     assert "mean error" in worst.detail
+
+
+def with_row_3(truths, row):
+    return [torch.cat([t[:3], row(t)[None], t[4:]]) for t in truths]
+
+
+def noise(truth):
+    return 1e-17 * truth[3]
+
+
+def with_strays(reference, truths):
+    """The reference of other truths, with perturbed float32 runs that stray by 1e-7 in every row."""
+    spread = Distance(1e-6, (torch.full((8,), 1e-7), torch.full((6,), 1e-6)), 1e-7, 1e-7)
+    runs = rounded_sums([rounded(t) for t in truths[:4]], truths[:4]).over(DRAWS, truths)
+    redraws = Redraws(tuple(t.float() for t in truths), {"amp_bf16": runs})
+    return replace(
+        reference, oracle=OracleTensor(truths[0]), spread={"fp32": spread, "amp_bf16": spread}, redraws=redraws
+    )
+
+
+@pytest.mark.parametrize("found", [lambda t: 0 * t[3], lambda t: 1e-6 * t[3]], ids=["zeros", "noise"])
+def test_a_slice_that_is_noise_in_float64_too_is_not_judged_over_draws(truths, reference, found):
+    noisy = with_row_3(truths, noise)
+    judged = with_strays(reference, noisy)
+    assert margin(with_row_3([rounded(t) for t in noisy], found), judged) < 0.8
+    assert margin([rounded(t * 1.05) for t in noisy], judged) > 1  # the others are
+
+
+def test_a_slice_that_is_noise_in_the_first_draw_alone_is_judged(truths, reference):
+    lively = [*with_row_3(truths[:1], noise), *truths[1:]]
+    judged = with_strays(reference, lively)
+    assert margin([rounded(t) for t in lively], judged) < 0.8
+    _, worst = OverDraws(judged, BFLOAT16).measures(with_row_3([rounded(t) for t in lively], lambda t: 1.2 * t[3]))
+    assert not worst.met
+    assert "slice 3 of axis 0" in worst.detail
 
 
 @pytest.mark.parametrize("damage", [lambda t: t * torch.nan, lambda t: t[:-1]])
