@@ -22,8 +22,8 @@ from zoo.case import Case
 
 AT_ONE_CALL = (SECOND, VMAPPED, TANGENT)  # how the names of results begin that only the measured call is asked for
 OTHER_DRAWS = (
-    "from one seed, this cell draws other random numbers than float64 in eager, so they cannot be compared; judge the "
-    "model in eval mode, or draw the numbers outside and pass them in"
+    "from one seed, this cell draws other random numbers than the oracle, so they cannot be compared; judge the model "
+    "in eval mode, draw in float32, or draw the numbers outside and pass them in"
 )
 FAR_DRAW = 1000  # the inputs of a case are taken from earlier draws
 

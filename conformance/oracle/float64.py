@@ -17,6 +17,7 @@ from conformance.oracle.adopted import adopt_state
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import NarrowWatch, WidenedOps, copied, has_graph, widen_constants
+from conformance.oracle.narrow_draws import NarrowDraws
 from conformance.oracle.nested import map_leaves
 from zoo.case import Call, Case, SpecError
 from zoo.spec import Spec
@@ -55,19 +56,20 @@ def _widened(leaf: Any) -> Any:
 
 
 @contextlib.contextmanager
-def widened(*, ops: bool = False) -> Iterator[None]:
+def widened(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
     """A context in which torch computes in float64, also for casts and constants of lower precision.
 
     TorchScript does not optimise in it, because it would specialise its code for the dtypes of earlier calls.
 
     Args:
         ops: also inside graphs of TorchScript and of `torch.export`, which costs time in every op.
+        draws: random numbers are drawn in float32, which costs time in every op too.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     unoptimised = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
     try:
-        with unoptimised, Widened(), WidenedOps() if ops else contextlib.nullcontext():
+        with unoptimised, Widened(), NarrowDraws() if draws else UNCHANGED, WidenedOps() if ops else UNCHANGED:
             yield
     finally:
         torch.set_default_dtype(default)
@@ -146,7 +148,7 @@ class Oracle:
     def widened(self) -> contextlib.AbstractContextManager[None]:
         """The context in which this model computes in float64."""
         process_state.seed_draws(self.spec.changes_state)
-        return widened(ops=self._ops)
+        return widened(ops=self._ops, draws=process_state.DRAWS in self.spec.changes_state)
 
     def question(self, case: Case, picks: inputs.Picks) -> Question:
         """The question that every run of a case answers, with arguments in float64."""

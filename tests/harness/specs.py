@@ -33,6 +33,7 @@ CORRECT_FILES = tuple(
         "inputs",
         "networks",
         "low_precisions",
+        "random_numbers",
         "settling",
         "transforms",
         "self_checks",

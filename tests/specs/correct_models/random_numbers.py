@@ -1,0 +1,72 @@
+"""Right models that draw floating numbers, of which torch draws others in float64."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from correct_parts import Cells, green
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+
+CELLS: Cells = []
+ALL = {"scripted": ("fp32",), "compiled": ("fp32", "amp_bf16")}
+_green = partial(green, CELLS, changes_state=("random generator",))
+
+
+class Autoencoder(nn.Module):
+    """A variational autoencoder: its code is drawn around what the encoder gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(8, 16), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, log_variance = self.encoder(x).chunk(2, -1)
+        deviation = torch.exp(0.5 * log_variance.float())
+        return self.decoder(mean + torch.randn_like(deviation) * deviation)
+
+
+class Skipping(nn.Module):
+    """Stochastic depth: a whole branch is dropped for some samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = x.new_empty(x.shape[0], 1).bernoulli_(0.75)
+        return x + self.branch(x) * kept / 0.75
+
+
+class Noisy(nn.Module):
+    """Draws noise in every way that torch has, also into memory whose order is not that of the axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x).float()
+        noise = torch.rand(6, 8) + torch.rand_like(y) + torch.randn(8) + torch.empty(8, 6).uniform_(-1, 3).t()
+        noise = noise + torch.empty_like(y.t()).normal_(1.0, 0.25).t() + torch.bernoulli(torch.full((8,), 0.5))
+        shift = torch.normal(0.0, torch.ones(8)) + torch.normal(1.0, 0.5, (8,))
+        return y + noise * torch.normal(torch.ones(8), 0.5) + shift
+
+
+class Choosing(nn.Module):
+    """Draws one of its features for each sample, by Gumbel's noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gumbel_softmax(self.linear(x).float(), tau=0.7)
+
+
+AUTOENCODER = _green("autoencoder", Autoencoder, also=ALL)
+SKIPPING = _green("stochastic_depth", Skipping, also=ALL)
+NOISY = _green("noisy_in_every_way", Noisy, also={"compiled": ("fp32",)})
+TRACED = _green("noise_in_a_graph", lambda: torch.jit.script(Autoencoder()))
+CHOOSING = _green("gumbel", Choosing, also={"scripted": ("fp32",)})
