@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import sys
 from pathlib import Path
 
-import zoo_pages
-
-import conformance
-from conformance.commands import probes
-from conformance.show import probes as probes_page
-from conformance.torch_versions import VERSIONS
-
 FOLDER = Path(__file__).parent
+sys.path.append(str(FOLDER.parent))  # else docs/zoo, which has no __init__.py, is imported for an editable zoo
+
+import zoo_pages  # noqa: E402
+
+import conformance  # noqa: E402
+from conformance.commands import probes  # noqa: E402
+from conformance.show import probes as probes_page  # noqa: E402
+from conformance.torch_versions import VERSIONS  # noqa: E402
 
 
 def architecture_page() -> str:

@@ -1,6 +1,8 @@
 """The pages that follow from the specs say what the specs say."""
 
 import importlib.util
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +27,17 @@ def test_a_generated_page_is_what_the_specs_say(page):
     if page == "zoo/functions.md" and MISSING:
         pytest.skip(f"NOT TESTED: this page is of a machine with {' and '.join(MISSING)}")
     assert (DOCS / page).read_text(encoding="utf-8") == build.PAGES[page](), "run: python docs/build.py"
+
+
+def test_the_command_that_writes_the_pages_runs_as_documented(tmp_path):
+    for name in ("docs", "zoo", "README.md", "CHANGELOG.md"):
+        copy = shutil.copytree if (DOCS.parent / name).is_dir() else shutil.copy
+        copy(DOCS.parent / name, tmp_path / name)
+    page = tmp_path / "docs" / "zoo" / "ops.md"
+    page.write_text("stale", encoding="utf-8")
+    ended = subprocess.run([sys.executable, "docs/build.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert page.read_text(encoding="utf-8") == build.PAGES["zoo/ops.md"]()
 
 
 def test_the_page_of_claims_has_the_words_of_the_command_and_of_the_specs():
