@@ -1,5 +1,6 @@
 """Environments with another torch, made by stand-ins for pip and uv."""
 
+import os
 import re
 import subprocess
 import sys
@@ -115,6 +116,7 @@ def test_a_real_environment_is_made_by_venv_and_fails_without_a_torch(monkeypatc
     for name in ("PIP_NO_INDEX", "PIP_DISABLE_PIP_VERSION_CHECK"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)  # a constraint of the machine changes pip's reason
     with pytest.raises(NotInstalledError, match=r"No matching distribution found for torch==2\.6\.0"):
         other_torch.make(tmp_path / "env", "2.6.0", ())
     assert (tmp_path / "env" / "bin" / "python").exists()
