@@ -7,13 +7,12 @@ Each is one job, stored under its name: `speed FIGURE GROUP #INDEX`, `compile CE
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from conformance.figures import speed
 from conformance.records.cell import Cell
-from conformance.records.measurements import Ceilings, CompileCost, CompileRun, Footprint, Reason, Result
+from conformance.records.measurements import Ceilings, CompileCost, CompileRun, Footprint, Reason
 from conformance.records.plan import Plan
 from conformance.records.tasks import CEILINGS, COMPILE, FOOTPRINT, CeilingsTask, CompileTask
 from conformance.run import pool
@@ -38,17 +37,19 @@ def compile_job(cell: Cell) -> str:
     return f"compile {cell.id}"
 
 
-def bench_jobs(contents: Contents, executor: Executor) -> dict[str, Callable[[], Result]]:
+def bench_jobs(contents: Contents, executor: Executor) -> dict[str, speed.Job]:
     """All jobs of a bench, by name."""
     plan = contents.plan
     cells = speed.measurable(contents)
-    found: dict[str, Callable[[], Result]] = {}
+    found: dict[str, speed.Job] = {}
     for device in dict.fromkeys(cell.device for cell in cells):
         precisions = tuple(dict.fromkeys(c.precision for c in cells if c.device == device))
         found[ceilings_job(device)] = partial(_ceilings, plan, device, precisions)
-    for group in speed.timing_groups(plan, contents.verdicts):
-        for figure in plan.figures[group.cells[0].cell.model] if group.cells else ():
-            found |= speed.timing_jobs(plan, group, executor, figure, keep_samples=True)
+    found |= speed.spread(
+        speed.timing_jobs(plan, group, executor, figure, keep_samples=True)
+        for group in speed.timing_groups(plan, contents.verdicts)
+        for figure in (plan.figures[group.cells[0].cell.model] if group.cells else ())
+    )
     for cell in cells:
         found[footprint_job(cell)] = partial(footprint, plan, cell)
         if plan.figures[cell.model] != ("fit",):

@@ -5,9 +5,11 @@ Only cells that pass are timed, next to eager fp32 with the same weights and inp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 
 from conformance.figures import ratio
 from conformance.records.cell import Cell
@@ -24,7 +26,10 @@ SPEED = "speed "  # begins the names of its jobs
 DEFAULT = "default"  # in place of a figure's name: that of `default_figure`, at the working size of the model
 LAUNCH_SECONDS = 0.2e-3  # a call that is shorter mostly starts ops
 PROCESSES = 2  # each process has a bias of its own, from the addresses of its weights
+BETWEEN = 2  # groups for each core that begin between two processes of one group
 BUDGET, DEFAULT_BUDGET = 0.5, 0.12  # seconds that the calls of one cell may take in one process
+
+Job = Callable[[], Result]
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ def why_not(name: str, planned: PlannedCell | None, verdicts: Mapping[str, Verdi
 
 def timing_jobs(
     plan: Plan, group: TimingGroup, executor: Executor, figure: str, *, keep_samples: bool = False
-) -> dict[str, Callable[[], Result]]:
+) -> dict[str, Job]:
     """The jobs of one group by name, one for each process; see `time_once`."""
     return {
         name: partial(time_once, plan, group.cells, executor, figure, process_index=i, keep_samples=keep_samples)
@@ -211,12 +216,27 @@ def pooled_speed(name: str, results: Sequence[Timing | Reason]) -> Speed:
     )
 
 
-def default_jobs(contents: Contents, executor: Executor) -> dict[str, Callable[[], Result]]:
+def spread(groups: Iterable[Mapping[str, Job]]) -> dict[str, Job]:
+    """All jobs, in an order in which those of one group do not run at the same time.
+
+    They compile the same code. The first one to run compiles it, and the next one finds it in the cache.
+
+    Args:
+        groups: the jobs of each group by name.
+    """
+    apart = BETWEEN * (os.cpu_count() or 1)
+    turns = [
+        (turn + apart * index, job)
+        for turn, jobs in enumerate(filter(None, groups))
+        for index, job in enumerate(jobs.items())
+    ]
+    return dict(job for _, job in sorted(turns, key=itemgetter(0)))
+
+
+def default_jobs(contents: Contents, executor: Executor) -> dict[str, Job]:
     """The jobs that the speeds of the matrix need, by name."""
-    found: dict[str, Callable[[], Result]] = {}
-    for group in timing_groups(contents.plan, contents.verdicts):
-        found |= timing_jobs(contents.plan, group, executor, DEFAULT)
-    return found
+    groups = timing_groups(contents.plan, contents.verdicts)
+    return spread(timing_jobs(contents.plan, group, executor, DEFAULT) for group in groups)
 
 
 def completed(contents: Contents, job: str) -> list[Speed]:

@@ -150,6 +150,20 @@ class References:
         return f"{model}.reference"
 
 
+@pytest.mark.parametrize("cores", [1, 2, 16])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 40, 100])
+def test_the_second_process_of_a_group_begins_when_the_first_has_filled_the_cache(monkeypatch, cores, count):
+    """Nobody tells how long a job takes; the jobs between the two keep all cores busy, as far as there are any."""
+    monkeypatch.setattr(speed.os, "cpu_count", lambda: cores)
+    groups = [{f"{group} #{process}": object() for process in range(2)} for group in range(count)]
+    made = speed.spread([{}, *groups])
+    assert made == {name: job for jobs in groups for name, job in jobs.items()}
+    order = list(made)
+    for group in range(count):
+        between = order.index(f"{group} #1") - order.index(f"{group} #0") - 1
+        assert between >= min(count - 1, 2 * cores - 1)
+
+
 def test_without_a_reference_nothing_is_timed():
     (job, _) = speed.default_jobs(contents(), NoReferences()).values()
     assert job() == Reason("no reference", "float64 is not supported")
