@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from conformance.oracle.custom_ops import unwatched
+from conformance.oracle.custom_ops import Unwatched
 from conformance.oracle.inputs import is_rounded
 from conformance.oracle.nested import leaves_of
 
@@ -33,7 +33,7 @@ def counts(numbers: Any, name: str) -> bool:
         numbers: the operands or the results of the op.
         name: name of the op; it is one that `may_count`.
     """
-    with unwatched():
+    with Unwatched():
         for leaf in leaves_of(numbers):
             if isinstance(leaf, float) and not leaf.is_integer():
                 return False

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -12,11 +11,23 @@ from torch._library.custom_ops import OPDEFS  # there is no public way from an o
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-@contextlib.contextmanager
-def unwatched() -> Iterator[None]:
-    """A context for a mode's own arithmetic, which no other mode sees: nothing perturbs, notes or widens it."""
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # noqa: SLF001 -- no public way to do it
-        yield
+class Unwatched:
+    """A context for a mode's own arithmetic, which no other mode sees: nothing perturbs, notes or widens it.
+
+    It is entered for each op, so it is no generator: those take twice as long.
+    """
+
+    __slots__ = ("_dispatch", "_function")
+
+    def __enter__(self) -> None:
+        self._dispatch = torch._C._DisableTorchDispatch()  # noqa: SLF001 -- no public way to do it
+        self._function = torch._C.DisableTorchFunction()
+        self._dispatch.__enter__()
+        self._function.__enter__()
+
+    def __exit__(self, *problem: object) -> None:
+        self._function.__exit__(*problem)
+        self._dispatch.__exit__(*problem)
 
 
 class OpMode(TorchDispatchMode):
@@ -39,10 +50,11 @@ class OpMode(TorchDispatchMode):
             return inner(*args, **(kwargs or {}))
 
 
-def written_names(func: Any) -> list[str]:
+@cache
+def written_names(func: Any) -> tuple[str, ...]:
     """Names of the arguments that an ATen op writes, by its schema and in its order."""
     schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
-    return [a.name for a in schema if a.alias_info is not None and a.alias_info.is_write]
+    return tuple(a.name for a in schema if a.alias_info is not None and a.alias_info.is_write)
 
 
 def _implementation(func: Any) -> Callable[..., Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from conformance.oracle import kink_gaps
-from conformance.oracle.custom_ops import OpMode, unwatched
+from conformance.oracle.custom_ops import OpMode, Unwatched
 from conformance.oracle.gradient_flow import has_gradient
 from conformance.oracle.inputs import is_rounded
 
@@ -65,7 +65,7 @@ class KinkWatch(OpMode):
     def _note(self, name: str, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         operands = rest[:1] if name in kink_gaps.SAMPLERS else (x, *rest, *kwargs.values())
         flows = name not in kink_gaps.INDICES and has_gradient(*operands)
-        with unwatched():
+        with Unwatched():
             x = x.detach()
             if self._selections and name in kink_gaps.CHOICES:
                 found = kink_gaps.rivals(name, x, rest, kwargs)
@@ -89,7 +89,7 @@ class KinkWatch(OpMode):
             if id(mask) in self._compared and has_gradient(*args):
                 _, x, limit = self._compared[id(mask)]
                 self.kinked = True
-                with unwatched():
+                with Unwatched():
                     self._keep([x.detach() - limit], x.detach(), _rms(x.detach()))
 
     def _keep(self, gaps: list[torch.Tensor], x: torch.Tensor, rms: float, *, sides: bool = True) -> None:

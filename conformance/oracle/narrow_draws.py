@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from conformance.oracle.custom_ops import OpMode, unwatched
+from conformance.oracle.custom_ops import OpMode, Unwatched
 from conformance.oracle.inputs import widest
 from conformance.oracle.nested import map_leaves
 
@@ -28,7 +28,7 @@ class NarrowDraws(OpMode):
         name = func.overloadpacket.__name__
         if "out" in kwargs:
             return func(*args, **kwargs)
-        with unwatched():  # a draw does not round; what is computed with it does
+        with Unwatched():  # a draw does not round; what is computed with it does
             drawn = _drawn(name, func, args, kwargs)
         if drawn is None:
             return func(*args, **kwargs)

@@ -6,7 +6,7 @@ import torch
 
 from conformance.axes import Precision
 from conformance.gates.distance import all_finite
-from conformance.oracle.custom_ops import unwatched
+from conformance.oracle.custom_ops import Unwatched
 from conformance.oracle.rounding import Rounding
 
 FLOAT64_BITS = 53
@@ -34,7 +34,7 @@ class Nearest(Rounding):
         """The tensor, rounded to nearest; as it is if every precision keeps it in float32."""
         if max(down, up) < self._low:
             return tensor
-        with unwatched():
+        with Unwatched():
             tensor = tensor.resolve_conj().resolve_neg()
             nearest = tensor * self._splitter
             nearest -= nearest - tensor

@@ -20,7 +20,7 @@ from conformance.axes import PRECISIONS, Precision
 from conformance.gates.budget import NOISE
 from conformance.oracle import partial_sums
 from conformance.oracle.counting import counts, may_count
-from conformance.oracle.custom_ops import OpMode, unwatched, written_names
+from conformance.oracle.custom_ops import OpMode, Unwatched, written_names
 from conformance.oracle.inputs import is_rounded
 from conformance.oracle.nested import leaves_of, map_leaves
 from conformance.oracle.resampling import RESAMPLERS, resampled, selects
@@ -58,6 +58,7 @@ PRODUCTS = {
 # Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
 GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
+ONE = torch.ones((), dtype=torch.float64)
 STEP = 2.0**-31  # of the numbers of `_noise`
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
 SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
@@ -134,7 +135,7 @@ class Rounding(OpMode):
             tensor.copy_(self._perturbed(tensor, eta, eta))
         result = map_leaves(perturb, result)
         if self._cast and name in partial_sums.IN_PLACES:
-            with unwatched():
+            with Unwatched():
                 terms, squares = partial_sums.over_places(name, func, args, kwargs)
                 result.copy_(self._strayed(result, squares, self._step * terms.sqrt()))
         if name in partial_sums.OF_ROWS:
@@ -143,7 +144,7 @@ class Rounding(OpMode):
 
     def _added_up(self, name: str, gradient: torch.Tensor, sums: torch.Tensor, eta: float) -> torch.Tensor:
         """The perturbed gradient of a norm's weight or bias."""
-        with unwatched():
+        with Unwatched():
             rows, squares = partial_sums.over_rows(name, gradient, sums)
             return self._strayed(sums, squares, eta * math.sqrt(rows))
 
@@ -174,7 +175,7 @@ class Rounding(OpMode):
             return tensor if exact else self._perturbed(tensor, eta, eta)
 
         result = func(*args, **kwargs)
-        with unwatched():
+        with Unwatched():
             found = resampled(
                 func, (perturb(args[0]), *args[1:]), kwargs, lambda t: self._perturbed(t, place, place), perturb
             )
@@ -183,9 +184,10 @@ class Rounding(OpMode):
     def _underflown(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor as a format of limited range might hold it; its numbers keep their signs, or become zero."""
         quantum = self._quantum / self._scale if in_backward() else self._quantum
-        with unwatched():
+        with Unwatched():
             size = tensor.abs()
-            if not bool(((size > 0) & (size < quantum / self._low)).any()):
+            small = size < quantum / self._low
+            if not bool(small.any()) or not bool((small & (size > 0)).any()):
                 return tensor
             return self._near_underflow(tensor, size, quantum)
 
@@ -197,7 +199,7 @@ class Rounding(OpMode):
 
     def _placed(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed grid of grid_sampler, which adds one to every coordinate before it rounds."""
-        with unwatched():
+        with Unwatched():
             return self._perturbed(self._perturbed(grid, eta, eta) + 1.0, eta, eta) - 1.0
 
     def _multiplied(self, operand: torch.Tensor, eta: float) -> torch.Tensor:
@@ -205,15 +207,15 @@ class Rounding(OpMode):
         coarse = self._perturbed(operand, max(eta, self._product + self._cut), max(eta, self._product))
         if operand.is_complex():
             return coarse
-        with unwatched():
+        with Unwatched():
             held = operand.view(torch.int64) & BELOW_TF32 == 0
             return torch.where(held, self._perturbed(operand, eta, eta), coarse)
 
     def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
-        with unwatched():
+        with Unwatched():
             tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
             factors = torch.empty_like(tensor, dtype=torch.float64)
-            centre = torch.tensor(1.0 + (up - down) / 2, dtype=torch.float64)
+            centre = ONE if up == down else torch.tensor(1.0 + (up - down) / 2, dtype=torch.float64)
             torch.add(centre, _noise(tensor.shape, self._generator), alpha=(up + down) / 2 * STEP, out=factors)
             return tensor * factors if tensor.is_complex() else factors.mul_(tensor)
 
@@ -222,7 +224,8 @@ def _noise(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
     """Uniform numbers of all of int32; `STEP` makes them reach from -1 to 1. Twice as fast as numbers of float64."""
     count = shape.numel()
     numbers = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    return numbers.view(torch.int32)[:count].view(shape)
+    halves = numbers.view(torch.int32)
+    return (halves[:count] if count % 2 else halves).view(shape)
 
 
 def in_backward() -> bool:
@@ -247,9 +250,12 @@ def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     """Floating tensors that the op writes in place. The schema of batch norms does not name theirs."""
     if name in BATCH_NORMS:
         return [t for t in args[3:5] if is_rounded(t)]
+    names = written_names(func)
+    if not names:
+        return []
     schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
     given = {**dict(zip((a.name for a in schema), args, strict=False)), **kwargs}
-    return [leaf for name in written_names(func) for leaf in leaves_of(given.get(name)) if is_rounded(leaf)]
+    return [leaf for name in names for leaf in leaves_of(given.get(name)) if is_rounded(leaf)]
 
 
 def _adds_single_terms(name: str, func: Any, args: tuple[Any, ...]) -> bool:
