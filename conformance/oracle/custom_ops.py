@@ -21,7 +21,7 @@ class Unwatched:
 
     def __enter__(self) -> None:
         self._dispatch = torch._C._DisableTorchDispatch()  # noqa: SLF001 -- no public way to do it
-        self._function = torch._C.DisableTorchFunction()
+        self._function = torch._C.DisableTorchFunction()  # noqa: SLF001 -- nor this
         self._dispatch.__enter__()
         self._function.__enter__()
 

@@ -119,7 +119,7 @@ class Rounding(OpMode):
         stored = self._limited and (self._cast or name in PRODUCTS or in_backward())
 
         def perturb(leaf: Any) -> Any:
-            if not is_rounded(leaf) or _among(leaf, written):
+            if not is_rounded(leaf) or any(leaf is tensor for tensor in written):
                 return leaf
             leaf = self._perturbed(leaf, eta, eta)
             return leaf if leaf.is_complex() or not stored else self._underflown(leaf)
@@ -240,10 +240,6 @@ def _selects(name: str, arguments: Any) -> bool:
 
 def _has_rounded(tree: Any) -> bool:
     return any(is_rounded(leaf) for leaf in leaves_of(tree))
-
-
-def _among(leaf: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
-    return any(leaf is tensor for tensor in tensors)
 
 
 def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
