@@ -25,7 +25,7 @@ class Unwatched:
         self._dispatch.__enter__()
         self._function.__enter__()
 
-    def __exit__(self, *problem: object) -> None:
+    def __exit__(self, *problem: Any) -> None:
         self._function.__exit__(*problem)
         self._dispatch.__exit__(*problem)
 
