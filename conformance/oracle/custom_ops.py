@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -25,9 +26,11 @@ class Unwatched:
         self._dispatch.__enter__()
         self._function.__enter__()
 
-    def __exit__(self, *problem: Any) -> None:
-        self._function.__exit__(*problem)
-        self._dispatch.__exit__(*problem)
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._function.__exit__(kind, problem, trace)
+        self._dispatch.__exit__(kind, problem, trace)
 
 
 class OpMode(TorchDispatchMode):
