@@ -217,9 +217,9 @@ def pooled_speed(name: str, results: Sequence[Timing | Reason]) -> Speed:
 
 
 def spread(groups: Iterable[Mapping[str, Job]]) -> dict[str, Job]:
-    """All jobs, in an order in which those of one group do not run at the same time.
+    """All jobs, in an order in which jobs of other groups begin between two of one group.
 
-    They compile the same code. The first one to run compiles it, and the next one finds it in the cache.
+    Those of one group compile the same code. The first one fills the cache, and the next one finds the code there.
 
     Args:
         groups: the jobs of each group by name.

@@ -58,7 +58,6 @@ PRODUCTS = {
 # Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
 GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
-ONE = torch.ones((), dtype=torch.float64)
 STEP = 2.0**-31  # of the numbers of `_noise`
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
 SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
@@ -87,6 +86,7 @@ class Rounding(OpMode):
         self._product = noise * precision.product_unit
         self._cut = 2.0 * precision.product_unit
         self._generator = generator
+        self._one = torch.ones((), dtype=torch.float64)
         self._hooks: list[tuple[Any, ...]] = []  # one pair for each time that it was entered; `OpMode` enters it again
 
     def __enter__(self) -> Self:
@@ -215,7 +215,7 @@ class Rounding(OpMode):
         with Unwatched():
             tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
             factors = torch.empty_like(tensor, dtype=torch.float64)
-            centre = ONE if up == down else torch.tensor(1.0 + (up - down) / 2, dtype=torch.float64)
+            centre = self._one if up == down else torch.tensor(1.0 + (up - down) / 2, dtype=torch.float64)
             torch.add(centre, _noise(tensor.shape, self._generator), alpha=(up + down) / 2 * STEP, out=factors)
             return tensor * factors if tensor.is_complex() else factors.mul_(tensor)
 

@@ -152,7 +152,7 @@ class References:
 
 @pytest.mark.parametrize("cores", [1, 2, 16])
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 40, 100])
-def test_the_second_process_of_a_group_begins_when_the_first_has_filled_the_cache(monkeypatch, cores, count):
+def test_other_groups_begin_between_the_processes_of_one(monkeypatch, cores, count):
     """Nobody tells how long a job takes; the jobs between the two keep all cores busy, as far as there are any."""
     monkeypatch.setattr(speed.os, "cpu_count", lambda: cores)
     groups = [{f"{group} #{process}": object() for process in range(2)} for group in range(count)]
