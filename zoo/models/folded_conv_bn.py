@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_tensors
 from zoo.case import Case
+from zoo.claim import Claim
 from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.spec import Spec
@@ -247,6 +248,16 @@ FOLDED = replace(
     build=partial(_build, FoldedConvNorm),
     twin="conv_then_bn",
     scale=_scale(FoldedConvNorm),
+    claims=(
+        Claim(
+            text="inference is 30 % faster with the batch norms folded into the convolutions",
+            source="README of pytorch_bn_fusion; whole networks, the machine is not named",
+            factor=1.3,
+            quantity="forward",
+            baseline="conv_then_bn",
+            sizes=(64, 256),
+        ),
+    ),
 )
 GROUPED = replace(
     FOLDED,
@@ -255,4 +266,5 @@ GROUPED = replace(
     build=partial(_build, FoldedConvNorm, groups=2),
     twin="",
     scale=_scale(FoldedConvNorm, groups=2),
+    claims=(),
 )

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from zoo.arguments import want_numbers, want_sizes, want_tensors
 from zoo.case import Case
+from zoo.claim import Claim
 from zoo.error_input import ErrorInput
 from zoo.scale import Scale
 from zoo.shared_expectations import TANGENT_LOST
@@ -158,4 +159,14 @@ NATIVE = replace(
     twin="rms_norm",
     expectations=(),
     scale=_scale(partial(nn.RMSNorm, eps=EPS)),
+    claims=(
+        Claim(
+            text="7 to 64 % less running time than layer normalisation, over several models",
+            source="Zhang and Sennrich 2019, Root Mean Square Layer Normalization; whole models, on NVIDIA GPUs",
+            factor=1.075,  # 7 % less time
+            quantity="gradient",
+            baseline="layer_norm_native",
+            sizes=(256, 1024),
+        ),
+    ),
 )
