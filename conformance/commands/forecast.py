@@ -10,6 +10,7 @@ from pathlib import Path
 from conformance.errors import UsageError
 from conformance.figures.speed import PROCESSES
 from conformance.records.cell import model_of
+from conformance.records.plan import Plan
 from conformance.records.verdicts import Verdict
 from conformance.run import store
 from conformance.run.durations import Durations, ModelSeconds, of_run, of_the_zoo
@@ -18,7 +19,7 @@ from conformance.show.progress import spoken
 
 CHEAP, COMPILED, SPEEDS = "cells that are not compiled", "compiled cells", "speeds"
 EARLIER_RUNS = 3  # that are read
-TIMING_SECONDS = 1.5  # of one job that times a group of cells
+TIMING_SECONDS = 1.5  # of one job that times a group of cells, without what it compiles
 
 
 class Forecast:
@@ -38,6 +39,7 @@ class Forecast:
         durations = Durations(plan, {**of_the_zoo(), **_of_earlier_runs(folder), **of_run(contents)})
         planned = {one.id: one for one in plan.cells}
         self._contents = contents
+        self._timing = _timing(plan, durations) if plan.measure else 0.0
         self._sharing = Counter(planned[cell].cell.model for cell in contents.missing if not planned[cell].skip)
         self.expected: dict[str, tuple[str, float]] = {}
         for name in contents.missing:
@@ -56,12 +58,17 @@ class Forecast:
         parts: dict[str, float] = {}
         for kind, seconds in self.expected.values():
             parts[kind] = parts.get(kind, 0.0) + seconds / at_once
-        if self._contents.plan.measure:
-            cells = [one.cell for one in self._contents.plan.own_cells if not one.skip]
-            groups = {(cell.model, cell.precision, cell.device) for cell in cells}
-            parts[SPEEDS] = len(groups) * PROCESSES * TIMING_SECONDS / (os.cpu_count() or 1)
+        parts[SPEEDS] = self._timing / (os.cpu_count() or 1)
         named = ", ".join(f"{spoken(seconds)} for {kind}" for kind, seconds in parts.items() if seconds)
         return f"this takes about {spoken(sum(parts.values()))}" + (f": {named}" if named.count(" for ") > 1 else "")
+
+
+def _timing(plan: Plan, durations: Durations) -> float:
+    """The seconds of all cores that the speeds take. A first process compiles the working size as a cell its cases."""
+    timed = [one for one in plan.own_cells if not one.skip]
+    groups = {(one.cell.model, one.cell.precision, one.cell.device) for one in timed}
+    compiling = sum(durations.cell(one) for one in timed if one.cell.mode in plan.compiling_modes)
+    return len(groups) * PROCESSES * TIMING_SECONDS + compiling
 
 
 def _of_earlier_runs(folder: Path) -> dict[str, ModelSeconds]:
