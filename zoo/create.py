@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ def create_model(name: str, *, seed: int | None = None, device: torch.device | s
     Raises:
         UnknownModelError: there is no such model.
         TypeError: the constructor has no such argument, or another argument has the wrong type.
+        ValueError: torch has no such device here.
 
     >>> import torch, zoo
     >>> zoo.create_model("merge", in_features1=4, in_features2=2, out_features=3)(torch.ones(5, 4), torch.ones(2)).shape
@@ -56,6 +58,11 @@ def _want_device(function: str, device: object) -> None:
     if not isinstance(device, (torch.device, str)):
         kind = "None" if device is None else type(device).__name__
         raise TypeError(f"{function}: device must be a torch.device or its name, got {kind}")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as problem:  # torch asserts that it was compiled for the device
+        reason = re.split(r"\n|\. ", str(problem))[0]
+        raise ValueError(f"{function}: device must be one that torch can use here, got {device!s}: {reason}") from None
 
 
 def example_inputs(name: str, case: str = "", *, seed: int = 0, device: torch.device | str = "cpu") -> tuple[Any, ...]:
@@ -70,7 +77,8 @@ def example_inputs(name: str, case: str = "", *, seed: int = 0, device: torch.de
     Raises:
         UnknownModelError: there is no such model.
         KeyError: the model has no such case.
-        ValueError: the case has keyword arguments; `get_spec(name).case(case).draw(generator)` returns them all.
+        ValueError: torch has no such device here, or the case has keyword arguments;
+            `get_spec(name).case(case).draw(generator)` returns them all.
         TypeError: an argument has the wrong type.
 
     >>> import zoo

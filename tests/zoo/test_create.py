@@ -182,3 +182,12 @@ def test_bad_arguments_are_named():
         zoo.create_model("merge")([1.0], torch.ones(6))
     with pytest.raises(TypeError, match=r"^Merge: activation must be a module, a function or None, got str$"):
         zoo.create_model("merge", activation="relu")
+
+
+@pytest.mark.parametrize("function", [zoo.create_model, zoo.example_inputs])
+def test_a_device_that_is_not_there_is_refused(function):
+    with pytest.raises(ValueError, match=rf"^{function.__name__}: device must be .*, got nope: [^\n]+$"):
+        function("merge", device="nope")
+    if not hasattr(torch, "xpu") or not torch.xpu.is_available():
+        with pytest.raises(ValueError, match=rf"^{function.__name__}: device must be .*, got xpu: [^\n]+$"):
+            function("merge", device="xpu")
