@@ -87,9 +87,9 @@ Without workers, {slow_baseline}.
   and the brackets show the middle half of the rounds. Each round loads everything once in every way.
 - The last column compares the two ways to share archives, in the same round: above 1, `split="shards"` is faster.
   Without workers they do the same, so the first row shows how far noise goes.
-- The machine has {cores} cores. While it measured, {load} programs on average wanted one. Decoding needs a core: on a
-  local disk, workers gain what cores are free, and nothing on a busy machine. Waiting needs none: on the slow file
-  system, workers gain even then if they read archives, which take more read calls than a folder.
+- The machine has {cores} cores. Its load while it measured was {load}, the workers of this benchmark included.
+- Decoding needs a core: on a local disk, workers gain only while a core is free. Waiting needs none: on the slow file
+  system, more workers than cores still gain.
 - Start with one worker less than the machine has cores, because the model needs one too. Take more if the files are far
   away. Then measure on your machine: `python -m benchmarks.loading`.
 
@@ -162,7 +162,7 @@ def page(images: int, rounds: int, *, local: Times, slow: Times, reads: str) -> 
         slow=_table_of_speed(slow),
         rounds=rounds,
         cores=here.cores,
-        load=f"{os.getloadavg()[2]:.0f}",  # of 15 minutes
+        load=f"{os.getloadavg()[2]:.0f}",  # the mean of 15 minutes
         reads=reads,
     )
 
