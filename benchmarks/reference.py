@@ -125,6 +125,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], tor
 def measure(name: str, precisions: list[str], cores: int) -> None:
     """Make one reference in this process and its forks, and print what it cost as JSON."""
     torch.set_num_threads(1)
+    importlib.import_module("torch._dynamo")  # a run makes references in processes that have imported it
     further = []
     if importlib.util.find_spec("conformance.run.forks"):  # an older revision has none
         forks = importlib.import_module("conformance.run.forks").Forks

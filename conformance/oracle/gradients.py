@@ -5,32 +5,27 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
-from torch.utils import _pytree as pytree
 
 from conformance.errors import SelfCheckError
-from conformance.oracle import containers, inputs, process_state, weights
-from conformance.oracle.conventions import Conventions
+from conformance.oracle import inputs
 from conformance.oracle.evaluation import FIRST, Evaluation, Question
 from conformance.oracle.float64 import Oracle
-from conformance.oracle.frozen_state import freeze
+from conformance.oracle.movable_model import MovableModel, Tensors
 from conformance.oracle.slopes import Mismatch, Slopes, dependents
 from conformance.run.forks import ALONE, Forks
-from zoo.case import Call
 
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
 LEAVES = 12  # that one process checks at a time, in the fast mode
+TOGETHER = 3  # to test one output with all leaves together costs as much as gradcheck with so many leaves
 TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
 UNCHANGED = 1e-6  # a slope below this is that of a constant
-
-Tensors = dict[str, torch.Tensor]
-Frozen = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
@@ -58,18 +53,9 @@ class GradientCheck:
 
     def __init__(self, oracle: Oracle, question: Question, first: Evaluation, forks: Forks = ALONE) -> None:
         self._forks = forks
-        self._oracle, self._spec, self._model, self._first = oracle, oracle.spec, oracle.model, first
-        self._question = _on_plain_memory(oracle, question)
-        parameters = dict(self._model.named_parameters()) if isinstance(self._model, torch.nn.Module) else {}
-        self._renew = False
-        self._leaves = {
-            name: leaf
-            for name, leaf in {**self._question.names, **parameters}.items()
-            if f"{FIRST} {name}" in first.tensors and leaf.numel()
-        }
-        for leaf in self._leaves.values():
-            leaf.requires_grad_()
-        self._conventions = Conventions(self._spec.conventions, {*self._leaves, *first.requires_grad})
+        self._oracle, self._spec, self._first = oracle, oracle.spec, first
+        self._model = MovableModel(oracle, question, first)
+        self._conventions = self._model.conventions
         self._whose = "the spec's reference: " if self._spec.trusts_model else ""
 
     def run(self) -> None:
@@ -81,60 +67,77 @@ class GradientCheck:
         """
         self._oracle.reset()
         with self._oracle.widened():
-            free = [name for name in self._leaves if not self._conventions.exempt(name)]
+            every = self._model.leaves
+            free = [name for name in every if not self._conventions.exempt(name)]
             with_gradient = {name for name in free if self._first.tensors[f"{FIRST} {name}"] is not None}
             leaves = _Leaves(
-                {name: self._leaves[name] for name in free if name in with_gradient},
-                {n: self._leaves[n] for n in free if n not in with_gradient and not self._conventions.concern(n)},
+                {name: every[name] for name in free if name in with_gradient},
+                {n: every[n] for n in free if n not in with_gradient and not self._conventions.concern(n)},
             )
-            frozen: Frozen = contextlib.nullcontext
             try:
-                self._compare(leaves, frozen)
+                self._compare(leaves)
             except SelfCheckError:
-                self._renew = True
-                state = freeze(self._reset_state, self._run_model, self._state)
-                if state is None:
+                if not self._model.freeze_state():
                     raise
-                frozen = state
-                self._compare(leaves, frozen)
+                self._compare(leaves)
             self._conventions.check_zeros(self._first)
             if self._spec.twice_differentiable and leaves.asked:
-                self._differentiate_twice(leaves, frozen)
+                self._differentiate_twice(leaves)
 
-    def _compare(self, leaves: _Leaves, frozen: Frozen) -> None:
+    def _compare(self, leaves: _Leaves) -> None:
         """Compare all first derivatives, with the state that forward updates free or frozen."""
         if leaves.asked:
             try:
-                self._check_all([*leaves.asked.values()], frozen, fast=self._fast(leaves))
+                self._check_all([*leaves.asked.values()], fast=self._fast(leaves))
             except (GradcheckError, RuntimeError) as problem:
-                self._explain(problem, leaves.asked, frozen, fast=self._fast(leaves))
-        outputs = self._outputs(frozen)
+                self._explain(problem, leaves.asked, fast=self._fast(leaves))
+        outputs = self._model.outputs()
         deaf = [n for n, t in outputs.items() if not t.requires_grad and n in self._first.requires_grad]  # no number
         if leaves.silent and outputs:
-            self._listen(leaves.silent, [*outputs], frozen)
+            self._listen(leaves.silent, [*outputs])
         if deaf and leaves.asked:
-            self._listen(leaves.asked, deaf, frozen)
+            self._listen(leaves.asked, deaf)
 
-    def _check_all(self, asked: list[torch.Tensor], frozen: Frozen, *, fast: bool) -> None:
-        """Check all first derivatives. The fast mode runs the model twice for each leaf, whatever else it checks."""
+    def _check_all(self, asked: list[torch.Tensor], *, fast: bool) -> None:
+        """Check all first derivatives.
 
-        def check(some: list[torch.Tensor]) -> None:
+        The fast mode of gradcheck runs the model twice for each leaf. So all leaves are tested together first, and if
+        they pass, gradcheck gets the first leaf alone: it also tries a backward that gets no gradient.
+        """
+
+        def check(some: list[torch.Tensor]) -> bool:
             with _without_slow_mode():
-                gradcheck(self._function(frozen), some, fast_mode=fast, **TOLERANCE)
+                return bool(gradcheck(self._function(), some, fast_mode=fast, **TOLERANCE))
 
-        together = LEAVES if fast else len(asked)
-        self._forks.results([partial(check, asked[at : at + together]) for at in range(0, len(asked), together)])
+        if not fast:
+            check(asked)
+            return
+        names = [name for name, t in self._model.outputs().items() if t.requires_grad]
+        parts = [partial(check, asked[:1])]
+        if TOGETHER * len(names) < len(asked):
+            parts += [partial(self._agree, asked, name) for name in names]
+        if not all(self._forks.results(parts)) or len(parts) == 1:
+            self._forks.results([partial(check, asked[at : at + LEAVES]) for at in range(1, len(asked), LEAVES)])
+
+    def _agree(self, leaves: list[torch.Tensor], name: str) -> bool:
+        """Whether the gradients of one output, for all leaves together, agree with finite differences."""
+        output, seed = self._model.outputs()[name], self._model.question.seed
+        cotangent = inputs.cotangent(name, output, seed)
+        found = torch.autograd.grad(output, leaves, cotangent, allow_unused=True)
+        given = ((leaf, torch.zeros_like(leaf) if t is None else t) for leaf, t in zip(leaves, found, strict=True))
+        slopes = Slopes(lambda: {name: self._model.outputs()[name]}, {name: cotangent})
+        return slopes.agree(output, dict(given), inputs.seeded("together", name, *seed))
 
     def _fast(self, leaves: _Leaves) -> bool:
         return sum(t.numel() for t in leaves.asked.values()) > SMALL
 
-    def _listen(self, leaves: Tensors, names: list[str], frozen: Frozen) -> None:
+    def _listen(self, leaves: Tensors, names: list[str]) -> None:
         """Raise an error if an output depends on leaves and autograd does not know it."""
 
         def chosen() -> Tensors:
-            return {name: t for name, t in self._outputs(frozen).items() if name in names}
+            return {name: t for name, t in self._model.outputs().items() if name in names}
 
-        seed = inputs.seeded("silent", *self._question.seed)
+        seed = inputs.seeded("silent", *self._model.question.seed)
         if not dependents(chosen, [*leaves.values()], seed):
             return
         for name, leaf in leaves.items():
@@ -145,7 +148,7 @@ class GradientCheck:
                     f"None? If it is by design, declare a Convention on {name!r} or {output!r}"
                 )
 
-    def _explain(self, problem: Exception, asked: Tensors, frozen: Frozen, *, fast: bool) -> None:
+    def _explain(self, problem: Exception, asked: Tensors, *, fast: bool) -> None:
         """Name what gradcheck rejects. Return if it is a tie, or a convention: these gradients are right.
 
         Raises:
@@ -154,13 +157,13 @@ class GradientCheck:
         text = " ".join(str(problem).split())[:200]
         if "Jacobian mismatch" not in text:
             raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}") from problem
-        outputs = {name: t for name, t in self._outputs(frozen).items() if t.requires_grad}
-        cotangents = {name: inputs.cotangent(name, t, self._question.seed) for name, t in outputs.items()}
+        outputs = {name: t for name, t in self._model.outputs().items() if t.requires_grad}
+        cotangents = {name: inputs.cotangent(name, t, self._model.question.seed) for name, t in outputs.items()}
         found = torch.autograd.grad([*outputs.values()], [*asked.values()], [*cotangents.values()], allow_unused=True)
-        padding = self._conventions.padding_rows(self._run_model, asked)
+        padding = self._conventions.padding_rows(self._model.run, asked)
 
         def heard() -> Tensors:
-            return {name: t for name, t in self._outputs(frozen).items() if name in cotangents}
+            return {name: t for name, t in self._model.outputs().items() if name in cotangents}
 
         slopes = Slopes(heard, cotangents)
         wrong: list[Mismatch] = []
@@ -175,66 +178,22 @@ class GradientCheck:
         if wrong:
             raise SelfCheckError(f"gradcheck in float64: {self._whose}{_told(wrong)}") from problem
 
-    def _differentiate_twice(self, leaves: _Leaves, frozen: Frozen) -> None:
+    def _differentiate_twice(self, leaves: _Leaves) -> None:
         asked = [*leaves.asked.values()]
         try:
             with _without_slow_mode():
-                gradgradcheck(self._function(frozen), asked, fast_mode=self._fast(leaves), **TOLERANCE)
+                gradgradcheck(self._function(), asked, fast_mode=self._fast(leaves), **TOLERANCE)
         except (GradcheckError, RuntimeError) as problem:
             text = " ".join(str(problem).split())[:200]
             advice = "mend the backward of the backward, or do not declare twice_differentiable"
             raise SelfCheckError(f"gradgradcheck in float64: {self._whose}{text}; {advice}") from problem
 
-    def _state(self) -> list[torch.Tensor]:
-        """The buffers, and the parameters that only forward's own code changes."""
-        if not isinstance(self._model, torch.nn.Module):
-            return []
-        return [*self._model.buffers(), *(p for p in self._model.parameters() if not p.requires_grad)]
-
-    def _reset_state(self) -> None:
-        """Restore the state before a run, in new memory if forward writes it: backward may need what it was."""
-        if not isinstance(self._model, torch.nn.Module):
-            return
-        if self._renew:
-            _renew(self._model)
-        weights.reset_buffers(self._model, self._oracle.state)
-        for name, parameter in self._model.named_parameters():
-            if not parameter.requires_grad:
-                parameter.data.copy_(self._oracle.state[name])
-
-    def _run_model(self) -> Any:
-        """Run the model on the current leaves; it gets copies of inputs that it changes."""
-        mutated = {id(leaf) for name, leaf in self._question.names.items() if name in self._question.mutates}
-
-        def fresh(leaf: Any) -> Any:
-            return leaf.clone() if id(leaf) in mutated else leaf
-
-        args, kwargs = pytree.tree_map(fresh, (self._question.call.args, dict(self._question.call.kwargs)))
-        process_state.seed_draws(self._question.changes_state)
-        with torch.enable_grad(), process_state.restored():
-            return self._model(*args, **kwargs)
-
-    def _outputs(self, frozen: Frozen) -> Tensors:
-        """The finite elements of all floating outputs, except those that a convention exempts."""
-        self._reset_state()
-        with frozen():
-            returned = containers.tensors_of(self._run_model())
-        outputs = {}
-        for name, tensor in returned.items():
-            truth = self._first.tensors.get(name)
-            if truth is None or tensor is None or not inputs.is_rounded(tensor) or self._conventions.exempt(name):
-                continue
-            finite = truth.isfinite()
-            if bool(finite.any()):
-                outputs[name] = tensor if bool(finite.all()) else tensor[finite]
-        return outputs
-
-    def _function(self, frozen: Frozen) -> Callable[..., tuple[torch.Tensor, ...]]:
+    def _function(self) -> Callable[..., tuple[torch.Tensor, ...]]:
         """The model as a function for gradcheck.
 
         gradcheck changes the leaves in place, so the function uses these and ignores its arguments.
         """
-        return lambda *_: tuple(t for t in self._outputs(frozen).values() if t.requires_grad)
+        return lambda *_: tuple(t for t in self._model.outputs().values() if t.requires_grad)
 
 
 @contextlib.contextmanager
@@ -247,35 +206,6 @@ def _without_slow_mode() -> Iterator[None]:
         return
     with mock.patch.object(module, name, return_value=""):
         yield
-
-
-def _on_plain_memory(oracle: Oracle, question: Question) -> Question:
-    """The same question on contiguous copies: gradcheck refuses tensors that overlap themselves."""
-    copied: dict[int, torch.Tensor] = {}
-
-    def plain(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        return copied.setdefault(id(leaf), leaf.detach().clone(memory_format=torch.contiguous_format))
-
-    args, kwargs = pytree.tree_map(plain, (question.pristine.args, dict(question.pristine.kwargs)))
-    call = Call(args, kwargs)
-    return replace(question, call=call, names=inputs.named_inputs(oracle.namer, call))
-
-
-def _renew(model: torch.nn.Module) -> None:
-    """Give a module's buffers and frozen parameters new memory. Those of a ScriptModule cannot be replaced."""
-    new: dict[int, torch.Tensor] = {}
-    for module in model.modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            continue
-        for name, buffer in module._buffers.items():  # noqa: SLF001 -- setting the attribute may run the model's code
-            if buffer is not None:
-                module._buffers[name] = new.setdefault(id(buffer), buffer.detach().clone())  # noqa: SLF001
-        for name, parameter in module._parameters.items():  # noqa: SLF001
-            if parameter is not None and not parameter.requires_grad:
-                copied = torch.nn.Parameter(parameter.detach().clone(), requires_grad=False)
-                module._parameters[name] = new.setdefault(id(parameter), copied)  # type: ignore[assignment]  # noqa: SLF001
 
 
 def _told(wrong: list[Mismatch]) -> str:

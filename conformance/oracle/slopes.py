@@ -17,6 +17,9 @@ STEP = 1e-6  # of an element of size one
 RELATIVE, ABSOLUTE = 1e-5, 1e-7  # allowed errors of finite differences; gradcheck allows 100 times more
 UNSEEN = 1e-6  # a slope below this part of the output's size is no dependence
 MOST_TESTS = 1000  # directions to try in one tensor before giving up
+CLEAR = 1000.0  # beside other leaves, one moves the loss by this many times what differences leave unclear, or by less
+FOLLOWING = 3.0  # the slope of one leaf, in standard deviations of that in a random direction
+TINY = 1e-300  # in place of a zero that divides
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,43 @@ class Slopes:
                 return Mismatch(name, index, float(analytic[chunk[0]]), (low, high))
         return None
 
+    def agree(
+        self, outputs: torch.Tensor, gradients: dict[torch.Tensor, torch.Tensor], generator: torch.Generator
+    ) -> bool:
+        """Whether the gradients of several leaves fit, all moved together in one random direction.
+
+        A leaf on which the loss hangs by much is moved by less, so the error that the loss's slope may have is about
+        that of a test of each leaf alone. False also where a kink makes it unclear.
+
+        Args:
+            outputs: what `forward` returns, flat.
+            gradients: the gradient of the loss for each leaf, both in float64.
+            generator: of the direction.
+        """
+        sizes = _real(outputs.detach()).abs()
+        unclear = self._noise(torch.zeros_like(sizes), sizes)
+        directions, slope = {}, 0.0
+        for leaf, gradient in gradients.items():
+            analytic = _real(gradient.resolve_conj())
+            direction = self._along(leaf, analytic, generator)
+            parts = analytic * direction
+            less = min(1.0, CLEAR * unclear / max(float(parts.norm()), TINY))
+            slope += less * float(parts.sum())
+            directions[leaf] = direction.mul_(less)
+        left, right, noise = self._sides(directions)
+        low, high = self._bounds(left, right)
+        return high - low <= noise and low - noise <= slope <= high + noise
+
+    def _along(self, leaf: torch.Tensor, analytic: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """A random direction. So many elements follow the gradient, or oppose it, that the slope is not near zero."""
+        size = _real(leaf.detach()).abs().clamp_min(1.0).div_(len(analytic) ** 0.5)
+        factors, ranks = torch.rand(2, len(size), generator=generator, dtype=torch.float64)
+        direction = size * (factors.sub_(0.5) + factors.sign() / 2.0)
+        parts = analytic * direction
+        following = FOLLOWING * float(parts.norm()) / max(float(parts.abs().sum()), TINY)
+        way = float(torch.randint(2, (), generator=generator)) - 0.5
+        return torch.where(ranks < following, direction.abs().copysign_(analytic * way), direction)
+
     def _failing(
         self, leaf: torch.Tensor, analytic: torch.Tensor, asked: torch.Tensor, *, singly: bool
     ) -> Iterator[torch.Tensor]:
@@ -93,7 +133,7 @@ class Slopes:
     def _agrees(self, leaf: torch.Tensor, analytic: torch.Tensor, chunk: torch.Tensor) -> bool:
         """Whether the gradient of the chunk's elements fits; False for several elements if a kink makes it unclear."""
         direction = self._direction(leaf, chunk)
-        left, right, noise = self._sides(leaf, direction)
+        left, right, noise = self._sides({leaf: direction})
         low, high = self._bounds(left, right)
         slope = float((analytic * direction).sum())
         if len(chunk) > 1 and high - low > noise:
@@ -102,7 +142,7 @@ class Slopes:
 
     def _range(self, leaf: torch.Tensor, chunk: torch.Tensor) -> tuple[float, float]:
         direction = self._direction(leaf, chunk)
-        left, right, _ = self._sides(leaf, direction)
+        left, right, _ = self._sides({leaf: direction})
         size = float(direction[chunk[0]])
         low, high = self._bounds(left, right)
         return low / size, high / size
@@ -122,11 +162,14 @@ class Slopes:
         ends = torch.stack([self._weights * left, self._weights * right])
         return float(ends.amin(0).sum()), float(ends.amax(0).sum())
 
-    def _sides(self, leaf: torch.Tensor, direction: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
+    def _sides(self, directions: dict[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, float]:
         """The slopes of all outputs on both sides, and the noise of the loss's slope."""
-        left, right, size = sides(self._forward, {leaf: direction})
-        error = RELATIVE * torch.maximum(left.abs(), right.abs()) + ABSOLUTE * (1.0 + size)
-        return left, right, 3.0 * float((self._weights * error).square().sum().sqrt())
+        left, right, size = sides(self._forward, directions)
+        return left, right, self._noise(torch.maximum(left.abs(), right.abs()), size)
+
+    def _noise(self, slopes: torch.Tensor, size: torch.Tensor) -> float:
+        """By how much the loss's slope may differ from that of finite differences."""
+        return 3.0 * float((self._weights * (RELATIVE * slopes + ABSOLUTE * (1.0 + size))).norm())
 
 
 def sides(
