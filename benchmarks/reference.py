@@ -127,7 +127,9 @@ def measure(name: str, precisions: list[str], cores: int) -> None:
     torch.set_num_threads(1)
     importlib.import_module("torch._dynamo")  # a run makes references in processes that have imported it
     further = []
-    if importlib.util.find_spec("conformance.run.forks"):  # an older revision has none
+    if importlib.util.find_spec("conformance.run.heap"):  # an older revision has none
+        importlib.import_module("conformance.run.heap").keep_freed_memory()
+    if importlib.util.find_spec("conformance.run.forks"):
         forks = importlib.import_module("conformance.run.forks").Forks
         further = [forks(lambda most: contextlib.nullcontext(max(0, min(most, cores - 1))))]
     wall = time.perf_counter()
@@ -166,7 +168,7 @@ def _measured(root: Path, name: str, options: argparse.Namespace) -> list[float]
     command = [sys.executable, str(HERE), "--here", "--models", name, "--cores", str(options.cores)]
     done = subprocess.run(  # noqa: S603 -- our own code
         [*command, "--precisions", *options.precisions],
-        env={**os.environ, "PYTHONPATH": str(root.resolve())},
+        env={**os.environ, "PYTHONPATH": str(root.resolve()), "OPENBLAS_NUM_THREADS": "1"},  # threads prevent forks
         stdout=subprocess.PIPE,
         text=True,
         check=True,

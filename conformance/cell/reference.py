@@ -14,7 +14,7 @@ from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, 
 from conformance.oracle.fingerprint import fingerprint
 from conformance.plan.find import spec_at
 from conformance.records.tasks import ReferenceResult, ReferenceTask
-from conformance.run import machine_lock, read_files, sources
+from conformance.run import heap, machine_lock, read_files, sources
 from conformance.run.child_side import ChildProcess
 from conformance.run.forks import Forks
 from zoo.case import SpecError
@@ -27,6 +27,7 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
     process.enter("reference")
     with process.shared():
         torch.set_num_threads(1)
+        heap.keep_freed_memory()
         try:
             with read_files.noted() as paths:
                 spec = spec_at(task.location, task.model)

@@ -65,8 +65,9 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
     first, numbers = inputs.draw(case, oracle.seed, 0), iter(range(max(DRAWS)))
 
     def run(number: int) -> _Run | None:
-        redraw = _redraw(oracle, case, first, number, kinked=kinked)
-        return None if redraw is None else draws.run(oracle, case, question, redraw)
+        there = oracle.starting_from(Redraw(0, weights=number + 1).state(oracle.narrow_state, oracle.seed))
+        redraw = _redraw(there, case, first, number, kinked=kinked)
+        return None if redraw is None else draws.run(there, case, question, redraw)
 
     def add_up_to(wanted: int) -> None:
         while missing := [*islice(numbers, max(0, wanted - len(draws.redraws)))]:
@@ -84,33 +85,32 @@ def is_judged_over_draws(reference: TensorReference) -> bool:
     return bool(oracle.reals.numel()) and oracle.is_rounded and not reference.exact and not reference.is_null
 
 
-def _redraw(oracle: Oracle, case: Case, first: Call, number: int, *, kinked: bool) -> Redraw | None:
-    """A draw like the first, behind kinks away from them; None if it is not alike."""
+def _redraw(there: Oracle, case: Case, first: Call, number: int, *, kinked: bool) -> Redraw | None:
+    """A draw like the first, behind kinks away from them; None if it is not alike. `there` has its weights."""
     start = FIRST_NUMBER + POOL * number
     redraw = Redraw(start, weights=number + 1)
-    if not alike(first, redraw.inputs(case, oracle.seed)):
+    if not alike(first, redraw.inputs(case, there.seed)):
         return None
     if not kinked:
         return redraw
     if case.independent_samples:
-        return replace(redraw, picks=_rows_off_the_kinks(oracle, case, redraw, range(start, start + POOL)))
+        return replace(redraw, picks=_rows_off_the_kinks(there, case, range(start, start + POOL)))
     apart = POOL * max(DRAWS)  # no other draw tries these
     return replace(
-        redraw, picks=_batch_off_the_kinks(oracle, case, redraw, range(start, start + BATCHES * apart, apart))
+        redraw, picks=_batch_off_the_kinks(there, case, redraw, range(start, start + BATCHES * apart, apart))
     )
 
 
-def _batch_off_the_kinks(oracle: Oracle, case: Case, redraw: Redraw, numbers: range) -> inputs.Picks:
+def _batch_off_the_kinks(there: Oracle, case: Case, redraw: Redraw, numbers: range) -> inputs.Picks:
     """The batch that is farthest from kinks, of some that are like the first of them.
 
     One unit among few that a mode flips, and the rounded run does not, outweighs the roundings of all draws. Among
     many units, some are always near a kink, and the first batches show it.
     """
-    there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
-    first = redraw.inputs(case, oracle.seed)
+    first = redraw.inputs(case, there.seed)
     candidates: list[tuple[float, int]] = []
     for number in numbers:
-        call = inputs.draw_batch(case, oracle.seed, number)
+        call = inputs.draw_batch(case, there.seed, number)
         if not alike(first, call):
             continue
         with KinkWatch() as watch:
@@ -122,13 +122,12 @@ def _batch_off_the_kinks(oracle: Oracle, case: Case, redraw: Redraw, numbers: ra
     return -max(candidates)[1]
 
 
-def _rows_off_the_kinks(oracle: Oracle, case: Case, redraw: Redraw, numbers: range) -> inputs.Picks:
+def _rows_off_the_kinks(there: Oracle, case: Case, numbers: range) -> inputs.Picks:
     """The rows of some batches that are farthest from kinks, up to `MARGIN`."""
-    there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
     candidates: list[tuple[float, int, int]] = []
     rows = 0
     for number in numbers:
-        call = inputs.draw_batch(case, oracle.seed, number)
+        call = inputs.draw_batch(case, there.seed, number)
         rows = inputs.row_count(call)
         with KinkWatch(rows) as watch:
             there.forward(case, call)
@@ -175,13 +174,12 @@ class _ManyDraws:
         self._truths: dict[str, list[torch.Tensor]] = {name: [] for name in judged}
         self._found: dict[tuple[str, str], list[torch.Tensor]] = {(p.name, n): [] for p in precisions for n in judged}
 
-    def run(self, oracle: Oracle, case: Case, question: Question, redraw: Redraw) -> _Run | None:
-        """Run the oracle on one more draw, and rounded too if it is one of the first.
+    def run(self, there: Oracle, case: Case, question: Question, redraw: Redraw) -> _Run | None:
+        """Run the oracle with the weights of one more draw on it, and rounded too if it is one of the first.
 
         None for a draw that fails, and for one whose gradients float16 may not hold.
         """
-        there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
-        asked = redraw.question(question, wide_call(redraw.inputs(case, oracle.seed)), oracle.namer)
+        asked = redraw.question(question, wide_call(redraw.inputs(case, there.seed)), there.namer)
         modes = {p.name: Nearest(p, self._scale) for p in self._precisions if len(self.redraws) < self._rounded_runs}
         try:
             truth = there.evaluate(asked).tensors

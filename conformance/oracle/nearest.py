@@ -44,7 +44,12 @@ class Nearest(Rounding):
         """The sums as they are: how the partial sums round, one run cannot tell."""
         return sums
 
-    def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
-        stored = torch.where(size < SUBNORMAL * quantum, (tensor / quantum).round() * quantum, tensor)
-        self.underflew = self.underflew or bool((stored - tensor).norm() > self._step * tensor.norm())
+    def _underflown(self, tensor: torch.Tensor) -> torch.Tensor:
+        stored = super()._underflown(tensor)
+        if stored is not tensor and not self.underflew:
+            with Unwatched():
+                self.underflew = bool((stored - tensor).norm() > self._step * tensor.norm())
         return stored
+
+    def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
+        return torch.where(size < SUBNORMAL * quantum, (tensor / quantum).round_().mul_(quantum), tensor)

@@ -23,6 +23,7 @@ from conformance.oracle.counting import counts, may_count
 from conformance.oracle.custom_ops import OpMode, Unwatched, written_names
 from conformance.oracle.inputs import is_rounded
 from conformance.oracle.nested import leaves_of, map_leaves
+from conformance.oracle.noise import LARGE, perturbed, uniform
 from conformance.oracle.resampling import RESAMPLERS, resampled, selects
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ PRODUCTS = {
 # Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
 GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
-STEP = 2.0**-31  # of the numbers of `_noise`
+NEAR = 8.0  # times the size at which underflow counts as much as rounding; what is larger is left out of large tensors
+FEW = 4  # times less numbers than all are picked out; more are perturbed where they are
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
 SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
 BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
@@ -86,7 +88,6 @@ class Rounding(OpMode):
         self._product = noise * precision.product_unit
         self._cut = 2.0 * precision.product_unit
         self._generator = generator
-        self._one = torch.ones((), dtype=torch.float64)
         self._hooks: list[tuple[Any, ...]] = []  # one pair for each time that it was entered; `OpMode` enters it again
 
     def __enter__(self) -> Self:
@@ -150,8 +151,7 @@ class Rounding(OpMode):
 
     def _strayed(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:
         """Sums whose partial sums are perturbed; see `partial_sums`."""
-        noise = _noise(sums.shape, self._generator).to(torch.float64) * STEP
-        return sums + eta * torch.maximum(sums.abs(), squares.abs().sqrt()) * noise
+        return sums + eta * torch.maximum(sums.abs(), squares.abs().sqrt()) * uniform(sums.shape, self._generator)
 
     def _operands(self, name: str, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]) -> tuple[Any, ...]:
         """The perturbed operands of an op."""
@@ -185,17 +185,20 @@ class Rounding(OpMode):
         """The tensor as a format of limited range might hold it; its numbers keep their signs, or become zero."""
         quantum = self._quantum / self._scale if in_backward() else self._quantum
         with Unwatched():
-            size = tensor.abs()
-            small = size < quantum / self._low
-            if not bool(small.any()) or not bool((small & (size > 0)).any()):
-                return tensor
-            return self._near_underflow(tensor, size, quantum)
+            size, most = tensor.abs(), quantum / self._low
+            if tensor.numel() >= LARGE:
+                near = (size < NEAR * most).nonzero(as_tuple=True)
+                if FEW * len(near[0]) < tensor.numel():
+                    few = size[near]
+                    if not _any_between(few, most):
+                        return tensor
+                    return tensor.clone().index_put_(near, self._near_underflow(tensor[near], few, quantum))
+            return self._near_underflow(tensor, size, quantum) if _any_between(size, most) else tensor
 
     def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
-        """The tensor with its smallest numbers perturbed. `size` is that of its numbers, and is used up."""
+        """Numbers of which the smallest are perturbed. `size` is that of the numbers, and is used up."""
         share = size.reciprocal_().mul_(NOISE / 2 * quantum).clamp_(max=1.0)
-        noise = _noise(tensor.shape, self._generator)
-        return share.mul_(noise.to(torch.float64).mul_(STEP)).add_(1.0).mul_(tensor)
+        return share.mul_(uniform(tensor.shape, self._generator)).add_(1.0).mul_(tensor)
 
     def _placed(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed grid of grid_sampler, which adds one to every coordinate before it rounds."""
@@ -214,18 +217,13 @@ class Rounding(OpMode):
     def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
         with Unwatched():
             tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
-            factors = torch.empty_like(tensor, dtype=torch.float64)
-            centre = self._one if up == down else torch.tensor(1.0 + (up - down) / 2, dtype=torch.float64)
-            torch.add(centre, _noise(tensor.shape, self._generator), alpha=(up + down) / 2 * STEP, out=factors)
-            return tensor * factors if tensor.is_complex() else factors.mul_(tensor)
+            return perturbed(tensor, down, up, self._generator)
 
 
-def _noise(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-    """Uniform numbers of all of int32; `STEP` makes them reach from -1 to 1. Twice as fast as numbers of float64."""
-    count = shape.numel()
-    numbers = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    halves = numbers.view(torch.int32)
-    return (halves[:count] if count % 2 else halves).view(shape)
+def _any_between(sizes: torch.Tensor, most: float) -> bool:
+    """Whether a number is below a limit and not zero."""
+    small = sizes < most
+    return bool(small.any()) and bool(small.logical_and_(sizes > 0).any())
 
 
 def in_backward() -> bool:
