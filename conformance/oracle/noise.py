@@ -19,7 +19,7 @@ STEP = 2.0**-31  # uniform numbers of all of int32 are drawn twice as fast as nu
 
 
 def uniform(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-    """Uniform numbers from -1 to 1, as float64. They may be a part of the pool, so nothing may write into them.
+    """Uniform numbers from -1 to 1, as float64.
 
     Args:
         shape: the shape of the result.

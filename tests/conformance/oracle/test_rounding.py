@@ -11,6 +11,7 @@ from conformance.axes import PRECISIONS
 from conformance.gates.budget import NOISE
 from conformance.oracle.inputs import seeded
 from conformance.oracle.nearest import Nearest
+from conformance.oracle.noise import LARGE
 from conformance.oracle.rounding import Rounding
 
 PRECISION = PRECISIONS["amp_bf16"]
@@ -205,6 +206,34 @@ def test_a_rounded_run_knows_whether_numbers_underflowed(x, size, underflows):
     with mode:
         torch.mm(size * x, x.t())
     assert mode.underflew is underflows
+
+
+@pytest.mark.parametrize("count", [1000, LARGE])
+@pytest.mark.parametrize("share", [0.01, 0.9])
+def test_of_a_tensor_of_any_size_the_smallest_numbers_may_vanish(count, share):
+    fp16 = PRECISIONS["amp_fp16"]
+    small, tiny = int(share * count), 2.0**-26  # half of float16's smallest number is 2**-25
+    x = torch.ones(count, dtype=torch.float64)
+    x[:small], x[small] = tiny, 0.0
+    with Rounding(fp16, seeded("test")):
+        kept = torch.mm(x[:, None], torch.ones(1, 1, dtype=torch.float64))
+    strays = (kept.flatten() - x).abs()
+    assert float(strays[:small].amax()) > 0.5 * tiny
+    assert float(strays[:small].amax()) <= 3.0 * tiny
+    assert float(strays[small]) == 0.0
+    assert float(strays[small + 1 :].amax()) <= 4 * NOISE * fp16.unit
+    assert float(strays[small + 1 :].amax()) > NOISE * fp16.unit
+
+
+@pytest.mark.parametrize("count", [1000, LARGE])
+def test_a_rounded_run_of_any_size_stores_small_numbers_as_float16_does(count):
+    fp16 = PRECISIONS["amp_fp16"]
+    x = torch.ones(count, dtype=torch.float64)
+    x[::7] = 1.3 * 2.0**-24
+    mode = Nearest(fp16)
+    with mode:
+        kept = torch.mm(x[:, None], torch.ones(1, 1, dtype=torch.float64)).flatten()
+    assert torch.equal(kept, x.to(torch.float16).double())
 
 
 @pytest.mark.parametrize("kind", [Rounding, Nearest])
