@@ -1,12 +1,13 @@
 """Measures what the reference of a model costs, at real sizes.
 
-    python -m benchmarks.reference [--models transformer resnet18 gpt2] [--precisions fp32 amp_fp16 amp_bf16]
-        [--cores 2] [--before FOLDER]
+    python -m benchmarks.reference [--models transformer resnet18 gpt2 layers_1 layers_2 …]
+        [--precisions fp32 amp_fp16 amp_bf16] [--cores 2] [--before FOLDER]
 
 It prints one row for each model: its parameters, wall time, CPU time, and the peak memory of one process. With
 `--before`, a checkout of another revision makes each reference first, so that both are measured side by side. The
-models are written in plain torch: a transformer of 6 layers and width 256, a residual network of 18 layers, and a
-transformer of the size of GPT-2 with 124 million parameters. Each reference is made in a process of its own.
+models are written in plain torch: a transformer of 6 layers and width 256, a residual network of 18 layers, a
+transformer of the size of GPT-2 with 124 million parameters, and for the growth with the size, the first with 1 to 16
+layers. Each reference is made in a process of its own. `conformance run benchmarks/reference.py` judges the first two.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -98,9 +100,9 @@ def resnet18() -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
 
 
-def transformer() -> nn.Module:
-    """Six layers of width 256, with a final norm and an output of 1000 numbers for each token."""
-    return nn.Sequential(*(Block(256, 4) for _ in range(6)), nn.LayerNorm(256), nn.Linear(256, 1000))
+def transformer(layers: int = 6) -> nn.Module:
+    """Layers of width 256, with a final norm and an output of 1000 numbers for each token."""
+    return nn.Sequential(*(Block(256, 4) for _ in range(layers)), nn.LayerNorm(256), nn.Linear(256, 1000))
 
 
 def gpt2() -> nn.Module:
@@ -115,11 +117,18 @@ def spec_of(name: str) -> Spec:
     return Spec(name=name, summary=f"{name} of a real size", source="its paper", build=build, cases=(case,))
 
 
+def tokens(generator: torch.Generator) -> torch.Tensor:
+    """Two sequences of 32 tokens of width 256."""
+    return torch.randn(2, 32, 256, generator=generator)
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], torch.Tensor]]] = {
-    "transformer": (transformer, lambda g: torch.randn(2, 32, 256, generator=g)),
+    "transformer": (transformer, tokens),
     "resnet18": (resnet18, lambda g: torch.randn(2, 3, 64, 64, generator=g)),
     "gpt2": (gpt2, lambda g: torch.randint(50257, (1, 128), generator=g)),
+    **{f"layers_{count}": (partial(transformer, count), tokens) for count in (1, 2, 4, 8, 16)},
 }
+SPECS = (spec_of("transformer"), spec_of("resnet18"))
 
 
 def measure(name: str, precisions: list[str], cores: int) -> None:
@@ -143,7 +152,9 @@ def measure(name: str, precisions: list[str], cores: int) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", default=[*MODELS], choices=MODELS, help="models to measure")
+    parser.add_argument(
+        "--models", nargs="*", default=["transformer", "resnet18", "gpt2"], choices=MODELS, help="models to measure"
+    )
     parser.add_argument("--precisions", nargs="*", default=[*THREE], choices=PRECISIONS, help="of the reference")
     parser.add_argument("--cores", type=int, default=os.cpu_count(), help="to use (default: all)")
     parser.add_argument("--before", type=Path, help="a checkout of the revision to compare with")
