@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -17,6 +18,7 @@ TOP = dict.fromkeys(
 )
 
 
+@cache  # the tests ask for each module hundreds of times
 def imports(name, *, inner=True):
     """Names of the modules that a module imports; with `inner`, also those inside functions."""
     path = MODULES[name]
@@ -28,7 +30,7 @@ def imports(name, *, inner=True):
             assert not node.level, f"{name}: a relative import"
             inside = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in MODULES else node.module for name in inside}
-    return found
+    return frozenset(found)
 
 
 def _nodes(tree, *, inner) -> Iterator[ast.AST]:
