@@ -55,7 +55,8 @@ class Block(nn.Module):
         """Add the attention of the tokens to those before them, then the MLP."""
         batch, tokens, width = x.shape
         parts = self.attention(self.before_attention(x)).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(*parts.unbind(), is_causal=True)
+        query, key, value = parts.unbind()
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.projection(mixed.transpose(1, 2).reshape(batch, tokens, width))
         return x + self.down(functional.gelu(self.up(self.before_mlp(x))))
 

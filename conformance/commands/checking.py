@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from conformance.axes import MODES
 from conformance.commands.compile_cache import compile_cache
 from conformance.commands.run import planned
 from conformance.errors import StoreError, UsageError
@@ -18,14 +17,12 @@ from conformance.records.convert import to_json
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import PlanRequest
 from conformance.records.verdicts import Verdict
-from conformance.run import environment, fork_server, pool, sentinels, store
+from conformance.run import environment, pool, sentinels, store
 from conformance.run.child_side import is_child
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
 
 SAVED, PLANTED = "saved", "planted"  # the folder of the saved model in a run folder; the job that judges planted cells
-
-_served: dict[str, str] = {}  # the variables with which this process has started its fork server
 
 
 def refuse_in_child() -> None:
@@ -55,11 +52,7 @@ def judged(request: PlanRequest, folder: Path) -> Contents:
         UsageError: the request cannot be planned.
         MachineError: the machine failed.
     """
-    if _compiles(request) and _served.get(environment.PRELOAD) != "compiler":
-        plan = planned(request)  # before the fork server is started, whose variables depend on the plan
-    else:
-        with _variables(None, compiles=False):
-            plan = planned(request, method="forkserver")
+    plan = planned(request)
     kept = environment.references_of(plan.environment)
     with compile_cache(plan) as cache, _variables(cache, compiles=bool(plan.compiling_modes), references=kept):
         store.create(folder, plan)
@@ -121,14 +114,7 @@ def _add(writer: Writer, verdicts: Iterable[Verdict], planted: Iterable[Verdict]
 
 @contextlib.contextmanager
 def _variables(cache: Path | None, *, compiles: bool, references: Path | None = None) -> Iterator[None]:
-    """Set the variables of child processes, and put those of the caller's process back.
-
-    The children inherit them from the fork server. One that was started for cells that do not compile is replaced.
-    """
-    of_server = environment.inherited(cache, compiles=compiles)
-    if not _served or (compiles and _served != of_server):
-        fork_server.stop()
-        _served.update(of_server)
+    """Set the variables of child processes, and put those of the caller's process back."""
     wanted = environment.inherited(cache, compiles=compiles, references=references)
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
@@ -138,9 +124,3 @@ def _variables(cache: Path | None, *, compiles: bool, references: Path | None = 
         os.environ.update({name: value for name, value in before.items() if value is not None})
         for name in (name for name, value in before.items() if value is None):
             os.environ.pop(name, None)
-
-
-def _compiles(request: PlanRequest) -> bool:
-    """Whether a cell of a request may call the compiler."""
-    asked = request.modes or tuple(name for name, mode in MODES.items() if mode.default)
-    return any(MODES[name].compiles for name in asked if name in MODES)

@@ -30,7 +30,7 @@ from conformance.figures.speed import default_jobs
 from conformance.records.measurements import Result
 from conformance.records.plan import Plan
 from conformance.records.tasks import PLAN, PlanRequest
-from conformance.run import child, environment, pool, regular_file, shards, store
+from conformance.run import child, environment, fork_server, pool, regular_file, shards, store
 from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
@@ -221,16 +221,16 @@ def _new_run(options: RunOptions) -> Path:
     return folder
 
 
-def planned(request: PlanRequest, method: str = "spawn") -> Plan:
+def planned(request: PlanRequest) -> Plan:
     """The plan of a request, made by a child process.
 
-    Args:
-        request: what to plan.
-        method: how to start the process; see `child.run`.
+    The fork server makes it if it serves the cells too, so torch is imported once. One that compiles keeps code in a
+    folder that only the plan knows, so it starts later.
 
     Raises:
         UsageError: it cannot be planned.
     """
+    method = "spawn" if request.may_compile and not fork_server.compiles() else "forkserver"
     ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method=method)
     if ending.result is None:
         asked = " ".join(request.sources) or (request.own.name if request.own else "the zoo")

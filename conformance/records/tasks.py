@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from conformance.axes import MODES
 from conformance.records.cell import Cell
 from conformance.records.declared import Declared
 from conformance.records.measurements import Ceilings, CompileRun, Footprint, Timing
@@ -64,6 +65,12 @@ class PlanRequest:
     given: OwnModel = NOTHING_GIVEN
     own: SpecLocation | None = None
     declared: tuple[Declared, ...] = ()
+
+    @property
+    def may_compile(self) -> bool:
+        """Whether a mode that was asked for compiles; of the modes in a source, only the plan knows."""
+        asked = self.modes or [name for name, mode in MODES.items() if mode.default]
+        return any(MODES[name].compiles for name in asked if name in MODES)
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,7 @@ def serve(orders: int, answers: int) -> int:
     lifeline.tie(orders)
     _silence(0, 1, 2)
     sys.path[:] = request["path"]
+    os.environ.update(request["variables"])  # the fork server may have started with others
     if request["folder"] is not None:
         os.chdir(request["folder"])
     return _answer(request, channel.Sender(answers, bytes.fromhex(request["key"])))

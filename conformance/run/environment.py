@@ -35,8 +35,13 @@ def inherited(cache: Path | None, *, compiles: bool, references: Path | None = N
 
 
 def prepare_children(cache: Path | None, *, compiles: bool, references: Path | None = None, cores: str = "") -> None:
-    """Set the variables of all later children; see `inherited`. Call it before the fork server starts."""
+    """Set the variables of all later children; see `inherited`."""
     os.environ.update(inherited(cache, compiles=compiles, references=references, cores=cores))
+
+
+def of_children() -> dict[str, str]:
+    """Those of these variables that are set in this process."""
+    return {name: os.environ[name] for name in (CACHE, REFERENCES, CORES, THREADS, PRELOAD) if name in os.environ}
 
 
 def use_cache(folder: str) -> None:

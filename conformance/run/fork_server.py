@@ -20,7 +20,7 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from conformance.one_line import one_line
-from conformance.run import process_table
+from conformance.run import environment, process_table
 from conformance.run.process import LAST_SECONDS, Process, command, inherited_environment
 
 READY_SECONDS = 300.0  # to import torch from a cold disk
@@ -44,6 +44,7 @@ class ForkServer:
 
     Attributes:
         pid: its process id.
+        compiles: it has loaded the compiler.
         lost: how it ended; "" while it serves.
 
     Raises:
@@ -53,6 +54,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self.lost = ""
+        self.compiles = environment.loads_compiler()
         self._children: dict[int, Forked] = {}
         self._started = 0
         self._lock = Lock()
@@ -269,7 +271,7 @@ _starting = Lock()
 
 
 def current() -> ForkServer:
-    """The fork server of this process; a lost one is replaced.
+    """The fork server of this process; one that is lost, or lacks the compiler that children need, is replaced.
 
     Raises:
         LostError: it does not start.
@@ -279,15 +281,13 @@ def current() -> ForkServer:
     with _starting:
         if _server is not None:
             _server.check()
+            if environment.loads_compiler() and not _server.compiles:
+                _server.close()
         if _server is None or _server.lost:
             _server = ForkServer()
         return _server
 
 
-def stop() -> None:
-    """End the fork server of this process, if it has one. The next child starts another, with other variables."""
-    global _server  # noqa: PLW0603 -- the same
-    with _starting:
-        if _server is not None:
-            _server.close()
-        _server = None
+def compiles() -> bool:
+    """Whether this process has a fork server that has loaded the compiler."""
+    return _server is not None and _server.compiles and not _server.lost

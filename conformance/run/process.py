@@ -18,7 +18,7 @@ from threading import Thread
 from types import MappingProxyType
 from typing import IO, Any, Literal, NamedTuple
 
-from conformance.run import channel, process_table
+from conformance.run import channel, environment, process_table
 
 GRACE_SECONDS = 5.0  # for a child to exit after it has sent its result
 LAST_SECONDS = 60.0  # for a killed child to disappear; a driver may hold it while a kernel still runs
@@ -49,7 +49,7 @@ class Process:
     Args:
         orders: descriptor of the pipe to the child.
         answers: descriptor of the pipe from the child.
-        request: what the child should do; see `run.child_side.serve`.
+        request: what the child should do; see `run.child_side.serve`. The variables of children go with it.
 
     Attributes:
         pid: its process id.
@@ -70,7 +70,8 @@ class Process:
         self._closed = False
         self._listening = Thread(target=self._listen, daemon=True)
         self._listening.start()
-        self.send({**request, "key": key.hex(), "path": sys.path, "folder": _working_folder()})
+        place = {"path": sys.path, "folder": _working_folder(), "variables": environment.of_children()}
+        self.send({**request, **place, "key": key.hex()})
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message to the process, after those before it. Whether it arrives shows in what comes back."""
