@@ -98,7 +98,11 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
     parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
     parser.add_argument(
-        "-n", dest="workers", metavar="N", type=values.workers, help="number of processes (default: cores)"
+        "-n",
+        dest="workers",
+        metavar="N",
+        type=values.workers,
+        help="number of processes (default: as many as save time)",
     )
     parser.add_argument(
         "-p", dest="plugins", metavar="NAME", action="append", default=[], help="load this pytest plugin; no other is"

@@ -19,6 +19,7 @@ from conformance.show.progress import spoken
 
 CHEAP, COMPILED, SPEEDS = "cells that are not compiled", "compiled cells", "speeds"
 EARLIER_RUNS = 3  # that are read
+WORKER_SECONDS = 20.0  # of cells that are worth another worker, which imports torch first
 TIMING_SECONDS = 1.5  # of one job that times a group of cells, without what it compiles
 
 
@@ -47,6 +48,11 @@ class Forecast:
             kind = COMPILED if one.cell.mode in plan.compiling_modes else CHEAP
             share = 0.0 if one.skip else durations.reference(one.cell.model) / self._sharing[one.cell.model]
             self.expected[name] = (kind, durations.cell(one) + share)
+
+    @property
+    def workers(self) -> int:
+        """The most processes that save time: to start one more takes as long as to judge some cells."""
+        return 1 + int(sum(seconds for _, seconds in self.expected.values()) // WORKER_SECONDS)
 
     def took(self, verdict: Verdict) -> float:
         """The seconds of a judged cell and its part of the reference."""

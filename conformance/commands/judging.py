@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from conformance.commands import interrupts
+from conformance.commands.forecast import Forecast
 from conformance.commands.order import scope_of
 from conformance.commands.output import say, tell
 from conformance.commands.recorder import Recorder
@@ -68,11 +69,13 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
     models = {model_of(cell) for cell in contents.missing}
     judged = f"{counted(len(contents.missing), 'cell')} of {counted(len(models), 'model')}"
     tell(f"judging {judged}, stored in {visible(str(folder))}")
-    workers = _workers(choice, contents)
-    recorder = Recorder(folder, writer, at_once=workers)
-    tell(recorder.forecast.opening(workers))
+    forecast = Forecast(contents, folder)
+    workers = _workers(choice, contents, forecast)
+    recorder = Recorder(folder, writer, forecast, at_once=workers)
+    tell(forecast.opening(workers))
+    arguments = _arguments(choice, contents, folder, choice.workers or str(workers))
     with _working_folder_kept(), contextlib.redirect_stderr(io.StringIO()) as said:
-        code = int(pytest.main(_arguments(choice, contents, folder), plugins=[recorder]))
+        code = int(pytest.main(arguments, plugins=[recorder]))
     if code == ExitCode.USAGE:
         raise UsageError(_refusal(said.getvalue(), choice))
     print(printable(said.getvalue()), end="", file=sys.stderr)  # noqa: T201
@@ -110,17 +113,16 @@ def _refusal(said: str, choice: Choice) -> str:
     return f"pytest refuses: {next(iter([*errors, *filter(None, lines)]), 'its arguments')}"
 
 
-def _workers(choice: Choice, contents: Contents) -> int:
-    """The number of processes that judge cells at a time."""
+def _workers(choice: Choice, contents: Contents, forecast: Forecast) -> int:
+    """The number of processes that judge cells at a time: without a choice, no more than save time."""
     if choice.workers.isdecimal():
         return max(int(choice.workers), 1)
     known = {planned.id: planned.cell for planned in contents.plan.cells}
     scopes = {scope_of(known[cell], contents.plan) for cell in contents.missing}
-    return min(os.cpu_count() or 1, len(scopes))
+    return min(os.cpu_count() or 1, len(scopes), forecast.workers)
 
 
-def _arguments(choice: Choice, contents: Contents, folder: Path) -> list[str]:
-    workers = choice.workers or str(_workers(choice, contents))
+def _arguments(choice: Choice, contents: Contents, folder: Path, workers: str) -> list[str]:
     arguments = [store.PLAN, f"--conformance-run={folder}", "-c", os.devnull, "--noconftest"]
     if os.path.expandvars(folder) == str(folder):  # pytest would expand them, and find no such folder
         arguments.append(f"--rootdir={folder}")

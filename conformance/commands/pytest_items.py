@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from conformance.commands.forecast import Forecast
 from conformance.commands.order import scope_of
 from conformance.commands.recorder import CELLS, NAME, SENTINEL, VERDICT, Recorder
 from conformance.commands.workers import serve_main_process
@@ -43,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     elif not any(isinstance(plugin, Recorder) for plugin in config.pluginmanager.get_plugins()):
         writer = store.Writer(folder)
         config.add_cleanup(writer.close)
-        config.pluginmanager.register(Recorder(folder, writer), NAME)
+        config.pluginmanager.register(Recorder(folder, writer, Forecast(store.read(folder), folder)), NAME)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

@@ -39,24 +39,23 @@ class Recorder:
     Args:
         folder: the run folder.
         writer: its writer.
+        forecast: how long the cells will take.
         at_once: number of cells that are judged at a time.
 
     Attributes:
         cells: ids of the cells to judge, in order. They are fixed here, since a worker that replaces a dead one must
             collect the same cells.
-        forecast: how long the cells will take.
         progress: how far the run is.
         problem: why the run was stopped; "" if it was not.
     """
 
-    def __init__(self, folder: Path, writer: Writer, at_once: int = 1) -> None:
-        contents = store.read(folder)
-        self.forecast = Forecast(contents, folder)
-        expected = self.forecast.expected
+    def __init__(self, folder: Path, writer: Writer, forecast: Forecast, at_once: int = 1) -> None:
+        contents, expected = store.read(folder), forecast.expected
         attempts = Attempts(folder / store.STARTED)
         self.cells = ordered(contents.missing, contents.plan, attempts, {name: s for name, (_, s) in expected.items()})
         self.progress = Progress(expected, at_once)
         self.problem = ""
+        self._forecast = forecast
         self._folder = folder
         self._writer = writer
         self._ticker = Ticker(self.progress)
@@ -130,7 +129,7 @@ class Recorder:
             self._stop(str(problem))
             return
         verdict: Verdict = from_json(Verdict, data)
-        self.progress.done(verdict.cell, self.forecast.took(verdict), red=verdict.red)
+        self.progress.done(verdict.cell, self._forecast.took(verdict), red=verdict.red)
         if not interrupts.signalled():
             self._ticker.show(matrix.line(verdict) if verdict.status != "SKIPPED" else "", urgent=verdict.red)
 

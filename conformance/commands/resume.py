@@ -47,7 +47,8 @@ def _changed_sources(plan: Plan) -> Iterator[str]:
 
 
 def _changed_environment(plan: Plan) -> Iterator[str]:
-    ending = child.run(ENVIRONMENT, Nothing(), deadline=DEADLINE, method="spawn")
+    method = "spawn" if plan.compiling_modes else "forkserver"  # as for the plan
+    ending = child.run(ENVIRONMENT, Nothing(), deadline=DEADLINE, method=method)
     now: Environment | None = ending.result
     if now is None:
         raise UsageError(f"describing this machine: {ending.message}")

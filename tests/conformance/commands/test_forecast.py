@@ -41,6 +41,12 @@ def test_only_what_is_missing_counts(tmp_path):
     assert forecast(tmp_path, plan, left_out=left_out).opening(at_once=1) == "this takes about 3 s"
 
 
+def test_another_worker_starts_only_if_it_saves_time(tmp_path):
+    plan = plan_of_zoo(("net",))
+    assert forecast(tmp_path / "few", plan, left_out=["net[eager-fp32-cpu]"]).workers == 1
+    assert forecast(tmp_path / "many", plan, SECONDS).workers > 4  # 390 s in all
+
+
 def test_a_damaged_earlier_run_changes_nothing(tmp_path):
     (tmp_path / "20261001-000000-aaaa").mkdir()
     (tmp_path / "20261001-000000-aaaa" / "plan.json").write_text("{")
