@@ -31,6 +31,7 @@ class Forecast:
         folder: its folder.
 
     Attributes:
+        contents: the same.
         expected: the kind of each cell to judge and about how many seconds it will take, by id. The model's reference
             counts for its cells in equal parts.
     """
@@ -39,7 +40,7 @@ class Forecast:
         plan = contents.plan
         durations = Durations(plan, {**of_the_zoo(), **_of_earlier_runs(folder), **of_run(contents)})
         planned = {one.id: one for one in plan.cells}
-        self._contents = contents
+        self.contents = contents
         self._timing = _timing(plan, durations) if plan.measure else 0.0
         self._sharing = Counter(planned[cell].cell.model for cell in contents.missing if not planned[cell].skip)
         self.expected: dict[str, tuple[str, float]] = {}

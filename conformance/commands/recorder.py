@@ -50,7 +50,7 @@ class Recorder:
     """
 
     def __init__(self, folder: Path, writer: Writer, forecast: Forecast, at_once: int = 1) -> None:
-        contents, expected = store.read(folder), forecast.expected
+        contents, expected = forecast.contents, forecast.expected
         attempts = Attempts(folder / store.STARTED)
         self.cells = ordered(contents.missing, contents.plan, attempts, {name: s for name, (_, s) in expected.items()})
         self.progress = Progress(expected, at_once)

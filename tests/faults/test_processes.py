@@ -11,7 +11,7 @@ from harness.command import FP32, conformance, stored_runs
 from harness.processes import outlives, printed
 from harness.spec_files import file_of
 
-from conformance.run import child, fork_server, machine_lock, process, process_table, store
+from conformance.run import child, environment, fork_server, machine_lock, process, process_table, store
 
 HARMS = [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM]
 
@@ -70,6 +70,27 @@ def test_a_fork_server_that_is_lost_between_two_children_is_replaced(light, harm
     assert run(targets.echo).kind == "answered"
     assert fork_server.current().pid != lost
     assert not outlives(lost)
+
+
+def test_a_child_has_the_variables_of_this_moment_and_not_those_of_its_server(light, monkeypatch, tmp_path):
+    assert run(targets.echo).kind == "answered"
+    server = fork_server.current().pid
+    monkeypatch.setenv(environment.CACHE, str(tmp_path))
+    assert run(targets.variables, names=[environment.CACHE]).result == {environment.CACHE: str(tmp_path)}
+    assert fork_server.current().pid == server
+
+
+def test_a_fork_server_without_the_compiler_is_replaced_where_children_need_it(light, monkeypatch):
+    monkeypatch.setenv(environment.PRELOAD, "")
+    without = fork_server.current().pid
+    monkeypatch.setenv(environment.PRELOAD, "compiler")
+    assert not fork_server.compiles()
+    assert run(targets.echo).kind == "answered"
+    assert fork_server.compiles()
+    assert not outlives(without)
+    kept = fork_server.current().pid
+    monkeypatch.setenv(environment.PRELOAD, "")
+    assert fork_server.current().pid == kept  # it serves others too
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit(3)", "import os; os.abort()", "import time; time.sleep(3600)"])

@@ -30,6 +30,11 @@ def echo(task, process):
     return {"task": task, "pid": os.getpid(), "session": os.getsid(0), "main": sys.modules["__main__"].__name__}
 
 
+def variables(task, process):
+    """The environment variables of this process that the task names."""
+    return {name: os.environ.get(name) for name in task["names"]}
+
+
 def renamed(task: Cell, process) -> Cell:
     """Return a record made of a record."""
     assert isinstance(task, Cell)
