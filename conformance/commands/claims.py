@@ -156,7 +156,7 @@ def _measure(
 ) -> dict[str, Point]:
     """The point of each pair, by its first job's name."""
     points: dict[str, Point] = {}
-    pending: dict[str, Callable[[], Counted]] = {}
+    pending: list[dict[str, Callable[[], Counted]]] = []
     owners = {job: pair for pair in pairs for job in pair.jobs}
     for pair in pairs:
         reason = _why_not(pair, verdicts)
@@ -164,9 +164,9 @@ def _measure(
             points[pair.jobs[0]] = Point(pair.size, None, reason)
         else:
             work = _time if pair.claim.is_timed else _count
-            pending |= {job: partial(work, plan, pair, executor, index) for index, job in enumerate(pair.jobs)}
+            pending.append({job: partial(work, plan, pair, executor, index) for index, job in enumerate(pair.jobs)})
     results: dict[str, Counted] = {}
-    for name, result in pool.carry_out(pending):
+    for name, result in pool.measure(speed.in_batches(pending)):
         results[name] = result
         pair = owners[name]
         if results.keys() >= set(pair.jobs):

@@ -39,7 +39,7 @@ from conformance.show.progress import Progress
 from conformance.show.text import visible
 
 PLAN_DEADLINE = 300.0
-JOBS: dict[str, Callable[[Contents, Executor], dict[str, Callable[[], Result]]]] = {
+JOBS: dict[str, Callable[[Contents, Executor], list[dict[str, Callable[[], Result]]]]] = {
     "speed": default_jobs,
     "bench": bench_jobs,
 }
@@ -188,7 +188,8 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
         return
     executor = Executor(contents.plan, folder / store.REFERENCES)
     jobs = JOBS[contents.plan.measure](contents, executor)
-    pending = {name: job for name, job in jobs.items() if name not in contents.results}
+    batches = [{name: job for name, job in batch.items() if name not in contents.results} for batch in jobs]
+    pending = [name for batch in batches for name in batch]
     if not pending:
         return
     if contents.plan.measure == "speed":
@@ -200,7 +201,7 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
     ticker = Ticker(progress, every_line=options.choice.verbose)
     before = time.monotonic()
     try:
-        for name, result in pool.carry_out(pending):
+        for name, result in pool.measure(batches):
             writer.add_result(name, result)
             now = time.monotonic()
             progress.done(name, (now - before) * at_once)

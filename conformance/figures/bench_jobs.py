@@ -37,24 +37,25 @@ def compile_job(cell: Cell) -> str:
     return f"compile {cell.id}"
 
 
-def bench_jobs(contents: Contents, executor: Executor) -> dict[str, speed.Job]:
-    """All jobs of a bench, by name."""
+def bench_jobs(contents: Contents, executor: Executor) -> list[dict[str, speed.Job]]:
+    """All jobs of a bench, by name, in batches."""
     plan = contents.plan
     cells = speed.measurable(contents)
-    found: dict[str, speed.Job] = {}
+    ceilings: dict[str, speed.Job] = {}
     for device in dict.fromkeys(cell.device for cell in cells):
         precisions = tuple(dict.fromkeys(c.precision for c in cells if c.device == device))
-        found[ceilings_job(device)] = partial(_ceilings, plan, device, precisions)
-    found |= speed.spread(
+        ceilings[ceilings_job(device)] = partial(_ceilings, plan, device, precisions)
+    timings = speed.in_batches(
         speed.timing_jobs(plan, group, executor, figure, keep_samples=True)
         for group in speed.timing_groups(plan, contents.verdicts)
         for figure in (plan.figures[group.cells[0].cell.model] if group.cells else ())
     )
+    costs: dict[str, speed.Job] = {}
     for cell in cells:
-        found[footprint_job(cell)] = partial(footprint, plan, cell)
+        costs[footprint_job(cell)] = partial(footprint, plan, cell)
         if plan.figures[cell.model] != ("fit",):
-            found[compile_job(cell)] = partial(_compile_cost, plan, cell)
-    return found
+            costs[compile_job(cell)] = partial(_compile_cost, plan, cell)
+    return [ceilings, *timings, costs]
 
 
 def footprint(plan: Plan, cell: Cell) -> Footprint | Reason:

@@ -5,11 +5,11 @@ Only cells that pass are timed, next to eager fp32 with the same weights and inp
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import itemgetter
+from itertools import zip_longest
+from typing import TypeVar
 
 from conformance.figures import ratio
 from conformance.records.cell import Cell
@@ -26,10 +26,10 @@ SPEED = "speed "  # begins the names of its jobs
 DEFAULT = "default"  # in place of a figure's name: that of `default_figure`, at the working size of the model
 LAUNCH_SECONDS = 0.2e-3  # a call that is shorter mostly starts ops
 PROCESSES = 2  # each process has a bias of its own, from the addresses of its weights
-BETWEEN = 2  # groups for each core that begin between two processes of one group
-BUDGET, DEFAULT_BUDGET = 0.5, 0.12  # seconds that the calls of one cell may take in one process
+BUDGET, DEFAULT_BUDGET = 0.5, 0.25  # seconds that the calls of one cell may take in one process
 
 Job = Callable[[], Result]
+AnyJob = TypeVar("AnyJob")
 
 
 @dataclass(frozen=True)
@@ -216,27 +216,24 @@ def pooled_speed(name: str, results: Sequence[Timing | Reason]) -> Speed:
     )
 
 
-def spread(groups: Iterable[Mapping[str, Job]]) -> dict[str, Job]:
-    """All jobs, in an order in which jobs of other groups begin between two of one group.
+def in_batches(groups: Iterable[Mapping[str, AnyJob]]) -> list[dict[str, AnyJob]]:
+    """The jobs of groups in batches for `pool.measure`.
 
-    Those of one group compile the same code. The first one fills the cache, and the next one finds the code there.
+    Those of one group compile the same code, so each is in another batch. The first one fills the cache, and the next
+    one finds the code there.
 
     Args:
-        groups: the jobs of each group by name.
+        groups: the jobs of each group by name, one for each process.
     """
-    apart = BETWEEN * (os.cpu_count() or 1)
-    turns = [
-        (turn + apart * index, job)
-        for turn, jobs in enumerate(filter(None, groups))
-        for index, job in enumerate(jobs.items())
-    ]
-    return dict(job for _, job in sorted(turns, key=itemgetter(0)))
+    filled = [list(jobs.items()) for jobs in groups if jobs]
+    parts = [filled[start : start + pool.BATCH] for start in range(0, len(filled), pool.BATCH)]
+    return [dict(filter(None, turn)) for part in parts for turn in zip_longest(*part)]
 
 
-def default_jobs(contents: Contents, executor: Executor) -> dict[str, Job]:
-    """The jobs that the speeds of the matrix need, by name."""
+def default_jobs(contents: Contents, executor: Executor) -> list[dict[str, Job]]:
+    """The jobs that the speeds of the matrix need, by name, in batches."""
     groups = timing_groups(contents.plan, contents.verdicts)
-    return spread(timing_jobs(contents.plan, group, executor, DEFAULT) for group in groups)
+    return in_batches(timing_jobs(contents.plan, group, executor, DEFAULT) for group in groups)
 
 
 def completed(contents: Contents, job: str) -> list[Speed]:

@@ -22,8 +22,13 @@ def contents(*modes, figures=("forward", "gradient", "step"), compiling=(), stat
     return Contents(plan, tuple(verdicts), verdicts)
 
 
+def bench(made):
+    """The jobs of a bench by name, of all batches."""
+    return {name: job for batch in jobs.bench_jobs(made, None) for name, job in batch.items()}
+
+
 def test_each_measurement_of_each_cell_that_passes_is_a_job():
-    found = set(jobs.bench_jobs(contents(*MODES, status={"compiled_amp_bf16": "FAIL"}), None))
+    found = set(bench(contents(*MODES, status={"compiled_amp_bf16": "FAIL"})))
     green = [cell("eager"), cell("compiled"), cell("eager", "amp_bf16")]
     timed = {
         f"speed {figure} net[{precision}-cpu] #{index}"
@@ -37,20 +42,20 @@ def test_each_measurement_of_each_cell_that_passes_is_a_job():
 
 
 def test_the_compile_cost_of_a_training_is_not_measured():
-    found = jobs.bench_jobs(contents("eager", figures=("fit",)), None)
+    found = bench(contents("eager", figures=("fit",)))
     assert footprint_job(cell("eager")) in found
     assert compile_job(cell("eager")) not in found
 
 
 def test_a_bench_of_red_cells_has_no_jobs():
-    assert jobs.bench_jobs(contents("eager", status={"eager": "FAIL"}), None) == {}
+    assert bench(contents("eager", status={"eager": "FAIL"})) == {}
 
 
 def test_the_ceilings_are_those_of_all_precisions_that_pass(monkeypatch):
     told = []
     monkeypatch.setattr(jobs.pool, "result", lambda target, task, _: told.append((target.function, task)))
     for status, precisions in (({}, PRECISIONS), ({"eager_amp_bf16": "FAIL"}, ("fp32",))):
-        jobs.bench_jobs(contents("eager", status=status), None)[ceilings_job("cpu")]()
+        bench(contents("eager", status=status))[ceilings_job("cpu")]()
         function, task = told.pop()
         assert function == "conformance.measure.ceilings:observe"
         assert (task.device, task.precisions) == ("cpu", precisions)
@@ -66,7 +71,7 @@ def compile_cost(monkeypatch, mode, compiling, caches):
         return CompileRun(1.0, 2.0, next(states))
 
     monkeypatch.setattr(jobs.pool, "result", result)
-    found = jobs.bench_jobs(contents("eager", mode, compiling=compiling), None)[compile_job(cell(mode))]()
+    found = bench(contents("eager", mode, compiling=compiling))[compile_job(cell(mode))]()
     return found, used
 
 
@@ -107,5 +112,5 @@ def test_a_cache_in_an_unexpected_state_takes_the_place_of_the_seconds(monkeypat
 
 def test_a_run_that_ends_without_a_result_has_its_reason(monkeypatch):
     monkeypatch.setattr(jobs.pool, "result", lambda *_: Reason("crashed", "x"))
-    found = jobs.bench_jobs(contents("eager"), None)[compile_job(cell("eager"))]()
+    found = bench(contents("eager"))[compile_job(cell("eager"))]()
     assert found == CompileCost(CompileRun(reason=Reason("crashed", "x")))

@@ -150,22 +150,22 @@ class References:
         return f"{model}.reference"
 
 
-@pytest.mark.parametrize("cores", [1, 2, 16])
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 40, 100])
-def test_other_groups_begin_between_the_processes_of_one(monkeypatch, cores, count):
-    """Nobody tells how long a job takes; the jobs between the two keep all cores busy, as far as there are any."""
-    monkeypatch.setattr(speed.os, "cpu_count", lambda: cores)
-    groups = [{f"{group} #{process}": object() for process in range(2)} for group in range(count)]
-    made = speed.spread([{}, *groups])
-    assert made == {name: job for jobs in groups for name, job in jobs.items()}
-    order = list(made)
-    for group in range(count):
-        between = order.index(f"{group} #1") - order.index(f"{group} #0") - 1
-        assert between >= min(count - 1, 2 * cores - 1)
+@pytest.mark.parametrize("size", [2, 4, 32])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 40, 100])
+def test_the_processes_of_one_group_are_in_batches_one_after_the_other(monkeypatch, size, count):
+    monkeypatch.setattr(speed.pool, "BATCH", size)
+    processes = {group: 1 + group % 3 for group in range(count)}
+    groups = [{(group, process): object() for process in range(many)} for group, many in processes.items()]
+    made = speed.in_batches([{}, *groups])
+    assert {name: job for batch in made for name, job in batch.items()} == {n: j for g in groups for n, j in g.items()}
+    for batch in made:
+        assert len({group for group, _ in batch}) == len(batch) <= size
+    place = {name: number for number, batch in enumerate(made) for name in batch}
+    assert all(place[group, process] == place[group, 0] + process for group, process in place)
 
 
 def test_without_a_reference_nothing_is_timed():
-    (job, _) = speed.default_jobs(contents(), NoReferences()).values()
+    (job,), _ = (batch.values() for batch in speed.default_jobs(contents(), NoReferences()))
     assert job() == Reason("no reference", "float64 is not supported")
 
 
