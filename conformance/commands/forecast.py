@@ -20,7 +20,9 @@ from conformance.show.progress import spoken
 CHEAP, COMPILED, SPEEDS = "cells that are not compiled", "compiled cells", "speeds"
 EARLIER_RUNS = 3  # that are read
 WORKER_SECONDS = 20.0  # of cells that are worth another worker, which imports torch first
-TIMING_SECONDS = 1.5  # of one job that times a group of cells, without what it compiles
+MEASURE_SECONDS = 1.4  # in which a job that times a group of cells measures alone
+PREPARE_SECONDS = 1.0  # in which it prepares, without what it compiles
+WORKING_SIZE = 0.3  # of the seconds of a compiled cell, to compile the working size
 
 
 class Forecast:
@@ -41,7 +43,7 @@ class Forecast:
         durations = Durations(plan, {**of_the_zoo(), **_of_earlier_runs(folder), **of_run(contents)})
         planned = {one.id: one for one in plan.cells}
         self.contents = contents
-        self._timing = _timing(plan, durations) if plan.measure else 0.0
+        self._speeds = _speeds(plan, durations) if plan.measure else 0.0
         self._sharing = Counter(planned[cell].cell.model for cell in contents.missing if not planned[cell].skip)
         self.expected: dict[str, tuple[str, float]] = {}
         for name in contents.missing:
@@ -65,17 +67,17 @@ class Forecast:
         parts: dict[str, float] = {}
         for kind, seconds in self.expected.values():
             parts[kind] = parts.get(kind, 0.0) + seconds / at_once
-        parts[SPEEDS] = self._timing / (os.cpu_count() or 1)
+        parts[SPEEDS] = self._speeds
         named = ", ".join(f"{spoken(seconds)} for {kind}" for kind, seconds in parts.items() if seconds)
         return f"this takes about {spoken(sum(parts.values()))}" + (f": {named}" if named.count(" for ") > 1 else "")
 
 
-def _timing(plan: Plan, durations: Durations) -> float:
-    """The seconds of all cores that the speeds take. A first process compiles the working size as a cell its cases."""
+def _speeds(plan: Plan, durations: Durations) -> float:
+    """The seconds of all speeds. Jobs prepare on all cores, the first of a group compiles, and they measure in turn."""
     timed = [one for one in plan.own_cells if not one.skip]
-    groups = {(one.cell.model, one.cell.precision, one.cell.device) for one in timed}
-    compiling = sum(durations.cell(one) for one in timed if one.cell.mode in plan.compiling_modes)
-    return len(groups) * PROCESSES * TIMING_SECONDS + compiling
+    jobs = PROCESSES * len({(one.cell.model, one.cell.precision, one.cell.device) for one in timed})
+    compiling = WORKING_SIZE * sum(durations.cell(one) for one in timed if one.cell.mode in plan.compiling_modes)
+    return jobs * MEASURE_SECONDS + (jobs * PREPARE_SECONDS + compiling) / (os.cpu_count() or 1)
 
 
 def _of_earlier_runs(folder: Path) -> dict[str, ModelSeconds]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shlex
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from conformance.commands import github, interrupts
 from conformance.commands.compile_cache import compile_cache
-from conformance.commands.forecast import TIMING_SECONDS
+from conformance.commands.forecast import MEASURE_SECONDS
 from conformance.commands.judging import Choice, judge
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.commands.resume import resumed
@@ -196,15 +195,14 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
         tell("")
         show(contents, folder)
     tell(f"\ntaking {len(pending)} measurements")
-    at_once = os.cpu_count() or 1
-    progress = Progress(dict.fromkeys(pending, ("measurement", TIMING_SECONDS)), at_once)
+    progress = Progress(dict.fromkeys(pending, ("measurement", MEASURE_SECONDS)))
     ticker = Ticker(progress, every_line=options.choice.verbose)
     before = time.monotonic()
     try:
         for name, result in pool.measure(batches):
             writer.add_result(name, result)
             now = time.monotonic()
-            progress.done(name, (now - before) * at_once)
+            progress.done(name, now - before)
             before = now
             ticker.show(matrix.measured_line(store.read(folder), name), urgent=False)
     finally:

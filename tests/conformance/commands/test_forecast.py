@@ -3,8 +3,10 @@
 import io
 from dataclasses import replace
 
+import pytest
 from harness.whole_runs import plan_of_zoo, verdict, write
 
+from conformance.commands import forecast as forecasts
 from conformance.commands import ticker
 from conformance.commands.forecast import Forecast
 from conformance.commands.ticker import ERASE, Ticker
@@ -29,10 +31,12 @@ def test_an_earlier_run_beside_it_tells_how_long_it_takes(tmp_path):
     assert opening == "this takes about 3 min: 31 s for cells that are not compiled, 3 min for compiled cells"
 
 
-def test_speeds_take_as_long_as_a_compilation_more(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+@pytest.mark.parametrize(("cores", "speeds"), [(1, "104 s"), (2, "56 s"), (1000, "8 s")])
+def test_speeds_compile_on_all_cores_and_are_measured_one_after_another(tmp_path, monkeypatch, cores, speeds):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(forecasts, "spoken", lambda seconds: f"{seconds:.0f} s")
     opening = forecast(tmp_path, plan_of_zoo(("net",), measure="speed"), SECONDS).opening(at_once=1)
-    assert opening.endswith("5 min for compiled cells, 5 min for speeds")
+    assert opening.endswith(f"301 s for compiled cells, {speeds} for speeds")
 
 
 def test_only_what_is_missing_counts(tmp_path):
