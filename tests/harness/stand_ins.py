@@ -42,7 +42,12 @@ esac """,
 
 def checkout(folder):
     """A copy of this project, whose list of versions holds the torch and the Python that are here."""
-    shutil.copytree(ROOT, folder, ignore=NEITHER)
+
+    def left_out(place, names):
+        within = {name for name in names if folder.is_relative_to(Path(place, name))}  # the copy is no part of itself
+        return NEITHER(place, names) | within
+
+    shutil.copytree(ROOT, folder, ignore=left_out)
     page = folder / "conformance" / "torch_versions.py"
     text = page.read_text(encoding="utf-8").replace('PYTHON = "3.11"', f'PYTHON = "{PYTHON}"')
     page.write_text(text if TORCH in VERSIONS else text.replace(f'"{DEFAULT}"', f'"{TORCH}"'), encoding="utf-8")
