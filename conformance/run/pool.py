@@ -13,7 +13,7 @@ from conformance.records.tasks import ResultT, Target, TaskT
 from conformance.run import child
 
 AnyResult = TypeVar("AnyResult")
-BATCH = 2 * (os.cpu_count() or 1)  # jobs that prepare together: no core is free until all but one are ready
+BATCH = 2 * (os.cpu_count() or 1)  # jobs that prepare together; fewer leave cores free, more take memory
 
 
 def carry_out(jobs: Mapping[str, Callable[[], AnyResult]], at_once: int = 0) -> Iterator[tuple[str, AnyResult]]:
