@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"want a positive multiple of 8 for the size and at least {FEWEST_STEPS} steps")
     end = time.monotonic() + options.seconds
     here = children.observe_environment()
-    children.prepare(here)
+    children.prepare(here, compiles_for=(options.device,))
     study = resume(options.json, setting(here, options.device, options.size, options.steps))
     for job in missing(study):
         if time.monotonic() >= end:

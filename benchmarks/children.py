@@ -26,16 +26,16 @@ def plan_of(request: PlanRequest) -> Plan:
     return result_of(PLAN, request, DEADLINE, method="spawn")
 
 
-def prepare(known: Environment, cache: Path | None = None, *, compiles: bool = True) -> None:
+def prepare(known: Environment, cache: Path | None = None, *, compiles_for: tuple[str, ...] = ("cpu",)) -> None:
     """Set what all children inherit: one thread, and the folder of compiled code.
 
     Args:
         known: the environment, which has a folder of compiled code.
         cache: another folder.
-        compiles: some child calls the compiler, so the fork server loads it once for all of them.
+        compiles_for: the device types for which some child compiles.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    environment.prepare_children(cache or environment.cache_of(known), compiles=compiles)
+    environment.prepare_children(cache or environment.cache_of(known), compiles_for=compiles_for)
 
 
 def result_of(target: Target[TaskT, ResultT], task: TaskT, deadline: float, method: str = "forkserver") -> ResultT:

@@ -114,7 +114,7 @@ def main() -> None:
     if importlib.util.find_spec("pytest_benchmark") is None:
         sys.exit("the study compares with pytest-benchmark, which is not installed: pip install pytest-benchmark")
     here = children.observe_environment()
-    children.prepare(here, compiles=False)
+    children.prepare(here, compiles_for=())
     text = page(study(setting_of(here), options.trials, options.json))
     if options.write:
         write(text)

@@ -6,7 +6,7 @@ server has made a single one, CUDA does not work in its children.
 """
 
 import contextlib
-import importlib.util
+import importlib
 import os
 import signal
 import warnings
@@ -82,11 +82,10 @@ def harmless(step: Callable[[], object], seconds: float = 0.0) -> None:
 
 def _probe_processor() -> None:
     """Find the vector instructions that the compiler can use, which torch keeps for the life of a process."""
-    from conformance.cell import compiler, precompiled_header  # noqa: PLC0415
+    from conformance.cell import compiler, precompiled_header, vector_instructions  # noqa: PLC0415
 
     if not compiler.complaint():
-        home = "cpu_vec_isa" if importlib.util.find_spec("torch._inductor.cpu_vec_isa") else "codecache"  # torch 2.4
-        importlib.import_module(f"torch._inductor.{home}").valid_vec_isa_list()
+        vector_instructions.find()
         if precompiled_header.is_needed():
             precompiled_header.make(PROBE_SECONDS)
 
@@ -95,9 +94,10 @@ def prepare() -> None:
     """Import what the children need, as far as it imports."""
     for name in NEEDED:
         harmless(partial(importlib.import_module, name))
-    if environment.loads_compiler():
+    if environment.compiles_for():
         for name in ("torch._inductor.compile_fx", *LATE):
             harmless(partial(importlib.import_module, name))
+    if "cpu" in environment.compiles_for():
         harmless(_probe_processor, PROBE_SECONDS)
     harmless(lambda: importlib.import_module("zoo.catalog").list_models())
 

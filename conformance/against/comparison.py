@@ -117,7 +117,8 @@ class _Comparison:
         """A worker that judges and counts its revision."""
         asked = [MODES[name] for name in request.modes or MODES if name in MODES]
         compiles = len(asked) < len(request.modes) or any(mode.compiles for mode in asked)
-        variables = environment.inherited(folder / f"cache-{key}", compiles=compiles)  # a cache for each revision
+        devices = ("cpu",) if compiles else ()
+        variables = environment.inherited(folder / f"cache-{key}", compiles_for=devices)  # a cache for each revision
         self._start[key] = partial(Worker, side.path, variables, request.deadline)
         with Worker(side.path, variables) as worker:
             task = AccountTask(replace(request, sources=side.sources), str(folder / f"references-{key}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +54,7 @@ def judged(request: PlanRequest, folder: Path) -> Contents:
     """
     plan = planned(request)
     kept = environment.references_of(plan.environment)
-    with compile_cache(plan) as cache, _variables(cache, compiles=bool(plan.compiling_modes), references=kept):
+    with compile_cache(plan) as cache, _variables(cache, plan.compiles_for, references=kept):
         store.create(folder, plan)
         writer = Writer(folder)
         try:
@@ -113,9 +113,9 @@ def _add(writer: Writer, verdicts: Iterable[Verdict], planted: Iterable[Verdict]
 
 
 @contextlib.contextmanager
-def _variables(cache: Path | None, *, compiles: bool, references: Path | None = None) -> Iterator[None]:
+def _variables(cache: Path | None, compiles_for: Collection[str], references: Path | None = None) -> Iterator[None]:
     """Set the variables of child processes, and put those of the caller's process back."""
-    wanted = environment.inherited(cache, compiles=compiles, references=references)
+    wanted = environment.inherited(cache, compiles_for=compiles_for, references=references)
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

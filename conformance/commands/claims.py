@@ -84,7 +84,7 @@ def main(request: PlanRequest, write: Path | None) -> ExitCode:
     plan = _planned(request)
     try:
         with compile_cache(plan) as cache, tempfile.TemporaryDirectory(prefix="conformance-claims-") as folder:
-            environment.prepare_children(cache, compiles=bool(plan.compiling_modes))
+            environment.prepare_children(cache, compiles_for=plan.compiles_for)
             void = why_void(plan.sentinels, sentinels.judged(plan, Path(folder)))
             if void:
                 say(f"VOID: {void}; no verdict would count")

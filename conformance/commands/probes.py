@@ -71,7 +71,7 @@ def observe(names: tuple[str, ...], device: str, timeout: float) -> ProbeRun:
         UsageError: no probe has that name, the device is unknown or absent, or the probes cannot be read.
     """
     choose("device", DEVICES, (device,))
-    environment.prepare_children(None, compiles=True)  # each probe has a cache of its own
+    environment.prepare_children(None, compiles_for=(device,))  # each probe has a cache of its own
     listed = _listed(device)
     known = {probe.name: probe for probe in listed.probes}
     for name in names:

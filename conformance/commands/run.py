@@ -126,8 +126,8 @@ def _judged_and_measured(options: RunOptions, folder: Path, writer: Writer) -> i
     contents = read(folder)
     with compile_cache(contents.plan, fresh=options.fresh) as cache:
         kept = None if options.fresh else environment.references_of(contents.plan.environment)
-        compiles, workers = bool(contents.plan.compiling_modes), options.choice.workers
-        environment.prepare_children(cache, compiles=compiles, references=kept, cores=workers)
+        devices, workers = contents.plan.compiles_for, options.choice.workers
+        environment.prepare_children(cache, compiles_for=devices, references=kept, cores=workers)
         code = judge(options.choice, contents, folder, writer) if contents.missing else exit_code(contents)
         if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
             _measure(options, folder, writer)

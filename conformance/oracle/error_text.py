@@ -22,6 +22,7 @@ FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE}  # of the machi
 NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 DEEPEST = 20  # exceptions in a chain
 ADVICE = re.compile(r"(?<=CUDA error: )([^\n]*)\n.*| *Of the allocated memory .*", re.DOTALL)
+OTHER_PROCESSES = re.compile(r" Process \d+ has \S+ \S+ memory in use\.")  # of the device, when its memory is full
 CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, if a script calls Python
 POISONED = "the fork server had touched CUDA before this cell left it, so CUDA refuses the cell"
 
@@ -53,8 +54,8 @@ def is_machine_failure(problem: BaseException) -> bool:
 
 
 def one_line(problem: BaseException) -> str:
-    """The exception's text on one bounded line, without torch's advice and callers."""
-    text = CALLERS.sub("\n", ADVICE.sub(r"\1", text_of(problem)))
+    """The exception's text on one bounded line, without torch's advice, callers and other processes of the device."""
+    text = OTHER_PROCESSES.sub("", CALLERS.sub("\n", ADVICE.sub(r"\1", text_of(problem))))
     if "forked subprocess" in text and torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- nothing public tells it
         text = f"{POISONED}: {text}"
     return conformance.one_line.one_line(text)

@@ -201,6 +201,12 @@ class Plan:
         return self.working.get(cell.device, {}).get(cell.model)
 
     @property
+    def compiles_for(self) -> tuple[str, ...]:
+        """The device types for which cells are compiled."""
+        devices = (one.cell.device for one in self.cells if not one.skip and one.cell.mode in self.compiling_modes)
+        return tuple(dict.fromkeys(devices))
+
+    @property
     def own_cells(self) -> tuple[PlannedCell, ...]:
         """The cells that this run judges: those of its shard, or all."""
         if self.shard is None:

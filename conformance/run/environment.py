@@ -5,43 +5,48 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 from conformance.records.plan import Environment
 
-CACHE, THREADS, PRELOAD = "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "CONFORMANCE_PRELOAD"
-REFERENCES, CORES = "CONFORMANCE_REFERENCES", "CONFORMANCE_CORES"
+CACHE, THREADS = "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS"
+COMPILES_FOR, REFERENCES, CORES = "CONFORMANCE_COMPILES_FOR", "CONFORMANCE_REFERENCES", "CONFORMANCE_CORES"
 
 
-def inherited(cache: Path | None, *, compiles: bool, references: Path | None = None, cores: str = "") -> dict[str, str]:
+def inherited(
+    cache: Path | None, *, compiles_for: Collection[str], references: Path | None = None, cores: str = ""
+) -> dict[str, str]:
     """The variables of child processes.
 
     Args:
         cache: folder of compiled code; None: torch's own choice.
-        compiles: some child will call the compiler, so the fork server loads it once for all of them.
+        compiles_for: the device types for which some child will compile, so that the fork server prepares for it.
         references: folder of the references that runs keep; None to keep none.
         cores: number of cores that the run may use, if a person gave one.
 
-    >>> inherited(Path("cache"), compiles=True)["CONFORMANCE_PRELOAD"]
-    'compiler'
+    >>> inherited(Path("cache"), compiles_for=("cpu", "cuda"))["CONFORMANCE_COMPILES_FOR"]
+    'cpu cuda'
     """
     return {
         **({} if cache is None else {CACHE: str(cache)}),
         REFERENCES: "" if references is None else str(references),
         CORES: cores,
         THREADS: "1",  # no pool of compiler processes for each cell
-        PRELOAD: "compiler" if compiles else "",
+        COMPILES_FOR: " ".join(compiles_for),
     }
 
 
-def prepare_children(cache: Path | None, *, compiles: bool, references: Path | None = None, cores: str = "") -> None:
+def prepare_children(
+    cache: Path | None, *, compiles_for: Collection[str], references: Path | None = None, cores: str = ""
+) -> None:
     """Set the variables of all later children; see `inherited`."""
-    os.environ.update(inherited(cache, compiles=compiles, references=references, cores=cores))
+    os.environ.update(inherited(cache, compiles_for=compiles_for, references=references, cores=cores))
 
 
 def of_children() -> dict[str, str]:
     """Those of these variables that are set in this process."""
-    return {name: os.environ[name] for name in (CACHE, REFERENCES, CORES, THREADS, PRELOAD) if name in os.environ}
+    return {name: os.environ[name] for name in (CACHE, REFERENCES, CORES, THREADS, COMPILES_FOR) if name in os.environ}
 
 
 def use_cache(folder: str) -> None:
@@ -49,9 +54,9 @@ def use_cache(folder: str) -> None:
     os.environ[CACHE] = folder
 
 
-def loads_compiler() -> bool:
-    """Whether the fork server should load the compiler."""
-    return os.environ.get(PRELOAD) == "compiler"
+def compiles_for() -> frozenset[str]:
+    """The device types for which the fork server should prepare to compile; it loads the compiler if there are any."""
+    return frozenset(os.environ.get(COMPILES_FOR, "").split())
 
 
 def cache_in_use() -> Path | None:

@@ -44,7 +44,7 @@ class ForkServer:
 
     Attributes:
         pid: its process id.
-        compiles: it has loaded the compiler.
+        compiles_for: the device types for which it has prepared to compile.
         lost: how it ended; "" while it serves.
 
     Raises:
@@ -54,7 +54,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self.lost = ""
-        self.compiles = environment.loads_compiler()
+        self.compiles_for = environment.compiles_for()
         self._children: dict[int, Forked] = {}
         self._started = 0
         self._lock = Lock()
@@ -281,7 +281,7 @@ def current() -> ForkServer:
     with _starting:
         if _server is not None:
             _server.check()
-            if environment.loads_compiler() and not _server.compiles:
+            if not environment.compiles_for() <= _server.compiles_for:
                 _server.close()
         if _server is None or _server.lost:
             _server = ForkServer()
@@ -290,4 +290,4 @@ def current() -> ForkServer:
 
 def compiles() -> bool:
     """Whether this process has a fork server that has loaded the compiler."""
-    return _server is not None and _server.compiles and not _server.lost
+    return _server is not None and bool(_server.compiles_for) and not _server.lost

@@ -57,7 +57,7 @@ def _runtime_may_be_asked(monkeypatch):
 
 
 def test_no_import_reaches_the_runtime_which_is_asked_again_afterwards():
-    meanwhile, available, asked, nvml_only = printed(LOAD, CONFORMANCE_PRELOAD="compiler")
+    meanwhile, available, asked, nvml_only = printed(LOAD, CONFORMANCE_COMPILES_FOR="cpu cuda")
     assert meanwhile == []
     assert available
     assert asked == ["_cuda_getDeviceCount"]
@@ -72,7 +72,7 @@ def test_an_import_asks_nvml_and_never_the_runtime():
 
 @CUDA_BUILD
 def test_a_child_of_the_fork_server_may_use_cuda():
-    kind, cuda, message = printed(SERVE, CONFORMANCE_PRELOAD="compiler")
+    kind, cuda, message = printed(SERVE, CONFORMANCE_COMPILES_FOR="cpu cuda")
     assert (kind, cuda["refused"], message) == ("answered", False, "")
     assert "forked" not in cuda["text"]
 

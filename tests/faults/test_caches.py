@@ -216,7 +216,7 @@ def test_every_flipped_bit_and_every_cut_of_a_reference_is_found(tmp_path):
 def executor(tmp_path):
     """An executor of one model with one cell, the planned cell, and the path of the reference."""
     plan = planned(file_of(tmp_path, "one"), modes=("eager",), precisions=("fp32",), devices=("cpu",))
-    environment.prepare_children(None, compiles=False)
+    environment.prepare_children(None, compiles_for=())
     judging = Executor(plan, tmp_path / "references")
     return judging, plan.cells[0], judging.reference("one")
 

@@ -83,7 +83,7 @@ def executor(tmp_path):
     """An executor of one model with one cell, and the planned cell."""
     (tmp_path / "one.py").write_text(MODEL.format(name="one", number=errno.EDOM))
     plan = planned(str(tmp_path / "one.py"), modes=("eager",), precisions=("fp32",), devices=("cpu",))
-    environment.prepare_children(None, compiles=False)
+    environment.prepare_children(None, compiles_for=())
     return Executor(plan, tmp_path / "references"), plan.cells[0]
 
 

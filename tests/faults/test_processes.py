@@ -81,15 +81,15 @@ def test_a_child_has_the_variables_of_this_moment_and_not_those_of_its_server(li
 
 
 def test_a_fork_server_without_the_compiler_is_replaced_where_children_need_it(light, monkeypatch):
-    monkeypatch.setenv(environment.PRELOAD, "")
+    monkeypatch.setenv(environment.COMPILES_FOR, "")
     without = fork_server.current().pid
-    monkeypatch.setenv(environment.PRELOAD, "compiler")
+    monkeypatch.setenv(environment.COMPILES_FOR, "cpu")
     assert not fork_server.compiles()
     assert run(targets.echo).kind == "answered"
     assert fork_server.compiles()
     assert not outlives(without)
     kept = fork_server.current().pid
-    monkeypatch.setenv(environment.PRELOAD, "")
+    monkeypatch.setenv(environment.COMPILES_FOR, "")
     assert fork_server.current().pid == kept  # it serves others too
 
 

@@ -116,7 +116,7 @@ def _two_shares(call: Callable[..., Tensor], model: nn.Module, precision: str, x
     shares = [share_of(data, batch_size=16, rank=rank, world_size=2, shuffle=False) for rank in (0, 1)]
     in_turn = [batch for of_all_ranks in zip(*shares, strict=True) for batch in of_all_ranks]
     options: dict[str, Any] = {"precision": precision, "scaler": scaler, "accumulate": 2}
-    return train(call, squared_error, in_turn, optimizer, epochs=12, **options).losses
+    return train(call, squared_error, in_turn, optimizer, epochs=12, **options).losses.to(x.device)
 
 
 def _by_hand(model: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:

@@ -222,7 +222,7 @@ def _epochs(call: Callable[..., Tensor], model: nn.Module, precision: str, x: Te
     scaler = GradScaler(x.device.type, init_scale=2.0**10, enabled=precision == "amp_fp16")
     schedule = ExponentialLR(optimizer, gamma=0.9)
     options: dict[str, Any] = {"precision": precision, "scaler": scaler, "accumulate": 2, "clip": 0.8}
-    return train(call, squared_error, loader, optimizer, epochs=6, scheduler=schedule, **options).losses
+    return train(call, squared_error, loader, optimizer, epochs=6, scheduler=schedule, **options).losses.to(x.device)
 
 
 def _by_hand(model: nn.Sequential, x: Tensor, y: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from conformance.run import environment
 def _environment():
     """What the command sets for its children is undone."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in (environment.CACHE, environment.THREADS, environment.PRELOAD):
+        for name in (environment.CACHE, environment.THREADS, environment.COMPILES_FOR):
             patch.setenv(name, "")  # so that it is put back, or removed
             patch.delenv(name)
         yield

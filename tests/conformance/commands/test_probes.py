@@ -34,7 +34,7 @@ ALWAYS, NEVER = ">=2.4", "never"
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch):
     """What the command sets for its children is undone."""
-    for name in (environment.CACHE, environment.THREADS, environment.PRELOAD):
+    for name in (environment.CACHE, environment.THREADS, environment.COMPILES_FOR):
         monkeypatch.setenv(name, "")  # so that it is put back, or removed
         monkeypatch.delenv(name)
 

@@ -32,7 +32,7 @@ def result(function, deadline=PATIENCE):
 
 
 def test_a_child_of_the_fork_server_uses_cuda_though_the_compiler_was_imported_before():
-    kind, told, message = printed(SERVE, CONFORMANCE_PRELOAD="compiler")
+    kind, told, message = printed(SERVE, CONFORMANCE_COMPILES_FOR="cuda")
     assert (kind, message) == ("answered", "")
     assert told == [True, [[5.0, 14.0], [14.0, 50.0]]]
 
