@@ -31,7 +31,7 @@ from zoo.training.step import Step, squared_error, train_step
 
 BASELINE = ("eager", "fp32")
 FIRST_STEPS = 3  # compilation falls into the first, TorchScript optimises during all of them
-RATIO_SECONDS = 10.0  # of timed steps for each side of a ratio
+RATIO_SECONDS = {"cpu": 10.0, "cuda": 2.0}  # of timed steps for each side of a ratio
 
 
 def train(task: TrainingTask, process: ChildProcess) -> Training:
@@ -94,7 +94,7 @@ def compare(task: TrainingTask, process: ChildProcess) -> Comparison:
             for call in calls:
                 meter.warm_up(call, clock)
             process.enter("measure")
-            rounds = meter.measure(calls, clock, seed=0, budget=RATIO_SECONDS)
+            rounds = meter.measure(calls, clock, seed=0, budget=RATIO_SECONDS[task.device])
             ratio = rounds.ratio(baseline, variant)
         except NotMeasuredError as problem:
             return Comparison(reason=Reason(problem.short, problem.detail))

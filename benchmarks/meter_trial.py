@@ -22,8 +22,9 @@ from conformance.cell.session import set_policy
 from conformance.errors import NotMeasuredError
 from conformance.figures import meter
 from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL, check_controls
-from conformance.figures.meter import HostClock, TimedCall
+from conformance.figures.meter import TimedCall
 from conformance.figures.rounds import Rounds
+from conformance.measure.clocks import clock_for
 from conformance.measure.extra_work import slow_down
 from conformance.run.child_side import ChildProcess
 from zoo.models.mlp import mlp
@@ -45,7 +46,7 @@ def observe(task: MeterTask, process: ChildProcess) -> Readings:
     padding, networks = [], {}
     for name in (BASE, AGAIN, SLOWED, A_A_CONTROL, SLOWER_CONTROL):
         padding.append(torch.empty(order.randrange(MOST_PADDING)))
-        networks[name] = step_of(task.program)
+        networks[name] = step_of(*NETWORKS[task.program])
     with process.alone():
         networks[SLOWED] = slowed(networks[SLOWED])  # while nothing disturbs, so that a tenth is a tenth
         controls = [TimedCall(name, networks.pop(name)) for name in (A_A_CONTROL, SLOWER_CONTROL)]
@@ -78,11 +79,10 @@ def _busy(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def step_of(name: str) -> Callable[[], Any]:
+def step_of(rows: int, widths: tuple[int, int, int], device: str = "cpu") -> Callable[[], Any]:
     """Forward and backward of a fresh copy of a network, warm."""
-    rows, widths = NETWORKS[name]
     torch.manual_seed(0)
-    network, x, cotangent = mlp(*widths), torch.randn(rows, widths[0]), torch.randn(rows, widths[2])
+    network, x, cotangent = mlp(*widths).to(device), *(torch.randn(rows, widths[n], device=device) for n in (0, 2))
     parameters = list(network.parameters())
 
     def step() -> Any:
@@ -93,22 +93,24 @@ def step_of(name: str) -> Callable[[], Any]:
     return step
 
 
-def slowed(step: Callable[[], Any]) -> Callable[[], Any]:
+def slowed(step: Callable[[], Any], device: str = "cpu") -> Callable[[], Any]:
     """The same step with a tenth of its time of other work after it."""
-    clock = HostClock()
+    clock = clock_for(device)
     timed = TimedCall(SLOWED, step, quickest=statistics.median(clock.sample(step)[0].ns for _ in range(CALLS)))
-    slow_down(timed, "cpu")
+    slow_down(timed, device)
     return timed.call
 
 
-def ours(programs: Programs, budget: float, *, controls: Sequence[TimedCall], seed: int) -> dict[str, Reading]:
+def ours(
+    programs: Programs, budget: float, *, controls: Sequence[TimedCall], seed: int, device: str = "cpu"
+) -> dict[str, Reading]:
     """Rounds of the programs and of the two controls, judged as in a measurement of cells."""
-    clock, rounds = HostClock(), Rounds()
+    clock, rounds = clock_for(device), Rounds()
     calls = [*(TimedCall(name, call) for name, call in programs.items()), *controls]
     try:
         for timed in calls:
             meter.warm_up(timed, clock)
-        slow_down(controls[-1], "cpu")
+        slow_down(controls[-1], device)
         rounds = meter.measure(calls, clock, seed=seed, budget=budget)
         check_controls(rounds.ratio(BASE, A_A_CONTROL), rounds.ratio(BASE, SLOWER_CONTROL))
         found = {name: rounds.ratio(BASE, name) for name in programs if name != BASE}
