@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 STATE, TABLES = "steps.json", "tables.txt"
 GPU_TESTS = ("tests/conformance/cuda/test_cuda.py", "tests/conformance/cuda/test_matrix.py")
 GRACE = 20.0  # seconds that an interrupted step gets to store what it has
-WHOLE = {"tests": 180.0, "probes": 120.0, "claims": 400.0}  # seconds for steps that start over after an interruption
+# seconds for steps that start over after an interruption
+WHOLE = {"tests": 180.0, "probes": 120.0, "meter": 120.0, "claims": 400.0}
 SIZED = {  # models at sizes that keep the device busy, for bytes, compile cost and shares of the ceilings
     "cpu": ("mlp@64",),
     "cuda": ("mlp@4096", "checkerboard@128", "batch_gather_native@1024"),
@@ -97,6 +98,7 @@ def commands(folder: Path, device: str, models: list[str]) -> dict[str, list[str
         "matrix": stored("matrix", "run", *models),
         "graphs": stored("graphs", "run", *models, *graphed, "--precision", "fp32", "--precision", "amp_bf16"),
         "checkerboard": [*board, "--json", str(folder / "checkerboard.json"), *small],
+        "meter": [*python, "benchmarks.device_meter", "--device", device],
         "claims": [*python, "conformance", "claims", "--write", str(folder / "claims.md")],
         "bench": stored("bench", "bench", *SIZED[device]),
     }

@@ -23,13 +23,16 @@ def find() -> None:
 
     That a set works is noted in the folder of compiled code. That one fails is not: the machine may be to blame.
     """
+    from torch._inductor import cpp_builder  # noqa: PLC0415 -- only cells that compile need it
+
     module = "cpu_vec_isa" if importlib.util.find_spec("torch._inductor.cpu_vec_isa") else "codecache"  # torch 2.4
     home = importlib.import_module(f"torch._inductor.{module}")
-    folder, builder = environment.cache_in_use(), importlib.import_module("torch._inductor.cpp_builder")
+    folder = environment.cache_in_use()
     if folder is None or not all(hasattr(home.VecISA, name) for name in NEEDED):
         home.valid_vec_isa_list()
         return
-    compiler, check = builder.get_compiler_version_info(builder.get_cpp_compiler()), home.VecISA.check_build
+    compiler = cpp_builder.get_compiler_version_info(cpp_builder.get_cpp_compiler())
+    check = home.VecISA.check_build
 
     def noted(instructions: Any, program: str) -> bool:
         asked = f"{compiler} {instructions} {instructions.build_arch_flags()} {program}"

@@ -18,7 +18,7 @@ instead.
 
 "Shows in" gives the torch versions that have the fault on that device. "Run with" lists the versions that were tried.
 The versions between them and after the last one were not tried. An open range means that the last version tried has the
-fault.
+fault. Without an entry, the probe was never run on that device.
 """
 UNSEEN = """
 No probe was run on {device} yet. Nothing is declared there, and whatever a probe sees is INCONCLUSIVE.

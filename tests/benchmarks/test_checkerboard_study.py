@@ -95,7 +95,7 @@ def _done(monkeypatch):
     here = replace(matrix.environment(), cpu="a machine", gpus=(), torch="2.13.0")
     monkeypatch.setattr(study.pool, "result", result)
     monkeypatch.setattr(children, "observe_environment", lambda: here)
-    monkeypatch.setattr(children, "prepare", lambda _: None)
+    monkeypatch.setattr(children, "prepare", lambda *_, **__: None)
     return done
 
 

@@ -61,7 +61,7 @@ def test_a_step_that_starts_over_begins_first_or_not_at_all(call, monkeypatch, t
 
 def test_the_commands_resume_the_run_that_was_begun(tmp_path):
     fresh = gpu_run.commands(tmp_path, "cuda", ["merge"])
-    assert list(fresh) == ["tests", "probes", "matrix", "graphs", "checkerboard", "claims", "bench"]
+    assert list(fresh) == ["tests", "probes", "matrix", "graphs", "checkerboard", "meter", "claims", "bench"]
     assert fresh["matrix"][3:] == ["run", "merge", "--device", "cuda", "--store", str(tmp_path / "matrix")]
     assert "graphed" in fresh["graphs"]
     begun = tmp_path / "matrix" / "runs" / "20260101-000000-abcd"
@@ -78,4 +78,4 @@ def test_every_file_and_module_of_the_commands_exists(tmp_path, device):
     assert all((gpu_run.ROOT / file).is_file() for file in files)
     modules = {command[2] for command in commands.values()}
     assert all(command[1] == "-m" for command in commands.values())
-    assert modules == {"pytest", "conformance", "benchmarks.checkerboard"}
+    assert modules == {"pytest", "conformance", "benchmarks.checkerboard", "benchmarks.device_meter"}

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from zoo.models.attention import CausalSelfAttention, FusedCausalSelfAttention
 
@@ -151,3 +152,14 @@ def test_wrong_arguments_are_named(build):
         build(None, 2)
     with pytest.raises(ValueError, match=r"rotary needs an even number of features per head, got 3$"):
         build(6, 2, rotary=True)
+
+
+@pytest.mark.parametrize("mask", [None, torch.zeros(0, 5, dtype=torch.bool)])
+def test_an_empty_batch_never_reaches_a_kernel_that_may_return_none(monkeypatch, mask):
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *_, **__: None)
+    x = torch.randn(0, 5, 16, requires_grad=True)
+    model = FusedCausalSelfAttention(16, 2)
+    y = model(x, mask)
+    y.sum().backward()
+    assert (y.shape, x.grad.shape) == ((0, 5, 16), (0, 5, 16))
+    assert not model.qkv.weight.grad.any()

@@ -138,6 +138,8 @@ class FusedCausalSelfAttention(CausalSelfAttention):
     """
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
+        if v.numel() == 0:
+            return v  # of an empty batch, cuDNN's kernel makes None: zoo/probes/attention_of_nothing.py
         if seen is None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)

@@ -60,3 +60,21 @@ def test_the_size_of_the_last_cache_is_read_or_guessed(monkeypatch, tmp_path):
     assert ceilings._last_cache("cpu") == 2**20
     monkeypatch.setattr(ceilings, "CPU_CACHES", tmp_path / "absent")
     assert ceilings._last_cache("cpu") == 2**26
+
+
+def test_a_slow_first_call_does_not_keep_larger_products_out(monkeypatch):
+    """It loads kernels: on a GPU, the first product took longer than the largest one."""
+    called = []
+
+    def product(a, _):
+        return lambda: called.append(len(a))
+
+    def seconds(call, _):
+        call()
+        return 1.0 if called.count(called[-1]) == 1 else 0.001
+
+    monkeypatch.setattr(ceilings, "SIDES", {"cpu": (2, 4, 8)})
+    monkeypatch.setattr(ceilings, "_product", product)
+    monkeypatch.setattr(ceilings, "_seconds", seconds)
+    monkeypatch.setattr(ceilings.tf32, "switch", lambda _: None)
+    assert [amount for amount, _ in ceilings._products(PRECISIONS["fp32"], "cpu").work] == [16.0, 128.0, 1024.0]
