@@ -21,7 +21,9 @@ REFUSALS = (
 FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE}  # of the machine; no limit of a process causes them
 NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 DEEPEST = 20  # exceptions in a chain
-ADVICE = re.compile(r"(?<=CUDA error: )([^\n]*)\n.*| *Of the allocated memory .*", re.DOTALL)
+ADVICE = re.compile(
+    r"(?<=CUDA error: )([^\n]*)\n.*| *Of the allocated memory .*|\s*Set TORCHDYNAMO_VERBOSE=1 for .*", re.DOTALL
+)
 OTHER_PROCESSES = re.compile(r" Process \d+ has \S+ \S+ memory in use\.")  # of the device, when its memory is full
 CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, if a script calls Python
 POISONED = "the fork server had touched CUDA before this cell left it, so CUDA refuses the cell"

@@ -27,6 +27,10 @@ FULL = (
     "CUDA out of memory. Tried to allocate 9.09 TiB. GPU 0 has a total capacity of 139.80 GiB of which 138.20 GiB is "
     "free. Including non-PyTorch memory, this process has 1.60 GiB memory in use. 125.82 GiB allowed;"
 )
+VERBOSE = (
+    "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace (please do this especially if you're reporting a bug to "
+    'PyTorch). For even more developer context, set TORCH_LOGS="+dynamo"\n'
+)
 OTHERS = " Process 2134 has 14.00 MiB memory in use. Process 2139 has 1.25 GiB memory in use." * 8
 REMEDY = (
     " Of the allocated memory 1.00 GiB is allocated by PyTorch, and 24.00 MiB is reserved by PyTorch but unallocated. "
@@ -104,6 +108,8 @@ def test_the_advice_is_cut_off():
     assert one_line(RuntimeError(SCRIPTED + ASSERTED + ADVICE)).endswith(f"<--- HERE RuntimeError: {ASSERTED}")
     assert one_line(torch.cuda.OutOfMemoryError(FULL + REMEDY)) == FULL
     assert one_line(RuntimeError(SCRIPTED + FULL + REMEDY)).endswith(f"<--- HERE RuntimeError: {FULL}")
+    compiling = "TypeError: cannot determine truth value of Relational: s53*s77 < s77"
+    assert one_line(RuntimeError(f"{compiling}\n\n{VERBOSE}")) == compiling
     crowded = FULL.replace(" Including", f"{OTHERS} Including") + REMEDY
     assert one_line(RuntimeError(SCRIPTED + crowded)).endswith(f"<--- HERE RuntimeError: {FULL}")
 
