@@ -17,7 +17,7 @@ FUNCTION_APPLY_REFUSED = Expect(
 )
 SCRIPT_NOT_CAPTURED = Expect(
     outcome="refuses",
-    modes=("compiled", "exported", "packaged", "graphed"),
+    modes=("compiled", "compiled_dynamic", "exported", "packaged", "graphed"),
     error="TypeError",
     match="torch.compile captures no|torch.export takes no",
     reason="neither torch.compile nor torch.export captures TorchScript; take the eager model",
@@ -43,6 +43,15 @@ NESTED_FUNCTION_NOT_TRACED = Expect(
     match="too many positional arguments",
     reason="torch.compile could not trace a Function with setup_context inside a backward",
     link="https://github.com/pytorch/pytorch/issues/118397",
+)
+STRIDES_NOT_SORTED = Expect(
+    outcome="ERROR",
+    modes=("compiled_dynamic",),
+    torch=">=2.13",
+    error="InductorError",
+    match="cannot determine truth value of Relational",
+    reason="Inductor sorts the strides of a convolution, and cannot where they are products of symbols",
+    link="https://github.com/pytorch/pytorch/issues/185510",
 )
 CHECK_LOST = Expect(
     outcome="FAIL",

@@ -73,7 +73,7 @@ SPEC = Spec(
     expectations=(
         Expect(
             outcome="FAIL",
-            modes=("scripted", "compiled", "exported", "graphed"),
+            modes=("scripted", "compiled", "compiled_dynamic", "exported", "graphed"),
             tensor="output",
             gate="raises",
             case="row-of-the-next-sample",

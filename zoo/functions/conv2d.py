@@ -22,7 +22,7 @@ from zoo.case import Case
 from zoo.custom_ops import map_by_sample, run_in_autocast
 from zoo.error_input import ErrorInput
 from zoo.scale import Scale
-from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED
+from zoo.shared_expectations import FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, STRIDES_NOT_SORTED
 from zoo.spec import Spec
 
 
@@ -234,7 +234,7 @@ SPEC = Spec(
     dtypes="follows",
     one_graph=True,
     reference=_reference,
-    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED),
+    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, STRIDES_NOT_SORTED),
     scale=_scale(conv2d),
 )
 OP = replace(

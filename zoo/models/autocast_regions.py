@@ -276,7 +276,7 @@ ISLAND = Spec(
         ),
         Expect(
             outcome="FAIL",
-            modes=("compiled", "graphed"),
+            modes=("compiled", "compiled_dynamic", "graphed"),
             precisions=("amp_fp16", "amp_bf16"),
             torch=">=2.4",
             gate="norm",

@@ -132,7 +132,7 @@ SPEC = Spec(
     expectations=(
         Expect(
             outcome="refuses",
-            modes=("compiled", "graphed"),
+            modes=("compiled", "compiled_dynamic", "graphed"),
             error="RuntimeError",
             # the second says code of the same model that an ordinary training has compiled and stored
             match="does not currently support double backward|non-empty donated buffers",
