@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from conformance.errors import NoOracleError
-from conformance.oracle import evaluation, grouped, inputs, process_state, transforms, weights
+from conformance.oracle import attention, evaluation, grouped, inputs, process_state, transforms, weights
 from conformance.oracle.adopted import adopt_state
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
@@ -44,6 +44,8 @@ class Widened(TorchFunctionMode):
         if func in SAME_BITS or getattr(func, "__name__", "") in ("__get__", "__set__"):
             return func(*args, **kwargs)
         args, kwargs = map_leaves(_widened, args), map_leaves(_widened, kwargs)
+        if func is attention.FUNCTION:
+            return attention.attention(*args, **kwargs)
         return grouped.grouped_mm(*args, **kwargs) if func in grouped.FUNCTIONS else func(*args, **kwargs)
 
 
