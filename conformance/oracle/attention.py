@@ -1,7 +1,7 @@
 """Attention of the oracle, op by op where torch would call a kernel that does all of it.
 
-Such a kernel rounds inside too: under autocast the weights, before they multiply the values, and what backward passes
-on. The perturbed runs see ops and not what is inside them. Where no kernel is fused they see the same formula whole.
+Such a kernel rounds inside too: under autocast it rounds the weights before they multiply the values, and what backward
+passes on. The perturbed runs perturb the operands and results of ops, and nothing inside an op.
 """
 
 from __future__ import annotations
