@@ -2,13 +2,14 @@
 
     python -m benchmarks.model_libraries FOLDER [--mode MODE …]
 
-FOLDER keeps one run for each architecture, in eval and in train mode. What is there is not judged again, so the study
-goes on where it was interrupted. It needs three packages more: pip install torchvision timm transformers.
+FOLDER keeps one run for each architecture and mode, in eval and in train mode. What is there is not judged again, so
+the study goes on where it was interrupted. It needs three packages more: pip install torchvision timm transformers.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import shutil
 import subprocess
@@ -81,25 +82,27 @@ autocast dtypes; the number is the worst error over its budget. A number in brac
 
 @dataclass(frozen=True)
 class Judged:
-    """One architecture in eval or train mode.
+    """One architecture in one mode, in eval or train mode.
 
     Attributes:
         name: the architecture, such as "timm:test_vit".
         training: "eval" or "train".
+        mode: "eager", "scripted" or "compiled".
         contents: its run; None if it could not be judged.
         problem: why not.
     """
 
     name: str
     training: str
+    mode: str
     contents: Contents | None
     problem: str = ""
 
-    def verdicts(self, mode: str) -> dict[str, Verdict]:
-        """The verdicts in a mode by precision; none if it was not judged."""
+    def verdicts(self) -> dict[str, Verdict]:
+        """The verdicts by precision; none if it could not be judged."""
         if self.contents is None:
             return {}
-        cells = [one for one in self.contents.plan.cells if one.cell.mode == mode and one.id in self.contents.verdicts]
+        cells = [one for one in self.contents.plan.cells if one.id in self.contents.verdicts]
         return {one.cell.precision: self.contents.verdicts[one.id] for one in cells}
 
 
@@ -117,17 +120,17 @@ class Reasons:
         return f"({self.numbers.setdefault(text, len(self.numbers) + 1)})"
 
 
-def judge(name: str, training: str, modes: Sequence[str], folder: Path) -> None:
-    """Judge an architecture, and keep its run; or what the command says, if it refuses the architecture.
+def judge(name: str, training: str, mode: str, folder: Path) -> None:
+    """Judge an architecture in a mode, and keep its run; or what the command says, if it refuses the architecture.
 
     Raises:
         SystemExit: the run is not complete, so nothing is kept.
     """
-    place = _place(name, training, folder)
+    place = _place(name, training, mode, folder)
     unfinished = place.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     command = [sys.executable, "-m", "conformance", "run", name, f"--{training}", "--no-speed", "--device=cpu"]
-    command += [*(f"--mode={mode}" for mode in modes), f"--store={unfinished}"]
+    command += [f"--mode={mode}", f"--store={unfinished}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- our own words
     if done.returncode == ExitCode.USAGE:
         place.with_suffix(REFUSED).write_text(done.stderr, encoding="utf-8")
@@ -139,28 +142,27 @@ def judge(name: str, training: str, modes: Sequence[str], folder: Path) -> None:
     shutil.rmtree(unfinished)
 
 
-def judged(name: str, training: str, folder: Path) -> Judged | None:
-    """What is known of an architecture; None if it was not judged yet."""
-    place = _place(name, training, folder)
+def judged(name: str, training: str, mode: str, folder: Path) -> Judged | None:
+    """What is known of an architecture in a mode; None if it was not judged yet."""
+    place = _place(name, training, mode, folder)
     if place.with_suffix(REFUSED).exists():
         lines = place.with_suffix(REFUSED).read_text(encoding="utf-8").splitlines()
-        return Judged(name, training, None, lines[-1] if lines else "it could not be judged")
-    return Judged(name, training, store.read(place)) if place.exists() else None
+        return Judged(name, training, mode, None, lines[-1] if lines else "it could not be judged")
+    return Judged(name, training, mode, store.read(place)) if place.exists() else None
 
 
-def _place(name: str, training: str, folder: Path) -> Path:
+def _place(name: str, training: str, mode: str, folder: Path) -> Path:
     """The folder of a run."""
-    return folder / f"{re.sub('[^a-z0-9_]+', '-', name)}-{training}"
+    return folder / f"{re.sub('[^a-z0-9_]+', '-', name)}-{training}-{mode}"
 
 
 def page(found: Sequence[Judged]) -> str:
     """The page of all runs, as Markdown."""
     reasons, rows = Reasons(), []
-    columns = [(t, m) for t in TRAINING for m in MODES if any(one.training == t and one.verdicts(m) for one in found)]
+    columns = [(t, m) for t in TRAINING for m in MODES if any((one.training, one.mode) == (t, m) for one in found)]
     for name in dict.fromkeys(one.name for one in found):
-        of_name = {one.training: one for one in found if one.name == name}
-        cells = [_cell(of_name[t].verdicts(mode), reasons) if t in of_name else "" for t, mode in columns]
-        rows.append([f"`{name}`", *cells])
+        of_name = {(one.training, one.mode): one.verdicts() for one in found if one.name == name}
+        rows.append([f"`{name}`", *(_cell(of_name.get(column, {}), reasons) for column in columns)])
     head = ["architecture", *(f"{mode}, {training}" for training, mode in columns)]
     parts = [OPENING, "\n".join(_totals(found)), markdown_table(rows, head)]
     parts += ["\n".join(f"{number}. {text}" for text, number in reasons.numbers.items())]
@@ -190,7 +192,7 @@ def _totals(found: Sequence[Judged]) -> Iterator[str]:
     versions = {one.contents.plan.environment.torch for one in found if one.contents}
     for training in TRAINING:
         names = {one.name for one in found if one.training == training and one.contents}
-        modes = [one.verdicts(mode) for one in found if one.training == training for mode in MODES]
+        modes = [one.verdicts() for one in found if one.training == training]
         if names:
             cells = sum(map(len, modes))
             refused = sum(len(verdicts) for verdicts in modes if _is_refused(verdicts))
@@ -201,7 +203,7 @@ def _totals(found: Sequence[Judged]) -> Iterator[str]:
             )
     for one in found:
         if one.contents is None:
-            yield f"- `{one.name}`, {one.training}: {code(one.problem)}"
+            yield f"- `{one.name}`, {one.mode}, {one.training}: {code(one.problem)}"
     yield f"- torch {', '.join(sorted(versions))}"
 
 
@@ -214,12 +216,12 @@ def main() -> None:
     parser.add_argument("-k", default="", metavar="TEXT", help="only architectures whose name contains it")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    for training in asked.training or TRAINING:
-        for name in (name for name in ARCHITECTURES if asked.k in name):
-            if judged(name, training, asked.folder) is None:
-                judge(name, training, asked.mode or MODES, asked.folder)
-            print(name, training, flush=True)
-    every = [judged(name, training, asked.folder) for name in ARCHITECTURES for training in TRAINING]
+    chosen = [name for name in ARCHITECTURES if asked.k in name]
+    for mode, training, name in itertools.product(asked.mode or MODES, asked.training or TRAINING, chosen):
+        if judged(name, training, mode, asked.folder) is None:
+            judge(name, training, mode, asked.folder)
+        print(name, training, mode, flush=True)
+    every = [judged(*one, asked.folder) for one in itertools.product(ARCHITECTURES, TRAINING, MODES)]
     PAGE.write_text(page([one for one in every if one is not None]), encoding="utf-8")
 
 

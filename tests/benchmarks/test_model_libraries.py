@@ -7,7 +7,7 @@ import pytest
 from harness.whole_runs import plan_of_zoo, verdict, write
 
 from benchmarks import model_libraries
-from benchmarks.model_libraries import ARCHITECTURES, Judged, page
+from benchmarks.model_libraries import ARCHITECTURES, MODES, Judged, page
 from conformance.records.verdicts import Verdict
 from conformance.run import store
 from conformance.target import libraries
@@ -16,12 +16,13 @@ UNSOURCED = "in phase prepare: OSError: Failed to get source for <function Confi
 
 
 def judged(folder, training, changed):
-    """The run of an architecture, green but for the cells that are changed."""
+    """An architecture in every mode, green but for the cells that are changed."""
     plan = plan_of_zoo(("net",))
-    verdicts = {p.id: replace(verdict(p.id), margin=0.5) for p in plan.cells}
-    for name, fields in changed.items():
-        verdicts[name] = replace(verdicts[name], **fields)
-    return Judged("timm:net", training, store.read(write(folder / training, plan, verdicts)))
+    verdicts = {p.id: replace(verdict(p.id), margin=0.5, **changed.get(p.id, {})) for p in plan.cells}
+    for mode in MODES:
+        cells = tuple(one for one in plan.cells if one.cell.mode == mode)
+        run = write(folder / training / mode, replace(plan, cells=cells), {one.id: verdicts[one.id] for one in cells})
+        yield Judged("timm:net", training, mode, store.read(run))
 
 
 @pytest.fixture
@@ -29,8 +30,9 @@ def written(tmp_path):
     refused = {"status": "ERROR", "text": UNSOURCED}
     scripted = {f"net[scripted-{p}-cpu]": refused for p in ("fp32", "amp_fp16", "amp_bf16")}
     wrong = {"net[compiled-amp_fp16-cpu]": {"status": "FAIL", "text": "norm  output, case given: error 2, budget 1"}}
-    found = [judged(tmp_path, "eval", scripted | wrong), judged(tmp_path, "train", {})]
-    return html.unescape(page([*found, Judged("timm:gone", "eval", None, "timm:gone: no architecture 'gone'")]))
+    found = [*judged(tmp_path, "eval", scripted | wrong), *judged(tmp_path, "train", {})]
+    gone = Judged("timm:gone", "eval", "eager", None, "timm:gone: no architecture 'gone'")
+    return html.unescape(page([*found, gone]))
 
 
 def test_a_row_shows_each_mode_in_eval_and_in_train_mode(written):
@@ -56,7 +58,7 @@ def test_the_totals_count_what_passes_and_name_what_was_not_judged(written):
     ending = "in modes that refuse the architecture\n"
     assert f"- eval: 9 cells of 1 architecture; 5 pass, 1 do not, 3 {ending}" in written
     assert f"- train: 9 cells of 1 architecture; 9 pass, 0 do not, 0 {ending}" in written
-    assert "- `timm:gone`, eval: <code>timm:gone: no architecture 'gone'</code>" in written
+    assert "- `timm:gone`, eager, eval: <code>timm:gone: no architecture 'gone'</code>" in written
 
 
 def test_every_architecture_is_a_name_that_the_command_takes():
@@ -74,9 +76,9 @@ def ends_with(code, tmp_path, monkeypatch):
 
 def test_a_model_that_the_command_refuses_is_not_tried_again(tmp_path, monkeypatch):
     ends_with(4, tmp_path, monkeypatch)
-    assert model_libraries.judged("timm:net", "eval", tmp_path) is None
-    model_libraries.judge("timm:net", "eval", ("eager",), tmp_path)
-    known = model_libraries.judged("timm:net", "eval", tmp_path)
+    assert model_libraries.judged("timm:net", "eval", "eager", tmp_path) is None
+    model_libraries.judge("timm:net", "eval", "eager", tmp_path)
+    known = model_libraries.judged("timm:net", "eval", "eager", tmp_path)
     assert (known.contents, known.problem) == (None, "no such model")
 
 
@@ -84,5 +86,5 @@ def test_a_model_that_the_command_refuses_is_not_tried_again(tmp_path, monkeypat
 def test_a_run_that_did_not_come_about_is_no_refusal(code, tmp_path, monkeypatch):
     ends_with(code, tmp_path, monkeypatch)
     with pytest.raises(SystemExit, match=f"timm:net was not judged.* ended with {code}: no such model"):
-        model_libraries.judge("timm:net", "eval", ("eager",), tmp_path)
-    assert model_libraries.judged("timm:net", "eval", tmp_path) is None
+        model_libraries.judge("timm:net", "eval", "eager", tmp_path)
+    assert model_libraries.judged("timm:net", "eval", "eager", tmp_path) is None
