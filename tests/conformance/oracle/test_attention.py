@@ -5,8 +5,10 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conformance.axes import PRECISIONS
 from conformance.oracle import attention
 from conformance.oracle.float64 import widened
+from conformance.oracle.nearest import Nearest
 
 
 class Names(TorchDispatchMode):
@@ -43,3 +45,55 @@ def test_the_ops_of_the_formula_run_and_not_one_kernel(options, monkeypatch):
     assert [name for name in names if "attention" in name]
     torch.testing.assert_close(result, fused)
     assert torch.backends.cuda.flash_sdp_enabled()  # as before, for the cells
+
+
+TOKENS = 200  # four blocks of queries
+
+
+def gradients(function, dtype=torch.float64, tokens=TOKENS, **options):
+    """What an attention returns, and its gradients; those of keys and values are sums over all queries."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, tokens, 8, generator=generator).bfloat16().to(dtype).requires_grad_() for _ in "qkv")
+    result = function(q, k, v, **options)
+    cotangent = 1.0 + torch.rand(result.shape, generator=generator).bfloat16().to(dtype)  # long sums of one sign
+    return result, *torch.autograd.grad(result, (q, k, v), cotangent)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"attn_mask": torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril(3)},
+        {"attn_mask": torch.linspace(-1, 1, TOKENS, dtype=torch.float64).view(1, TOKENS)},
+        {"attn_mask": torch.linspace(-1, 1, TOKENS, dtype=torch.float64).expand(1, 2, 1, TOKENS)},
+        {"attn_mask": torch.linspace(-1, 1, 2 * TOKENS**2, dtype=torch.float64).view(1, 2, TOKENS, TOKENS)},
+        {"scale": 0.1},
+    ],
+)
+def test_blocks_of_queries_change_nothing_but_roundings(options):
+    torch.testing.assert_close(gradients(attention.attention, **options), gradients(attention.FUNCTION, **options))
+
+
+def test_dropout_draws_what_it_draws_without_blocks():
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        blocks = gradients(attention.attention, dropout_p=0.5)
+        torch.manual_seed(3)
+        torch.testing.assert_close(blocks, gradients(attention.FUNCTION, dropout_p=0.5))
+
+
+def test_rounded_runs_are_as_far_off_as_the_kernel_that_adds_up_block_by_block(monkeypatch):
+    tokens = 760  # twelve blocks
+
+    def error_of_values(rounded):
+        return float((rounded[3] - wanted).norm() / wanted.norm())
+
+    wanted = gradients(attention.attention, tokens=tokens)[3]
+    kernel = error_of_values(gradients(attention.FUNCTION, torch.bfloat16, tokens))
+    with Nearest(PRECISIONS["amp_bf16"]):
+        blocks = error_of_values(gradients(attention.attention, tokens=tokens))
+        monkeypatch.setattr(attention, "BLOCKS", ((0, tokens),))
+        whole = error_of_values(gradients(attention.attention, tokens=tokens))
+    assert 0.8 < blocks / kernel < 1.25
+    assert whole / kernel < 0.8
