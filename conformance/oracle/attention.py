@@ -7,6 +7,7 @@ low precision itself. The perturbed runs perturb the operands and results of ops
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,13 +19,13 @@ MOST_SCORES = 2**25  # numbers of float64, 256 MiB; the scores of more tokens ar
 BLOCKS = ((768, 256), (192, 64), (0, 32))  # from so many queries on, the kernel of the CPU takes so many at once
 
 
-def attention(
+def attention(  # noqa: PLR0913 -- torch's own signature
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002 -- torch's own signature
+    is_causal: bool = False,  # noqa: FBT001, FBT002 -- the same
     **others: Any,
 ) -> torch.Tensor:
     """What `scaled_dot_product_attention` returns, with its arguments."""
@@ -38,11 +39,8 @@ def attention(
             return FUNCTION(query, key, value, attn_mask, dropout_p, is_causal, **others)
         if is_causal:
             attn_mask = query.new_ones(tokens, key.size(-2), dtype=torch.bool).tril()
-        masks = attn_mask.split(size, -2) if _has_rows(attn_mask) else (attn_mask,) * -(-tokens // size)
-        blocks = zip(query.split(size, -2), masks, strict=True)
-        return torch.cat([FUNCTION(block, key, value, mask, **others) for block, mask in blocks], -2)
-
-
-def _has_rows(mask: torch.Tensor | None) -> bool:
-    """Whether a mask has a row for each query."""
-    return mask is not None and mask.size(-2) > 1
+        blocks = query.split(size, -2)
+        masks: Sequence[torch.Tensor | None] = [attn_mask] * len(blocks)
+        if attn_mask is not None and attn_mask.size(-2) > 1:
+            masks = attn_mask.split(size, -2)
+        return torch.cat([FUNCTION(q, key, value, m, **others) for q, m in zip(blocks, masks, strict=True)], -2)
