@@ -38,7 +38,8 @@ class Rounded:
         draws: number of draws.
         squares: the sums of y*².
         crowding: the root of the sum over draws of the squared sums of y*²; it is large if few draws make up `squares`.
-        bias: the part of the sums over rounded runs that does not average out, as far as it stands out of their noise.
+        bias: the part of the sums over rounded runs that does not average out, as far as it stands out of their noise,
+            and at least what one rounded constant changes.
         noise: how far these sums would scatter, one standard deviation, if all draws were drawn again.
     """
 
@@ -126,17 +127,24 @@ def farthest_sums(many: Sequence[Sums]) -> Sums:
     return Sums(gains, shifts)
 
 
-def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Rounded:
+def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor], constant: float = 0.0) -> Rounded:
     """Add up the errors of the rounded runs, and estimate from them how far the sums scatter.
 
     Args:
         found: the tensor in the rounded run of each draw, as `sampled` gives it.
         truths: the oracle's.
+        constant: the relative error of a constant that multiplies tensors, the same in each draw. These runs round it
+            everywhere, so that a norm may divide it out; a mode rounds it only where it computes in low precision.
     """
     products, gaps = map(torch.stack, zip(*_errors(found, truths), strict=True))
     noise = Sums(_scatter(products), _scatter(gaps))
-    bias = Sums(_beyond(noise.gain, products), _beyond(noise.shift, gaps))
-    return Rounded(len(gaps), *_squares(truths), bias, noise)
+    squares, crowding = _squares(truths)
+    totals = parts(torch.stack([_finite(truth) for truth in truths]).sum(0)).abs()
+    bias = Sums(
+        _beyond(noise.gain, products).maximum(constant * squares),
+        _beyond(noise.shift, gaps).maximum(constant * totals),
+    )
+    return Rounded(len(gaps), squares, crowding, bias, noise)
 
 
 def _beyond(noise: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:

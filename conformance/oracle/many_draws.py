@@ -144,12 +144,14 @@ class _Run:
         truth: what is kept of its tensors, by name.
         rounded: the same of the rounded runs, by precision name; empty if there was none.
         underflew: see `Nearest`.
+        constants: the same, by precision name.
     """
 
     redraw: Redraw
     truth: dict[str, torch.Tensor]
     rounded: dict[str, dict[str, torch.Tensor]]
     underflew: bool
+    constants: dict[str, float]
 
 
 class _ManyDraws:
@@ -171,6 +173,7 @@ class _ManyDraws:
         self.redraws: list[Redraw] = []
         self._scale, self._rounded_runs = scale, rounded_runs
         self._judged, self._precisions = dict(judged), precisions
+        self._constants = {p.name: 0.0 for p in precisions}
         self._truths: dict[str, list[torch.Tensor]] = {name: [] for name in judged}
         self._found: dict[tuple[str, str], list[torch.Tensor]] = {(p.name, n): [] for p in precisions for n in judged}
 
@@ -191,13 +194,17 @@ class _ManyDraws:
                 raise
             return None
         underflew = any(mode.underflew for mode in modes.values())
-        return _Run(redraw, {n: t.to(torch.float32) for n, t in self._kept(truth).items()}, rounded, underflew)
+        constants = {word: mode.constant for word, mode in modes.items()}
+        narrow = {n: t.to(torch.float32) for n, t in self._kept(truth).items()}
+        return _Run(redraw, narrow, rounded, underflew, constants)
 
     def add(self, runs: Sequence[_Run | None]) -> None:
         """Add what the runs of some draws gave."""
         for run in (run for run in runs if run is not None):
             self._rounded_runs = max(DRAWS) if run.underflew else self._rounded_runs
             self.redraws.append(run.redraw)
+            for word, constant in run.constants.items():
+                self._constants[word] = max(self._constants[word], constant)
             for name in list(self._judged):
                 if not all(name in tensors for tensors in (run.truth, *run.rounded.values())):
                     del self._judged[name]
@@ -213,7 +220,7 @@ class _ManyDraws:
 
     def _rounded(self, name: str, precision: Precision, draws: int = max(DRAWS)) -> Rounded:
         found = self._found[precision.name, name][:draws]
-        return rounded_sums(found, self._truths[name][: len(found)])
+        return rounded_sums(found, self._truths[name][: len(found)], self._constants[precision.name])
 
     def needed(self) -> dict[str, int]:
         """How many draws each precision needs, so that the gain of every tensor is judged finely enough."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from conformance.axes import Precision
 from conformance.gates.distance import all_finite
 from conformance.oracle.custom_ops import Unwatched
-from conformance.oracle.rounding import Rounding
+from conformance.oracle.rounding import Rounding, in_backward
 
 FLOAT64_BITS = 53
 SUBNORMAL = 2.0**10  # times the smallest number of float16: smaller ones are subnormal
@@ -22,13 +24,25 @@ class Nearest(Rounding):
 
     Attributes:
         underflew: rounding to float16's smallest numbers has changed a tensor by more than one roundoff.
+        constant: the largest relative error of a constant that multiplies a whole tensor, such as 1 / (1 - p) in the
+            mask of a dropout.
     """
 
     underflew = False
+    constant = 0.0
 
     def __init__(self, precision: Precision, scale: float = 1.0) -> None:
         super().__init__(precision, torch.Generator(), scale=scale)  # which it does not use: nothing here is random
         self._splitter = 2.0**FLOAT64_BITS * precision.unit + 1.0  # Veltkamp's constant
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen op, rounded. If it divides a mask by a number, note how the quotient rounds."""
+        divides = func.overloadpacket.__name__.rstrip("_") == "div" and not in_backward()
+        exact = _of_mask(*args[:2]) if divides else 0.0
+        result = super().run_op(func, args, kwargs)
+        if exact:
+            self.constant = max(self.constant, abs(float(result.abs().max()) / exact - 1.0))
+        return result
 
     def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
         """The tensor, rounded to nearest; as it is if every precision keeps it in float32."""
@@ -53,3 +67,13 @@ class Nearest(Rounding):
 
     def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
         return torch.where(size < SUBNORMAL * quantum, (tensor / quantum).round_().mul_(quantum), tensor)
+
+
+def _of_mask(mask: Any, divisor: Any) -> float:
+    """The largest number of a mask over a number; 0 for any other quotient. A mask holds zeros and ones."""
+    number = divisor.item() if isinstance(divisor, torch.Tensor) and divisor.dim() == 0 else divisor
+    if not isinstance(mask, torch.Tensor) or not isinstance(number, (int, float)) or not number:
+        return 0.0
+    with Unwatched():
+        ones = (mask == 1).logical_or_(mask == 0).all() and mask.any()
+    return abs(1.0 / number) if ones else 0.0

@@ -117,6 +117,13 @@ def test_noise_grows_like_the_root_of_the_number_of_draws(truths):
     assert torch.allclose(many.bias.shift, 4 * few.bias.shift)
 
 
+def test_a_constant_that_rounds_alike_in_every_draw_is_allowed_for(truths):
+    runs = rounded_sums(truths[:4], truths[:4], 0.002)  # as if a norm had divided it out
+    many = runs.over(DRAWS, truths)
+    assert torch.allclose(many.bias.gain, 0.002 * many.squares)
+    assert torch.allclose(many.bias.shift, 4 * 0.002 * parts(sum(truths[:4])).abs())
+
+
 def test_a_draw_that_makes_up_most_of_the_sums_averages_less(truths):
     few = rounded_sums([rounded(t) for t in truths[:4]], truths[:4])
     large = [*truths[:-1], 10 * truths[-1]]

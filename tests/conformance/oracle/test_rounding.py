@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import zoo
 from conformance.axes import PRECISIONS
@@ -206,6 +207,33 @@ def test_a_rounded_run_knows_whether_numbers_underflowed(x, size, underflows):
     with mode:
         torch.mm(size * x, x.t())
     assert mode.underflew is underflows
+
+
+@pytest.mark.parametrize(
+    ("divide", "error"),
+    [
+        (lambda x: functional.dropout(x, 0.1), abs(float(torch.tensor(1 / 0.9).bfloat16()) * 0.9 - 1)),
+        (lambda x: functional.dropout1d(x[None], 0.1), abs(float(torch.tensor(1 / 0.9).bfloat16()) * 0.9 - 1)),
+        (lambda x: x * ((x > 0).to(x) / 0.75), abs(float(torch.tensor(1 / 0.75).bfloat16()) * 0.75 - 1)),
+        (lambda x: functional.dropout(x, 0.5), 0.0),  # 1 / 0.5 is not rounded
+        (lambda x: functional.dropout(x, 1.0), 0.0),
+        (lambda x: x / 0.9, 0.0),
+        (lambda x: torch.zeros_like(x) / 0.9, 0.0),
+        (lambda x: x * (x > 0).to(x) / (x > 1).to(x), 0.0),
+    ],
+)
+def test_a_rounded_run_knows_how_the_scale_of_a_mask_rounds(x, divide, error):
+    mode = Nearest(PRECISIONS["amp_bf16"])
+    with mode:
+        divide(x)
+    assert mode.constant == pytest.approx(error, abs=1e-12)
+
+
+def test_the_gradient_of_a_mean_is_no_mask(x):
+    mode = Nearest(PRECISIONS["amp_bf16"])
+    with mode:
+        x.requires_grad_().mean().backward()
+    assert mode.constant == 0.0
 
 
 @pytest.mark.parametrize("count", [1000, LARGE])
