@@ -11,7 +11,7 @@ from conformance.oracle.inputs import is_rounded
 from conformance.oracle.nested import leaves_of
 
 LARGEST = 256  # bfloat16 represents every whole number up to here
-ELEMENTWISE = frozenset({"add", "sub", "rsub", "mul", "square"})
+ELEMENTWISE = frozenset({"add", "sub", "rsub", "mul", "square", "floor_divide", "fmod", "remainder"})
 SUMS = frozenset(
     """
     addmm addmv baddbmm bmm cumsum dot index_add index_put mm mv nansum scatter_add sum

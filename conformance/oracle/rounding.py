@@ -108,7 +108,7 @@ class Rounding(OpMode):
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op; if it rounds, perturb its operands and results."""
-        name = func.overloadpacket.__name__.rstrip("_")
+        name = "floor_divide" if kwargs.get("rounding_mode") else func.overloadpacket.__name__.rstrip("_")
         moves = func.is_view or name in MOVES or _selects(name, (args, kwargs))
         if moves or not _has_rounded((args, kwargs)) or _adds_single_terms(name, func, args):
             return func(*args, **kwargs)

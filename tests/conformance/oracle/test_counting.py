@@ -19,6 +19,8 @@ def perturbed(function, x):
 OPS = [
     lambda x: x + 1,
     lambda x: x * 2.0 - x,
+    lambda x: x // 3 + x % 5 - x.fmod(7),
+    lambda x: torch.div(x, 2, rounding_mode="trunc") - x.div(4, rounding_mode="floor"),
     lambda x: x.sum(0),
     lambda x: x.cumsum(1),
     lambda x: (x > 3).to(x.dtype).t() @ torch.ones(3, 2, dtype=x.dtype) + x[:1].t(),
@@ -38,8 +40,15 @@ def test_other_numbers_round(op):
 
 @pytest.mark.parametrize(
     "op",
-    [lambda x: x * 100, lambda x: x + 250.0, lambda x: x * 0.5, lambda x: x / 1.0, lambda x: (x * 3).exp()],
-    ids=["large", "sum", "fraction", "division", "exp"],
+    [
+        lambda x: x * 100,
+        lambda x: x + 250.0,
+        lambda x: x * 0.5,
+        lambda x: x / 1.0,
+        lambda x: x % 0.7,
+        lambda x: x.exp(),
+    ],
+    ids=["large", "sum", "fraction", "division", "remainder", "exp"],
 )
 def test_what_a_low_precision_may_round_is_perturbed(op):
     assert not torch.equal(perturbed(op, WHOLE), op(WHOLE))
