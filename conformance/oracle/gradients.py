@@ -24,6 +24,8 @@ from conformance.run.forks import ALONE, Forks
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
 LEAVES = 12  # that one process checks at a time, in the fast mode
 TOGETHER = 3  # to test one output with all leaves together costs as much as gradcheck with so many leaves
+MOVES = 3  # tries to leave all kinks
+MOVE = 1e-3  # of a number's size, or of the tensor's rms for a zero; large beside the steps of finite differences
 TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
 UNCHANGED = 1e-6  # a slope below this is that of a constant
 
@@ -90,7 +92,8 @@ class GradientCheck:
             try:
                 self._check_all([*leaves.asked.values()], fast=self._fast(leaves))
             except (GradcheckError, RuntimeError) as problem:
-                self._explain(problem, leaves.asked, fast=self._fast(leaves))
+                if not self._fast(leaves) or not self._right_beside_kinks([*leaves.asked.values()]):
+                    self._explain(problem, leaves.asked, fast=self._fast(leaves))
         outputs = self._model.outputs()
         deaf = [n for n, t in outputs.items() if not t.requires_grad and n in self._first.requires_grad]  # no number
         if leaves.silent and outputs:
@@ -104,11 +107,7 @@ class GradientCheck:
         The fast mode of gradcheck runs the model twice for each leaf. So all leaves are tested together first, and if
         they pass, gradcheck gets the first leaf alone: it also tries a backward that gets no gradient.
         """
-
-        def check(some: list[torch.Tensor]) -> bool:
-            with _without_slow_mode():
-                return bool(gradcheck(self._function(), some, fast_mode=fast, **TOLERANCE))
-
+        check = partial(self._check, fast=fast)
         if not fast:
             check(asked)
             return
@@ -118,6 +117,50 @@ class GradientCheck:
             parts += [partial(self._agree, asked, name) for name in names]
         if not all(self._forks.results(parts)) or len(parts) == 1:
             self._forks.results([partial(check, asked[at : at + LEAVES]) for at in range(1, len(asked), LEAVES)])
+
+    def _check(self, some: list[torch.Tensor], *, fast: bool) -> bool:
+        """Let gradcheck check some leaves."""
+        with _without_slow_mode():
+            return bool(gradcheck(self._function(), some, fast_mode=fast, **TOLERANCE))
+
+    def _right_beside_kinks(self, asked: list[torch.Tensor]) -> bool:
+        """Whether the gradients are right where no number is on a kink, and here between the slopes on both sides.
+
+        Many numbers of a network may be on kinks: behind units that are off, a bias of zero puts all there.
+        """
+        outputs, found, cotangents = self._gradients(asked)
+        seed = self._model.question.seed
+        slopes = Slopes(lambda: {name: t for name, t in self._model.outputs().items() if name in outputs}, cotangents)
+        tests = [
+            partial(slopes.allow, leaf, gradient, inputs.seeded("beside", number, *seed))
+            for number, (leaf, gradient) in enumerate(zip(asked, found, strict=True))
+        ]
+        if not all(self._forks.results(tests)):
+            return False
+        here = [leaf.detach().clone() for leaf in asked]
+        for move in range(MOVES):
+            with torch.no_grad():
+                for leaf, numbers in zip(asked, here, strict=True):
+                    leaf.copy_(_moved(numbers, inputs.seeded("moved", move, *seed)))
+            try:
+                right = self._check(asked[:1], fast=True) and all(self._agree(asked, name) for name in outputs)
+            except (GradcheckError, RuntimeError):
+                right = False
+            finally:
+                with torch.no_grad():
+                    for leaf, numbers in zip(asked, here, strict=True):
+                        leaf.copy_(numbers)
+            if right:
+                return True
+        return False
+
+    def _gradients(self, leaves: list[torch.Tensor]) -> tuple[Tensors, list[torch.Tensor], Tensors]:
+        """The outputs with a gradient, the gradients of the leaves, and the cotangents that give them."""
+        outputs = {name: t for name, t in self._model.outputs().items() if t.requires_grad}
+        cotangents = {name: inputs.cotangent(name, t, self._model.question.seed) for name, t in outputs.items()}
+        found = torch.autograd.grad([*outputs.values()], leaves, [*cotangents.values()], allow_unused=True)
+        given = [torch.zeros_like(leaf) if t is None else t for leaf, t in zip(leaves, found, strict=True)]
+        return outputs, given, cotangents
 
     def _agree(self, leaves: list[torch.Tensor], name: str) -> bool:
         """Whether the gradients of one output, for all leaves together, agree with finite differences."""
@@ -157,9 +200,7 @@ class GradientCheck:
         text = " ".join(str(problem).split())[:200]
         if "Jacobian mismatch" not in text:
             raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}") from problem
-        outputs = {name: t for name, t in self._model.outputs().items() if t.requires_grad}
-        cotangents = {name: inputs.cotangent(name, t, self._model.question.seed) for name, t in outputs.items()}
-        found = torch.autograd.grad([*outputs.values()], [*asked.values()], [*cotangents.values()], allow_unused=True)
+        _, found, cotangents = self._gradients([*asked.values()])
         padding = self._conventions.padding_rows(self._model.run, asked)
 
         def heard() -> Tensors:
@@ -169,9 +210,8 @@ class GradientCheck:
         wrong: list[Mismatch] = []
         for (name, leaf), gradient in zip(asked.items(), found, strict=True):
             skipped = self._conventions.rows_of(name, leaf) | padding[name]
-            analytic = torch.zeros_like(leaf) if gradient is None else gradient
             try:
-                mismatch = slopes.mismatch(name, leaf, analytic, skipped=skipped, singly=not fast)
+                mismatch = slopes.mismatch(name, leaf, gradient, skipped=skipped, singly=not fast)
             except RuntimeError as unclear:
                 raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}; {unclear}") from problem
             wrong += [mismatch] if mismatch else []
@@ -194,6 +234,15 @@ class GradientCheck:
         gradcheck changes the leaves in place, so the function uses these and ignores its arguments.
         """
         return lambda *_: tuple(t for t in self._model.outputs().values() if t.requires_grad)
+
+
+def _moved(numbers: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The numbers, each a little larger or smaller."""
+    real = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
+    noise = torch.rand(real.shape, generator=generator, dtype=torch.float64).sub_(0.5).mul_(2.0 * MOVE)
+    rms = float(real.square().mean().sqrt()) or 1.0
+    moved = real + noise * real.abs().where(real != 0, rms)
+    return torch.view_as_complex(moved) if numbers.is_complex() else moved
 
 
 @contextlib.contextmanager

@@ -108,6 +108,20 @@ class Slopes:
         low, high = self._bounds(left, right)
         return high - low <= noise and low - noise <= slope <= high + noise
 
+    def allow(self, leaf: torch.Tensor, gradient: torch.Tensor, generator: torch.Generator) -> bool:
+        """Whether a gradient, along one random direction, lies between the slopes on both sides.
+
+        Args:
+            leaf: the input or parameter, in float64; it is changed and restored.
+            gradient: its gradient of the loss.
+            generator: of the direction.
+        """
+        analytic = _real(gradient.resolve_conj())
+        direction = self._along(leaf, analytic, generator)
+        left, right, noise = self._sides({leaf: direction})
+        low, high = self._bounds(left, right)
+        return low - noise <= float((analytic * direction).sum()) <= high + noise
+
     def _along(self, leaf: torch.Tensor, analytic: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """A random direction. So many elements follow the gradient, or oppose it, that the slope is not near zero."""
         size = _real(leaf.detach()).abs().clamp_min(1.0).div_(len(analytic) ** 0.5)

@@ -136,6 +136,44 @@ def test_a_wrong_gradient_is_named_and_right_ones_cost_no_run_for_each_leaf(
         assert checked == [1]
 
 
+class Off(nn.Module):
+    """Units that are off for half of the rows: a bias of zero puts what follows them on a kink."""
+
+    runs = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 32, bias=False), nn.Linear(32, 32), nn.Linear(32, 4)
+        nn.init.zeros_(self.second.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As many layers as it takes to be off twice."""
+        Off.runs += 1
+        result: torch.Tensor = self.last(self.second(self.first(x.abs()).abs() * (x[:, :1] > 0)).relu())
+        return result
+
+
+class WronglyOff(Off):
+    """The same with a wrong gradient behind the kinks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As the other, and a little more."""
+        return super().forward(x) + Doubled.apply(self.last.bias)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("model", [Off, WronglyOff])
+def test_numbers_on_kinks_cost_no_run_for_each_and_hide_no_wrong_gradient(model: type[Off]) -> None:
+    case = Case(name="typical", inputs=lambda g: (torch.randn(64, 8, generator=g),))
+    spec = Spec(name="off", summary="units that are off", source="this test", build=model, cases=(case,))
+    Off.runs = 0
+    if model is WronglyOff:
+        with pytest.raises(SelfCheckError, match=r"gradient of last\.bias at"):
+            reference.make(spec, None, 0, [])
+    else:
+        reference.make(spec, None, 0, [])
+        assert Off.runs < 150
+
+
 @pytest.fixture(params=range(3))
 def seed(request: pytest.FixtureRequest) -> int:
     return int(request.param)
