@@ -56,9 +56,9 @@ class TensorCriteria:
 
     @property
     def may_be_left_to_float32(self) -> bool:
-        """Whether the cell's low precision may be too coarse for the tensor: for roundings, or for a choice."""
+        """Whether the cell's low precision may be too coarse for the tensor: for roundings, zeros or a choice."""
         chosen = self.kind == "exact" and not self.reference.oracle.is_rounded and self.cell_precision.is_low
-        return chosen or (self.kind == "rounded" and not self.uses_float32_budget)
+        return chosen or (self.kind in ("rounded", "null") and not self.uses_float32_budget)
 
     def at_float32(self) -> TensorCriteria:
         """The same criteria with float32's budgets."""

@@ -16,6 +16,7 @@ from zoo.case import Call, Case
 
 REDRAWS = 4  # draws of a case to try until float32's rounding flips no unit
 BATCHES = 16  # draws to pick rows from that stay away from kinks
+FEW = 2.0**-12  # of the numbers that go through ops with kinks: if no more are on one, each weighs little
 
 
 def choose(oracle: Oracle, case: Case, forks: Forks = ALONE) -> inputs.Picks:
@@ -29,7 +30,7 @@ def choose(oracle: Oracle, case: Case, forks: Forks = ALONE) -> inputs.Picks:
         forks: the forks that may do a part of the work.
 
     Raises:
-        SelfCheckError: in every draw, a number is exactly on a kink and rounding moves it off.
+        SelfCheckError: in every draw, more than a few numbers are exactly on a kink, and rounding moves them off.
         NoOracleError, SpecError: the model does not run in float64, or not at all.
     """
     if oracle.spec.fit is not None:
@@ -56,21 +57,24 @@ def _rows_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
 
 
 def _draw_off_the_kinks(oracle: Oracle, case: Case, forks: Forks) -> inputs.Picks:
-    """The first of a few draws without a tie in which float32's rounding flips no unit, or the one with the fewest."""
-    counts: list[tuple[int, int, int]] = []
+    """The first of a few draws without a tie in which float32's rounding flips no unit, or the one with the fewest.
+
+    A few numbers that are on a kink and rounding moves off are better avoided; a weight may put one there in each draw.
+    """
+    counts: list[tuple[int, int, int, int]] = []
     for draw in range(REDRAWS):
         number, ties, watch = _untied(oracle, case, draw)
         flips, tosses = _moved(oracle, case, number, watch, forks) if watch.kinked else (0, 0)
         if not ties and not flips:
             return number
-        if not tosses:
-            counts.append((ties, flips, number))
+        if tosses <= RUNS * FEW * sum(on_kinks.numel() for on_kinks in watch.ties):
+            counts.append((tosses, ties, flips, number))
     if not counts:
         raise SelfCheckError(
             f"case {case.name}: numbers sit exactly on a kink (relu, abs, clamp) but for rounding, so their "
             "gradients are a coin toss even in float64; move the inputs off the tie"
         )
-    return min(counts)[2]
+    return min(counts)[-1]
 
 
 def _moved(oracle: Oracle, case: Case, number: int, watch: KinkWatch, forks: Forks) -> tuple[int, int]:
