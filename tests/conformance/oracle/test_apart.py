@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from conformance.errors import SelfCheckError
 from conformance.oracle import inputs, sampling
 from conformance.oracle.apart import APART, AXES, moved_apart
 from conformance.oracle.float64 import Oracle
@@ -41,8 +42,8 @@ def test_no_number_lands_on_a_round_one():
     assert not (apart(x) == 1.0).any()
 
 
-def oracle_of(function):
-    case = Case(name="typical", inputs=lambda g: (torch.randn(64, 32, generator=g),))
+def oracle_of(function, rows=64):
+    case = Case(name="typical", inputs=lambda g: (torch.randn(rows, 32, generator=g),))
     spec = Spec(name="m", summary="", source="", build=lambda: function, cases=(case,), dtypes="input")
     return Oracle(spec, seed=0), case
 
@@ -66,3 +67,14 @@ def test_ties_of_the_model_itself_are_left_alone():
     assert sampling.choose(oracle, case) % APART < sampling.REDRAWS
     oracle, case = oracle_of(lambda x: (x * 2).exp())
     assert sampling.choose(oracle, case) == 0
+
+
+def one_on_a_kink(x):
+    nothing = x[:1, :1] * 3 - x[:1, :1] - x[:1, :1] * 2  # but for rounding
+    return torch.cat([x.flatten(), nothing.flatten()]).relu()
+
+
+def test_a_number_on_a_kink_in_every_draw_is_too_much_among_few_and_not_among_many():
+    with pytest.raises(SelfCheckError, match="case typical: numbers sit exactly on a kink"):
+        sampling.choose(*oracle_of(one_on_a_kink))
+    assert sampling.choose(*oracle_of(one_on_a_kink, rows=256)) % APART < sampling.REDRAWS
