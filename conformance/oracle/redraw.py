@@ -16,7 +16,9 @@ from conformance.oracle.evaluation import Question
 from zoo.case import Call, Case
 
 FIRST_NUMBER = 64  # of the draws; the numbers below are those from which the first inputs of a case are chosen
-SMALLEST_FACTOR = 0.5  # of a weight; all factors are below 1, so that no error of the old weights averages out
+# Of a weight. All factors are below 1, so that no error of the old weights averages out. Those of coarse draws are near
+# 1, because forty layers multiply them, and float16 has to hold what is left.
+SMALLEST_FACTORS = {"fine": 0.5, "coarse": 0.875}
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class Redraw:
     def _times_factors(self, name: str, tensor: torch.Tensor, seed: int) -> torch.Tensor:
         generator = inputs.seeded("weights", seed, self.weights, name)
         factors = torch.rand(tensor.numel(), generator=generator).to(tensor.device)
-        return tensor.reshape(-1).double() * (SMALLEST_FACTOR + (1.0 - SMALLEST_FACTOR) * factors)
+        least = SMALLEST_FACTORS["fine" if self.fine else "coarse"]
+        return tensor.reshape(-1).double() * (least + (1.0 - least) * factors)
 
     def question(self, first: Question, call: Call, model: Any) -> Question:
         """The question of this draw.

@@ -19,8 +19,14 @@ def test_weights_change_by_name_and_not_by_order():
     one, two = Redraw(64, 1).state(state, 0), Redraw(64, 1).state(other, 0)
     assert all(torch.equal(one[name], two[name]) for name in state)
     assert one["n"] == 7
-    assert 0.5 <= float(one["a"].min()) <= float(one["a"].max()) < 1.0
     assert not torch.equal(one["a"], Redraw(64, 2).state(state, 0)["a"])
+
+
+@pytest.mark.parametrize(("fine", "least"), [(False, 0.875), (True, 0.5)])
+def test_weights_shrink_and_less_where_float16_has_to_hold_what_many_layers_leave(fine, least):
+    found = Redraw(64, 1, fine=fine).state({"a": torch.ones(1000)}, 0)["a"]
+    assert least <= float(found.min()) < least + 0.01
+    assert 0.99 < float(found.max()) <= 1.0
 
 
 def test_the_wide_state_is_the_narrow_one():
