@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from conformance.counted import counted
 from conformance.errors import UsageError
 from conformance.figures.speed import PROCESSES
 from conformance.records.cell import model_of
@@ -36,6 +37,7 @@ class Forecast:
         contents: the same.
         expected: the kind of each cell to judge and about how many seconds it will take, by id. The model's reference
             counts for its cells in equal parts.
+        new: the models among these that have not been judged before, which may be of any size.
     """
 
     def __init__(self, contents: Contents, folder: Path) -> None:
@@ -45,6 +47,7 @@ class Forecast:
         self.contents = contents
         self._speeds = _speeds(plan, durations) if plan.measure else 0.0
         self._sharing = Counter(planned[cell].cell.model for cell in contents.missing if not planned[cell].skip)
+        self.new = [model for model in self._sharing if not durations.knows(model)]
         self.expected: dict[str, tuple[str, float]] = {}
         for name in contents.missing:
             one = planned[name]
@@ -69,7 +72,10 @@ class Forecast:
             parts[kind] = parts.get(kind, 0.0) + seconds / at_once
         parts[SPEEDS] = self._speeds
         named = ", ".join(f"{spoken(seconds)} for {kind}" for kind, seconds in parts.items() if seconds)
-        return f"this takes about {spoken(sum(parts.values()))}" + (f": {named}" if named.count(" for ") > 1 else "")
+        parted = f": {named}" if named.count(" for ") > 1 else ""
+        who = self.new[0] if len(self.new) == 1 else counted(len(self.new), "model")
+        guess = f"; that is a guess for {who}, judged for the first time" if self.new else ""
+        return f"this takes about {spoken(sum(parts.values()))}{parted}{guess}"
 
 
 def _speeds(plan: Plan, durations: Durations) -> float:

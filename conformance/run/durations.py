@@ -50,6 +50,10 @@ class Durations:
         self._compiled = _median((one.compiled for one in own), COMPILED * self._cell)
         self._reference = _median((one.reference for one in own), REFERENCE * self._cell)
 
+    def knows(self, model: str) -> bool:
+        """Whether the model has been judged before."""
+        return model in self._known
+
     def reference(self, model: str) -> float:
         """The seconds of a model's reference."""
         return self._known[model].reference if model in self._known else self._reference

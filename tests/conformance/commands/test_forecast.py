@@ -45,6 +45,13 @@ def test_only_what_is_missing_counts(tmp_path):
     assert forecast(tmp_path, plan, left_out=left_out).opening(at_once=1) == "this takes about 3 s"
 
 
+@pytest.mark.parametrize(("names", "who"), [(("net",), "net"), (("net", "gate"), "2 models")])
+def test_of_models_that_are_new_it_is_a_guess(tmp_path, names, who):
+    opening = forecast(tmp_path / "new", plan_of_zoo(names)).opening(at_once=1)
+    assert opening.endswith(f"for compiled cells; that is a guess for {who}, judged for the first time")
+    assert "guess" not in forecast(tmp_path / "zoo", plan_of_zoo(("merge",))).opening(at_once=1)
+
+
 def test_another_worker_starts_only_if_it_saves_time(tmp_path):
     plan = plan_of_zoo(("net",))
     assert forecast(tmp_path / "few", plan, left_out=["net[eager-fp32-cpu]"]).workers == 1
