@@ -14,7 +14,7 @@ from functools import cache
 from types import ModuleType
 
 from zoo.arguments import want_instances, want_string
-from zoo.case import SpecError
+from zoo.case import SpecError, UnknownNameError
 from zoo.spec import Spec
 
 FOLDERS = ("zoo.models", "zoo.ops", "zoo.functions", "zoo.training", "zoo.counterexamples")
@@ -23,12 +23,8 @@ WRONG_ON_PURPOSE = "counterexamples"
 _registered: dict[str, Spec] = {}
 
 
-class UnknownModelError(KeyError):
+class UnknownModelError(UnknownNameError):
     """The zoo has no model or no module of this name."""
-
-    def __str__(self) -> str:
-        """Return the message without the quotes that `KeyError` adds."""
-        return str(self.args[0])
 
 
 def specs_of(module: ModuleType) -> list[Spec]:

@@ -76,7 +76,7 @@ def example_inputs(name: str, case: str = "", *, seed: int = 0, device: torch.de
 
     Raises:
         UnknownModelError: there is no such model.
-        KeyError: the model has no such case.
+        UnknownNameError: the model has no such case.
         ValueError: torch has no such device here, or the case has keyword arguments;
             `get_spec(name).case(case).draw(generator)` returns them all.
         TypeError: an argument has the wrong type.

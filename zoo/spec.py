@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from zoo.candidate import Candidate
-from zoo.case import NAME, Case, SpecError
+from zoo.case import NAME, Case, SpecError, UnknownNameError
 from zoo.claim import Claim
 from zoo.convention import Convention
 from zoo.error_input import ErrorInput
@@ -292,9 +292,9 @@ class Spec:
         """Return the case with this name.
 
         Raises:
-            KeyError: there is no such case; the message lists the names.
+            UnknownNameError: there is no such case; the message lists the names.
         """
         for case in self.cases:
             if case.name == name:
                 return case
-        raise KeyError(f"{self.name} has no case {name!r}; it has {', '.join(c.name for c in self.cases)}")
+        raise UnknownNameError(f"{self.name} has no case {name!r}; it has {', '.join(c.name for c in self.cases)}")
