@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,12 +22,15 @@ from torch import nn
 
 from conformance.errors import UsageError, near_names
 from conformance.one_line import named
+from conformance.seeds import seed_of
+from conformance.target.batch_statistics import settle
 from zoo.case import Call
 
 FORM = re.compile(r"(?P<library>torchvision|timm|transformers):(?P<name>[\w-]+)(\?(?P<settings>.*))?")
 WORDS = {"true": True, "false": False}
 LOADING = ("pretrained", "weights", "weights_backbone", "checkpoint_path")  # settings that would fetch weights
 SAMPLES, SIDE, FRAMES, TOKENS = 2, 64, 8, 8  # of an input: images of SIDE × SIDE, videos of FRAMES, texts of TOKENS
+BATCH = 8  # pictures from which batch norms have their statistics
 MEANT = {"layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_attention_heads"}
 SMALL = {  # what a configuration of transformers may have, and its value here, for some 10⁴ to 10⁵ parameters
     "hidden_size": 32,
@@ -139,8 +142,16 @@ def _built(text: str, build: Callable[..., nn.Module], *args: Any, **settings: A
         raise UsageError(f"{text} cannot be built: {named(problem)}") from problem
 
 
-def _pictures(*shape: int) -> Callable[[torch.Generator], Call]:
-    return lambda generator: Call((torch.randn(SAMPLES, *shape, generator=generator),))
+def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module], **settings: Any) -> Architecture:
+    """An architecture that takes pictures of a shape."""
+
+    def settled() -> nn.Module:
+        batch = torch.randn(BATCH, *shape, generator=torch.Generator().manual_seed(seed_of(text)))
+        return settle(build(**settings), batch)
+
+    return Architecture(
+        partial(_built, text, settled), lambda generator: Call((torch.randn(SAMPLES, *shape, generator=generator),))
+    )
 
 
 def _torchvision(text: str, name: str, settings: dict[str, Any]) -> Architecture:
@@ -153,7 +164,7 @@ def _torchvision(text: str, name: str, settings: dict[str, Any]) -> Architecture
     if name.startswith("vit_"):
         settings["image_size"] = side
     frames = (FRAMES,) if name in models.list_models(module=models.video) else ()
-    return Architecture(partial(_built, text, builder, **settings), _pictures(3, *frames, side, side))
+    return _of_pictures(text, (3, *frames, side, side), builder, **settings)
 
 
 def declare_operators() -> None:
@@ -176,7 +187,7 @@ def _timm(text: str, name: str, settings: dict[str, Any]) -> Architecture:
     _check_known(text, name, timm.list_models(), "architecture")
     side = settings.pop("size", settings.get("img_size", 0))
     channels, *shape = timm.get_pretrained_cfg(name).input_size if not side else (3, side, side)
-    return Architecture(partial(_built, text, timm.create_model, name, **settings), _pictures(channels, *shape))
+    return _of_pictures(text, (channels, *shape), partial(timm.create_model, name), **settings)
 
 
 def _transformers(text: str, name: str, settings: dict[str, Any]) -> Architecture:
