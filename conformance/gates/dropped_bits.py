@@ -67,7 +67,7 @@ def precision_measure(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measur
 def dropped_bits_shares(
     y: torch.Tensor, oracle: OracleTensor, bits: tuple[int, ...], least: int, smallest: float = 0.0
 ) -> tuple[float, ...]:
-    """The share of elements whose low bits are all zero, among those whose oracle has some of these bits set.
+    """The share of elements whose low bits are all zero, among those that are not, and whose oracle has some set.
 
     Args:
         y: a float32 or complex64 tensor.
@@ -84,6 +84,7 @@ def dropped_bits_shares(
     for found, values in zip(*(t.reshape(-1).split(BLOCK) for t in (real_numbers(y), oracle.values)), strict=True):
         left, wanted = found.view(torch.int32), values.to(torch.float32).view(torch.int32)
         loud = (values.abs() - quiet).clamp_(min=0.0).bool()  # faster than a comparison
+        loud &= found.bool()  # a zero went through nothing; the other gates judge it
         for number, dropped in zip(counts, bits, strict=True):
             mask = (1 << dropped) - 1
             telling = (wanted & mask).bool() & loud

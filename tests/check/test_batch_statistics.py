@@ -13,7 +13,9 @@ DEPTH = 30
 
 def deep(**options):
     torch.manual_seed(0)
-    layers = [(nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4, **options), nn.ReLU()) for _ in range(DEPTH)]
+    layers = [
+        (nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4, **options), nn.ReLU()) for _ in range(DEPTH)
+    ]
     return nn.Sequential(*(layer for three in layers for layer in three), nn.Dropout(0.5))
 
 

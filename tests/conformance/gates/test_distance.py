@@ -122,6 +122,13 @@ def test_a_trip_through_fewer_bits_is_seen_whole(measured, oracle, dtype, bits):
     assert dropped_bits_shares(half, measured, (bits,), 2) == pytest.approx((0.5,), abs=0.01)
 
 
+def test_zeros_went_through_no_narrower_dtype():
+    oracle = torch.randn(100, dtype=torch.float64)
+    found = oracle.float().where(torch.arange(100) > 90, 0.0)
+    assert dropped_bits_shares(found, OracleTensor(oracle), (16,), 2) == (0.0,)
+    assert math.isnan(*dropped_bits_shares(torch.zeros(100), OracleTensor(oracle), (16,), 2))
+
+
 def test_bits_tell_nothing_where_the_oracle_has_none():
     short = torch.tensor([1.0, 0.5, 3.0, 0.1], dtype=torch.float64)
     (share,) = dropped_bits_shares(short.float(), OracleTensor(short), (16,), 2)
