@@ -14,7 +14,7 @@ from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, 
 from conformance.oracle.fingerprint import fingerprint
 from conformance.plan.find import spec_at
 from conformance.records.tasks import ReferenceResult, ReferenceTask
-from conformance.run import heap, machine_lock, read_files, sources
+from conformance.run import heap, machine_lock, read_files, read_variables, sources
 from conformance.run.child_side import ChildProcess
 from conformance.run.forks import Forks
 from zoo.case import SpecError
@@ -29,7 +29,7 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
         torch.set_num_threads(1)
         heap.keep_freed_memory()
         try:
-            with read_files.noted() as paths:
+            with read_files.noted() as paths, read_variables.noted() as names:
                 spec = spec_at(task.location, task.model)
                 twin = spec_at(task.location, spec.twin) if spec.twin else None
                 precisions = [PRECISIONS[name] for name in task.precisions]
@@ -40,6 +40,7 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
                     made = reference.make(spec, twin, task.seed, precisions, forks)
                 print_of_model = fingerprint(spec, task.seed, float64.prepared_model(spec, task.seed))
                 files = read_files.contents(paths) | sources.imported()
+                variables = read_variables.contents(names)
         except (SelfCheckError, SpecError) as problem:
             return ReferenceResult("invalid", one_line(problem))
         except RandomError as problem:
@@ -57,4 +58,4 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
             reference_file.save(Path(task.path), made)
         except OSError as problem:
             return ReferenceResult("machine failed", f"{task.path} could not be written: {one_line(problem)}")
-    return ReferenceResult("ok", files=files, fingerprint=print_of_model)
+    return ReferenceResult("ok", files=files, variables=variables, fingerprint=print_of_model)

@@ -18,6 +18,7 @@ class MadeReference:
         seconds: how long it took.
         refused: the observation of each cell of the model, if there is no reference; None if there is one.
         files: the content of the files that it depends on, in a few letters, by path.
+        variables: the same of the environment variables, by name.
         fingerprint: the fingerprint of the model and its inputs.
         kept: an earlier run made it.
     """
@@ -25,5 +26,6 @@ class MadeReference:
     seconds: float
     refused: Observation | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     kept: bool = False

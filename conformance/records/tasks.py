@@ -119,12 +119,14 @@ class ReferenceResult:
             and the like.
         message: the reason in one line; "" if it is ok.
         files: the content of the files that the reference depends on, in a few letters, by path.
+        variables: the same of the environment variables, by name.
         fingerprint: the fingerprint of the model and its inputs.
     """
 
     ending: str
     message: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
 
 

@@ -12,6 +12,7 @@ from conformance.records.plan import Environment
 
 CACHE, THREADS = "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS"
 COMPILES_FOR, REFERENCES, CORES = "CONFORMANCE_COMPILES_FOR", "CONFORMANCE_REFERENCES", "CONFORMANCE_CORES"
+OWN = (CACHE, REFERENCES, CORES, THREADS, COMPILES_FOR)
 
 
 def inherited(
@@ -46,7 +47,7 @@ def prepare_children(
 
 def of_children() -> dict[str, str]:
     """Those of these variables that are set in this process."""
-    return {name: os.environ[name] for name in (CACHE, REFERENCES, CORES, THREADS, COMPILES_FOR) if name in os.environ}
+    return {name: os.environ[name] for name in OWN if name in os.environ}
 
 
 def use_cache(folder: str) -> None:

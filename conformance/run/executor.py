@@ -126,7 +126,7 @@ class Executor:
             raise MachineError(f"the reference of {model} was not made: {result.message}")
         if result.ending != "ok":
             return MadeReference(seconds, Observation(result.ending, message=result.message))
-        made = MadeReference(seconds, files=result.files, fingerprint=result.fingerprint)
+        made = MadeReference(seconds, files=result.files, variables=result.variables, fingerprint=result.fingerprint)
         self._kept.keep(task, made)
         return made
 

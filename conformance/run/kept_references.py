@@ -1,8 +1,8 @@
 """Keeps references from one run to the next, as torch keeps compiled code.
 
 A reference is used again if nothing it depends on has changed: the request for it, torch and all other installed
-packages, the folders from which others are imported, the processor, and every source and data file that was read when
-it was made, those of this project included.
+packages, the folders from which others are imported, the processor, and every source, data file and environment
+variable that was read when it was made, those of this project included.
 A saved model and its saved inputs are part of the request by what they hold, so they may lie anywhere:
 `conformance.check` saves the same model in another folder each time.
 """
@@ -23,7 +23,7 @@ from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Environment
 from conformance.records.references import MadeReference
 from conformance.records.tasks import ReferenceTask
-from conformance.run import read_files, regular_file, sources
+from conformance.run import read_files, read_variables, regular_file, sources
 from conformance.run.bounded import RECORD_BYTES
 
 SUFFIX = ".reference"
@@ -63,7 +63,7 @@ class KeptReferences:
             return None
         try:
             record: Kept = from_json(Kept, json.loads(regular_file.read(self._record(task), RECORD_BYTES)))
-            if record.request != self._request(task) or not self._hold(record.made.files):
+            if record.request != self._request(task) or not self._holds(record.made):
                 return None
             _link(self._file(task), Path(task.path))
             self._record(task).touch()  # the ones that are used least recently go first
@@ -92,9 +92,11 @@ class KeptReferences:
                 self._record(task).unlink(missing_ok=True)
                 self._file(task).unlink(missing_ok=True)
 
-    def _hold(self, files: Mapping[str, str]) -> bool:
-        """Whether files still are what they were."""
-        return all(self._content(path) == what for path, what in files.items())
+    def _holds(self, made: MadeReference) -> bool:
+        """Whether what a reference depends on still is what it was."""
+        return all(self._content(path) == what for path, what in made.files.items()) and all(
+            read_variables.content(name) == what for name, what in made.variables.items()
+        )
 
     def _content(self, path: str) -> str:
         if path not in self._seen:

@@ -176,9 +176,11 @@ EXAMPLES = (
     tasks.Nothing(),
     tasks.Listing((LISTED,)),
     tasks.ReferenceTask("merge", LOCATION, 3, ("fp32", "bf16"), "/path", for_timing=True),
-    tasks.ReferenceResult("invalid", "a message", {"/a/file.py": "00ff"}, "00ff"),
+    tasks.ReferenceResult("invalid", "a message", {"/a/file.py": "00ff"}, {"WIDTH": "00ff"}, "00ff"),
     references.MadeReference(
-        1.5, observation.Observation("invalid", message="a message"), {"/a/file.py": "00ff"}, "00ff", kept=True
+        *(1.5, observation.Observation("invalid", message="a message")),
+        *({"/a/file.py": "00ff"}, {"WIDTH": "00ff"}, "00ff"),
+        kept=True,
     ),
     tasks.CompileTask(CELL_TASK, "/cache"),
     tasks.TimingTask((CELL_TASK,), "forward", 2, 1.5, keep_samples=True),

@@ -12,7 +12,8 @@ from conformance.records.own_model import OwnModel
 from conformance.records.plan import SpecLocation
 from conformance.records.references import MadeReference
 from conformance.records.tasks import ReferenceTask
-from conformance.run import kept_references, read_files
+from conformance.run import kept_references, read_files, read_variables
+from conformance.run.environment import CORES
 from conformance.run.kept_references import KeptReferences
 
 TASK = ReferenceTask("net", SpecLocation("package.nets"), 0, ("fp32", "amp_fp16"), "")
@@ -37,7 +38,8 @@ class Place:
         """Make a reference and keep it, as a run does."""
         task = task or self.task
         (self.run / "net.reference").write_text("the tensors")
-        made = MadeReference(1.5, files=self.own_files(*read), fingerprint="f")
+        variables = read_variables.contents({"WIDTH", "DEPTH", CORES})
+        made = MadeReference(1.5, files=self.own_files(*read), variables=variables, fingerprint="f")
         self.references(**planned).keep(task, made)
         (self.run / "net.reference").unlink()
         return made
@@ -67,6 +69,20 @@ CHANGES = {
 def test_a_change_makes_a_new_one(place, what):
     place.keep()
     CHANGES[what](place)
+    assert place.references().fetch(place.task) is None
+
+
+@pytest.mark.parametrize(("name", "value"), [("WIDTH", "9"), ("WIDTH", None), ("DEPTH", "2")])
+def test_another_value_of_a_variable_that_was_read_makes_a_new_one(place, name, value, monkeypatch):
+    monkeypatch.setenv("WIDTH", "8")
+    place.keep()
+    monkeypatch.setenv("HEIGHT", "8")
+    monkeypatch.setenv(CORES, "1")  # nothing depends on that
+    assert place.references().fetch(place.task) is not None
+    if value is None:
+        monkeypatch.delenv(name)
+    else:
+        monkeypatch.setenv(name, value)
     assert place.references().fetch(place.task) is None
 
 
@@ -180,6 +196,21 @@ def test_the_files_that_are_read_are_noted_and_no_others(tmp_path):
     (tmp_path / "untouched").read_text()
     found = {name for name in ("read", "opened", "written", "untouched") if str(tmp_path / name) in paths}
     assert found == {"read", "opened"}
+
+
+def test_the_variables_that_are_asked_for_are_noted_and_no_others(monkeypatch):
+    monkeypatch.setenv("READ", "a secret")
+    with read_variables.noted() as names:
+        os.environ["WRITTEN"] = "1"
+        assert os.getenv("READ") == "a secret"
+        assert os.environ.get("ABSENT") is None
+        assert os.environb[b"WRITTEN"] == b"1"
+        del os.environ["WRITTEN"]
+    os.environ.get("UNTOUCHED")
+    assert names == {"READ", "ABSENT", "WRITTEN"}
+    found = read_variables.contents(names)
+    assert (found["ABSENT"], found["WRITTEN"]) == ("", "")
+    assert "secret" not in found["READ"] != ""
 
 
 def test_what_is_installed_or_unreal_or_gone_does_not_count(tmp_path):
