@@ -66,9 +66,9 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
         "in eval mode the model keeps biases with their graph from the first call, so its second backward raises this "
         "in plain torch too"
     ),
-    r"^lcnet_\S+\[eager-amp_fp16": (
-        "with random weights its features are about 3e-8, half of the smallest number of float16, which keeps no digit "
-        "of them: they are wrong by 53 % in plain torch too"
+    r"^lcnet_\S+\[eager-amp_bf16.*output: in no case": (
+        "with random weights, the roundings of bfloat16 grow from layer to layer: the output is wrong by 9 % in plain "
+        "torch, and roundings of the same size may change half of it, so no check can tell it from a wrong one"
     ),
 }
 OPENING = """# Architectures of model libraries
