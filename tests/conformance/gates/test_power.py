@@ -122,6 +122,19 @@ def test_a_tensor_that_a_low_precision_cannot_tell_from_a_wrong_one_is_unresolve
     assert power(blurred, "fp32") == Power()
 
 
+def test_zeros_that_underflow_blurs_are_unresolved():
+    """Terms of size one cancel. In float16 they do not, by half of that; float32 sees more than an eighth."""
+    noise = 1e-16 * torch.randn(32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    terms = 4.0 * 2.0**-24 * 32**0.5  # how far perturbed float32 runs stray
+    reference = reference_of(noise)
+    spread = {name: replace(far, absolute=terms) for name, far in reference.spread.items()}
+    blurred = replace(reference, spread={**spread, "amp_fp16": replace(spread["amp_fp16"], absolute=0.5 * 32**0.5)})
+    assert blurred.is_null
+    assert power(replace(blurred, spread=spread), "amp_fp16") == Power()
+    assert power(blurred, "amp_fp16") == Power(unresolved=True)
+    assert power(blurred, "fp32") == Power()
+
+
 def test_a_tensor_that_float32_cannot_tell_either_lacks_power(oracle):
     blurred = in_common_factor(reference_of(oracle, noise=0.4 / PRECISIONS["amp_bf16"].unit), "amp_bf16")
     coarse = replace(blurred, spread=dict.fromkeys(PRECISIONS, blurred.spread["amp_bf16"]))
