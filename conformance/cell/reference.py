@@ -33,7 +33,7 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
                 spec = spec_at(task.location, task.model)
                 twin = spec_at(task.location, spec.twin) if spec.twin else None
                 precisions = [PRECISIONS[name] for name in task.precisions]
-                forks = Forks(machine_lock.idle)
+                forks = Forks(machine_lock.idle, process.give_way)
                 if task.for_timing:
                     made = reference.make_for_timing(spec, task.seed, precisions, forks)
                 else:

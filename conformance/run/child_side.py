@@ -41,6 +41,7 @@ class ChildProcess:
         self.current = "start"
         self.remarks: list[str] = []
         self._report = report
+        self._slot: machine_lock.Slot | None = None
 
     def enter(self, name: str) -> None:
         """Report a phase without adding up its seconds."""
@@ -60,10 +61,20 @@ class ChildProcess:
         """Hold the machine lock together with other cells; see `run.machine_lock`."""
         before = self.current
         self.enter(WAITING)
-        with machine_lock.shared() as remark:
-            self.remarks += [remark] * bool(remark)
+        with machine_lock.Slot() as self._slot:
+            self.remarks += [self._slot.remark] * bool(self._slot.remark)
             self.enter(before)
             yield
+        self._slot = None
+
+    def give_way(self) -> None:
+        """Between two parts of what takes long: let a measurement that waits for the machine go first."""
+        if self._slot is not None and self._slot.is_in_the_way():
+            before = self.current
+            self.enter(WAITING)
+            self._slot.give_way()
+            self.remarks += [self._slot.remark] * bool(self._slot.remark)
+            self.enter(before)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

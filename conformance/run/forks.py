@@ -37,10 +37,15 @@ class Forks:
 
     Args:
         idle: holds idle cores while it is entered, at most so many as it is called with, and yields their number.
+        between: called between parts while no fork runs one.
     """
 
-    def __init__(self, idle: Callable[[int], contextlib.AbstractContextManager[int]] = none_idle) -> None:
-        self._idle = idle
+    def __init__(
+        self,
+        idle: Callable[[int], contextlib.AbstractContextManager[int]] = none_idle,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._idle, self._between = idle, between
         self._pace = 0.0  # seconds of a part, as far as it is known
 
     def results(self, parts: Sequence[Callable[[], T]]) -> list[T]:
@@ -52,8 +57,10 @@ class Forks:
         found: dict[int, T] = {}
         started = time.perf_counter()
         while len(found) < len(parts) and self._pace * (len(parts) - len(found)) < WORTH_SECONDS:
+            self._between()
             found[len(found)] = parts[len(found)]()
             self._pace = (time.perf_counter() - started) / len(found)
+        self._between()
         left = range(len(found), len(parts))
         with self._idle(_forks(len(left) - 1)) as cores, contextlib.ExitStack() as until_the_end:
             shares = [left[first :: cores + 1] for first in range(cores + 1)]
@@ -61,7 +68,10 @@ class Forks:
             for share in shares[1:]:
                 forks.append(_Fork({number: parts[number] for number in share}))
                 until_the_end.callback(forks[-1].end)
-            found.update({number: parts[number]() for number in shares[0]})
+            for number in shares[0]:
+                if not forks and number != left[0]:
+                    self._between()
+                found[number] = parts[number]()
             self._pace = (time.perf_counter() - started) / max(1, len(found))
             for fork in forks:
                 found.update(fork.results())

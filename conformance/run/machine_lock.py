@@ -1,8 +1,9 @@
 """Locks the whole machine: cells share the lock, and a measurement holds it alone.
 
 A cell holds one of many slots, and so does each fork that helps to make a reference. A measurement holds all of them.
-Everyone takes the turnstile lock first; a measurement keeps it while it waits, so that new cells cannot starve it. The
-system releases the locks of a process that dies.
+Everyone takes the turnstile lock first; a measurement keeps it while it waits, so that new cells cannot starve it. What
+takes minutes, as the reference of a large model does, gives way between its parts: else the measurement of another run
+would wait for it, and all others for the measurement. The system releases the locks of a process that dies.
 
 The process that does the work holds the lock: a child for itself, and the process that compares two revisions for its
 workers. The locks are files in a folder for every user of the machine; if that cannot be used, in one of this user; if
@@ -18,10 +19,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from conformance.run import environment
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # torch brings it
 
 FOLDER = "torch-conformance-locks"
 SLOTS = 64  # cells that may run at the same time
@@ -32,12 +37,45 @@ IMPATIENT = "other work did not leave the machine within {:g} s, so this did not
 UNUSABLE = (OSError, NotImplementedError)  # what a lock raises in a folder, or on a file system, that takes none
 
 
+class Slot:
+    """One slot, which this process holds while it is in the context.
+
+    Attributes:
+        remark: what a run should know of it; "" if it is held.
+    """
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._held, self.remark = _in_the_first_folder(_take_a_slot)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._held.close()
+
+    def is_in_the_way(self) -> bool:
+        """Whether somebody waits for the machine, most likely a measurement. In a fork, the slot is not its own."""
+        waits: list[bool] = []
+
+        def look(folder: Path, held: contextlib.ExitStack, until: float) -> None:  # noqa: ARG001
+            waits.append(not _is_free(folder, "turnstile"))
+
+        if not self.remark and os.getpid() == self._owner:
+            _in_the_first_folder(look)
+        return any(waits)
+
+    def give_way(self) -> None:
+        """Let go of the slot, and take one again behind those who wait."""
+        self._held.close()
+        self._held, self.remark = _in_the_first_folder(_take_a_slot)
+
+
 @contextlib.contextmanager
 def shared() -> Iterator[str]:
     """Hold one slot: other cells may run at the same time, but no measurement. Yields a remark, "" if it is held."""
-    held, remark = _in_the_first_folder(_take_a_slot)
-    with held:
-        yield remark
+    with Slot() as slot:
+        yield slot.remark
 
 
 @contextlib.contextmanager

@@ -54,6 +54,16 @@ def test_the_results_are_in_the_order_of_the_parts_and_come_from_several_process
     assert len({pid for _, pid in found}) == 3
 
 
+def test_between_parts_something_else_may_be_done_but_not_while_a_fork_runs_one():
+    seen = []
+    parts = [lambda number=number: seen.append(number) for number in range(3)]
+    Forks(between=lambda: seen.append("between")).results(parts)
+    assert seen == ["between", 0, "between", 1, "between", 2]
+    seen.clear()
+    Forks(lambda most: contextlib.nullcontext(min(most, 2)), lambda: seen.append("between")).results(parts)
+    assert seen == ["between", 0]  # the others were added in forks
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_few_parts_need_no_fork(count):
     assert with_cores(3).results([os.getpid] * count) == [HERE] * count

@@ -1,5 +1,6 @@
 """A child that waits for the machine: its waiting does not count, and its deadline holds afterwards."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -53,3 +54,26 @@ def test_a_process_reports_that_it_waits_and_then_its_phase_again(kind):
     with getattr(process, kind)():
         assert process.current == "measure"
     assert told == ["measure", WAITING, "measure"]
+
+
+def test_work_in_parts_reports_that_it_gives_way_and_only_if_somebody_waits():
+    told = []
+    process = ChildProcess(told.append)
+    process.give_way()  # it holds nothing
+    process.enter("reference")
+    with process.shared():
+        process.give_way()  # nobody waits
+        told.clear()
+        measurement = threading.Thread(target=_measure)
+        measurement.start()
+        until = time.monotonic() + 30
+        while WAITING not in told and time.monotonic() < until:
+            process.give_way()
+            time.sleep(0.01)
+        measurement.join()
+    assert told == [WAITING, "reference"]
+
+
+def _measure():
+    with machine_lock.alone():
+        pass
