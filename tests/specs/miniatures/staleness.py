@@ -126,6 +126,8 @@ MINIATURES = (
     fails(SCALED, "blind_to_strides", "fp32", *VALUES, text="typical-shorter"),
     gets(SCALED, "contiguous_only", "fp32", "PASS"),
     fails(SCALED, "first_weights", "amp_bf16", "gain", text="draws"),
+    fails(SCALED, "first_buffers", "amp_bf16", "gain", text="draws"),
+    fails(DEEP, "first_weights", "amp_bf16", "gain", text="draws"),
     fails(REMEMBERS, "eager", "fp32", *VALUES, text="typical-redrawn"),
     # Operands of full float32
     fails(SCALED, "input_cut_to_bfloat16", "fp32", *VALUES, text="typical-redrawn"),
