@@ -113,52 +113,6 @@ def test_whoever_comes_after_a_waiting_measurement_waits_too(start):
     assert late_in.wait(PATIENCE)
 
 
-def give_way_until(leave, inside):
-    """Work for long, in parts; count who was inside at the beginning of each."""
-    with machine_lock.Slot() as slot:
-        while not leave.is_set():
-            if slot.is_in_the_way():
-                slot.give_way()
-            with inside.get_lock():
-                inside.value += 1
-            time.sleep(0.02)
-            with inside.get_lock():
-                inside.value -= 1
-
-
-def measure_alone(inside, seen):
-    with machine_lock.alone():
-        time.sleep(0.1)
-        seen.value = inside.value
-
-
-def test_what_takes_long_gives_way_to_a_measurement_and_goes_on(start):
-    leave, inside, seen = FORK.Event(), FORK.Value("i", 0), FORK.Value("i", -1)
-    worker = start(give_way_until, leave, inside)
-    for _ in range(2):
-        measurement = start(measure_alone, inside, seen)
-        measurement.join(PATIENCE)
-        assert (measurement.exitcode, seen.value) == (0, 0)
-    leave.set()
-    worker.join(PATIENCE)
-    assert worker.exitcode == 0
-
-
-def test_a_fork_does_not_give_away_the_slot_of_another_process(start):
-    told = FORK.Value("i", -1)
-    with machine_lock.Slot() as slot:
-        start(hold, "alone", FORK.Event(), FORK.Event())
-        time.sleep(0.3)  # it waits at the turnstile now
-        assert slot.is_in_the_way()
-        start(lambda: setattr(told, "value", slot.is_in_the_way())).join(PATIENCE)
-    assert told.value == 0
-
-
-def test_nobody_is_in_the_way_of_an_idle_machine():
-    with machine_lock.Slot() as slot:
-        assert not slot.is_in_the_way()
-
-
 def keep_coming(stop):
     while not stop.is_set():
         with machine_lock.shared():
