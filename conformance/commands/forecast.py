@@ -37,7 +37,7 @@ class Forecast:
         contents: the same.
         expected: the kind of each cell to judge and about how many seconds it will take, by id. The model's reference
             counts for its cells in equal parts.
-        new: the models among these that have not been judged before, which may be of any size.
+        new: the models among these that no recent run has judged, which may be of any size.
     """
 
     def __init__(self, contents: Contents, folder: Path) -> None:
@@ -74,7 +74,7 @@ class Forecast:
         named = ", ".join(f"{spoken(seconds)} for {kind}" for kind, seconds in parts.items() if seconds)
         parted = f": {named}" if named.count(" for ") > 1 else ""
         who = self.new[0] if len(self.new) == 1 else counted(len(self.new), "model")
-        guess = f"; that is a guess for {who}, judged for the first time" if self.new else ""
+        guess = f"; that is a guess for {who}, which no recent run has judged" if self.new else ""
         return f"this takes about {spoken(sum(parts.values()))}{parted}{guess}"
 
 

@@ -67,7 +67,7 @@ def precision_measure(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measur
 def dropped_bits_shares(
     y: torch.Tensor, oracle: OracleTensor, bits: tuple[int, ...], least: int, smallest: float = 0.0
 ) -> tuple[float, ...]:
-    """The share of elements whose low bits are all zero, among those that are not, and whose oracle has some set.
+    """The share of elements other than zero whose low bits are all zero, if the oracle's are not.
 
     Args:
         y: a float32 or complex64 tensor.

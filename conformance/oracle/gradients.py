@@ -24,7 +24,6 @@ from conformance.run.forks import ALONE, Forks
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
 LEAVES = 12  # that one process checks at a time, in the fast mode
 TOGETHER = 3  # to test one output with all leaves together costs as much as gradcheck with so many leaves
-MOVES = 3  # tries to leave all kinks
 MOVE = 1e-3  # of a number's size, or of the tensor's rms for a zero; large beside the steps of finite differences
 TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
 UNCHANGED = 1e-6  # a slope below this is that of a constant
@@ -92,8 +91,7 @@ class GradientCheck:
             try:
                 self._check_all([*leaves.asked.values()], fast=self._fast(leaves))
             except (GradcheckError, RuntimeError) as problem:
-                if not self._fast(leaves) or not self._right_beside_kinks([*leaves.asked.values()]):
-                    self._explain(problem, leaves.asked, fast=self._fast(leaves))
+                self._explain(problem, leaves.asked, fast=self._fast(leaves))
         outputs = self._model.outputs()
         deaf = [n for n, t in outputs.items() if not t.requires_grad and n in self._first.requires_grad]  # no number
         if leaves.silent and outputs:
@@ -137,22 +135,14 @@ class GradientCheck:
         ]
         if not all(self._forks.results(tests)):
             return False
-        here = [leaf.detach().clone() for leaf in asked]
-        for move in range(MOVES):
-            with torch.no_grad():
-                for leaf, numbers in zip(asked, here, strict=True):
-                    leaf.copy_(_moved(numbers, inputs.seeded("moved", move, *seed)))
-            try:
-                right = self._check(asked[:1], fast=True) and all(self._agree(asked, name) for name in outputs)
-            except (GradcheckError, RuntimeError):
-                right = False
-            finally:
-                with torch.no_grad():
-                    for leaf, numbers in zip(asked, here, strict=True):
-                        leaf.copy_(numbers)
-            if right:
-                return True
-        return False
+        generator, here = inputs.seeded("moved", *seed), [leaf.detach().clone() for leaf in asked]
+        _set(asked, [_moved(numbers, generator) for numbers in here])
+        try:
+            return self._check(asked[:1], fast=True) and all(self._agree(asked, name) for name in outputs)
+        except (GradcheckError, RuntimeError):
+            return False  # the caller tests each number where it is
+        finally:
+            _set(asked, here)
 
     def _gradients(self, leaves: list[torch.Tensor]) -> tuple[Tensors, list[torch.Tensor], Tensors]:
         """The outputs with a gradient, the gradients of the leaves, and the cotangents that give them."""
@@ -200,6 +190,8 @@ class GradientCheck:
         text = " ".join(str(problem).split())[:200]
         if "Jacobian mismatch" not in text:
             raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}") from problem
+        if fast and self._right_beside_kinks([*asked.values()]):
+            return
         _, found, cotangents = self._gradients([*asked.values()])
         padding = self._conventions.padding_rows(self._model.run, asked)
 
@@ -234,6 +226,13 @@ class GradientCheck:
         gradcheck changes the leaves in place, so the function uses these and ignores its arguments.
         """
         return lambda *_: tuple(t for t in self._model.outputs().values() if t.requires_grad)
+
+
+def _set(leaves: list[torch.Tensor], numbers: list[torch.Tensor]) -> None:
+    """Give leaves other numbers, in place."""
+    with torch.no_grad():
+        for leaf, number in zip(leaves, numbers, strict=True):
+            leaf.copy_(number)
 
 
 def _moved(numbers: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -16,9 +16,8 @@ from conformance.oracle.evaluation import Question
 from zoo.case import Call, Case
 
 FIRST_NUMBER = 64  # of the draws; the numbers below are those from which the first inputs of a case are chosen
-# Of a weight. All factors are below 1, so that no error of the old weights averages out. Those of coarse draws are near
-# 1, because forty layers multiply them, and float16 has to hold what is left.
-SMALLEST_FACTORS = {"fine": 0.5, "coarse": 0.875}
+SMALLEST_FACTOR = 0.5  # of a weight; all factors are below 1, so that no error of the old weights averages out
+SMALLEST_COARSE_FACTOR = 0.875  # where float16 has to hold what forty layers of such weights leave
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Redraw:
     def _times_factors(self, name: str, tensor: torch.Tensor, seed: int) -> torch.Tensor:
         generator = inputs.seeded("weights", seed, self.weights, name)
         factors = torch.rand(tensor.numel(), generator=generator).to(tensor.device)
-        least = SMALLEST_FACTORS["fine" if self.fine else "coarse"]
+        least = SMALLEST_FACTOR if self.fine else SMALLEST_COARSE_FACTOR
         return tensor.reshape(-1).double() * (least + (1.0 - least) * factors)
 
     def question(self, first: Question, call: Call, model: Any) -> Question:

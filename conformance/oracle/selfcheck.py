@@ -63,6 +63,8 @@ class SelfCheck:
     def _try_again(self, question: Question, first: Evaluation) -> None:
         again = self._oracle.evaluate(question).tensors
         changed = [name for name, tensor in first.tensors.items() if not _same_bits(tensor, again.get(name))]
+        if not changed:
+            return
         largest = max((_norm(t) for t in first.tensors.values() if t is not None and inputs.is_rounded(t)), default=0.0)
         for name in changed:
             if not _nearly_the_same(first.tensors[name], again.get(name), LAST_BITS * largest):

@@ -61,11 +61,14 @@ class ChildProcess:
         """Hold the machine lock together with other cells; see `run.machine_lock`."""
         before = self.current
         self.enter(WAITING)
-        with machine_lock.Slot() as self._slot:
-            self.remarks += [self._slot.remark] * bool(self._slot.remark)
+        with machine_lock.Slot() as slot:
+            self.remarks += [slot.remark] * bool(slot.remark)
             self.enter(before)
-            yield
-        self._slot = None
+            self._slot = slot
+            try:
+                yield
+            finally:
+                self._slot = None
 
     def give_way(self) -> None:
         """Between two parts of what takes long: let a measurement that waits for the machine go first."""

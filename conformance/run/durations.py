@@ -51,7 +51,7 @@ class Durations:
         self._reference = _median((one.reference for one in own), REFERENCE * self._cell)
 
     def knows(self, model: str) -> bool:
-        """Whether the model has been judged before."""
+        """Whether the seconds of a model are known."""
         return model in self._known
 
     def reference(self, model: str) -> float:

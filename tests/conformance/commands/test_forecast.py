@@ -48,7 +48,7 @@ def test_only_what_is_missing_counts(tmp_path):
 @pytest.mark.parametrize(("names", "who"), [(("net",), "net"), (("net", "gate"), "2 models")])
 def test_of_models_that_are_new_it_is_a_guess(tmp_path, names, who):
     opening = forecast(tmp_path / "new", plan_of_zoo(names)).opening(at_once=1)
-    assert opening.endswith(f"for compiled cells; that is a guess for {who}, judged for the first time")
+    assert opening.endswith(f"for compiled cells; that is a guess for {who}, which no recent run has judged")
     assert "guess" not in forecast(tmp_path / "zoo", plan_of_zoo(("merge",))).opening(at_once=1)
 
 

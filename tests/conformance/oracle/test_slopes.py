@@ -174,6 +174,18 @@ def test_numbers_on_kinks_cost_no_run_for_each_and_hide_no_wrong_gradient(model:
         assert Off.runs < 150
 
 
+def test_what_gradcheck_rejects_for_another_reason_is_not_checked_beside_kinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(name="typical", inputs=lambda g: (torch.randn(64, 8, generator=g),))
+    spec = Spec(name="off", summary="units that are off", source="this test", build=Off, cases=(case,))
+
+    def rejected(*_: object, **__: object) -> None:
+        raise gradients.GradcheckError("Backward is not reentrant")
+
+    monkeypatch.setattr(gradients.GradientCheck, "_check_all", rejected)
+    with pytest.raises(SelfCheckError, match="not reentrant"):
+        reference.make(spec, None, 0, [])
+
+
 @pytest.fixture(params=range(3))
 def seed(request: pytest.FixtureRequest) -> int:
     return int(request.param)
