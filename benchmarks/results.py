@@ -73,7 +73,7 @@ class Results:
             for canary in found.weak:
                 self.weak[(*key, cell.model, found.tensor, _kind_of(canary))] += 1
             for measure in found.measures:
-                gate = "null" if found.kind == "null" and measure.gate == "norm" else measure.gate
+                gate = "null" if found.kind in ("null", "remainder") and measure.gate == "norm" else measure.gate
                 if gate in VALUE_GATES:
                     self.margins[(*key, gate)].append((measure.margin, where))
 

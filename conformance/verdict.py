@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from conformance.axes import NOT_PROVEN, SYMBOLIC
-from conformance.one_line import one_line
 from conformance.records.observation import RAISES, REDRAWN, SHORTER, Discrepancy, Measure, Observation
 from conformance.records.plan import Expectation
 from conformance.records.verdicts import Verdict
+from conformance.remarks import remarks
 
 ENDINGS = {
     "not proven": "VOID",
@@ -39,7 +38,6 @@ ORDER = (
     "opcheck",
     RAISES,
 )
-LONGEST_ERROR = 120  # characters of an error in a remark
 IN_WORDS = ("exact", "precision", RAISES)  # gates whose measure is no size
 
 
@@ -54,7 +52,7 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
     renamed = [e for e in expectations if e.outcome == "dtype"]
     dtypes = {e.tensor: e.dtype for e in renamed}
     verdict = _plain_verdict(cell, seen, dtypes)
-    verdict = replace(verdict, margin=_worst_margin(seen), notes=_notes(seen), observation=seen)
+    verdict = replace(verdict, margin=_worst_margin(seen), notes=remarks(seen), observation=seen)
     refusals = [e for e in expectations if e.outcome == "refuses"]
     others = [e for e in expectations if e.outcome not in ("dtype", "refuses")]
     for expected in refusals:
@@ -143,8 +141,9 @@ def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
     every = [d for d in found if d.kind in ("rounded", "float32", "exact") and d.tensor.startswith("output")]
     if every and not outputs and all(d.unresolved for d in every):
         yield f"{every[0].tensor}: rounding may change every element in this precision; {OUT_OF_TIES}"
-    gradients = [d for d in rounded if d.tensor.startswith("gradient of")]
-    if gradients and all(d.unresolved for d in gradients):
+    compared = [*rounded, *(d for d in found if d.kind == "remainder")]
+    gradients = [d for d in compared if d.tensor.startswith("gradient of")]
+    if gradients and all(d.unresolved or d.kind == "remainder" for d in gradients):
         yield (
             f"{gradients[0].tensor} and all others: in no case can this precision tell a gradient from a wrong one; "
             "see `independent_samples` and `initialise` of a Spec"
@@ -159,9 +158,9 @@ def _gaps(seen: Observation) -> Iterator[str]:
     """
     if not seen.cases:
         yield "no case was called, so nothing was judged"
-    judged = {case: any(d.rejected or d.unresolved for d in _outputs(seen, case)) for case in seen.cases}
+    judged = {case: any(d.rejected or d.unresolved for d in seen.outputs(case)) for case in seen.cases}
     for case in (case for case in seen.cases if not judged[case]):
-        outputs = _outputs(seen, case)
+        outputs = seen.outputs(case)
         if not outputs:
             yield (
                 f"case {case}: the model returns no tensor and no number, so nothing was judged; if its forward lacks "
@@ -171,15 +170,6 @@ def _gaps(seen: Observation) -> Iterator[str]:
             yield f"case {case}: {outputs[0].tensor}: its values were not judged, because no wrong tensor was rejected"
         elif not any(judged.values()):
             yield f"case {case}: every output is empty, so no value was judged; add a case with elements"
-
-
-def _outputs(seen: Observation, case: str) -> list[Discrepancy]:
-    """The tensors of a case that the model gives: what it returns, and the inputs that it writes on purpose."""
-    return [
-        d
-        for d in seen.discrepancies
-        if d.case == case and d.kind != "conduct" and (d.tensor.startswith("output") or d.tensor.endswith(" after"))
-    ]
 
 
 def _refused(seen: Observation, expected: Expectation) -> bool:
@@ -250,43 +240,3 @@ def _short(measure: Measure) -> str:
 def _worst_margin(seen: Observation) -> float | None:
     margins = [m.margin for d in seen.discrepancies for m in d.measures if m.gate not in ("precision", RAISES)]
     return max(margins, default=None)
-
-
-def _notes(seen: Observation) -> tuple[str, ...]:
-    """Remarks that a report shows of a cell that passes."""
-    notes = []
-    empty = [case for case in seen.cases if all(d.kind == "empty" for d in _outputs(seen, case))]
-    if empty:
-        notes.append(f"every output is empty, so only shapes and dtypes were judged in case {', '.join(empty)}")
-    if any(d.weak for d in seen.discrepancies):
-        notes.append("some parts of a tensor are too small to judge on their own here")
-    lost = sorted({d.tensor for d in seen.discrepancies if d.unresolved})
-    if lost:
-        more = f" and {len(lost) - 2} more" if len(lost) > 2 else ""  # noqa: PLR2004 -- room for two names
-        names = f"{', '.join(lost[:2])}{more}"
-        notes.append(f"this precision cannot tell a wrong value from a right one, so only fp32 judges {names}")
-    if seen.facts.get("second order refused"):
-        notes.append("second derivatives raise an error")
-    notes += [
-        f"the mode does not take {word}" for word in ("vmap", "forward mode") if seen.facts.get(f"{word} refused")
-    ]
-    notes += [
-        f"{what} raises an error"
-        for what in ("another number of rows", "another order in memory")
-        if seen.facts.get(f"{what} refused")
-    ]
-    if seen.facts.get("left out with other weights"):
-        notes.append("the float64 model does not run with other weights, so nothing shows what the mode keeps")
-    notes += [
-        f"error input {d.case} raises another error here: {one_line(m.detail, LONGEST_ERROR)}"
-        for d in seen.discrepancies
-        for m in d.measures
-        if m.gate == RAISES and m.value and m.met
-    ]
-    if seen.facts.get("graph breaks"):
-        notes.append("compiled with graph breaks")
-    if seen.facts.get(SYMBOLIC, 1) == 0:
-        notes.append("no graph has symbolic sizes, so each shape was compiled by itself")
-    if seen.facts.get(NOT_PROVEN):
-        notes.append("the proof of the mode is empty, so nothing shows that the mode took effect")
-    return tuple(notes)

@@ -40,7 +40,7 @@ class Budget:
     Attributes:
         norm: bound of ‖y − y*‖ for the whole tensor, absolute.
         slices: for each of the oracle's axes, the same bound for every index: float64, of the axis's length.
-        gain: bound of `Distance.gain`; infinite if the tensor is structurally zero.
+        gain: bound of `Distance.gain`; infinite if only the size of the tensor is judged.
         point: bound of `Distance.point`.
         cosine_gap: bound of 1 − cos of the angle; infinite unless `norm` is above `NORM_CAP` times the oracle's norm.
     """
@@ -66,6 +66,7 @@ class TensorReference:
         scale: the scale of the cotangents where a precision has one; 1 for tensors that do not depend on it.
         strayed: the largest absolute sums over the errors of any perturbed run, by the name of a low precision.
         redraws: the tensor in further draws of the case; None if it is not judged over draws.
+        is_remainder: it is a gradient that is left where larger terms cancel, and float32 holds little of it.
     """
 
     oracle: OracleTensor
@@ -76,12 +77,13 @@ class TensorReference:
     scale: float
     strayed: dict[str, Sums] = field(default_factory=dict)
     redraws: Redraws | None = None
+    is_remainder: bool = False
 
     @property
     def is_null(self) -> bool:
-        """Whether the tensor is structurally zero: even in float64 it holds only noise."""
+        """Whether only its size is judged: it is what cancellation leaves, in float64 only noise or in float32."""
         norm, spread = self.oracle.norm, self.spread["fp32"].absolute
-        return norm == 0.0 or spread / norm >= NOISY
+        return norm == 0.0 or spread / norm >= NOISY or self.is_remainder
 
     def quantum(self, precision: Precision) -> float:
         """The smallest number of the tensor at a precision."""
@@ -147,7 +149,7 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
 def measures(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure, ...]:
     """The measures of the gates norm, slice, gain and pointwise.
 
-    A structurally zero tensor has only one: its absolute norm.
+    A tensor that is structurally zero, or what cancellation leaves, has only one: its absolute norm.
 
     Args:
         y: distance of the candidate from the oracle.
@@ -155,7 +157,7 @@ def measures(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure
         budget: the budgets of the candidate.
     """
     if math.isinf(budget.gain):
-        return (Measure("norm", y.absolute, budget.norm, "structurally zero, so absolute"),)
+        return (Measure("norm", y.absolute, budget.norm, "what cancellation leaves, so absolute"),)
     where = oracle.index(y.worst)
     return (
         Measure("norm", y.absolute / oracle.norm, budget.norm / oracle.norm),

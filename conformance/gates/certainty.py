@@ -52,7 +52,7 @@ def _too_far(canary: Canary, criteria: TensorCriteria, limits: torch.finfo) -> b
     error, unit = _rounding(criteria, limits)
     if least.absolute * (1.0 - unit) - error > SURE * budget.norm:
         return True
-    if criteria.kind in ("exact", "null"):
+    if criteria.kind == "exact" or criteria.is_judged_by_size:
         return False
     k, index = least.axis, least.index
     return (
@@ -64,7 +64,7 @@ def _too_far(canary: Canary, criteria: TensorCriteria, limits: torch.finfo) -> b
 
 def _near_enough(canary: Canary, dtype: torch.dtype, criteria: TensorCriteria, limits: torch.finfo) -> bool:
     """Whether all gates surely accept it. Its numbers are finite, and its low bits must not matter."""
-    if canary.most is None or criteria.kind in ("exact", "null") or tested_bits(dtype, criteria):
+    if canary.most is None or criteria.kind == "exact" or criteria.is_judged_by_size or tested_bits(dtype, criteria):
         return False
     oracle, most = criteria.reference.oracle, canary.most()
     error, unit = _rounding(criteria, limits)

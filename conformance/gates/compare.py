@@ -57,7 +57,7 @@ def compare(
 def _closer(measures: Sequence[Measure], criteria: TensorCriteria) -> bool | None:
     """See `Discrepancy.closer`."""
     norm = next((m for m in measures if m.gate == "norm"), None)
-    if norm is None or criteria.beside is None or criteria.kind == "null":
+    if norm is None or criteria.beside is None or criteria.is_judged_by_size:
         return None
     return norm.value < criteria.beside.absolute / criteria.reference.oracle.norm
 

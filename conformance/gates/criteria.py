@@ -58,7 +58,12 @@ class TensorCriteria:
     def may_be_left_to_float32(self) -> bool:
         """Whether the cell's low precision may be too coarse for the tensor: for roundings, zeros or a choice."""
         chosen = self.kind == "exact" and not self.reference.oracle.is_rounded and self.cell_precision.is_low
-        return chosen or (self.kind in ("rounded", "null") and not self.uses_float32_budget)
+        return chosen or ((self.kind == "rounded" or self.is_judged_by_size) and not self.uses_float32_budget)
+
+    @property
+    def is_judged_by_size(self) -> bool:
+        """Whether the tensor is what cancellation leaves, so that only its size is judged."""
+        return self.kind in ("null", "remainder")
 
     def at_float32(self) -> TensorCriteria:
         """The same criteria with float32's budgets."""
@@ -99,7 +104,7 @@ def criteria_for(  # noqa: PLR0913 -- a record's fields
     elif reference.exact or not oracle.is_rounded:
         kind = "exact"
     elif reference.is_null:
-        kind, held_to = "null", FLOAT32 if accurate else precision
+        kind, held_to = "remainder" if reference.is_remainder else "null", FLOAT32 if accurate else precision
     else:
         low = bool(precision.autocast)  # for TF32, each kernel chooses whether to use it; a cast model has no float32
         reaches = accurate or (low and beside is not None and holds_float32(beside, reference, precision))

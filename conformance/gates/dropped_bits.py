@@ -29,7 +29,7 @@ def tested_bits(dtype: torch.dtype, criteria: TensorCriteria) -> dict[str, int]:
         dtype: the dtype of the candidate.
         criteria: the kind and the budgets of the tensor.
     """
-    if dtype not in (torch.float32, torch.complex64) or criteria.kind == "null":
+    if dtype not in (torch.float32, torch.complex64) or criteria.is_judged_by_size:
         return {}
     found = {p.autocast: p.dropped_bits for p in PRECISIONS.values() if p.dropped_bits}
     if criteria.kind != "float32" and criteria.cell_precision.low_dtype == "float16":

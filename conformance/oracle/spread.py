@@ -8,8 +8,8 @@ from functools import partial, reduce
 
 import torch
 
-from conformance.axes import Precision
-from conformance.gates.budget import NOISE, SMOOTH_NOISE, TensorReference
+from conformance.axes import PRECISIONS, Precision
+from conformance.gates.budget import NOISE, NOISY, SMOOTH_NOISE, TensorReference
 from conformance.gates.distance import Distance, OracleTensor, farthest
 from conformance.gates.sums import Sums, farthest_sums, sampled, sums_of
 from conformance.oracle.evaluation import Evaluation, Question
@@ -19,6 +19,11 @@ from conformance.oracle.nearest import Nearest
 from conformance.oracle.rounding import KINKED_RUNS, RUNS, Rounding
 from conformance.run.forks import Forks
 from zoo.case import SpecError
+
+FLOAT32 = PRECISIONS["fp32"]
+REMAINDER = 1 / 16  # of a tensor's norm: with a spread from here on in float32, it may be what cancellation leaves
+WIDER = 2.0**16  # times as much noise tells, as much as bfloat16's
+FAR = 64.0  # times a tensor's norm: noise of the terms that cancelled moves it farther; chaos was not seen to, by 8
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class Spread:
         self._settled: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self._measured}
         self._sums: dict[str, dict[str, Sums]] = {name: {} for name in self._measured}
         self._exact = dict.fromkeys(self._measured, True)
+        self._remainders: set[str] = set()
 
     def run(self, precisions: Sequence[Precision], forks: Forks) -> None:
         """Run the oracle again, several times, with the roundings of each precision perturbed.
@@ -80,6 +86,7 @@ class Spread:
             mine = [run for run, (of, _) in zip(runs, modes, strict=True) if of is precision]
             for name in self._measured:
                 self._add(name, precision, [run[name] for run in mine])
+        self._find_remainders()
 
     def _modes(self, precision: Precision) -> list[Rounding]:
         runs, noise = RUNS, NOISE
@@ -123,6 +130,23 @@ class Spread:
         else:
             self._spread[name][precision.name] = farthest([run.distance for run in seen])
 
+    def _find_remainders(self) -> None:
+        """Find the gradients that are what is left where larger terms cancel.
+
+        An example is the weight of a batch norm before another one: but for the eps of the second, its gradient is
+        zero, and most of what float32 holds of it is noise of the terms that cancelled. Wider noise moves it by many
+        times its own size. The gradients of a chaotic model have as much noise in float32, but wider noise moves them
+        by a few times their size at most. Of an output, nobody wants only the size: it stays without power.
+        """
+        strayed = {name: spread[FLOAT32.name].absolute for name, spread in self._spread.items()}
+        gradients = {name: t for name, t in self._measured.items() if "gradient of" in name}
+        near = [name for name, t in gradients.items() if REMAINDER * t.norm <= strayed[name] < NOISY * t.norm]
+        if near:
+            noise = seeded("probe", *self._question.seed, FLOAT32.name, "wider")
+            seen = self._seen(FLOAT32, Rounding(FLOAT32, noise, WIDER * NOISE, self._scale))
+            far = {name for name in near if seen[name].distance.absolute >= FAR * self._measured[name].norm}
+            self._remainders = {name for name in far if not seen[name].lost}
+
     def references(self) -> dict[str, TensorReference | None]:
         """The reference of every tensor, by name; None for a tensor that the oracle gave as None."""
         return {name: self._reference(name) for name in self._found.tensors}
@@ -138,6 +162,7 @@ class Spread:
             self._kinked,
             self._scale if "gradient of" in name else 1.0,
             self._sums[name],
+            is_remainder=name in self._remainders,
         )
 
 

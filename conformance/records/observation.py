@@ -50,10 +50,11 @@ class Discrepancy:
     Attributes:
         case, tensor: names; a tensor is "output", "gradient of x", "buffer running_mean" and so on; in their place, a
             state such as "grad mode" that a call changed. An error input stands in the place of a case.
-        kind: how it is compared: "exact" (must be equal), "null" (the oracle is structurally zero), "empty" (no
-            elements), "absent" (missing, unexpected, or faulty apart from its values), "float32" (must meet float32's
-            budgets although the cell's precision is low), "conduct" (not compared: what a call did apart from its
-            numbers) or "rounded" (all others).
+        kind: how it is compared: "exact" (must be equal), "null" (the oracle is structurally zero), "remainder"
+            (a gradient that cancellation leaves, and float32 holds little of it), "empty" (no elements), "absent"
+            (missing, unexpected, or faulty apart from its values), "float32" (must meet float32's budgets although the
+            cell's precision is low), "conduct" (not compared: what a call did apart from its numbers) or "rounded"
+            (all others).
         dtype, dtype_asked: the dtype found, and the one that the contract asks for; "" if it asks for none.
         measures: the measures, in the order of the gates.
         accepted: names of the canaries that the gates failed to reject.
@@ -124,3 +125,11 @@ class Observation:
     seconds: Mapping[str, float] = field(default_factory=dict)
     cases: tuple[str, ...] = ()
     rest: Rest | None = None
+
+    def outputs(self, case: str) -> list[Discrepancy]:
+        """The tensors of a case that the model gives: what it returns, and the inputs that it writes on purpose."""
+        return [
+            d
+            for d in self.discrepancies
+            if d.case == case and d.kind != "conduct" and (d.tensor.startswith("output") or d.tensor.endswith(" after"))
+        ]

@@ -53,6 +53,13 @@ def test_what_rounds_nothing_has_no_budget(precision, kind, reference):
     assert (criteria.kind, criteria.budget) == (kind, NO_BUDGET)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_of_what_cancellation_leaves_only_the_size_is_judged(oracle, precision):
+    criteria = criteria_of(replace(reference_of(oracle), is_remainder=True), precision)
+    assert (criteria.kind, criteria.is_judged_by_size) == ("remainder", True)
+    assert math.isinf(criteria.budget.gain)
+
+
 @pytest.mark.parametrize("accurate", [False, True])
 def test_a_structural_zero_is_null_in_every_precision(accurate):
     reference = reference_of(torch.zeros(4, 4, dtype=torch.float64))

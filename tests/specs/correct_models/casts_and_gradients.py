@@ -134,6 +134,17 @@ class BiasBeforeNorm(nn.Module):
         return torch.softmax(self.norm(self.conv(x)) + self.shift, dim=-1)
 
 
+class NormAfterNorm(nn.Module):
+    """But for the eps of the second batch norm, the gradient of the weight of the first is zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.BatchNorm1d(6), nn.BatchNorm1d(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x)).sigmoid()
+
+
 STRAIGHT = _green("straight_through", Binary, surrogate_gradient=_linear_in)
 DETACH_TRICK = _green("detach_trick", function(_detach_trick), surrogate_gradient=lambda _, x: x * 1.0)
 BIAS_BEFORE_NORM = _green(
@@ -146,3 +157,4 @@ BIAS_BEFORE_NORM = _green(
         scripted_dtype("amp_bf16", "float32"),
     ),
 )
+NORM_AFTER_NORM = _green("norm_after_norm", NormAfterNorm, rows(16, 6), also={"scripted": ("fp32",)})

@@ -44,6 +44,17 @@ def _nearly_cancelling(x: Tensor) -> Tensor:
     return (x + 4e6) - 4e6
 
 
+class NormAfterNorm(nn.Module):
+    """But for the eps of the second batch norm, the gradient of the weight of the first is zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.BatchNorm1d(6), nn.BatchNorm1d(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x)).sigmoid()
+
+
 def _scalar(generator: torch.Generator) -> tuple[Tensor]:
     return (torch.rand((), generator=generator) + 1,)
 
@@ -63,6 +74,7 @@ UNDIFFERENTIABLE = spec_of("undifferentiable", lambda: lambda x: x.exp(), differ
 UNDECLARED_DTYPE = spec_of("undeclared_dtype", lambda: nn.Linear(5, 4))
 CANCELLING = spec_of("cancelling", lambda: _cancelling)
 NEARLY = spec_of("nearly_cancelling", lambda: _nearly_cancelling, Case(name="typical", inputs=_scalar))
+REMAINDER = spec_of("norm_after_norm", NormAfterNorm, rows(16, 6))
 SECOND = spec_of("loses_second", lambda: lambda x: x**3, twice_differentiable=True, dtypes="input")
 
 MINIATURES = (
@@ -89,6 +101,7 @@ MINIATURES = (
     fails(LINEAR, "sign", "amp_fp16", *VALUES),
     fails(LINEAR, "rolled", "amp_bf16", *VALUES),
     fails(LINEAR, "gradient_nan", "fp32", "class"),
+    fails(REMAINDER, "one_term_left", "fp32", "norm", text="gradient of first.weight.* what cancellation leaves"),
     fails(LINEAR, "no_gradient", "fp32", "structure", text="gradient of input.*None, where the oracle has"),
     fails(SECOND, "graph_lost", "fp32", "structure", text="second gradient of x"),
     fails(SECOND, "second_wrong", "fp32", *VALUES, text="second gradient of x"),

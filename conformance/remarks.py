@@ -1,0 +1,63 @@
+"""Says what a report remarks of a cell that passes: what was not judged in it, and what is unusual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conformance.axes import NOT_PROVEN, SYMBOLIC
+from conformance.one_line import one_line
+from conformance.records.observation import RAISES, Observation
+
+LONGEST_ERROR = 120  # characters of an error in a remark
+
+
+def remarks(seen: Observation) -> tuple[str, ...]:
+    """What a report says of a cell that passes.
+
+    Args:
+        seen: what was observed in the cell, with every tensor.
+    """
+    notes = []
+    empty = [case for case in seen.cases if all(d.kind == "empty" for d in seen.outputs(case))]
+    if empty:
+        notes.append(f"every output is empty, so only shapes and dtypes were judged in case {', '.join(empty)}")
+    if any(d.weak for d in seen.discrepancies):
+        notes.append("some parts of a tensor are too small to judge on their own here")
+    lost = sorted({d.tensor for d in seen.discrepancies if d.unresolved})
+    if lost:
+        notes.append(f"this precision cannot tell a wrong value from a right one, so only fp32 judges {_some(lost)}")
+    left = sorted({d.tensor for d in seen.discrepancies if d.kind == "remainder"})
+    if left:
+        notes.append(
+            f"larger terms cancel, and float32 holds little of what is left, so only its size is judged: {_some(left)}"
+        )
+    if seen.facts.get("second order refused"):
+        notes.append("second derivatives raise an error")
+    notes += [
+        f"the mode does not take {word}" for word in ("vmap", "forward mode") if seen.facts.get(f"{word} refused")
+    ]
+    notes += [
+        f"{what} raises an error"
+        for what in ("another number of rows", "another order in memory")
+        if seen.facts.get(f"{what} refused")
+    ]
+    if seen.facts.get("left out with other weights"):
+        notes.append("the float64 model does not run with other weights, so nothing shows what the mode keeps")
+    notes += [
+        f"error input {d.case} raises another error here: {one_line(m.detail, LONGEST_ERROR)}"
+        for d in seen.discrepancies
+        for m in d.measures
+        if m.gate == RAISES and m.value and m.met
+    ]
+    if seen.facts.get("graph breaks"):
+        notes.append("compiled with graph breaks")
+    if seen.facts.get(SYMBOLIC, 1) == 0:
+        notes.append("no graph has symbolic sizes, so each shape was compiled by itself")
+    if seen.facts.get(NOT_PROVEN):
+        notes.append("the proof of the mode is empty, so nothing shows that the mode took effect")
+    return tuple(notes)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""  # noqa: PLR2004 -- room for two names
+    return f"{', '.join(names[:2])}{more}"

@@ -1,0 +1,37 @@
+"""What a report remarks of a cell, and what is so little that the cell is inconclusive."""
+
+import pytest
+
+from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.verdict import judge
+
+PLAIN = {"kind": "rounded", "rejected": 3}
+LEFT = {"kind": "remainder", "rejected": 1}
+UNRESOLVED = {**PLAIN, "unresolved": True}
+
+
+def judged(**tensors):
+    """Judge a cell with these tensors, all within their budgets; each is given by its fields."""
+    found = [
+        Discrepancy("typical", name, dtype="", dtype_asked="", measures=(Measure("norm", 0.5, 1.0),), **fields)
+        for name, fields in {"output": PLAIN, **{f"gradient of {of}": fields for of, fields in tensors.items()}}.items()
+    ]
+    return judge("model[eager-fp32-cpu]", Observation("finished", discrepancies=tuple(found), cases=("typical",)))
+
+
+def test_it_is_remarked_that_only_the_size_of_a_gradient_is_judged():
+    found = judged(w=LEFT, x=PLAIN)
+    assert found.status == "PASS"
+    assert [note.rpartition(": ")[2] for note in found.notes] == ["gradient of w"]
+
+
+def test_of_many_gradients_two_are_named():
+    (note,) = judged(w=LEFT, v=LEFT, u=LEFT, x=PLAIN).notes
+    assert note.endswith("judged: gradient of u, gradient of v and 1 more")
+
+
+@pytest.mark.parametrize("others", [{"w": LEFT}, {"w": LEFT, "v": LEFT}, {"w": LEFT, "v": UNRESOLVED}], ids=len)
+def test_a_cell_in_which_no_gradient_is_told_from_a_wrong_one_is_inconclusive(others):
+    found = judged(**others)
+    assert (found.status, found.short) == ("INCONCLUSIVE", "power")
+    assert judged(**others, x=PLAIN).status == "PASS"
