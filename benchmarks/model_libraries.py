@@ -70,10 +70,6 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
         "with random weights, the roundings of bfloat16 grow from layer to layer: the output is wrong by 9 % in plain "
         "torch, and roundings of the same size may change half of it, so no check can tell it from a wrong one"
     ),
-    r"^(ghost|mix)net_\S+\[.*gradient of blocks\.1\.0\.(ghost1\.primary_conv\.1|bn1)\.weight, .* the gates accept": (
-        "the batch norms behind this one divide its scale out, all but for their eps: with an eps of 0 the gradient is "
-        "zero; it is what cancellation leaves, a ten thousandth of its neighbours, and roundings may change half of it"
-    ),
 }
 OPENING = """# Architectures of model libraries
 
