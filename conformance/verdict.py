@@ -58,9 +58,9 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
     for expected in refusals:
         if _refused(seen, expected):
             return _by(expected, verdict, "UNSUPPORTED", "refused", seen.message)
-    for expected in others:
-        if _came_true(verdict, seen, expected, dtypes):
-            return _by(expected, verdict, "EXPECTED", expected.outcome, verdict.text)
+    declared = _covering(verdict, seen, others, dtypes)
+    if declared:
+        return _by(declared, verdict, "EXPECTED", declared.outcome, verdict.text)
     if verdict.status != "PASS":
         return verdict
     for expected in (*refusals, *others):
@@ -178,22 +178,18 @@ def _refused(seen: Observation, expected: Expectation) -> bool:
     )
 
 
-def _came_true(verdict: Verdict, seen: Observation, expected: Expectation, dtypes: Mapping[str, str]) -> bool:
-    if verdict.status != expected.outcome:
-        return False
+def _covering(
+    verdict: Verdict, seen: Observation, expectations: Sequence[Expectation], dtypes: Mapping[str, str]
+) -> Expectation | None:
+    """The first expectation that came true; None unless they cover the verdict, the failures of a FAIL together."""
+    same = [one for one in expectations if one.outcome == verdict.status]
     if verdict.status == "ERROR":
-        return seen.error == expected.error and re.search(expected.match, seen.message) is not None
+        return next((one for one in same if seen.error == one.error and re.search(one.match, seen.message)), None)
     if verdict.status != "FAIL":
-        return re.search(expected.match, verdict.text) is not None
-    failures = _failures(_in_gate_order(seen.discrepancies, dtypes))
-    return all(_is_declared(found, by, expected) for found, by in failures)
-
-
-def _failures(discrepancies: Sequence[Discrepancy]) -> Iterator[tuple[Discrepancy, Measure]]:
-    for found in discrepancies:
-        measure = failed_gate(found)
-        if measure is not None:
-            yield found, measure
+        return next((one for one in same if re.search(one.match, verdict.text)), None)
+    failures = [(d, by) for d in _in_gate_order(seen.discrepancies, dtypes) if (by := failed_gate(d))]
+    by_failure = [[one for one in same if _is_declared(found, by, one)] for found, by in failures]
+    return by_failure[0][0] if all(by_failure) else None
 
 
 def _is_declared(found: Discrepancy, measure: Measure, expected: Expectation) -> bool:

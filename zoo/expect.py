@@ -58,7 +58,8 @@ class Expect:
     Attributes:
         outcome: `"dtype"`: the output named by `tensor` has dtype `dtype` instead of the declared one, and
             every other gate passes. `"refuses"`: building or calling the mode raises `error` with a
-            message that `match` finds. Any other word: the cell must get the red verdict of that name.
+            message that `match` finds. Any other word: the cell must get the red verdict of that name. If several
+            tensors or gates fail, each failure must be declared; several of these with "FAIL" may cover a cell.
         reason: one sentence that a reader can check.
         link: address of the documentation or report of the behaviour.
         modes, precisions, devices: the cells concerned; an empty tuple means all.

@@ -82,7 +82,8 @@ def _candidates(verdict: Verdict) -> Iterator[tuple[Expectation, ...]]:
         yield tuple(Expectation("dtype", UNSAID, tensor=tensor, dtype=dtype) for tensor, dtype in renamed)
         first, gate = next(((d, g) for d, g in failed if verdict.text.startswith(f"{g.gate}  {d.tensor},")), failed[0])
         yield (Expectation("FAIL", UNSAID, gate=gate.gate, tensor=first.tensor),)
-        yield (Expectation("FAIL", UNSAID, gate=gate.gate),)
+        gates = dict.fromkeys(g.gate for _, g in failed)
+        yield tuple(Expectation("FAIL", UNSAID, gate=name) for name in gates)
     yield (Expectation(verdict.status, UNSAID),)
 
 

@@ -25,6 +25,12 @@ def test_it_is_remarked_that_only_the_size_of_a_gradient_is_judged():
     assert [note.rpartition(": ")[2] for note in found.notes] == ["gradient of w"]
 
 
+def test_a_weak_canary_is_a_remark_and_no_verdict():
+    found = judged(x={**PLAIN, "weak": ("slice 3 of axis 0 zeroed",)})
+    assert found.status == "PASS"
+    assert "too small to judge" in found.notes[0]
+
+
 def test_of_many_gradients_two_are_named():
     (note,) = judged(w=LEFT, v=LEFT, u=LEFT, x=PLAIN).notes
     assert note.endswith("judged: gradient of u, gradient of v and 1 more")

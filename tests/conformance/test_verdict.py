@@ -148,12 +148,6 @@ def test_a_failure_outranks_a_canary():
     assert verdict(finished(tensor("gain", accepted=("zeros",)))).status == "FAIL"
 
 
-def test_a_weak_canary_is_a_note_and_no_verdict():
-    found = verdict(finished(tensor(weak=("slice 3 of axis 0 zeroed",))))
-    assert found.status == "PASS"
-    assert found.notes != ()
-
-
 def test_what_a_low_precision_cannot_tell_is_inconclusive_if_nothing_else_is_told():
     lost = {"unresolved": True}
     assert verdict(finished(tensor(**lost))).status == "INCONCLUSIVE"
@@ -239,6 +233,14 @@ def test_a_declared_failure_names_tensor_gate_and_case(fields, status):
 def test_a_declared_failure_does_not_excuse_another_tensor():
     seen = finished(tensor("gain", name="gradient of x"), tensor("gain", name="gradient of w"))
     assert verdict(seen, expect("FAIL", tensor="gradient of x")).status == "FAIL"
+
+
+def test_two_declared_failures_cover_a_cell_together():
+    seen = finished(tensor("gain", name="gradient of x"), tensor("precision", name="gradient of w"))
+    gain, precision = expect("FAIL", gate="gain"), expect("FAIL", gate="precision")
+    assert verdict(seen, gain, precision).status == "EXPECTED"
+    for alone in (gain, precision, expect("FAIL", gate="norm")):
+        assert verdict(seen, alone).status == "FAIL"
 
 
 def test_a_declared_failure_of_a_late_gate_does_not_excuse_an_earlier_one():
