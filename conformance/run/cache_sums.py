@@ -27,16 +27,20 @@ Sum = tuple[int, int, int]  # size in bytes, time of the last change in ns, CRC-
 def damaged_file(folder: Path) -> str:
     """Path in the folder of a file that is not as it was noted; "" if all are.
 
-    A file that is gone is no damage, as torch makes it again.
+    A file that is gone is no damage, as torch makes it again. Neither is one that was written since: another run may
+    have been at it, and torch appends to the sources of packages.
     """
     try:
         noted = _noted(folder)
     except ValueError:
         return NOTED
-    for name, (size, _, crc) in noted.items():
+    for name, (size, changed, crc) in noted.items():
         path = folder / name
         try:
-            if not _is_file(path) or path.stat().st_size != size or _crc(path) != crc:
+            if not _is_file(path):
+                return name
+            seen = path.stat()
+            if seen.st_mtime_ns == changed and (seen.st_size != size or _crc(path) != crc):
                 return name
         except FileNotFoundError:
             continue

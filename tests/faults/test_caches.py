@@ -147,7 +147,14 @@ def test_torchs_own_code_heals(tmp_path):
 def flip(path, place):
     data = bytearray(path.read_bytes())
     data[place] ^= 1
+    spoil(path, data)
+
+
+def spoil(path, data):
+    """Change the content as a failing disk does: the time of the last change stays."""
+    before = path.stat()
     path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 @pytest.fixture
@@ -168,9 +175,9 @@ def test_every_flipped_byte_and_every_cut_of_stored_code_is_found(noted, name):
     for place in range(len(whole)):
         flip(path, place)
         assert cache_sums.damaged_file(noted) == name
-        path.write_bytes(whole[:place])
+        spoil(path, whole[:place])
         assert cache_sums.damaged_file(noted) == name
-        path.write_bytes(whole)
+        spoil(path, whole)
 
 
 def test_a_file_that_is_no_file_any_more_is_damaged_and_not_waited_for(noted):
@@ -191,6 +198,17 @@ def test_what_torch_adds_removes_or_writes_anew_is_no_damage(noted):
     assert cache_sums.damaged_file(noted) == ""
     flip(noted / "new.so", 0)
     assert cache_sums.damaged_file(noted) == "new.so"
+
+
+def test_what_another_run_was_writing_is_no_damage(noted):
+    source = noted / "sub" / "b.cpp"
+    cache_sums.note(noted)
+    with source.open("ab") as file:  # as torch does, when it makes a package
+        file.write(b"// command")
+    assert cache_sums.damaged_file(noted) == ""
+    cache_sums.note(noted)
+    flip(source, 0)
+    assert cache_sums.damaged_file(noted) == "sub/b.cpp"
 
 
 # A damaged reference
