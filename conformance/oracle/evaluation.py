@@ -80,6 +80,7 @@ class Evaluation:
         refused: the error that the mode raised for second derivatives; "" if it raised none.
         left_out: names of results that the mode does not give begin with one of these.
         drawn: what tells the random numbers that forward drew from others; "" if the spec declares none.
+        sparse: names of what has a sparse gradient, as an embedding may; `tensors` has a dense one.
     """
 
     tensors: Tensors = field(default_factory=dict)
@@ -91,6 +92,7 @@ class Evaluation:
     refused: str = ""
     left_out: tuple[str, ...] = ()
     drawn: str = ""
+    sparse: frozenset[str] = frozenset()
 
 
 def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted: bool = False) -> Evaluation:
@@ -125,7 +127,9 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
     result.tensors |= {name: t if t is None else t.detach().clone() for name, t in outputs.items()}
     if question.differentiate:
         with watch.during("backward"):
-            result.tensors |= _prefixed(FIRST, _gradients(outputs, leaves, question))
+            found = _gradients(outputs, leaves, question)
+        result.sparse = frozenset(name for name, t in found.items() if t is not None and t.layout != torch.strided)
+        result.tensors |= _prefixed(FIRST, found)
     result.changes = watch.changes
     written = {name: leaf for name, leaf in leaves.items() if name in question.mutates}
     result.tensors |= {f"{name} after": leaf.detach().clone() for name, leaf in written.items()}
@@ -155,6 +159,7 @@ def differentiate_twice(
     _, outputs = _forward(call, owner, question, watch)
     with watch.during("backward"):
         first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)
+    first = {name: t if t is None else inputs.dense(t) for name, t in first.items()}
     slopes = [
         (g * inputs.cotangent(f"direction of {name}", g, question.seed)).real.sum()
         if g.is_complex()
@@ -287,4 +292,4 @@ def _unscaled(gradients: Tensors, scale: float) -> Tensors:
 
 
 def _prefixed(prefix: str, tensors: Tensors) -> Tensors:
-    return {f"{prefix} {name}": t if t is None else t.detach() for name, t in tensors.items()}
+    return {f"{prefix} {name}": t if t is None else inputs.dense(t.detach()) for name, t in tensors.items()}

@@ -89,7 +89,7 @@ class GradientCheck:
         """Compare all first derivatives, with the state that forward updates free or frozen."""
         if leaves.asked:
             try:
-                self._check_all([*leaves.asked.values()], fast=self._fast(leaves))
+                self._check_all(leaves.asked, fast=self._fast(leaves))
             except (GradcheckError, RuntimeError) as problem:
                 self._explain(problem, leaves.asked, fast=self._fast(leaves))
         outputs = self._model.outputs()
@@ -99,17 +99,22 @@ class GradientCheck:
         if deaf and leaves.asked:
             self._listen(leaves.asked, deaf)
 
-    def _check_all(self, asked: list[torch.Tensor], *, fast: bool) -> None:
+    def _check_all(self, leaves: Tensors, *, fast: bool) -> None:
         """Check all first derivatives.
 
         The fast mode of gradcheck runs the model twice for each leaf. So all leaves are tested together first, and if
-        they pass, gradcheck gets the first leaf alone: it also tries a backward that gets no gradient.
+        they pass, gradcheck gets the first leaf alone: it also tries a backward that gets no gradient. It refuses sparse
+        gradients.
         """
         check = partial(self._check, fast=fast)
-        if not fast:
+        names = [name for name, t in self._model.outputs().items() if t.requires_grad]
+        sparse = [leaf for name, leaf in leaves.items() if name in self._first.sparse]
+        if sparse and not all(self._agree(sparse, name) for name in names):
+            raise GradcheckError("Jacobian mismatch of a sparse gradient")
+        asked = [leaf for name, leaf in leaves.items() if name not in self._first.sparse]
+        if not fast or not asked:
             check(asked)
             return
-        names = [name for name, t in self._model.outputs().items() if t.requires_grad]
         parts = [partial(check, asked[:1])]
         if TOGETHER * len(names) < len(asked):
             parts += [partial(self._agree, asked, name) for name in names]
@@ -118,6 +123,8 @@ class GradientCheck:
 
     def _check(self, some: list[torch.Tensor], *, fast: bool) -> bool:
         """Let gradcheck check some leaves."""
+        if not some:
+            return True
         with _without_slow_mode():
             return bool(gradcheck(self._function(), some, fast_mode=fast, **TOLERANCE))
 
@@ -149,15 +156,14 @@ class GradientCheck:
         outputs = {name: t for name, t in self._model.outputs().items() if t.requires_grad}
         cotangents = {name: inputs.cotangent(name, t, self._model.question.seed) for name, t in outputs.items()}
         found = torch.autograd.grad([*outputs.values()], leaves, [*cotangents.values()], allow_unused=True)
-        given = [torch.zeros_like(leaf) if t is None else t for leaf, t in zip(leaves, found, strict=True)]
-        return outputs, given, cotangents
+        return outputs, [_given(leaf, t) for leaf, t in zip(leaves, found, strict=True)], cotangents
 
     def _agree(self, leaves: list[torch.Tensor], name: str) -> bool:
         """Whether the gradients of one output, for all leaves together, agree with finite differences."""
         output, seed = self._model.outputs()[name], self._model.question.seed
         cotangent = inputs.cotangent(name, output, seed)
         found = torch.autograd.grad(output, leaves, cotangent, allow_unused=True)
-        given = ((leaf, torch.zeros_like(leaf) if t is None else t) for leaf, t in zip(leaves, found, strict=True))
+        given = ((leaf, _given(leaf, t)) for leaf, t in zip(leaves, found, strict=True))
         slopes = Slopes(lambda: {name: self._model.outputs()[name]}, {name: cotangent})
         return slopes.agree(output, dict(given), inputs.seeded("together", name, *seed))
 
@@ -226,6 +232,11 @@ class GradientCheck:
         gradcheck changes the leaves in place, so the function uses these and ignores its arguments.
         """
         return lambda *_: tuple(t for t in self._model.outputs().values() if t.requires_grad)
+
+
+def _given(leaf: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+    """The gradient of a leaf; zeros if it has none."""
+    return torch.zeros_like(leaf) if gradient is None else inputs.dense(gradient)
 
 
 def _set(leaves: list[torch.Tensor], numbers: list[torch.Tensor]) -> None:

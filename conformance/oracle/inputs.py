@@ -42,8 +42,18 @@ def round_weights(model: Any) -> None:
 
 
 def is_rounded(value: Any) -> bool:
-    """Whether a value is a tensor of floating or complex numbers."""
+    """Whether a value is a strided tensor of floating or complex numbers."""
+    return has_fractions(value) and value.layout == torch.strided
+
+
+def has_fractions(value: Any) -> bool:
+    """Whether a value is a tensor of floating or complex numbers, of any layout."""
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient as a strided tensor: that of an embedding may be sparse."""
+    return gradient if gradient.layout == torch.strided else gradient.to_dense()
 
 
 def widest(dtype: torch.dtype) -> torch.dtype:

@@ -169,4 +169,10 @@ GROUPS = _green(
     lambda: nn.Sequential(nn.ConvTranspose1d(4, 6, 3, stride=2), nn.GroupNorm(2, 6), nn.SiLU(), nn.AvgPool1d(2)),
     rows(3, 4, 9),
 )
+SPARSE = _green(
+    "sparse_gradient",
+    lambda: nn.Sequential(nn.EmbeddingBag(10, 4, mode="sum", sparse=True), nn.Tanh()),
+    drawn(lambda g: (torch.randint(0, 4, (6, 5), generator=g),)),
+    also={"scripted": PRECISIONS, "compiled": ("fp32",)},
+)
 DROPOUT_OFF = _green("dropout_off", lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).eval())

@@ -177,6 +177,35 @@ def only_float32(x: Tensor) -> Tensor:
 SCRIPTED_NARROW = spec_of("scripted_narrow", lambda: only_float32)
 TRACED = spec_of("traced", lambda: torch.jit.trace(nn.Linear(5, 4), torch.zeros(6, 5)))
 
+
+class _Rows(torch.autograd.Function):
+    """Rows of a table, whose sparse gradient is twice as large as it should be."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.shape = table.shape
+        return table[rows]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        return torch.sparse_coo_tensor(rows[None], 2 * g, ctx.shape), None
+
+
+class SparseTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(4, 5))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return _Rows.apply(self.table, rows) * 1.5
+
+
+SPARSE_TWICE = spec_of(
+    "sparse_twice", SparseTwice, Case(name="typical", inputs=lambda g: (torch.randint(0, 4, (6,), generator=g),))
+)
+
 MINIATURES = (
     fails(CUT_OFF, "eager", "fp32", "structure", text="gradient of weight.*None"),
     fails(HALVED, "eager", "fp32", *VALUES, text="gradient of x"),
@@ -192,6 +221,7 @@ MINIATURES = (
     gets(ROUNDED, "eager", "fp32", "INVALID", text=r"gradient of x at \(0, 0\) is .*finite differences give"),
     gets(ROUNDED_UNDECLARED, "eager", "fp32", "INVALID", text="Jacobian mismatch: gradient of x at"),
     gets(TABLE, "eager", "fp32", "INVALID", text=r"gradient of table at \(0, 0\) is 0.*padding\?"),
+    gets(SPARSE_TWICE, "eager", "fp32", "INVALID", text=r"Jacobian mismatch: gradient of table at \(\d, 0\)"),
     gets(MISSPELT, "eager", "fp32", "INVALID", text="'weigth': no such input"),
     gets(SCRIPTED_NARROW, "eager", "fp32", "INCONCLUSIVE", text="name the eager module as the spec's reference"),
     gets(TRACED, "compiled", "fp32", "ERROR", text="torch.compile captures no TopLevelTracedModule"),
