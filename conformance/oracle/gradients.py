@@ -103,8 +103,8 @@ class GradientCheck:
         """Check all first derivatives.
 
         The fast mode of gradcheck runs the model twice for each leaf. So all leaves are tested together first, and if
-        they pass, gradcheck gets the first leaf alone: it also tries a backward that gets no gradient. It refuses sparse
-        gradients.
+        they pass, gradcheck gets the first leaf alone: it also tries a backward that gets no gradient. gradcheck refuses
+        sparse gradients.
         """
         check = partial(self._check, fast=fast)
         names = [name for name, t in self._model.outputs().items() if t.requires_grad]
