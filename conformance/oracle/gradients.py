@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ LEAVES = 12  # that one process checks at a time, in the fast mode
 TOGETHER = 3  # to test one output with all leaves together costs as much as gradcheck with so many leaves
 MOVE = 1e-3  # of a number's size, or of the tensor's rms for a zero; large beside the steps of finite differences
 TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
+REFUSED = "if the model refuses an input that is moved a little, name the input in the spec's `constants`"
 UNCHANGED = 1e-6  # a slope below this is that of a constant
 
 
@@ -88,9 +90,12 @@ class GradientCheck:
     def _compare(self, leaves: _Leaves) -> None:
         """Compare all first derivatives, with the state that forward updates free or frozen."""
         if leaves.asked:
+            asked = [*leaves.asked.values()]
+            here = [leaf.detach().clone() for leaf in asked]
             try:
                 self._check_all(leaves.asked, fast=self._fast(leaves))
             except (GradcheckError, RuntimeError) as problem:
+                _set(asked, here)  # after an error of the model, they are where gradcheck has moved them
                 self._explain(problem, leaves.asked, fast=self._fast(leaves))
         outputs = self._model.outputs()
         deaf = [n for n, t in outputs.items() if not t.requires_grad and n in self._first.requires_grad]  # no number
@@ -103,8 +108,8 @@ class GradientCheck:
         """Check all first derivatives.
 
         The fast mode of gradcheck runs the model twice for each leaf. So all leaves are tested together first, and if
-        they pass, gradcheck gets the first leaf alone: it also tries a backward that gets no gradient. gradcheck refuses
-        sparse gradients.
+        they pass, gradcheck gets the first leaf alone: it also tries a backward that gets no gradient. Sparse gradients
+        are refused by gradcheck.
         """
         check = partial(self._check, fast=fast)
         names = [name for name, t in self._model.outputs().items() if t.requires_grad]
@@ -195,7 +200,8 @@ class GradientCheck:
         """
         text = " ".join(str(problem).split())[:200]
         if "Jacobian mismatch" not in text:
-            raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}") from problem
+            refused = "" if isinstance(problem, GradcheckError) else f"; {REFUSED}"
+            raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}{refused}") from problem
         if fast and self._right_beside_kinks([*asked.values()]):
             return
         _, found, cotangents = self._gradients([*asked.values()])
@@ -273,15 +279,19 @@ def _told(wrong: list[Mismatch]) -> str:
     low, high = (f"{value:.6g}" for value in first.numeric)
     numeric = low if low == high else f"{low} to {high}"
     others = f"; also wrong: the gradient of {', '.join(m.tensor for m in wrong[1:])}" if len(wrong) > 1 else ""
-    zero = max(abs(value) for value in first.numeric) < UNCHANGED
-    if zero:
+    found = f"Jacobian mismatch: gradient of {first.tensor} at {first.index} is {first.analytic:.6g}"
+    if not math.isfinite(first.analytic):
+        return (
+            f"{found}{others}; draw inputs away from the edge of their domain, so that they stay in it when they are "
+            "rounded to numbers of bfloat16"
+        )
+    if max(abs(value) for value in first.numeric) < UNCHANGED:
         guess, way = "the outputs do not change with it: a straight-through estimator?", "why=…"
     elif not first.analytic:
         guess, way = "the outputs change with it: a detached path, or padding?", "rows=…, zero=True, why=…"
     else:
         guess, way = "a wrong backward?", "why=…"
     return (
-        f"Jacobian mismatch: gradient of {first.tensor} at {first.index} is {first.analytic:.6g}, finite differences "
-        f"give {numeric}{others}; {guess} If it is by design, declare surrogate_gradient or "
-        f'Convention(tensor="{first.tensor}", {way})'
+        f"{found}, finite differences give {numeric}{others}; {guess} If it is by design, declare surrogate_gradient "
+        f'or Convention(tensor="{first.tensor}", {way})'
     )

@@ -77,6 +77,24 @@ def test_a_complex_leaf_is_tested_in_both_parts() -> None:
         assert slopes.agree(forward()["output"], {leaf: wrong}, torch.Generator().manual_seed(0)) is right
 
 
+def test_curvature_in_many_outputs_is_no_kink() -> None:
+    leaf = torch.rand(30, dtype=torch.float64, requires_grad=True)
+    outputs = torch.randn(2000, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    forward: Callable[[], dict[str, torch.Tensor]] = lambda: {"output": (3.0 * (outputs @ leaf)).sin()}  # noqa: E731
+    cotangent = torch.randn(2000, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    (right,) = torch.autograd.grad(forward()["output"], [leaf], cotangent)
+    slopes = Slopes(forward, {"output": cotangent})
+    for gradient, agrees in ((right, True), (right * 1.01, False)):
+        assert slopes.agree(forward()["output"], {leaf: gradient}, torch.Generator().manual_seed(0)) is agrees
+
+
+def test_an_infinite_gradient_is_the_one_that_is_named() -> None:
+    case = Case(name="typical", inputs=lambda _: (torch.tensor([[0.1, 0.2, 0.9985], [0.3, -0.4, 0.5]]),))
+    spec = Spec(name="edge", summary="arcsine", source="this test", build=lambda: torch.asin, cases=(case,))
+    with pytest.raises(SelfCheckError, match=r"at \(0, 2\) is -?inf; draw inputs away from the edge of their domain"):
+        reference.make(spec, None, 0, [])
+
+
 def test_a_leaf_at_a_kink_is_unclear() -> None:
     leaf = torch.zeros(30, dtype=torch.float64, requires_grad=True)
     forward: Callable[[], dict[str, torch.Tensor]] = lambda: {"output": leaf.relu()}  # noqa: E731
