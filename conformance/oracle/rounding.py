@@ -25,6 +25,7 @@ from conformance.oracle.inputs import has_fractions, is_rounded
 from conformance.oracle.nested import leaves_of, map_leaves
 from conformance.oracle.noise import LARGE, perturbed, uniform
 from conformance.oracle.resampling import RESAMPLERS, resampled, selects
+from conformance.oracle.terms import adds_single_terms, terms
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # torch brings it
@@ -35,18 +36,24 @@ KINKED_RUNS = 20  # for a low precision behind a kink: one perturbed run misses 
 # Ops that move, select or compare numbers without rounding any; views are recognised by their schema.
 MOVES = frozenset(
     """
-    _local_scalar_dense _reshape_alias _to_copy _unique2 _unsafe_view abs alias all amax amin any arange
-    argmax argmin argsort bernoulli broadcast_tensors bucketize cat ceil clamp clamp_max clamp_min clone complex
-    conj_physical constant_pad_nd contiguous copy count_nonzero cummax cummin detach diag_embed
-    diagonal_backward diagonal_scatter embedding empty empty_like empty_strided eq equal fill flip floor full
-    full_like gather ge gt hardtanh hardtanh_backward histc im2col index index_copy index_fill index_select
-    is_same_size isfinite isin isinf isnan isneginf isposinf le lift_fresh lift_fresh_copy logical_and
-    logical_not logical_or logical_xor lt masked_fill masked_scatter masked_select max max_pool2d_with_indices
-    maximum median min minimum msort nan_to_num ne neg new_empty new_empty_strided new_full new_ones new_zeros
-    nonzero ones ones_like pixel_shuffle rand_like randn_like relu repeat replication_pad1d replication_pad2d
-    resize roll rot90 round scalar_tensor scatter searchsorted select_backward select_scatter set set_data sgn sign
-    signbit slice_backward slice_scatter sort stack take threshold threshold_backward topk tril triu trunc
-    unfold_copy unique value_selecting_reduction_backward view_as_complex_copy where zero zeros zeros_like
+    _chunk_cat _local_scalar_dense _reshape_alias _to_copy _unique2 _unsafe_masked_index _unsafe_view abs
+    adaptive_max_pool2d adaptive_max_pool3d alias alias_copy all amax amin aminmax any arange argmax argmin argsort
+    as_strided_copy as_strided_scatter bernoulli block_diag broadcast_tensors bucketize cat ceil channel_shuffle
+    clamp clamp_max clamp_min clone complex conj_physical constant_pad_nd contiguous copy copysign count_nonzero
+    cummax cummin detach diag_embed diagonal_backward diagonal_copy diagonal_scatter embedding empty empty_like
+    empty_strided eq equal expand_copy fill flip floor fmax fmin fractional_max_pool2d fractional_max_pool3d full
+    full_like gather ge gt hardshrink hardshrink_backward hardtanh hardtanh_backward heaviside histc im2col index
+    index_copy index_fill index_select is_same_size isfinite isin isinf isnan isneginf isposinf kthvalue le
+    lift_fresh lift_fresh_copy logical_and logical_not logical_or logical_xor lt lu_unpack masked_fill
+    masked_scatter masked_scatter_backward masked_select max max_pool2d_with_indices max_pool3d_with_indices
+    max_unpool2d max_unpool3d maximum median min minimum mode msort nan_to_num nanmedian narrow_copy
+    native_channel_shuffle ne neg new_empty new_empty_strided new_full new_ones new_zeros nonzero ones ones_like
+    permute_copy pixel_shuffle pixel_unshuffle rand_like randn_like reflection_pad1d reflection_pad2d
+    reflection_pad3d relu repeat replication_pad1d replication_pad2d replication_pad3d resize resize_as roll rot90
+    round scalar_tensor scatter searchsorted select_backward select_scatter set set_data sgn sign signbit
+    slice_backward slice_scatter sort split_with_sizes_copy squeeze_copy stack take threshold threshold_backward
+    topk transpose_copy tril triu trunc unbind_copy unfold_copy unique unsafe_split unsqueeze_copy
+    value_selecting_reduction_backward view_as_complex_copy view_copy where zero zeros zeros_like
     """.split()
 )
 # Ops that tensor cores compute, with the positions of the arguments that are multiplied. cuBLAS and cuDNN may round
@@ -58,13 +65,14 @@ PRODUCTS = {
 }
 # Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
 GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
+# Ops that refuse numbers below zero and above one, with the positions of the arguments.
+PROBABILITIES = {"binary_cross_entropy": (0, 1), "binary_cross_entropy_backward": (1, 2)}
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
 NEAR = 8.0  # times the size at which underflow counts as much as rounding; what is larger is left out of large tensors
 FEW = 4  # times less numbers than all are picked out; more are perturbed where they are
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
 SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
 BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
-REDUCTIONS = frozenset({"sum", "mean", "nansum", "cumsum", "prod", "cumprod", "trace"})
 
 
 class Rounding(OpMode):
@@ -110,9 +118,9 @@ class Rounding(OpMode):
         """Run one ATen op; if it rounds, perturb its operands and results."""
         name = "floor_divide" if kwargs.get("rounding_mode") else func.overloadpacket.__name__.rstrip("_")
         moves = func.is_view or name in MOVES or _selects(name, (args, kwargs))
-        if moves or not _has_rounded((args, kwargs)) or _adds_single_terms(name, func, args):
+        if moves or not _has_rounded((args, kwargs)) or adds_single_terms(name, func, args):
             return func(*args, **kwargs)
-        eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(_terms(name, args)))
+        eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(terms(name, args)))
         written = _written(name, func, args, kwargs)
         whole = may_count(name) and counts((args, kwargs), name)
 
@@ -137,8 +145,8 @@ class Rounding(OpMode):
         result = map_leaves(perturb, result)
         if self._cast and name in partial_sums.IN_PLACES:
             with Unwatched():
-                terms, squares = partial_sums.over_places(name, func, args, kwargs)
-                result.copy_(self._strayed(result, squares, self._step * terms.sqrt()))
+                added, squares = partial_sums.over_places(name, func, args, kwargs)
+                result.copy_(self._strayed(result, squares, self._step * added.sqrt()))
         if name in partial_sums.OF_ROWS:
             return result[:1] + tuple(t if t is None else self._added_up(name, args[0], t, eta) for t in result[1:])
         return result
@@ -156,12 +164,14 @@ class Rounding(OpMode):
     def _operands(self, name: str, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]) -> tuple[Any, ...]:
         """The perturbed operands of an op."""
         multiplied = PRODUCTS[name] if self._product and name in PRODUCTS else ()
-        grid = GRIDS.get(name)
+        grid, between = GRIDS.get(name), PROBABILITIES.get(name, ())
         return tuple(
             self._multiplied(arg, eta)
             if i in multiplied
             else self._placed(arg, eta)
             if i == grid
+            else perturb(arg).clamp(0.0, 1.0)
+            if i in between
             else map_leaves(perturb, arg)
             for i, arg in enumerate(args)
         )
@@ -250,49 +260,3 @@ def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
     given = {**dict(zip((a.name for a in schema), args, strict=False)), **kwargs}
     return [leaf for name in names for leaf in leaves_of(given.get(name)) if is_rounded(leaf)]
-
-
-def _adds_single_terms(name: str, func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether the op is a reduction over axes of size one: every sum has one term, so nothing rounds."""
-    if name not in REDUCTIONS or not args or not isinstance(args[0], torch.Tensor):
-        return False
-    shape, axes = args[0].shape, args[1] if len(args) > 1 else None
-    if axes is None or func._overloadname == "default":  # noqa: SLF001
-        return args[0].numel() <= 1
-    axes = [axes] if isinstance(axes, int) else axes
-    return all(shape[axis] == 1 for axis in axes) if axes else args[0].numel() <= 1
-
-
-def _terms(name: str, args: tuple[Any, ...]) -> int:  # noqa: PLR0911 -- one line for each family
-    """How many terms the op sums for each result."""
-    shapes = [tuple(a.shape) for a in args if isinstance(a, torch.Tensor)]
-    if not shapes:
-        return 1
-    match name:
-        case "mm" | "bmm" | "addmm" | "baddbmm" | "mv" | "dot" | "addmv" | "linear":
-            return shapes[-2][-1] if len(shapes) > 1 else 1
-        case "convolution" | "_convolution" | "mkldnn_convolution":
-            return math.prod(shapes[1][1:])
-        case "convolution_backward":
-            gradient, _, weight = shapes[:3]
-            positions = gradient[0] * math.prod(gradient[2:])
-            return max(positions, weight[0] * math.prod(weight[2:]))
-        case "native_batch_norm" | "_native_batch_norm_legit" | "native_batch_norm_backward":
-            return shapes[0][0] * math.prod(shapes[0][2:])
-        case "native_layer_norm" | "native_layer_norm_backward" | "native_group_norm" | "native_group_norm_backward":
-            return max(shapes[0][-1], math.prod(shapes[0][:-1]))
-        case "_softmax" | "_log_softmax" | "_softmax_backward_data" | "_log_softmax_backward_data":
-            return max(shapes[0], default=1)
-        case _ if _sums(name):
-            axes = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else None
-            summed = [shapes[0][a] for a in axes if isinstance(a, int)] if axes else shapes[0]
-            return math.prod(summed)
-        case _:
-            return 1
-
-
-def _sums(name: str) -> bool:
-    """Reductions, and ops that accumulate many elements into one."""
-    return name in REDUCTIONS or any(
-        part in name for part in ("sum", "mean", "var", "std", "norm", "scatter", "index_put", "index_add", "embedding")
-    )
