@@ -24,7 +24,8 @@ class Power:
         accepted: names of canaries that the gates accept and should reject.
         weak: names of local canaries that the gates accept for a reason that excuses them; see `_Trial.is_weak`.
         unresolved: this low precision cannot tell the tensor from a wrong one, but float32's budgets can.
-        rejected: number of canaries with wrong values, in the right shape and dtype, that the gates reject.
+        rejected: number of canaries with wrong values, in the right shape and dtype, that the gates reject; at those of
+            float32, if these are more.
     """
 
     accepted: tuple[str, ...] = ()
@@ -60,6 +61,7 @@ def power_of(
     if accepted and criteria.may_be_left_to_float32:
         finely = trial.of(global_canaries(dtype, reference, held_to_float32=True), trial.at_float32)
         if not any(finely.values()):
+            caught = max(caught, sum(not c.misshapen for c in finely))
             return Power(weak=tuple(weak), unresolved=True, rejected=caught)
     return Power(tuple(accepted), tuple(weak), rejected=caught)
 

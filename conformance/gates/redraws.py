@@ -23,7 +23,10 @@ ERROR_SHARE = 0.8  # of the error of the worst perturbed run, if the errors of e
 
 
 def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
-    """The budgets of the absolute sums over the draws of a candidate; infinite for slices that are all noise."""
+    """The budgets of the absolute sums over the draws of a candidate.
+
+    They are infinite for slices that are all noise, and where a rounded run has no number.
+    """
     underflow = 2.0 * reference.quantum(precision)  # the error of one element
     counts = rounded.draws * _counts(reference)
     size, constants = (counts * rounded.squares).sqrt(), gain_floor(precision)
@@ -43,7 +46,9 @@ def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) 
         + flips.shift
     )
     noisy = _noisy(reference, rounded)
-    return Sums(gain.masked_fill(noisy, math.inf), shift.masked_fill(noisy, math.inf))
+    return Sums(
+        *(budget.masked_fill(noisy, math.inf).nan_to_num(math.inf, posinf=math.inf) for budget in (gain, shift))
+    )
 
 
 def _noisy(reference: TensorReference, rounded: Rounded) -> torch.Tensor:

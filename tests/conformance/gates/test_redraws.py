@@ -1,5 +1,6 @@
 """Over many draws, roundings average out, and a wrong factor or constant does not."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from conformance.axes import PRECISIONS
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, OracleTensor
-from conformance.gates.redraws import OverDraws
+from conformance.gates.redraws import OverDraws, budgets
 from conformance.gates.sums import SAMPLE, Redraws, Sums, parts, rounded_sums, sampled, sums_of
 
 BFLOAT16 = PRECISIONS["amp_bf16"]
@@ -107,6 +108,18 @@ def test_a_slice_that_is_noise_in_the_first_draw_alone_is_judged(truths, referen
 def test_a_draw_without_numbers_or_of_another_shape_is_red(truths, reference, damage):
     found = [*truths[:-1], damage(truths[-1])]
     assert any(not m.met for m in OverDraws(reference, BFLOAT16).measures(found))
+
+
+def test_where_a_rounded_run_has_no_number_there_is_no_budget(truths, reference):
+    lost = [truths[0].clone().index_fill_(0, torch.tensor([3]), torch.nan), *map(rounded, truths[1:4])]
+    runs = rounded_sums(lost, truths[:4]).over(DRAWS, truths)
+    found = budgets(reference, BFLOAT16, runs)
+    assert not found.gain.isnan().any()
+    assert math.isinf(found.gain[0])
+    judged = replace(reference, redraws=replace(reference.redraws, rounded={BFLOAT16.name: runs}))
+    assert all(m.met for m in OverDraws(judged, BFLOAT16).measures(truths))
+    nan = [*truths[:-1], truths[-1] * torch.nan]
+    assert not all(m.met for m in OverDraws(judged, BFLOAT16).measures(nan))
 
 
 def test_noise_grows_like_the_root_of_the_number_of_draws(truths):
