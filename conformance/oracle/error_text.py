@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+from collections.abc import Iterator
 
 import torch
 
 import conformance.one_line
+from conformance.axes import Precision
 from conformance.one_line import text_of
+from zoo.case import SpecError
 
+CHECKS = "if it checks numbers that roundings may change, such as whether probabilities add up to one, turn that off"
 REFUSALS = (
     "can't allocate memory",  # the CPU allocator, in a plain RuntimeError
     "not enough memory",
@@ -53,6 +58,24 @@ def is_machine_failure(problem: BaseException) -> bool:
             return True
         seen = seen.__cause__ or seen.__context__
     return False
+
+
+@contextlib.contextmanager
+def named_as_noise(case: str, precision: Precision) -> Iterator[None]:
+    """Say of an exception that the model raises it when its roundings are perturbed.
+
+    Raises:
+        SpecError: in place of an exception that tells of no full memory and no failure of the machine.
+    """
+    try:
+        yield
+    except Exception as problem:
+        if is_out_of_memory(problem) or is_machine_failure(problem):
+            raise
+        what = f"{type(problem).__name__}: {one_line(problem)}"
+        raise SpecError(
+            f"case {case}: with roundings as large as those of {precision.name}, the model raises {what}; {CHECKS}"
+        ) from problem
 
 
 def one_line(problem: BaseException) -> str:

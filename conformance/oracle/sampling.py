@@ -8,6 +8,7 @@ from conformance.axes import PRECISIONS
 from conformance.errors import SelfCheckError
 from conformance.oracle import inputs
 from conformance.oracle.apart import APART, AXES
+from conformance.oracle.error_text import named_as_noise
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.kinks import MARGIN, KinkWatch, flipped, merged, tossed
 from conformance.oracle.rounding import RUNS, Rounding
@@ -79,12 +80,12 @@ def _draw_off_the_kinks(oracle: Oracle, case: Case, forks: Forks) -> inputs.Pick
 
 def _moved(oracle: Oracle, case: Case, number: int, watch: KinkWatch, forks: Forks) -> tuple[int, int]:
     """How many units float32's rounding flips in a draw, and how many it moves off a kink."""
-    call = inputs.draw_batch(case, oracle.seed, number)
+    call, fp32 = inputs.draw_batch(case, oracle.seed, number), PRECISIONS["fp32"]
 
     def moved(run: int) -> tuple[int, int]:
         perturbed = KinkWatch()
         generator = inputs.seeded("kink", oracle.seed, case.name, number, run)
-        with Rounding(PRECISIONS["fp32"], generator), perturbed:
+        with named_as_noise(case.name, fp32), Rounding(fp32, generator), perturbed:
             oracle.forward(case, call)
         return flipped(watch, perturbed), tossed(watch, perturbed)
 

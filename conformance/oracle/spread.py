@@ -12,6 +12,7 @@ from conformance.axes import PRECISIONS, Precision
 from conformance.gates.budget import NOISE, NOISY, SMOOTH_NOISE, TensorReference
 from conformance.gates.distance import Distance, OracleTensor, farthest
 from conformance.gates.sums import Sums, farthest_sums, sampled, sums_of
+from conformance.oracle.error_text import named_as_noise
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.inputs import seeded
@@ -86,7 +87,8 @@ class Spread:
             mine = [run for run, (of, _) in zip(runs, modes, strict=True) if of is precision]
             for name in self._measured:
                 self._add(name, precision, [run[name] for run in mine])
-        self._find_remainders()
+        if FLOAT32 in precisions:
+            self._find_remainders()
 
     def _modes(self, precision: Precision) -> list[Rounding]:
         runs, noise = RUNS, NOISE
@@ -100,10 +102,11 @@ class Spread:
 
     def _seen(self, precision: Precision, mode: Rounding) -> dict[str, _Seen]:
         """What one run shows of each tensor."""
-        perturbed = self._oracle.evaluate(self._question, mode)
         seen = {}
+        with named_as_noise(str(self._question.seed[-1]), precision):
+            perturbed = self._oracle.evaluate(self._question, mode).tensors
         for name, measured in self._measured.items():
-            tensor, truth = perturbed.tensors.get(name), self._truth[name]
+            tensor, truth = perturbed.get(name), self._truth[name]
             if tensor is None or tuple(tensor.shape) != measured.shape:
                 raise SpecError(f"case {self._question.seed[-1]}: {name} changes shape with rounding")
             summed = precision.low_dtype and measured.is_rounded
