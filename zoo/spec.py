@@ -57,14 +57,14 @@ class Spec:
             as "int64". A mapping from leaf names ("output", "output[0]", "output['mean']") gives each leaf
             its own word; each value may be a mapping from device types in turn. None: the dtype of eager.
         differentiable: the matrix checks the gradient of every floating input and parameter.
+        constants: names of floating inputs that get no gradient, such as the targets of a loss.
         twice_differentiable: the matrix also checks Hessian-vector products, and gradgradcheck in float64.
         vmappable: `torch.vmap` over a new first axis of every input tensor gives what a loop over the samples gives.
         forward_mode: forward-mode derivatives (`torch.func.jvp`, `torch.autograd.forward_ad`) agree with the
             gradients. The backward must be differentiable in its cotangent.
         one_graph: torch.compile captures each call in one graph, without a graph break.
         deterministic: identical calls agree bit for bit.
-        mutates: names of the inputs that the model changes in place on purpose; the matrix judges their
-            content after the call.
+        mutates: names of inputs that the model changes in place on purpose; their content is judged after the call.
         changes_state: what else a call changes on purpose, in words of `STATES`: of the process ("random generator",
             "grad mode", modes of torch functions and dispatch …), of the leaves (`.grad`: "gradients", "requires_grad",
             "hooks") or of the module ("training", new or replaced "parameters" …). If a call draws from torch's random
@@ -79,8 +79,7 @@ class Spec:
             every dtype that `dtypes` does not name to its dtype. With a `scale`, it is called with the size.
         surrogate_gradient: for models whose gradient is not the derivative by design: a function with the
             arguments of a formula whose ordinary derivative is that gradient.
-        conventions: single tensors whose gradient is not the derivative by design; the others are still compared
-            with finite differences.
+        conventions: tensors whose gradient is not the derivative by design; only the others must be the derivative.
         twin: name of a model that computes the same in another way, with the same parameters.
         fit: trains the model; the matrix calls it in place of the model, as fit(call, model, precision, *inputs).
             `call` is the model's forward in some mode, `model` owns the parameters, and `precision` is "fp32",
@@ -114,6 +113,7 @@ class Spec:
     dtype: str = "float32"
     dtypes: str | Mapping[str, str | Mapping[str, str]] | None = None
     differentiable: bool = True
+    constants: tuple[str, ...] = ()
     twice_differentiable: bool = False
     vmappable: bool = False
     forward_mode: bool = False
@@ -197,7 +197,7 @@ class Spec:
                 raise SpecError(f"spec {self.name}: two {field} are named {name!r}")
 
     def _check_conduct(self) -> None:
-        for field in ("mutates", "float32_accurate", "changes_state"):
+        for field in ("constants", "mutates", "float32_accurate", "changes_state"):
             check_names(f"spec {self.name}: {field}", getattr(self, field))
         for state in self.changes_state:
             if state not in STATES:

@@ -31,9 +31,9 @@ def checked(session: CellSession, model: Any) -> list[Discrepancy]:
     case = session.spec.cases[0]
     question = session.question(case, model)
     call = inputs.place(question.pristine, convert=lambda t: t)
-    for leaf in inputs.named_inputs(model, call).values():
+    for name, leaf in inputs.named_inputs(model, call).items():
         if inputs.is_rounded(leaf):
-            leaf.requires_grad_(question.differentiate)
+            leaf.requires_grad_(question.differentiate and name not in question.constants)
     overload = operator if isinstance(operator, torch._ops.OpOverload) else _resolved(operator)  # noqa: SLF001
     told = torch.library.opcheck(overload, call.args, dict(call.kwargs), raise_exception=False)
     return [_discrepancy(case, test, result) for test, result in told.items()]

@@ -35,6 +35,7 @@ class Question:
         names: the leaves of the arguments by name, from `inputs.named_inputs`.
         seed: seed of the cotangents, which must be the same in every run of a case.
         differentiate: compute the gradients of inputs and parameters.
+        constants: names of the inputs that get no gradient.
         second: compute Hessian-vector products too.
         stacked: inputs of a batch of samples, on which to compute the outputs of `torch.vmap` too; None: do not.
         forward_mode: compute the tangents of the outputs too.
@@ -53,6 +54,7 @@ class Question:
     names: dict[str, Any]
     seed: tuple[object, ...]
     differentiate: bool = True
+    constants: tuple[str, ...] = ()
     second: bool = False
     stacked: Call | None = None
     forward_mode: bool = False
@@ -197,7 +199,7 @@ def leaves_of(owner: Any, question: Question) -> dict[str, torch.Tensor]:
     for name, leaf in question.names.items():
         if isinstance(leaf, torch.Tensor) and not any(leaf is other for other in leaves.values()):
             if inputs.is_rounded(leaf) and name not in question.mutates:
-                leaf.requires_grad_(question.differentiate)
+                leaf.requires_grad_(question.differentiate and name not in question.constants)
             leaves[name] = leaf
     if question.fit is None:
         leaves |= weights.parameters_of(owner)

@@ -228,7 +228,7 @@ class Oracle:
         """Let the inputs require gradients as an evaluation does: a kink counts if a gradient flows through it."""
         for name, leaf in inputs.named_inputs(self.model, call).items():
             if inputs.is_rounded(leaf) and name not in self.spec.mutates:
-                leaf.requires_grad_(self.spec.differentiable)
+                leaf.requires_grad_(self.spec.differentiable and name not in self.spec.constants)
 
     def _explain(self, problem: Exception, case: Case, call: Call) -> NoReturn:
         if is_out_of_memory(problem):
@@ -269,12 +269,15 @@ def question_of(  # noqa: PLR0913 -- one question, asked in two places
     call = convert(inputs.draw(case, seed, picks))
     pristine = inputs.place(call, convert=lambda t: t)
     names = inputs.named_inputs(model, call)
+    if unknown := set(spec.constants).difference(names):
+        raise SpecError(f"case {case.name}: constants: no input is named {min(unknown)!r}, but {', '.join(names)}")
     return Question(
         call,
         pristine,
         names,
         (seed, case.name),
         differentiate=spec.differentiable,
+        constants=spec.constants,
         second=spec.twice_differentiable,
         stacked=convert(transforms.stacked(case, seed, picks)) if spec.vmappable else None,
         forward_mode=spec.forward_mode,

@@ -30,6 +30,7 @@ class OwnModel:
         without: the built-in modes and precisions that it does not exist in.
         dtype: the narrowest dtype of its floating parameters, or of its inputs if it has none.
         differentiable: whether it has gradients.
+        constants: names of the inputs that get no gradient.
         mutates: names of the inputs that it changes in place.
         changes_state: what else its call changes, in words of `zoo.states.STATES`.
     """
@@ -45,6 +46,7 @@ class OwnModel:
     without: tuple[str, ...] = ()
     dtype: Annotated[str, OneOf(("float32", "float16", "bfloat16"))] = "float32"
     differentiable: bool = True
+    constants: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()
     changes_state: tuple[str, ...] = ()
 

@@ -52,6 +52,7 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
         initialise=partial(_switch, own) if own.training else None,
         dtype=own.dtype,
         differentiable=own.differentiable,
+        constants=own.constants,
         mutates=own.mutates,
         changes_state=own.changes_state,
         expectations=declared,

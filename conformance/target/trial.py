@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
 
 from conformance.axes import MODES
 from conformance.errors import UsageError
@@ -26,6 +29,7 @@ from zoo.states import STATES
 NARROW = ("bfloat16", "float16")  # the coarsest first
 STATE_IN_WORDS = {"random generator": "it draws random numbers, as dropout does; a seed is set before each call"}
 
+STEPS = (-1e-4, 1e-4)  # by which an input is moved, in units of its numbers; of zeros, absolute
 NOT_WRITTEN = ("no autograd formula was registered", "is not implemented")  # of a backward that does not exist
 
 
@@ -48,6 +52,10 @@ def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel
     except Exception as problem:  # the model's own code may raise anything
         raise UsageError(f"{own.name} cannot be built: {named(problem)}") from problem
     found = _called(spec, model, seed)
+    constants = _constants(spec, model, seed, found)
+    if constants:
+        without = _called(replace(spec, constants=tuple(constants)), model, seed)
+        found, constants = (found, {}) if without.refused else (without, constants)
     names = {change.subject for change in found.changes}
     states = tuple(state for state in STATES if state in names)
     tried_on = replace(
@@ -55,10 +63,44 @@ def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel
         without=forms.without,
         dtype=_dtype(spec, model, seed),
         differentiable=_has_gradients(found),
+        constants=tuple(constants),
         mutates=tuple(sorted(names & set(_inputs(spec, model, seed)))),
         changes_state=states,
     )
-    return tried_on, tuple(_in_words(tried_on, forms, model, found.refused))
+    return tried_on, (*_in_words(tried_on, forms, model, found.refused), *_told(constants))
+
+
+def _constants(spec: Spec, model: Any, seed: int, found: Evaluation) -> dict[str, str]:
+    """Why an input gets no gradient, by its name: forward refuses it if it is moved, or backward has none for it.
+
+    The targets of a loss are often such inputs: binary cross entropy takes none below zero.
+    """
+    names = _inputs(spec, model, seed)
+    constants: dict[str, str] = {}
+    for name in (name for name, leaf in names.items() if inputs.is_rounded(leaf)):
+        alone = replace(spec, constants=tuple(other for other in names if other != name))
+        asked = [
+            replace(_question(spec, model, seed, partial(_moved, model, name, s)), differentiate=False) for s in STEPS
+        ]
+        for question in (*asked, *([_question(alone, model, seed)] if found.refused else [])):
+            try:
+                evaluation.evaluate(model, model, question)
+            except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
+                moved = "" if question.differentiate else "moved a little, "
+                constants[name] = f"{moved}it raises {named(problem)}"
+                break
+    return constants
+
+
+def _moved(model: Any, name: str, step: float, call: Call) -> Call:
+    """The call with one input moved by a little."""
+    chosen = inputs.named_inputs(model, call)[name]
+
+    def moved(leaf: Any) -> Any:
+        return leaf + step * leaf.abs().clamp_min(1.0) if leaf is chosen else leaf
+
+    args, kwargs = pytree.tree_map(moved, (call.args, dict(call.kwargs)))
+    return Call(args, kwargs)
 
 
 def _dtype(spec: Spec, model: Any, seed: int) -> str:
@@ -91,12 +133,12 @@ def _called(spec: Spec, model: Any, seed: int) -> Evaluation:
         return found
 
 
-def _question(spec: Spec, model: Any, seed: int) -> evaluation.Question:
-    return float64.question_of(spec, spec.cases[0], seed, 0, _same, model)
-
-
 def _same(call: Call) -> Call:
     return call
+
+
+def _question(spec: Spec, model: Any, seed: int, convert: Callable[[Call], Call] = _same) -> evaluation.Question:
+    return float64.question_of(spec, spec.cases[0], seed, 0, convert, model)
 
 
 def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:
@@ -119,6 +161,10 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     if without := [mode for mode in forms.without if mode in MODES]:
         words.append(f"it is {forms.kind}, which cannot be {', '.join(without)}")
     return words
+
+
+def _told(constants: Mapping[str, str]) -> list[str]:
+    return [f"{name} gets no gradient: {why}" for name, why in constants.items()]
 
 
 def _training(model: nn.Module) -> str:

@@ -6,9 +6,10 @@ import types
 import pytest
 import torch
 from harness import own_models as nets
+from torch.nn import functional
 
 from conformance.errors import UsageError
-from conformance.oracle import inputs
+from conformance.oracle import inputs, reference
 from conformance.records.own_model import OwnModel
 from conformance.run.definitions import Definitions, NoSourceError
 from conformance.target import described, given
@@ -83,6 +84,37 @@ def test_what_a_call_shows_is_the_assumed_contract(monkeypatch):
     monkeypatch.setattr(nets, "writes", lambda x: x.detach().clone(), raising=False)
     monkeypatch.setattr(nets, "fills", lambda x, out: out.copy_(x.detach()), raising=False)
     assert contracts("fills", "2,4", "2,4")[0].mutates == ("out",)
+
+
+def strict(x, target):
+    if not 0 <= float(target.detach().min()) <= 1:
+        raise ValueError("a target is negative")
+    return x * target
+
+
+@pytest.mark.parametrize(
+    ("function", "constants", "why"),
+    [
+        (
+            functional.binary_cross_entropy,
+            ("target",),
+            "target gets no gradient: moved a little, it raises Runtime",
+        ),
+        (strict, ("target",), "moved a little, it raises ValueError: a target is negative"),
+        (functional.soft_margin_loss, ("target",), "it raises RuntimeError: The function 'soft_margin_loss' is not"),
+        (functional.mse_loss, (), ""),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_an_input_that_can_have_no_gradient_is_a_constant(monkeypatch, tmp_path, function, constants, why):
+    torch.save((Call((torch.rand(6), torch.tensor([0.0, 1, 1, 0, 1, 0])), {}), ()), tmp_path / "call.pt")
+    monkeypatch.setattr(nets, "loss", function, raising=False)
+    own, words = tried(OwnModel(name="net", thing="loss", call=str(tmp_path / "call.pt")), nets, 0)
+    assert (own.constants, own.differentiable) == (constants, True)
+    assert why in "; ".join(words)
+    spec, _ = spec_of(own, nets)
+    (case,) = reference.make(spec, None, 0, []).values()
+    assert ("gradient of target" in case.tensors) is not bool(constants)
 
 
 def test_a_function_without_parameters_that_returns_a_module_builds_it():

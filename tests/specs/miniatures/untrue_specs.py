@@ -20,6 +20,14 @@ class _WrongSquare(torch.autograd.Function):
         return 2.02 * ctx.saved_tensors[0] * g
 
 
+def _checked_softmax(x: Tensor) -> Tensor:
+    """Float32 and float64 pass the check, and what is perturbed a little more does not."""
+    y = x.softmax(-1)
+    if bool(((y.sum(-1) - 1).abs() > 1e-9 + 2 * torch.finfo(y.dtype).eps).any()):
+        raise ValueError("probabilities must add up to one")
+    return y
+
+
 class _WrongTwice(torch.autograd.Function):
     """x² with the right gradient, which hides from autograd how it depends on x."""
 
@@ -60,6 +68,8 @@ NO_TENSOR = spec_of("no_tensor", lambda: lambda x: (x, object()))
 ALWAYS_RAISES = spec_of("always_raises", lambda: lambda x: x @ x)
 NO_TUPLE = spec_of("no_tuple", lambda: lambda x: x, Case(name="typical", inputs=lambda g: torch.randn(3, generator=g)))
 TIE = spec_of("tie", lambda: lambda x: torch.relu(x * 3 - x - x * 2))
+CHECKS_SUMS = spec_of("checks_sums", lambda: _checked_softmax)
+CONSTANT = spec_of("misspelt_constant", lambda: lambda x: x * 2, constants=("target",))
 NO_FLOAT64 = spec_of("no_float64", lambda: _only_float32)
 
 MINIATURES = (
@@ -74,5 +84,9 @@ MINIATURES = (
     gets(ALWAYS_RAISES, "eager", "fp32", "INVALID", text="case typical: RuntimeError: mat1 and mat2"),
     gets(NO_TUPLE, "eager", "fp32", "INVALID", text="must return a tuple of arguments or a Call, got Tensor"),
     gets(TIE, "eager", "fp32", "INVALID", text="sit exactly on a kink"),
+    gets(
+        CHECKS_SUMS, "eager", "fp32", "INVALID", text="roundings as large as those of fp32, the model raises ValueErr"
+    ),
+    gets(CONSTANT, "eager", "fp32", "INVALID", text="constants: no input is named 'target', but x"),
     gets(NO_FLOAT64, "eager", "fp32", "INCONCLUSIVE", text="runs in float32 but not in float64"),
 )
