@@ -21,6 +21,7 @@ from conformance.target import libraries
 from conformance.target.capture import captured
 from conformance.target.spec import attribute
 from zoo.case import Call, SpecError
+from zoo.convention import Convention
 from zoo.expect import Expect
 
 RUN, MAIN = "run", "__main__:"
@@ -35,7 +36,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
     device: str = "cpu",
     train: bool | None = None,
     seed: int = 0,
-    expect: str | os.PathLike[str] | Iterable[Expect] = (),
+    expect: str | os.PathLike[str] | Iterable[Expect | Convention] = (),
 ) -> Report:
     """Judge whether a model computes the same in every mode and precision, forward and backward.
 
@@ -55,7 +56,8 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
         device: the device to judge on.
         train: True or False puts the model into train or eval mode; None leaves it as it is.
         seed: seed of cotangents, of further draws, and of weights if the model is built anew.
-        expect: declared divergences, as `zoo.Expect` explains them, or the path of a file that holds them.
+        expect: declared divergences, as `zoo.Expect` explains them, or the path of a file that holds them; also
+            gradients that are not the derivative by design, as `zoo.Convention` explains them.
 
     Returns:
         The report; `print(report)` shows it, and `report.raise_if_failed()` gates a test.
@@ -92,7 +94,7 @@ def _located(
     call: Call,
     folder: Path,
     train: bool | None,  # noqa: FBT001 -- as given
-    expect: tuple[Expect, ...],
+    expect: tuple[Expect | Convention, ...],
 ) -> SpecLocation:
     """The location of the model; without a name if the target is the name of one that every process finds."""
     named = isinstance(target, (str, os.PathLike))

@@ -20,6 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from conformance import Report
+    from zoo.convention import Convention
     from zoo.expect import Expect
 
 NAME = "conformance"  # of the fixture, of the marker, and of the table
@@ -72,7 +73,7 @@ class Judge:
         *inputs: Any,
         kwargs: Mapping[str, Any] | None = None,
         train: bool | None = None,
-        expect: str | os.PathLike[str] | Iterable[Expect] = (),
+        expect: str | os.PathLike[str] | Iterable[Expect | Convention] = (),
     ) -> Report:
         """Judge a model in the cell of this test item; arguments are those of `conformance.check`.
 

@@ -19,13 +19,14 @@ from conformance.run.definitions import MAIN, Definitions, pickler
 from conformance.target.parametrized import reduced
 from conformance.target.wrapped import OPERATORS
 from zoo.case import Call
+from zoo.convention import Convention
 from zoo.expect import Expect
 
 MODEL, CALL, DEFINITIONS = "model.pt", "call.pt", "definitions.py"
 
 
 def captured(
-    target: Any, call: Call, folder: Path, *, train: bool | None = None, expect: tuple[Expect, ...] = ()
+    target: Any, call: Call, folder: Path, *, train: bool | None = None, expect: tuple[Expect | Convention, ...] = ()
 ) -> SpecLocation:
     """The location of a model, which any process can read.
 
@@ -34,7 +35,7 @@ def captured(
         call: the arguments of one call.
         folder: where to store what no process can import.
         train: whether to put it into train mode; None for its own.
-        expect: the declared divergences.
+        expect: the declared divergences, and the gradients that are not the derivative by design.
 
     Raises:
         UsageError: something cannot be stored; the message names it.

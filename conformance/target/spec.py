@@ -18,7 +18,7 @@ from conformance.target import described, given, libraries, saved
 from conformance.target.forms import Forms, forms_of
 from conformance.target.libraries import Architecture
 from zoo.case import Call, Case
-from zoo.expect import Expect
+from zoo.convention import Convention
 from zoo.spec import Spec
 
 _defined: set[str] = set()  # the files of definitions that this process has executed
@@ -55,7 +55,8 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
         constants=own.constants,
         mutates=own.mutates,
         changes_state=own.changes_state,
-        expectations=declared,
+        expectations=tuple(one for one in declared if not isinstance(one, Convention)),
+        conventions=tuple(one for one in declared if isinstance(one, Convention)),
     )
     return spec, forms
 
@@ -74,8 +75,8 @@ def attribute(module: ModuleType | None, name: str) -> Any:
         raise UsageError(f"{getattr(module, '__file__', None) or module} has no {name}{meant}") from None
 
 
-def _case(own: OwnModel, known: Architecture | None) -> tuple[Case, tuple[Expect, ...]]:
-    """The case with the inputs, and the declared divergences."""
+def _case(own: OwnModel, known: Architecture | None) -> tuple[Case, tuple[Any, ...]]:
+    """The case with the inputs, and what is declared: records of `Expect` and `Convention`."""
     call, declared = saved.unpickled(Path(own.call)) if own.call else (Call(), ())
     if call.args or call.kwargs:
         return given.case_of(call), declared

@@ -12,7 +12,7 @@ from harness.command import OF_PYTEST, ROOT, conformance
 
 import conformance as public
 from conformance.errors import UsageError
-from zoo import Expect
+from zoo import Convention, Expect
 
 FAST = {"modes": "eager", "precisions": "fp32"}
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
@@ -89,6 +89,20 @@ def test_saved_models_have_their_own_modes(tmp_path):
     assert public.check(exported, X, **FAST).ok
     with pytest.raises(UsageError, match="TorchScript, without a spec"):
         public.check(tmp_path / "net.pt", X, modes="compiled")
+
+
+def straight_through(x):
+    return x + (torch.round(x * 8) / 8 - x).detach()
+
+
+def test_a_gradient_that_is_no_derivative_by_design_is_declared():
+    found = public.check(straight_through, X, **FAST)
+    assert [cell.status for cell in found.cells] == ["INVALID"]
+    assert 'Convention(tensor="x"' in str(found)
+    declared = [Convention(tensor="*", why="straight-through estimator")]
+    assert public.check(straight_through, X, **FAST, expect=declared).ok
+    with pytest.raises(UsageError, match="expectations must be a tuple of Expect records, got"):
+        public.check(straight_through, X, **FAST, expect=["nothing"])
 
 
 def test_train_expect_and_keywords():
