@@ -281,10 +281,7 @@ def _told(wrong: list[Mismatch]) -> str:
     others = f"; also wrong: the gradient of {', '.join(m.tensor for m in wrong[1:])}" if len(wrong) > 1 else ""
     found = f"Jacobian mismatch: gradient of {first.tensor} at {first.index} is {first.analytic:.6g}"
     if not math.isfinite(first.analytic):
-        return (
-            f"{found}{others}; draw inputs away from the edge of their domain, so that they stay in it when they are "
-            "rounded to numbers of bfloat16"
-        )
+        return f"{found}{others}; draw inputs away from the edge of their domain"
     if max(abs(value) for value in first.numeric) < UNCHANGED:
         guess, way = "the outputs do not change with it: a straight-through estimator?", "why=…"
     elif not first.analytic:

@@ -14,6 +14,7 @@ from conformance.oracle import apart
 from conformance.seeds import seed_of
 from zoo.case import Call, Case
 
+BELOW_ONE = 1.0 - 2.0**-8  # the largest number below one that bfloat16 represents
 NO_LAYOUT = "a strided tensor is wanted"
 
 
@@ -23,13 +24,19 @@ def seeded(*parts: object) -> torch.Generator:
 
 
 def representable(values: torch.Tensor) -> torch.Tensor:
-    """Round to numbers that bfloat16 and, within its range, float16 represent; dtype and strides are kept."""
+    """Round to numbers that bfloat16 and, within its range, float16 represent; dtype and strides are kept.
+
+    Numbers between −1 and 1 stay between them, because many functions have no finite gradient at their ends.
+    """
     if values.is_complex():
         return torch.view_as_complex(representable(torch.view_as_real(values)))
     coarse = values.to(torch.bfloat16)
     both = coarse.to(torch.float16)
     within = both.gt(-math.inf) & both.lt(math.inf)  # isfinite calls abs, which `KinkWatch` would note as a kink
-    return torch.where(within, both.to(values.dtype), coarse.to(values.dtype))
+    rounded = torch.where(within, both.to(values.dtype), coarse.to(values.dtype))
+    for end in (-1.0, 1.0):
+        rounded = torch.where(rounded.eq(end) & (values * end).lt(1.0), BELOW_ONE * end, rounded)
+    return rounded
 
 
 def round_weights(model: Any) -> None:

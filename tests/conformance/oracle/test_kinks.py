@@ -66,6 +66,12 @@ def test_what_is_representable_stays_inside_the_range_of_float16_or_is_bfloat16s
     assert rounded == torch.tensor(value).to(torch.bfloat16)
 
 
+@pytest.mark.parametrize("end", [-1.0, 1.0])
+def test_what_is_nearer_to_zero_than_one_stays_so(end):
+    x = end * torch.tensor([0.9985, 1.0 - 2.0**-24, 0.998, 1.0, 1.001])
+    assert torch.equal(representable(x), end * torch.tensor([0.99609375, 0.99609375, 0.99609375, 1.0, 1.0]))
+
+
 def test_nan_stays_nan():
     assert representable(torch.tensor([float("nan")])).isnan().all()
 
