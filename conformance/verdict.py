@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from conformance.records.observation import RAISES, REDRAWN, SHORTER, Discrepancy, Measure, Observation
 from conformance.records.plan import Expectation
+from conformance.records.remarks import remarks
 from conformance.records.verdicts import Verdict
-from conformance.remarks import remarks
 
 ENDINGS = {
     "not proven": "VOID",

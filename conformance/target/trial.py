@@ -55,7 +55,10 @@ def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel
     constants = _constants(spec, model, seed, found)
     if constants:
         without = _called(replace(spec, constants=tuple(constants)), model, seed)
-        found, constants = (found, {}) if without.refused else (without, constants)
+        if without.refused or not any(without.requires_grad.values()):
+            constants = {}  # they are not what is wrong, or nothing else has a gradient
+        else:
+            found = without
     names = {change.subject for change in found.changes}
     states = tuple(state for state in STATES if state in names)
     tried_on = replace(

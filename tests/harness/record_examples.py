@@ -115,6 +115,7 @@ OWN = own_model.OwnModel(
     without=("scripted",),
     dtype="float16",
     differentiable=False,
+    constants=("target",),
     mutates=("x",),
     changes_state=("random generator",),
 )

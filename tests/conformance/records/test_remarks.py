@@ -10,11 +10,13 @@ LEFT = {"kind": "remainder", "rejected": 1}
 UNRESOLVED = {**PLAIN, "unresolved": True}
 
 
-def judged(**tensors):
+def judged(output=PLAIN, **gradients):
     """Judge a cell with these tensors, all within their budgets; each is given by its fields."""
+    tensors = {"output": output, **{f"gradient of {name}": fields for name, fields in gradients.items()}}
+    measures = (Measure("norm", 0.5, 1.0),)
     found = [
-        Discrepancy("typical", name, dtype="", dtype_asked="", measures=(Measure("norm", 0.5, 1.0),), **fields)
-        for name, fields in {"output": PLAIN, **{f"gradient of {of}": fields for of, fields in tensors.items()}}.items()
+        Discrepancy("typical", name, dtype="", dtype_asked="", measures=measures, **fields)
+        for name, fields in tensors.items()
     ]
     return judge("model[eager-fp32-cpu]", Observation("finished", discrepancies=tuple(found), cases=("typical",)))
 
@@ -34,6 +36,14 @@ def test_a_weak_canary_is_a_remark_and_no_verdict():
 def test_of_many_gradients_two_are_named():
     (note,) = judged(w=LEFT, v=LEFT, u=LEFT, x=PLAIN).notes
     assert note.endswith("judged: gradient of u, gradient of v and 1 more")
+
+
+def test_what_a_low_precision_cannot_tell_is_inconclusive_if_nothing_else_is_told():
+    assert judged(x=UNRESOLVED, w=UNRESOLVED).status == "INCONCLUSIVE"
+    found = judged(x=UNRESOLVED, w=PLAIN)
+    assert found.status == "PASS"
+    assert any("gradient of x" in note for note in found.notes)
+    assert judged(output=UNRESOLVED).status == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize("others", [{"w": LEFT}, {"w": LEFT, "v": LEFT}, {"w": LEFT, "v": UNRESOLVED}], ids=len)
