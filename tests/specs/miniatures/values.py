@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import damaging_modes  # noqa: F401 -- registers modes
 import torch
 from miniature_parts import LINEAR, REVERSED, VALUES, fails, gets, rows, spec_of
@@ -44,15 +46,9 @@ def _nearly_cancelling(x: Tensor) -> Tensor:
     return (x + 4e6) - 4e6
 
 
-class NormAfterNorm(nn.Module):
+def _norm_after_norm() -> nn.Module:
     """But for the eps of the second batch norm, the gradient of the weight of the first is zero."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.BatchNorm1d(6), nn.BatchNorm1d(6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x)).sigmoid()
+    return nn.Sequential(OrderedDict(first=nn.BatchNorm1d(6), second=nn.BatchNorm1d(6), end=nn.Sigmoid()))
 
 
 def _scalar(generator: torch.Generator) -> tuple[Tensor]:
@@ -74,7 +70,7 @@ UNDIFFERENTIABLE = spec_of("undifferentiable", lambda: lambda x: x.exp(), differ
 UNDECLARED_DTYPE = spec_of("undeclared_dtype", lambda: nn.Linear(5, 4))
 CANCELLING = spec_of("cancelling", lambda: _cancelling)
 NEARLY = spec_of("nearly_cancelling", lambda: _nearly_cancelling, Case(name="typical", inputs=_scalar))
-REMAINDER = spec_of("norm_after_norm", NormAfterNorm, rows(16, 6))
+REMAINDER = spec_of("norm_after_norm", _norm_after_norm, rows(16, 6))
 SECOND = spec_of("loses_second", lambda: lambda x: x**3, twice_differentiable=True, dtypes="input")
 
 MINIATURES = (
