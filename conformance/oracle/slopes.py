@@ -105,7 +105,7 @@ class Slopes:
             slope += less * float(parts.sum())
             directions[leaf] = direction.mul_(less)
         left, right, noise = self._sides(directions)
-        bent = float((self._weights * (right - left)).norm())  # by a kink; curvature adds up over outputs, like noise
+        bent = float((self._weights * (right - left)).norm())  # by a kink; over many outputs, curvature averages out
         return bent <= noise and abs(slope - float((self._weights * (left + right)).sum()) / 2.0) <= noise
 
     def allow(self, leaf: torch.Tensor, gradient: torch.Tensor, generator: torch.Generator) -> bool:
