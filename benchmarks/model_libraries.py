@@ -32,9 +32,8 @@ REFUSED = ".refused"  # what the command says of an architecture that it does no
 MODES = ("eager", "scripted", "compiled")
 TORCHVISION = """
     densenet121 efficientnet_b0 googlenet mc3_18?size=32 mnasnet0_5 mnasnet1_0 mobilenet_v2 mobilenet_v3_large
-    mobilenet_v3_small regnet_x_400mf regnet_y_400mf resnet18 resnext50_32x4d s3d?size=32 shufflenet_v2_x0_5
-    shufflenet_v2_x1_0 squeezenet1_0 squeezenet1_1 r2plus1d_18?size=32 lraspp_mobilenet_v3_large
-    deeplabv3_mobilenet_v3_large
+    mobilenet_v3_small regnet_x_400mf regnet_y_400mf resnet18 resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0
+    squeezenet1_0 squeezenet1_1 r2plus1d_18?size=32 lraspp_mobilenet_v3_large deeplabv3_mobilenet_v3_large
 """
 TIMM = """
     test_byobnet test_coatnet test_convnext test_convnext2 test_convnext3 test_efficientnet test_efficientnet_evos
@@ -65,6 +64,14 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
     r"^levit_\S+\[.*backward through the graph a second time": (
         "in eval mode the model keeps biases with their graph from the first call, so its second backward raises this "
         "in plain torch too"
+    ),
+    r"^r2plus1d_\S+\[eager-amp_bf16.*gradient of layer": (
+        "on processors with AVX-512 BF16, a bfloat16 convolution over two frames does not write all of its weight's "
+        "gradient: the probe `convolution_of_two_frames` of [probes.md](probes.md)"
+    ),
+    r"^regnet_y_\S+\[.*gradient of \S+\.se\.fc1\.\S+, .* the gates accept": (
+        "roundings of float32 flip so many units that they change this gradient by a fifth, so no check can tell it "
+        "from one that is a quarter too large"
     ),
     r"^lcnet_\S+\[eager-amp_bf16.*output: in no case": (
         "with random weights, the roundings of bfloat16 grow from layer to layer: the output is wrong by 9 % in plain "
