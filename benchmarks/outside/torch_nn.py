@@ -1,6 +1,6 @@
 """The modules of torch.nn, each with inputs that fit: right models that nobody here has written.
 
-    conformance run benchmarks/torch_nn.py --mode eager
+    conformance run benchmarks/outside/torch_nn.py --mode eager
 
 A red cell is a false alarm, or tells what torch itself does.
 """
