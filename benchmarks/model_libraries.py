@@ -70,8 +70,8 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
         "gradient: the probe `convolution_of_two_frames` of [probes.md](probes.md)"
     ),
     r"^mobilenetv4_\S+\[.*gradient of (x|conv_head\.weight), ": (
-        "behind the pooling, the batch norm of two pictures is a step: it makes +1 and −1 of two numbers, and where they "
-        "are near each other, roundings decide which"
+        "behind the pooling, the batch norm of two pictures is a step: it makes +1 and −1 of two numbers, and where "
+        "they are near each other, roundings decide which"
     ),
     r"^regnet_y_\S+\[.*gradient of \S+\.se\.fc1\.\S+, .* the gates accept": (
         "roundings of float32 flip so many units that they change this gradient by a fifth, so no check can tell it "
