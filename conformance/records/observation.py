@@ -59,7 +59,8 @@ class Discrepancy:
         measures: the measures, in the order of the gates.
         accepted: names of the canaries that the gates failed to reject.
         weak: names of the canaries that damage a part that rounding, or a flipped unit, leaves undefined.
-        unresolved: the cell's low precision cannot tell this tensor from a wrong one, but float32's budgets can.
+        unresolved: the cell's low precision cannot tell this tensor from a wrong one. float32's budgets can, and it is
+            beyond them.
         rejected: number of canaries with wrong values that the gates rejected; 0 if none was tried.
         closer: whether it is nearer to the oracle than eager at the same precision; None in eager cells, or if the two
             cannot be compared.

@@ -17,6 +17,7 @@ from conformance.axes import MODES
 from conformance.errors import UsageError
 from conformance.one_line import named
 from conformance.oracle import evaluation, float64, inputs, weights
+from conformance.oracle.error_text import is_out_of_memory
 from conformance.oracle.evaluation import Evaluation
 from conformance.oracle.graphs import specialises
 from conformance.records.own_model import OwnModel
@@ -79,28 +80,48 @@ def _constants(spec: Spec, model: Any, seed: int, found: Evaluation) -> dict[str
     The targets of a loss are often such inputs: binary cross entropy takes none below zero.
     """
     names = _inputs(spec, model, seed)
+    floating = [name for name, leaf in names.items() if inputs.is_rounded(leaf)]
+    some_refuse_moves = bool(_refusal_of_moves(spec, model, seed, floating))
     constants: dict[str, str] = {}
-    for name in (name for name, leaf in names.items() if inputs.is_rounded(leaf)):
-        alone = replace(spec, constants=tuple(other for other in names if other != name))
-        asked = [
-            replace(_question(spec, model, seed, partial(_moved, model, name, s)), differentiate=False) for s in STEPS
-        ]
-        for question in (*asked, *([_question(alone, model, seed)] if found.refused else [])):
-            try:
-                evaluation.evaluate(model, model, question)
-            except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
-                moved = "" if question.differentiate else "moved a little, "
-                constants[name] = f"{moved}it raises {named(problem)}"
-                break
+    for name in floating:
+        refusal = _refusal_of_moves(spec, model, seed, [name]) if some_refuse_moves else ""
+        if refusal:
+            constants[name] = f"moved a little, it raises {refusal}"
+        elif found.refused:
+            alone = replace(spec, constants=tuple(other for other in names if other != name))
+            refusal = _refusal(model, _question(alone, model, seed))
+            constants |= {name: f"it raises {refusal}"} if refusal else {}
     return constants
 
 
-def _moved(model: Any, name: str, step: float, call: Call) -> Call:
-    """The call with one input moved by a little."""
-    chosen = inputs.named_inputs(model, call)[name]
+def _refusal_of_moves(spec: Spec, model: Any, seed: int, names: list[str]) -> str:
+    """The error that forward raises if these inputs are moved by a little; "" if it raises none."""
+    moved = (_question(spec, model, seed, partial(_moved, model, names, step)) for step in STEPS)
+    return next(filter(None, (_refusal(model, replace(question, differentiate=False)) for question in moved)), "")
+
+
+def _refusal(model: Any, question: evaluation.Question) -> str:
+    """The error that a call raises; "" if it raises none.
+
+    Raises:
+        Whatever says that memory is full.
+    """
+    try:
+        evaluation.evaluate(model, model, question)
+    except Exception as problem:  # the model's own code may raise anything
+        if is_out_of_memory(problem):
+            raise
+        return named(problem)
+    return ""
+
+
+def _moved(model: Any, names: list[str], step: float, call: Call) -> Call:
+    """The call with some inputs moved by a little."""
+    named_leaves = inputs.named_inputs(model, call)
+    chosen = {id(named_leaves[name]) for name in names}
 
     def moved(leaf: Any) -> Any:
-        return leaf + step * leaf.abs().clamp_min(1.0) if leaf is chosen else leaf
+        return leaf + step * leaf.abs().clamp_min(1.0) if id(leaf) in chosen else leaf
 
     args, kwargs = pytree.tree_map(moved, (call.args, dict(call.kwargs)))
     return Call(args, kwargs)
