@@ -183,7 +183,9 @@ class TimedCell:
         returned, gradients = self._kept if self._figure == "gradient" else (self._kept, ())
         found = Evaluation(containers.tensors_of(returned, device=session.cell.device), known.requires_grad)
         for name, gradient in zip(self._leaves if gradients else (), gradients, strict=True):
-            found.tensors[f"{FIRST} {name}"] = None if gradient is None else gradient / self._question.scale
+            found.tensors[f"{FIRST} {name}"] = (
+                None if gradient is None else inputs.dense(gradient) / self._question.scale
+            )
         timed = {name: tensor for name, tensor in known.tensors.items() if name in found.tensors}
         known = replace(known, tensors=timed)
         seen = tuple(session.compared(case, known, self._question, found, found, self._baseline, drawn={}))

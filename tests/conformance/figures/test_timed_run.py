@@ -54,6 +54,16 @@ SLOW = spec("slow", lambda: slow)
 NOTHING = spec("nothing", lambda: lambda x: x, differentiable=False)
 AT_FIRST = spec("at_first", lambda: at_first)
 WAVER = spec("waver", lambda: waver)
+
+class Sparse(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(16, 16, sparse=True)
+
+    def forward(self, x):
+        return x @ self.table(torch.arange(16))
+
+SPARSE = spec("sparse", Sparse)
 """
 
 
@@ -107,6 +117,10 @@ def test_a_reason_takes_the_place_of_the_number(output):
 
 def test_a_wrong_result_in_a_timed_call_takes_the_figure_away(output):
     assert re.search(r"at_first +fp32 +✓ .*wrong result in a timed call", output)
+
+
+def test_a_model_with_a_sparse_gradient_is_timed(output):
+    assert re.search(r"sparse +fp32 +✓ \S+  ([\d.]+ µs|too noisy|control failed)", row(output, "sparse")), output
 
 
 def test_a_time_that_wavers_gives_no_figure(output):
