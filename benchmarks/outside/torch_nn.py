@@ -43,6 +43,13 @@ def log_probabilities(*shape: int) -> Draw:
     return lambda generator: torch.randn(*shape, generator=generator).log_softmax(-1)
 
 
+def labels(samples: int, classes: int) -> Draw:
+    """Two classes of each sample, and −1 after them."""
+    return lambda generator: (
+        torch.rand(samples, classes, generator=generator).argsort().index_fill(1, torch.arange(2, classes), -1)
+    )
+
+
 def lengths(*numbers: int) -> Draw:
     return lambda _: torch.tensor(numbers)
 
@@ -130,6 +137,7 @@ _spec("gaussian_nll_loss", nn.GaussianNLLLoss, SCORES, SCORES, TARGETS)
 _spec("hinge_embedding_loss", nn.HingeEmbeddingLoss, SCORES, signs(8, 5), constants=("target",))
 _spec("margin_ranking_loss", nn.MarginRankingLoss, normal(8), normal(8), signs(8))
 _spec("multi_label_soft_margin_loss", nn.MultiLabelSoftMarginLoss, SCORES, TARGETS)
+_spec("multi_label_margin_loss", nn.MultiLabelMarginLoss, SCORES, labels(8, 5))
 _spec("multi_margin_loss", nn.MultiMarginLoss, SCORES, CLASSES)
 _spec("nll_loss", nn.NLLLoss, SCORES, CLASSES)
 _spec("soft_margin_loss", nn.SoftMarginLoss, SCORES, signs(8, 5), constants=("target",))

@@ -67,6 +67,8 @@ PRODUCTS = {
 GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
 # Ops that refuse numbers below zero and above one, with the positions of the arguments.
 PROBABILITIES = {"binary_cross_entropy": (0, 1), "binary_cross_entropy_backward": (1, 2)}
+# Ops whose forward hands a mask of zeros and ones to their backward, as a floating tensor.
+MASKED = frozenset({"multilabel_margin_loss_forward", "multilabel_margin_loss_backward"})
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
 NEAR = 8.0  # times the size at which underflow counts as much as rounding; what is larger is left out of large tensors
 FEW = 4  # times less numbers than all are picked out; more are perturbed where they are
@@ -106,7 +108,7 @@ class Rounding(OpMode):
             self._unit = 0.0
 
         self._hooks.append((register_optimizer_step_pre_hook(widen), register_optimizer_step_post_hook(narrow)))
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -128,7 +130,7 @@ class Rounding(OpMode):
         stored = self._limited and (self._cast or name in PRODUCTS or in_backward())
 
         def perturb(leaf: Any) -> Any:
-            if not is_rounded(leaf) or any(leaf is tensor for tensor in written):
+            if not is_rounded(leaf) or any(leaf is tensor for tensor in written) or (name in MASKED and _is_mask(leaf)):
                 return leaf
             leaf = self._perturbed(leaf, eta, eta)
             return leaf if leaf.is_complex() or not stored else self._underflown(leaf)
@@ -234,6 +236,11 @@ def _any_between(sizes: torch.Tensor, most: float) -> bool:
     """Whether a number is below a limit and not zero."""
     small = sizes < most
     return bool(small.any()) and bool(small.logical_and_(sizes > 0).any())
+
+
+def _is_mask(tensor: torch.Tensor) -> bool:
+    with Unwatched():
+        return bool(((tensor == 0) | (tensor == 1)).all())
 
 
 def in_backward() -> bool:

@@ -1,4 +1,4 @@
-"""Ops whose results have many roundings inside, and an op that takes probabilities only."""
+"""Ops whose results have many roundings inside, and ops that refuse what noise could make of their inputs."""
 
 import pytest
 import torch
@@ -41,5 +41,17 @@ def test_noise_moves_no_probability_out_of_its_range(precision):
 
     def gradient():
         return torch.autograd.grad(functional.binary_cross_entropy(probability, target), probability)[0][2:]
+
+    assert 0 < strayed(gradient, precision) < 4 * NOISE * precision.unit
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16], ids=["fp32", "amp_bf16"])
+def test_noise_leaves_the_mask_of_a_loss_as_it_is(precision):
+    """`multilabel_margin_loss` hands it to its backward, which refuses any number but 0 and 1."""
+    labels = torch.tensor([[3, 0, -1, 1], [1, -1, 2, 0]])
+    scores = torch.tensor([[0.3, -1.2, 0.9, 0.1], [2.0, 0.4, -0.3, 0.7]], dtype=torch.float64, requires_grad=True)
+
+    def gradient():
+        return torch.autograd.grad(functional.multilabel_margin_loss(scores, labels), scores)[0]
 
     assert 0 < strayed(gradient, precision) < 4 * NOISE * precision.unit
