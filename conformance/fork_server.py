@@ -20,9 +20,9 @@ import torch
 from conformance.run import environment
 
 NEEDED = """
-    torch._dynamo torch.fx.experimental.symbolic_shapes
+    torch.fx.experimental.symbolic_shapes
     conformance.cell.observe conformance.cell.reference conformance.measure.side_by_side
-""".split()  # torch imports the second when a gradient or a custom op first needs it
+""".split()  # torch imports the first when a gradient or a custom op first needs it
 LATE = """
     torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.inductor
     torch._dynamo.backends.onnxrt torch._dynamo.backends.tensorrt torch._dynamo.backends.torchxla
@@ -100,6 +100,16 @@ def prepare() -> None:
     if "cpu" in environment.compiles_for():
         harmless(_probe_processor, PROBE_SECONDS)
     harmless(lambda: importlib.import_module("zoo.catalog").list_models())
+
+
+def import_late() -> None:
+    """Import what few models need as long as none is compiled, once a child has needed it.
+
+    Torch imports its compiler when it first calls an operator of `torch.library`, or checkpoints activations. That
+    takes 0.8 s, which a model without any should not pay, and not each process of a model that has some.
+    """
+    with cuda_runtime_untouched():
+        importlib.import_module("torch._dynamo")
 
 
 with cuda_runtime_untouched():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._library.custom_ops import OPDEFS  # there is no public way from an operator to its definition
 from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # torch brings it
 
 
 class Unwatched:
@@ -39,6 +43,16 @@ class OpMode(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Leave `__torch_dispatch__` as it is: to keep the compiler out of it, torch would import the compiler."""
+        return False
+
+    def __enter__(self) -> Self:
+        if "torch._dynamo" in sys.modules:
+            _keep_compiler_out()
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op, and return its result."""
         return func(*args, **kwargs)
@@ -51,6 +65,12 @@ class OpMode(TorchDispatchMode):
             return self.run_op(func, args, kwargs or {})
         with self:
             return inner(*args, **(kwargs or {}))
+
+
+@cache
+def _keep_compiler_out() -> None:
+    """Let the compiler look into no mode, from now on. It could where a model compiles a part of itself."""
+    OpMode.__torch_dispatch__ = torch.compiler.disable(OpMode.__torch_dispatch__)  # type: ignore[method-assign]
 
 
 @cache

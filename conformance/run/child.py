@@ -112,6 +112,8 @@ def _ended(process: Process, target: Target[TaskT, ResultT], deadline: float) ->
         kind, told = heard.listen(process, deadline)
         if kind in ("answered", "refused"):
             process.wait(GRACE_SECONDS)
+        if heard.imported:
+            process.share()
     finally:
         process.end()
     seconds = time.monotonic() - started
@@ -139,11 +141,13 @@ class _Heard:
     Attributes:
         phase: the last phase that it reported.
         remarks: those that came with its result.
+        imported: whether it had to import what later children may need too.
     """
 
     def __init__(self) -> None:
         self.phase = "start"
         self.remarks: tuple[str, ...] = ()
+        self.imported = False
 
     def listen(self, process: Process, deadline: float) -> tuple[str, Any]:
         """Wait for the result; returns the kind of the ending and what was told.
@@ -178,6 +182,9 @@ class _Heard:
         match message:
             case {"phase": str(entered)}:
                 self.phase = entered
+                return None
+            case {"imported": str()}:
+                self.imported = True
                 return None
             case {"result": result, "remarks": list(remarks)}:
                 self.remarks = tuple(map(str, remarks))

@@ -21,6 +21,8 @@ from conformance.run.process import OPENING_KEY
 
 WAITING = "waiting for the machine"  # in this phase the deadline does not run
 _serving: list[bool] = []  # whether this process is a child
+LATE = "torch._dynamo"  # see `conformance.fork_server.import_late`
+LOOK_SECONDS = 0.1  # between two looks whether somebody waits for the machine; a small model has parts of 2 ms
 USAGE_LENGTH = 4000  # of the text of a `UsageError`, which names everything that a person needs
 
 
@@ -42,6 +44,7 @@ class ChildProcess:
         self.remarks: list[str] = []
         self._report = report
         self._slot: machine_lock.Slot | None = None
+        self._looked = 0.0  # when it last looked whether somebody waits for the machine
 
     def enter(self, name: str) -> None:
         """Report a phase without adding up its seconds."""
@@ -72,7 +75,11 @@ class ChildProcess:
 
     def give_way(self) -> None:
         """Between two parts of what takes long: let a measurement that waits for the machine go first."""
-        if self._slot is not None and self._slot.is_in_the_way():
+        now = time.monotonic()
+        if self._slot is None or now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        if self._slot.is_in_the_way():
             before = self.current
             self.enter(WAITING)
             self._slot.give_way()
@@ -156,7 +163,8 @@ def serve(orders: int, answers: int) -> int:
 def _answer(request: dict[str, Any], sender: channel.Sender) -> int:
     process = ChildProcess(lambda phase: sender.send(phase=phase))
     try:
-        result = call(request["function"], request["task"], process)
+        with _imports_told(sender):
+            result = call(request["function"], request["task"], process)
         sender.send(result=result, remarks=process.remarks)
     except UsageError as problem:
         sender.send(refused=one_line(problem, USAGE_LENGTH))
@@ -166,6 +174,17 @@ def _answer(request: dict[str, Any], sender: channel.Sender) -> int:
     # As at an interpreter's exit: idle pools end, threads are joined. One that does not end is a fault of the cell.
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 -- multiprocessing ends its children so too
     return 0
+
+
+@contextlib.contextmanager
+def _imports_told(sender: channel.Sender) -> Iterator[None]:
+    """Tell the run if the context has to import what later children need too."""
+    before = LATE in sys.modules
+    try:
+        yield
+    finally:
+        if not before and LATE in sys.modules:
+            sender.send(imported=LATE)
 
 
 def _silence(*descriptors: int) -> None:

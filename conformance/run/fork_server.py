@@ -113,6 +113,11 @@ class ForkServer:
         running = {other.pid for other in others}
         process_table.kill(p for p in left if process_table.session_of(p) not in running and not _below(p, running))
 
+    def import_late(self) -> None:
+        """Import what few children need; a lost server does not."""
+        with contextlib.suppress(LostError):
+            self._send({"import": "late"})
+
     def check(self) -> None:
         """Notice whether the server has ended or was stopped. A stopped one is killed with all its children."""
         with self._lock:
@@ -195,11 +200,7 @@ class ForkServer:
 
 
 class Forked(Process):
-    """A child process that the fork server starts.
-
-    Args:
-        server: the server.
-        request: what the child should do.
+    """A child process that a fork server starts, to do what a request asks for.
 
     Raises:
         LostError: the server does not start it.
@@ -247,6 +248,10 @@ class Forked(Process):
             left -= STEP_SECONDS
             self._server.check()
         return self._ended.is_set()
+
+    def share(self) -> None:
+        """Have the server import it before the next child starts."""
+        self._server.import_late()
 
     def end(self) -> None:
         """Kill the process and everything that it started. The server keeps its id until it is buried."""

@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 
 from conformance.run import child_side, lifeline, process_table
 
@@ -32,13 +33,19 @@ def main() -> None:
     # Processes that a dead cell leaves behind become children of the server, where the run finds them.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    with contextlib.suppress(BaseException):  # what fails here is left to the child, which fails with its own words
-        importlib.import_module(PRELOAD)
+    _load(lambda: importlib.import_module(PRELOAD))
     process_table.kill(process_table.descendants(os.getpid()))  # a compiler that gave no answer
-    gc.collect()
-    gc.freeze()  # these objects live as long as the process, so no child's collector needs to scan them
     lifeline.untie(CONTROL)
     _Server(socket.socket(fileno=CONTROL)).serve()
+
+
+def _load(step: Callable[[], object]) -> None:
+    """Import something for all children. What fails is left to the child, which fails with its own words."""
+    gc.disable()  # the collector would search a million objects, and all of them stay
+    with contextlib.suppress(BaseException):
+        step()
+    gc.enable()
+    gc.freeze()  # what is there lives as long as the process, so no child's collector needs to scan it
 
 
 class _Server:
@@ -74,6 +81,8 @@ class _Server:
                 request = json.loads(data)
                 if "start" in request:
                     self._fork(request["start"], *descriptors)
+                elif "import" in request:
+                    _load(lambda: importlib.import_module(PRELOAD).import_late())
                 else:
                     self._bury(request["bury"])
 

@@ -112,6 +112,9 @@ class Process:
         """Kill the process and everything that it started, as far as that still lives."""
         raise NotImplementedError
 
+    def share(self) -> None:
+        """Spare later processes what this one had to import, if they can share it."""
+
     def _write(self, frame: bytes, before: Thread | None) -> None:
         if before is not None:
             before.join()

@@ -8,6 +8,7 @@ import stat
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 INSTALLED = {"site-packages", "dist-packages"}
@@ -62,7 +63,11 @@ def search_path() -> tuple[str, ...]:
 
 
 def _modules() -> Iterator[Path]:
+    """The resolved path of each module: first of its folder, because some two thousand modules share few folders."""
+    resolved = cache(os.path.realpath)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.endswith(".py"):
-            yield Path(file).resolve()
+            folder, name = os.path.split(file)
+            path = Path(resolved(folder), name)
+            yield path.resolve() if path.is_symlink() else path

@@ -48,6 +48,13 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
+LATE = """
+import json
+from harness.late_target import NEEDS_THE_COMPILER
+from conformance.run import child
+
+print(json.dumps([child.run(NEEDS_THE_COMPILER, {}, deadline=120.0).result["there"] for _ in range(2)]))
+"""
 CUDA_BUILD = pytest.mark.skipif(not hasattr(torch._C, "_cuda_isInBadFork"), reason="torch without CUDA refuses no fork")
 
 
@@ -91,3 +98,15 @@ def test_only_a_refused_process_blames_the_fork_server(monkeypatch):
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
     assert one_line(problem) == f"{POISONED}: {problem}"
     assert one_line(ValueError("no CUDA here")) == "no CUDA here"
+
+
+def test_a_server_imports_the_compiler_only_once_a_child_has_needed_it():
+    assert printed(LATE, CONFORMANCE_COMPILES_FOR="") == [False, True]
+    assert printed(LATE, CONFORMANCE_COMPILES_FOR="cpu") == [True, True]
+
+
+def test_no_late_import_reaches_the_runtime():
+    late = LOAD.replace(
+        "import conformance.fork_server", "import conformance.fork_server as server; server.import_late()"
+    )
+    assert printed(late, CONFORMANCE_COMPILES_FOR="")[0] == []

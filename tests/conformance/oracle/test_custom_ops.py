@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from harness.processes import printed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -127,3 +128,30 @@ def test_composite_ops_inside_an_operator_or_in_inference_mode_are_seen_as_their
     with torch.inference_mode(), Names() as inferred:
         torch.nn.functional.conv2d(x.clone(), weight.clone())
     assert (inside.seen, inferred.seen[-1]) == (["convolution"], "convolution")
+
+
+def test_a_mode_does_not_import_the_compiler():
+    script = """
+import json, sys, torch
+from conformance.oracle.custom_ops import OpMode
+
+with OpMode():
+    torch.ones(2) + 1
+print(json.dumps("torch._dynamo" in sys.modules))
+"""
+    assert printed(script) is False
+
+
+def test_the_compiler_does_not_look_into_a_mode():
+    """Where a model compiles a part of itself, it would compile the mode's own work on each op."""
+    graphs = []
+
+    def backend(module, _inputs):
+        graphs.append(module)
+        return module.forward
+
+    compiled = torch.compile(lambda x: x.sin() + 1, backend=backend)
+    with Names() as seen:
+        compiled(torch.ones(2))
+    assert seen.seen == ["ones", "sin", "add"]
+    assert not graphs
