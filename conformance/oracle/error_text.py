@@ -29,6 +29,13 @@ DEEPEST = 20  # exceptions in a chain
 ADVICE = re.compile(
     r"(?<=CUDA error: )([^\n]*)\n.*| *Of the allocated memory .*|\s*Set TORCHDYNAMO_VERBOSE=1 for .*", re.DOTALL
 )
+HINTS = re.compile(  # of Dynamo, around the cause
+    r"\n *Hint: [^\n]*|\n *For more details about this graph break, please visit: \S*"
+    r"|\n *Developer debug context: *(?=\n)|\n *\^+ *(?=\n|$)"
+)
+FAKE = re.compile(  # what an op raises when Dynamo runs it without data
+    r"[^\n]*when making fake tensor call\s*Explanation: [^\n]*?: got (?P<what>\w+\((?P<quote>['\"])[^\n]*(?P=quote)\))"
+)
 OTHER_PROCESSES = re.compile(r" Process \d+ has \S+ \S+ memory in use\.")  # of the device, when its memory is full
 CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, if a script calls Python
 POISONED = "the fork server had touched CUDA before this cell left it, so CUDA refuses the cell"
@@ -80,7 +87,8 @@ def named_as_noise(case: str, precision: Precision) -> Iterator[None]:
 
 def one_line(problem: BaseException) -> str:
     """The exception's text on one bounded line, without torch's advice, callers and other processes of the device."""
-    text = OTHER_PROCESSES.sub("", CALLERS.sub("\n", ADVICE.sub(r"\1", text_of(problem))))
+    text = FAKE.sub(r"\g<what>", HINTS.sub("", ADVICE.sub(r"\1", text_of(problem))))
+    text = OTHER_PROCESSES.sub("", CALLERS.sub("\n", text))
     if "forked subprocess" in text and torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- nothing public tells it
         text = f"{POISONED}: {text}"
     return conformance.one_line.one_line(text)

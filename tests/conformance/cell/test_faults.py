@@ -163,3 +163,16 @@ def test_each_of_several_processes_keeps_to_its_share_of_the_gpu(monkeypatch, wo
     assert told == []
     leave_room("cuda")
     assert told == pytest.approx([share])
+
+
+def test_of_an_error_of_the_compiler_the_cause_is_left():
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="broadcast") as mismatch:
+        torch.compile(lambda a, b: torch.relu(a + b), fullgraph=True)(torch.ones(3, 5), torch.ones(4, 5))
+    said = one_line(mismatch.value)
+    assert "broadcast" in said[:120]
+    with pytest.raises(Exception, match=r"(?i)data-dependent") as branch:
+        torch.compile(lambda x: x + 1 if x.sum() > 0 else x, fullgraph=True)(torch.ones(3))
+    said += one_line(branch.value)
+    assert "test_faults.py" in said
+    assert not [word for word in ("Hint:", "^^", "please visit", "FakeTensor") if word in said]
