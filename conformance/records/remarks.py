@@ -8,6 +8,7 @@ from conformance.axes import NOT_PROVEN, SYMBOLIC
 from conformance.one_line import one_line
 from conformance.records.observation import RAISES, Observation
 
+WHERE = " from user code: "  # Dynamo names the line behind the cause
 LONGEST_ERROR = 120  # characters of an error in a remark
 
 
@@ -44,7 +45,7 @@ def remarks(seen: Observation) -> tuple[str, ...]:
     if seen.facts.get("left out with other weights"):
         notes.append("the float64 model does not run with other weights, so nothing shows what the mode keeps")
     notes += [
-        f"error input {d.case} raises another error here: {one_line(m.detail, LONGEST_ERROR)}"
+        f"error input {d.case} raises another error here: {one_line(m.detail.partition(WHERE)[0], LONGEST_ERROR)}"
         for d in seen.discrepancies
         for m in d.measures
         if m.gate == RAISES and m.value and m.met

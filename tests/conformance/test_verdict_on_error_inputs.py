@@ -40,6 +40,9 @@ def test_another_error_is_a_remark_and_in_eager_a_fail():
     found = verdict(RIGHT, called(ANOTHER))
     assert (found.status, found.margin) == ("PASS", 0.5)
     assert found.notes == ("error input scalar raises another error here: ValueError: it is a scalar",)
+    place = f' from user code: File "{"net" * 40}.py", line 3, in forward return a + b'
+    long = verdict(RIGHT, called(ANOTHER, text=f"ValueError: it is a scalar{place}"))
+    assert long.notes == found.notes
     found = verdict(RIGHT, called(ANOTHER, eager=True))
     assert (found.status, found.text) == ("FAIL", "raises  output, case scalar: ValueError: it is a scalar")
 
