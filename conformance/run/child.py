@@ -18,10 +18,10 @@ from conformance.records.convert import from_json, to_json
 from conformance.records.tasks import ResultT, Target, TaskT
 from conformance.run import fork_server, process_table
 from conformance.run.child_side import WAITING
+from conformance.run.deadline import STEP_SECONDS, Deadline
 from conformance.run.fork_server import Forked, ForkServer, LostError
 from conformance.run.process import GRACE_SECONDS, LAST_SECONDS, Process, Spawned
 
-STEP_SECONDS = 1.0  # the most that a wait counts, however long this process slept in it
 NO_GROUPS = "this system has no process groups, so what a cell starts may outlive it"
 
 _fallback = Lock()
@@ -107,9 +107,9 @@ def _refuse(reason: str) -> None:
 def _ended(process: Process, target: Target[TaskT, ResultT], deadline: float) -> tuple[Ending[ResultT], bool]:
     """How a process ends, and whether the fork server was lost before."""
     started = time.monotonic()
-    heard = _Heard()
+    heard, left = _Heard(), Deadline(deadline, process.pid)
     try:
-        kind, told = heard.listen(process, deadline)
+        kind, told = heard.listen(process, left)
         if kind in ("answered", "refused"):
             process.wait(GRACE_SECONDS)
         if heard.imported:
@@ -121,7 +121,7 @@ def _ended(process: Process, target: Target[TaskT, ResultT], deadline: float) ->
         text = f"{process.lost} while this ran alone under it, twice"
         return Ending("crashed", None, heard.phase, text, seconds), True
     if kind == "timed out":
-        return Ending(kind, None, heard.phase, f"no answer within {deadline:g} s", seconds), False
+        return Ending(kind, None, heard.phase, f"no answer within {left}", seconds), False
     if kind == "crashed" or process.exit_code != 0:
         own_words = told if kind == "crashed" else None
         cause = own_words or _cause_of_death(process.exit_code, answered=kind != "crashed")
@@ -149,20 +149,19 @@ class _Heard:
         self.remarks: tuple[str, ...] = ()
         self.imported = False
 
-    def listen(self, process: Process, deadline: float) -> tuple[str, Any]:
+    def listen(self, process: Process, deadline: Deadline) -> tuple[str, Any]:
         """Wait for the result; returns the kind of the ending and what was told.
 
         Raises:
             OSError: the system did not send the task.
         """
-        left = deadline
         while True:
             began = time.monotonic()
-            event = process.next_event(min(STEP_SECONDS, max(0.0, left)))
+            event = process.next_event(min(STEP_SECONDS, max(0.0, deadline.left)))
             if self.phase != WAITING:
-                left -= min(time.monotonic() - began, STEP_SECONDS)
+                deadline.passes(time.monotonic() - began)
             if event is None:
-                if left <= 0:
+                if deadline.left <= 0:
                     return (
                         ("crashed", "it stopped in the middle of a message") if process.halfway else ("timed out", None)
                     )

@@ -34,6 +34,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def waited(pid: int) -> dict[str, float]:
+    """The seconds that each thread of a process, and of those below it, has waited for a core; none where unknown."""
+    found = {}
+    for process in (pid, *descendants(pid)):
+        for file in (TABLE / str(process)).glob("task/*/schedstat"):
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                found[str(file)] = int(file.read_text().split()[1]) / 1e9
+    return found
+
+
 def session_of(pid: int) -> int:
     """The session of a process; 0 if it is unknown."""
     if hasattr(os, "getsid"):

@@ -41,6 +41,15 @@ def renamed(task: Cell, process) -> Cell:
     return Cell(task.model.upper(), task.mode, task.precision, task.device)
 
 
+def compute(task, process):
+    """Keep one core busy for so many seconds of its time."""
+    os.sched_setaffinity(0, {task["core"]})
+    until = time.process_time() + task["seconds"]
+    while time.process_time() < until:
+        pass
+    return {}
+
+
 def leave(task, process):
     """Leave with an exit code and no result."""
     process.enter("leaving")
