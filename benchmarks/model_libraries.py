@@ -56,6 +56,10 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
     "Failed to get source|Could not get name of python class": (
         "TorchScript finds no source of a class that a decorator has made"
     ),
+    "a view of a leaf Variable that requires grad is being used in an in-place operation": (
+        "in plain torch too, the first call of the script works and the second raises this: once it is optimised, an "
+        "in-place activation gets a view of a leaf"
+    ),
     r"^(test_(coatnet|maxvit)|pit_ti_224)\[eager-amp_.*gradient of \S*(norm\S*|stem\.1)\.(bias|weight), case": (
         "on the CPU, a layer norm adds up the gradients of bias and weight in the low precision itself, and a long sum "
         "of one sign stops growing: the probe `layer_norm_sums_in_low_precision` of [probes.md](probes.md); with sums "
