@@ -16,7 +16,7 @@ from torch.amp import GradScaler
 from benchmarks.tasks import Comparison, Training, TrainingTask
 from conformance.axes import PRECISIONS
 from conformance.cell import tf32
-from conformance.cell.session import set_policy
+from conformance.cell.policy import set_policy
 from conformance.errors import NotMeasuredError
 from conformance.figures import meter
 from conformance.figures.meter import TimedCall

@@ -20,7 +20,7 @@ from tabulate import tabulate
 from benchmarks.meter_trial import AGAIN, BASE, CALLS, OURS, SLOWED, ours, slowed, step_of
 from benchmarks.tasks import Reading
 from conformance.axes import DEVICES
-from conformance.cell.session import set_policy
+from conformance.cell.policy import set_policy
 from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL
 from conformance.figures.meter import TimedCall
 from conformance.measure.clocks import clock_for

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.meter_rivals import RIVALS, Programs
 from benchmarks.tasks import MeterTask, Reading, Readings
-from conformance.cell.session import set_policy
+from conformance.cell.policy import set_policy
 from conformance.errors import NotMeasuredError
 from conformance.figures import meter
 from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL, check_controls

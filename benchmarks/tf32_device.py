@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.cell import reference
 from conformance.cell.observe import observation_of
-from conformance.cell.session import CellSession, set_policy
+from conformance.cell.policy import set_policy
+from conformance.cell.session import CellSession
 from conformance.oracle import reference_file
 from conformance.oracle.error_text import one_line
 from conformance.oracle.reference_file import CaseReference

@@ -136,14 +136,14 @@ def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
     rounded = [d for d in found if d.kind in ("rounded", "float32")]
     outputs = dict.fromkeys(d.tensor for d in rounded if d.tensor.startswith("output"))
     for tensors in ([d for d in rounded if d.tensor == name] for name in outputs):
-        if all(d.unresolved for d in tensors):
+        if all(d.left_to for d in tensors):
             yield f"{tensors[0].tensor}: in no case can this precision tell it from a wrong one; {OUT_OF_TIES}"
     every = [d for d in found if d.kind in ("rounded", "float32", "exact") and d.tensor.startswith("output")]
-    if every and not outputs and all(d.unresolved for d in every):
+    if every and not outputs and all(d.left_to for d in every):
         yield f"{every[0].tensor}: rounding may change every element in this precision; {OUT_OF_TIES}"
     compared = [*rounded, *(d for d in found if d.kind == "remainder")]
     gradients = [d for d in compared if d.tensor.startswith("gradient of")]
-    if gradients and all(d.unresolved or d.kind == "remainder" for d in gradients):
+    if gradients and all(d.left_to or d.kind == "remainder" for d in gradients):
         yield (
             f"{gradients[0].tensor} and all others: in no case can this precision tell a gradient from a wrong one; "
             "see `independent_samples` and `initialise` of a Spec"
@@ -158,7 +158,7 @@ def _gaps(seen: Observation) -> Iterator[str]:
     """
     if not seen.cases:
         yield "no case was called, so nothing was judged"
-    judged = {case: any(d.rejected or d.unresolved for d in seen.outputs(case)) for case in seen.cases}
+    judged = {case: any(d.rejected or d.left_to for d in seen.outputs(case)) for case in seen.cases}
     for case in (case for case in seen.cases if not judged[case]):
         outputs = seen.outputs(case)
         if not outputs:

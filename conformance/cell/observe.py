@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from conformance.axes import MODES, Prepared
 from conformance.cell import conduct, error_inputs, operator_check, tf32, transformed
+from conformance.cell.policy import leave_room
 from conformance.cell.redrawn import after_changes, over_draws
-from conformance.cell.session import CellSession, Comparison, leave_room, open_task
+from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError
 from conformance.gates.compare import compare
 from conformance.one_line import name_of

@@ -6,20 +6,17 @@ Every child process that works on a cell opens it here.
 from __future__ import annotations
 
 import contextlib
-import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any
 
 import torch
-from packaging.version import Version
-from torch._functorch import config as functorch_config
 
 from conformance.axes import PRECISIONS, Mode, Precision, Prepared
-from conformance.cell import compiler, modes, tf32, transformed
+from conformance.cell import compiler, modes, transformed
+from conformance.cell.policy import set_policy
 from conformance.cell.recompiles import Recompiles
 from conformance.cell.trusted import output_dtypes as trusted_dtypes
 from conformance.errors import DamagedReferenceError
@@ -48,8 +45,6 @@ Comparison = Callable[
     [torch.Tensor | None, TensorCriteria, torch.Tensor | None, str, Sequence[torch.Tensor | None]], Discrepancy
 ]
 
-FOR_TENSORS = 0.9  # share of a GPU's memory; every process keeps kernels and handles there too
-
 
 def open_task(task: CellTask, process: ChildProcess) -> CellSession:
     """Import what registers the cell's mode, find the spec, and open the cell.
@@ -62,28 +57,11 @@ def open_task(task: CellTask, process: ChildProcess) -> CellSession:
     set_policy(PRECISIONS[task.cell.precision])
     load_sources(task.sources)
     spec = spec_at(task.location, f"{task.cell.model}@{task.size}" if task.size else task.cell.model)
-    known = reference_file.load(Path(task.reference), task.cell.precision) if task.reference else {}
+    load = partial(reference_file.load, Path(task.reference))
+    known = load(task.cell.precision) if task.reference else {}
     if task.fingerprint and task.fingerprint != fingerprint(spec, task.seed, float64.prepared_model(spec, task.seed)):
         raise DamagedReferenceError(f"the kept reference of {spec.name} is of other weights or inputs")
-    return CellSession(spec, task.cell, task.seed, process, known, task.expect)
-
-
-def set_policy(precision: Precision = PRECISIONS["fp32"]) -> None:
-    """Set every global switch that a verdict may depend on, so that none is inherited."""
-    warnings.simplefilter("ignore")  # models and compilers warn; the verdict is the report
-    torch.set_num_threads(1)
-    tf32.switch(precision)
-    sound = Version(torch.__version__).release >= (2, 13)  # pytorch#181564: the cache key lacked the autocast dtype
-    for switch in ("enable_autograd_cache", "autograd_cache_allow_custom_autograd_functions"):
-        if hasattr(functorch_config, switch):
-            setattr(functorch_config, switch, sound)
-
-
-def leave_room(device: str) -> None:
-    """Limit this process to its share of the GPU's memory, so that one cell cannot starve the others."""
-    if device == "cuda":
-        at_once = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        torch.cuda.set_per_process_memory_fraction(FOR_TENSORS / at_once)
+    return CellSession(spec, task.cell, task.seed, process, known, cache(partial(load, "fp32")), task.expect)
 
 
 @dataclass
@@ -94,6 +72,7 @@ class CellSession:
         spec, cell, seed: the spec, the cell, and the seed of weights, inputs and cotangents.
         process: this process, which reports the phases.
         references: the reference of each case, by case name; empty if the work needs no oracle.
+        at_float32: returns the references of a cell in float32; few cells need them.
         expect: the declared divergences that apply to the cell.
         facts: proof of the mode, and other facts for the record.
         dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
@@ -107,6 +86,7 @@ class CellSession:
     seed: int
     process: ChildProcess = field(default_factory=ChildProcess)
     references: dict[str, CaseReference] = field(default_factory=dict)
+    at_float32: Callable[[], dict[str, CaseReference]] = dict
     expect: tuple[Expectation, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
@@ -236,6 +216,7 @@ class CellSession:
             if y is not None and beside is not None and same_bytes(y, beside):
                 beside = None  # equal to eager, so it gets eager's verdict
             criteria = self._criteria(case, name, reference, dtype, beside)
+            criteria = replace(criteria, others=partial(self._with_other_weights, case, name))
             fault = self._fault(name, y, known, found)
             yield self.comparison(y, criteria, again.tensors.get(name), fault, drawn.get(name, ()))
 
@@ -262,6 +243,12 @@ class CellSession:
             accurate=name.removeprefix(f"{VMAPPED} ") in self.spec.float32_accurate and not self.cast,
             bitwise=self.spec.deterministic and self.cell.device == "cpu",
         )
+
+    def _with_other_weights(self, case: Case, name: str) -> tuple[TensorReference, ...]:
+        """The references of a tensor with other weights; a low precision takes those of float32."""
+        known = (self.at_float32() if self.precision.low_dtype else self.references).get(case.name, ANY_DRAW)
+        others = [there.tensors.get(name) for redraw, there in known.changed if not redraw.fewer]
+        return tuple(other for other in others if other is not None)
 
     def _fault(self, name: str, y: torch.Tensor | None, known: CaseReference, found: Evaluation) -> str:
         if y is not None and y.device.type != self.cell.device:

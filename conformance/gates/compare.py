@@ -14,7 +14,7 @@ from conformance.gates.criteria import TensorCriteria
 from conformance.gates.distance import all_finite, flat_reals, real_numbers, same_bytes
 from conformance.gates.dropped_bits import precision_measure
 from conformance.gates.power import Power, power_of
-from conformance.records.observation import Discrepancy, Measure
+from conformance.records.observation import FP32, Discrepancy, Measure
 from conformance.verdict import failed_gate
 
 ABSENT = "None"
@@ -43,8 +43,8 @@ def compare(
     if again is not None and measures[0].met:
         measures = (*measures, _stability(y, again, criteria))
     power = power_of(y.dtype, criteria, partial(accepts, dtype=name_of(y.dtype))) if measures[0].met else Power()
-    if power.unresolved and all(m.met for m in measures_of(y, criteria.at_float32())):
-        power = replace(power, unresolved=False)  # it has passed gates that reject every canary
+    if power.left_to == FP32 and all(m.met for m in measures_of(y, criteria.at_float32())):
+        power = replace(power, left_to="")  # it has passed gates that reject every canary
     return Discrepancy(
         criteria.case,
         criteria.tensor,

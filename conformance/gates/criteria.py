@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -28,6 +29,7 @@ class TensorCriteria:
         baseline: eager's tensor at the same precision; None in eager cells.
         beside: the distance of that tensor.
         bitwise: identical calls must agree bit for bit.
+        others: returns the references of the tensor with other weights, with which the mode is called too.
     """
 
     case: str
@@ -41,6 +43,7 @@ class TensorCriteria:
     baseline: torch.Tensor | None
     beside: Distance | None
     bitwise: bool
+    others: Callable[[], tuple[TensorReference, ...]] = tuple
 
     @property
     def uses_float32_budget(self) -> bool:
@@ -64,6 +67,14 @@ class TensorCriteria:
     def is_judged_by_size(self) -> bool:
         """Whether the tensor is what cancellation leaves, so that only its size is judged."""
         return self.kind in ("null", "remainder")
+
+    @property
+    def with_other_weights(self) -> tuple[TensorCriteria, ...]:
+        """The criteria with other weights, at the budgets of the cell, or at float32's if its precision is low."""
+        held = FLOAT32 if self.cell_precision.low_dtype else self.cell_precision
+        rounded = [other for other in self.others() if not (other.exact or other.is_null) and held.name in other.spread]
+        here = replace(self, kind="rounded", precision=held, cell_precision=held, baseline=None, beside=None)
+        return tuple(replace(here, reference=other, budget=budget_for(other, held)) for other in rounded)
 
     def at_float32(self) -> TensorCriteria:
         """The same criteria with float32's budgets."""

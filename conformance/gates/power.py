@@ -11,6 +11,7 @@ import torch
 from conformance.gates.canaries import Canary, global_canaries, local_canaries
 from conformance.gates.certainty import foreseen
 from conformance.gates.criteria import TensorCriteria
+from conformance.records.observation import FP32, OTHER_WEIGHTS
 
 Accepts = Callable[[torch.Tensor, TensorCriteria], bool]
 Foresees = Callable[[Canary, torch.dtype, TensorCriteria], bool | None]
@@ -23,14 +24,14 @@ class Power:
     Attributes:
         accepted: names of canaries that the gates accept and should reject.
         weak: names of local canaries that the gates accept for a reason that excuses them; see `_Trial.is_weak`.
-        unresolved: this low precision cannot tell the tensor from a wrong one, but float32's budgets can.
+        left_to: see `Discrepancy.left_to`.
         rejected: number of canaries with wrong values, in the right shape and dtype, that the gates reject; at those of
             float32, if these are more.
     """
 
     accepted: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
-    unresolved: bool = False
+    left_to: str = ""
     rejected: int = 0
 
 
@@ -62,7 +63,9 @@ def power_of(
         finely = trial.of(global_canaries(dtype, reference, held_to_float32=True), trial.at_float32)
         if not any(finely.values()):
             caught = max(caught, sum(not c.misshapen for c in finely))
-            return Power(weak=tuple(weak), unresolved=True, rejected=caught)
+            return Power(weak=tuple(weak), left_to=FP32, rejected=caught)
+    if accepted and criteria.reference.kinked and any(map(trial.has_power, criteria.with_other_weights)):
+        return Power(weak=tuple(weak), left_to=OTHER_WEIGHTS, rejected=caught)
     return Power(tuple(accepted), tuple(weak), rejected=caught)
 
 
@@ -98,6 +101,14 @@ class _Trial:
             elif (wrong := canary.make(self._truth)) is not None:
                 found[canary] = self._accepts(wrong, held)
         return found
+
+    def has_power(self, criteria: TensorCriteria) -> bool:
+        """Whether the gates reject every wrong tensor at other criteria, in float32."""
+        if self._dtype not in (torch.float32, torch.complex64):
+            return False
+        other = _Trial(self._dtype, criteria, self._accepts, self._foresees)
+        tried = other.of(global_canaries(self._dtype, criteria.reference, held_to_float32=True))
+        return bool(tried) and not any(tried.values())
 
     def is_weak(self, canary: Canary) -> bool:
         """Whether the gates are excused for accepting a local canary.

@@ -16,7 +16,7 @@ import torch
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.cell import tf32
-from conformance.cell.session import set_policy
+from conformance.cell.policy import set_policy
 from conformance.records.measurements import Ceilings
 from conformance.records.tasks import CeilingsTask
 from conformance.run.child_side import ChildProcess

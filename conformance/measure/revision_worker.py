@@ -6,7 +6,8 @@ import gc
 
 import torch
 
-from conformance.cell.session import open_task, set_policy
+from conformance.cell.policy import set_policy
+from conformance.cell.session import open_task
 from conformance.errors import NotMeasuredError
 from conformance.figures import meter
 from conformance.figures.meter import Clock

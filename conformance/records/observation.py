@@ -11,6 +11,7 @@ from conformance.records.convert import Rounded
 
 RAISES = "raises"  # the gate of the error inputs
 REDRAWN, SHORTER = "-redrawn", "-shorter"  # added to the name of a case that runs again with other weights
+FP32, OTHER_WEIGHTS = "fp32", "fp32 with other weights"  # who judges what a cell cannot
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,9 @@ class Discrepancy:
         measures: the measures, in the order of the gates.
         accepted: names of the canaries that the gates failed to reject.
         weak: names of the canaries that damage a part that rounding, or a flipped unit, leaves undefined.
-        unresolved: the cell's low precision cannot tell this tensor from a wrong one. float32's budgets can, and it is
-            beyond them.
+        left_to: who can tell this tensor from a wrong one, if roundings may change as much here: `FP32`, whose budgets
+            it does not meet in a low precision, or `OTHER_WEIGHTS`, with which the case is called too; "" if nobody
+            else need.
         rejected: number of canaries with wrong values that the gates rejected; 0 if none was tried.
         closer: whether it is nearer to the oracle than eager at the same precision; None in eager cells, or if the two
             cannot be compared.
@@ -74,7 +76,7 @@ class Discrepancy:
     measures: tuple[Measure, ...]
     accepted: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()
-    unresolved: bool = False
+    left_to: str = ""
     rejected: int = 0
     closer: bool | None = None
 
@@ -87,14 +89,14 @@ class Rest:
         count: number of tensors of all cases.
         margins: the largest margin of any of them, by gate.
         dtypes: the names of the tensors, by case and by dtype.
-        weak, unresolved: number of those that have weak canaries, and of those that are unresolved.
+        weak, left: number of those that have weak canaries, and of those that are left to another run.
     """
 
     count: int
     margins: Mapping[str, Rounded]
     dtypes: Mapping[str, Mapping[str, tuple[str, ...]]]
     weak: int = 0
-    unresolved: int = 0
+    left: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 
 from conformance.axes import NOT_PROVEN, SYMBOLIC
 from conformance.one_line import one_line
-from conformance.records.observation import RAISES, Observation
+from conformance.records.observation import FP32, OTHER_WEIGHTS, RAISES, Observation
 
+WHY_LEFT = {
+    FP32: "this precision cannot tell a wrong value from a right one",
+    OTHER_WEIGHTS: "a unit near its kink may change as much as a wrong value",
+}
 WHERE = " from user code: "  # Dynamo names the line behind the cause
 LONGEST_ERROR = 120  # characters of an error in a remark
 
@@ -24,9 +28,9 @@ def remarks(seen: Observation) -> tuple[str, ...]:
         notes.append(f"every output is empty, so only shapes and dtypes were judged in case {', '.join(empty)}")
     if any(d.weak for d in seen.discrepancies):
         notes.append("some parts of a tensor are too small to judge on their own here")
-    lost = sorted({d.tensor for d in seen.discrepancies if d.unresolved})
-    if lost:
-        notes.append(f"this precision cannot tell a wrong value from a right one, so only fp32 judges {_some(lost)}")
+    for judge, why in WHY_LEFT.items():
+        left = sorted({d.tensor for d in seen.discrepancies if d.left_to == judge})
+        notes += [f"{why}, so only {judge} judges {_some(left)}"] * bool(left)
     left = sorted({d.tensor for d in seen.discrepancies if d.kind == "remainder"})
     if left:
         notes.append(

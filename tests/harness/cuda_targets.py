@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from conformance.axes import PRECISIONS
-from conformance.cell.session import set_policy
+from conformance.cell.policy import set_policy
 from conformance.measure.clocks import DeviceClock
 from conformance.records.tasks import Target
 from zoo.memory import held_bytes, kept_bytes, peak_bytes, saved_bytes

@@ -72,11 +72,11 @@ DISCREPANCY = observation.Discrepancy(
     measures=(MEASURE,),
     accepted=("a zero",),
     weak=("a sign",),
-    unresolved=True,
+    left_to="fp32",
     rejected=5,
     closer=False,
 )
-REST = observation.Rest(3, {"norm": 0.25}, {"typical": {"float32": ("buffer a", "buffer b")}}, weak=2, unresolved=1)
+REST = observation.Rest(3, {"norm": 0.25}, {"typical": {"float32": ("buffer a", "buffer b")}}, weak=2, left=1)
 OBSERVATION = observation.Observation(
     ending="raised",
     phase="call",

@@ -7,7 +7,7 @@ import torch
 from harness.command import conformance
 from harness.targets import hang, target_of
 
-from conformance.cell.session import leave_room
+from conformance.cell.policy import leave_room
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.run import child, fork_server, process_table
 

@@ -9,6 +9,7 @@ from harness.references import criteria_of, exact_reference, reference_of
 from conformance.axes import PRECISIONS
 from conformance.gates.compare import accepts, name_of
 from conformance.gates.power import Power, power_of
+from conformance.records.observation import OTHER_WEIGHTS
 
 FAINT_ROW = "smallest slice 3 of axis 0 zeroed"
 
@@ -68,7 +69,7 @@ def test_gates_that_accept_anything_are_found_out():
     assert "noise of half its size" in found.accepted
     assert "elements in another order" in found.accepted
     assert {"median slice 1 of axis 0 zeroed", "smallest slice 0 of axis 0 zeroed"} < set(found.accepted)
-    assert (found.weak, found.unresolved) == ((), False)
+    assert (found.weak, found.left_to) == ((), "")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_a_faint_part_in_the_noise_of_float32_is_weak_behind_a_kink_alone(oracle
     assert power(reference, "fp32") == Power(accepted=(FAINT_ROW,))
     assert power(replace(reference, kinked=True), "fp32") == Power(weak=(FAINT_ROW,))
     low = with_noisy_row(reference, "amp_bf16", 3)
-    assert power(low, "amp_bf16") == Power(unresolved=True)  # float32 does not see it either, and its own cell says so
+    assert power(low, "amp_bf16") == Power(left_to="fp32")  # float32 does not see it either, and its own cell says so
 
 
 def in_common_factor(reference, precision):
@@ -115,14 +116,14 @@ def in_common_factor(reference, precision):
     )
 
 
-def test_a_tensor_that_a_low_precision_cannot_tell_from_a_wrong_one_is_unresolved(oracle):
+def test_a_tensor_that_a_low_precision_cannot_tell_from_a_wrong_one_is_left_to_float32(oracle):
     blurred = in_common_factor(reference_of(oracle, noise=0.4 / PRECISIONS["amp_bf16"].unit), "amp_bf16")
     found = power(blurred, "amp_bf16")
-    assert (found.accepted, found.unresolved) == ((), True)
+    assert (found.accepted, found.left_to) == ((), "fp32")
     assert power(blurred, "fp32") == Power()
 
 
-def test_zeros_that_underflow_blurs_are_unresolved():
+def test_zeros_that_underflow_blurs_are_left_to_float32():
     """Terms of size one cancel. In float16 they do not, by half of that; float32 sees more than an eighth."""
     noise = 1e-16 * torch.randn(32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     terms = 4.0 * 2.0**-24 * 32**0.5  # how far perturbed float32 runs stray
@@ -131,7 +132,7 @@ def test_zeros_that_underflow_blurs_are_unresolved():
     blurred = replace(reference, spread={**spread, "amp_fp16": replace(spread["amp_fp16"], absolute=0.5 * 32**0.5)})
     assert blurred.is_null
     assert power(replace(blurred, spread=spread), "amp_fp16") == Power()
-    assert power(blurred, "amp_fp16") == Power(unresolved=True)
+    assert power(blurred, "amp_fp16") == Power(left_to="fp32")
     assert power(blurred, "fp32") == Power()
 
 
@@ -141,4 +142,22 @@ def test_a_tensor_that_float32_cannot_tell_either_lacks_power(oracle):
     for precision in ("amp_bf16", "fp32"):
         found = power(coarse, precision)
         assert "1.25 times" in found.accepted
-        assert not found.unresolved
+        assert not found.left_to
+
+
+def test_a_tensor_that_a_flipped_unit_hides_is_left_to_other_weights_that_tell_it(oracle):
+    clear = reference_of(oracle)
+    coarse = in_common_factor(reference_of(oracle, noise=0.4 / PRECISIONS["amp_bf16"].unit), "amp_bf16")
+    blurred = replace(coarse, spread=dict.fromkeys(PRECISIONS, coarse.spread["amp_bf16"]))
+    flipped = replace(blurred, kinked=True)
+
+    def seen(reference, precision, *others):
+        criteria = replace(criteria_of(reference, precision), others=lambda: others)
+        return power_of(torch.float32, criteria, all_gates)
+
+    for precision in ("fp32", "amp_bf16", "tf32"):
+        found = seen(flipped, precision, clear)
+        assert (found.accepted, found.left_to) == ((), OTHER_WEIGHTS)
+        for left in (seen(flipped, precision), seen(flipped, precision, blurred), seen(blurred, precision, clear)):
+            assert "1.25 times" in left.accepted
+            assert not left.left_to

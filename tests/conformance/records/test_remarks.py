@@ -2,12 +2,12 @@
 
 import pytest
 
-from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.records.observation import OTHER_WEIGHTS, Discrepancy, Measure, Observation
 from conformance.verdict import judge
 
 PLAIN = {"kind": "rounded", "rejected": 3}
 LEFT = {"kind": "remainder", "rejected": 1}
-UNRESOLVED = {**PLAIN, "unresolved": True}
+UNRESOLVED = {**PLAIN, "left_to": "fp32"}
 
 
 def judged(output=PLAIN, **gradients):
@@ -44,6 +44,11 @@ def test_what_a_low_precision_cannot_tell_is_inconclusive_if_nothing_else_is_tol
     assert found.status == "PASS"
     assert any("gradient of x" in note for note in found.notes)
     assert judged(output=UNRESOLVED).status == "INCONCLUSIVE"
+
+
+def test_the_remark_says_who_judges_what_a_cell_cannot():
+    (note,) = judged(x={**PLAIN, "left_to": OTHER_WEIGHTS}, w=PLAIN).notes
+    assert note.endswith("so only fp32 with other weights judges gradient of x")
 
 
 @pytest.mark.parametrize("others", [{"w": LEFT}, {"w": LEFT, "v": LEFT}, {"w": LEFT, "v": UNRESOLVED}], ids=len)

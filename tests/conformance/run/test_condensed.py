@@ -75,10 +75,10 @@ def test_a_tensor_of_which_something_is_to_be_said_is_kept(fields):
     assert judge(CELL.id, kept).text == judge(CELL.id, Observation("finished", discrepancies=tuple(odd))).text
 
 
-def test_the_rest_counts_what_is_weak_and_unresolved():
-    seen = Observation("finished", discrepancies=tuple(many(weak=("a slice",), unresolved=True)))
+def test_the_rest_counts_what_is_weak_and_left_to_another_run():
+    seen = Observation("finished", discrepancies=tuple(many(weak=("a slice",), left_to="fp32")))
     rest = condensed(Verdict(CELL.id, "PASS", observation=seen)).observation.rest
-    assert (rest.weak, rest.unresolved) == (1, 1)
+    assert (rest.weak, rest.left) == (1, 1)
 
 
 def test_every_tensor_is_kept_on_request(tmp_path):
