@@ -124,8 +124,9 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
     factor = KINKED_SLICE_FACTOR if reference.kinked else SLICE_FACTOR
     share = max(spread.absolute / oracle.norm, precision.unit)
     slices = tuple(
-        factor * torch.maximum(strayed, share * norms) + floor * math.sqrt(count / norms.numel())
-        for strayed, norms in zip(spread.slices, oracle.slice_norms, strict=True)
+        factor * torch.maximum(_strayed(far, norms, kinked=reference.kinked), share * norms)
+        + floor * math.sqrt(count / norms.numel())
+        for far, norms in zip(spread.slices, oracle.slice_norms, strict=True)
     )
     cosine_gap = math.inf
     if norm > NORM_CAP * oracle.norm and count >= MIN_DIRECTION_ELEMENTS:
@@ -144,6 +145,15 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
         max(point, BASELINE_FACTOR * baseline.point),
         cosine_gap,
     )
+
+
+def _strayed(far: torch.Tensor, norms: torch.Tensor, *, kinked: bool) -> torch.Tensor:
+    """How far each slice of an axis strayed. Behind a kink, all that are zero share the farthest of them.
+
+    Such slices belong to units that are off. Of a thousand, a low precision switches some on that no perturbed run did.
+    """
+    zero = norms == 0.0
+    return torch.where(zero, far[zero].max(), far) if kinked and bool(zero.any()) else far
 
 
 def measures(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure, ...]:

@@ -1,6 +1,7 @@
 """What a tensor may stray, from how far the perturbed runs did: which damage each budget lets pass and which not."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -140,3 +141,18 @@ def test_eager_that_reaches_float32_in_a_low_cell_is_known(oracle):
     assert budget.holds_float32(reference.oracle.distance(oracle.float()), reference, BF16)
     assert not budget.holds_float32(reference.oracle.distance(oracle.half()), reference, BF16)
     assert not budget.holds_float32(reference.oracle.distance(oracle.bfloat16()), reference, BF16)
+
+
+def test_behind_a_kink_a_unit_may_be_switched_on_that_no_perturbed_run_did_if_one_did_another(oracle):
+    off = torch.tensor([3, 7, 11])
+    oracle = oracle.index_fill(0, off, 0.0)
+    on = oracle.clone()
+    on[11] = 0.1
+    kinked = reference_of(oracle, kinked=True)
+    assert rejecting(on, kinked, BF16) >= {"slice"}  # no run switched any on
+    far = kinked.spread["amp_bf16"]
+    rows = far.slices[0].index_fill(0, torch.tensor(3), float((on - oracle)[11].norm()))
+    switched = {**kinked.spread, "amp_bf16": replace(far, slices=(rows, *far.slices[1:]))}
+    assert "slice" not in rejecting(on, replace(kinked, spread=switched), BF16)
+    assert rejecting(on, replace(kinked, spread=switched, kinked=False), BF16) >= {"slice"}
+    assert rejecting(on, replace(kinked, spread=switched), FP32) >= {"slice"}
