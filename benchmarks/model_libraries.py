@@ -89,10 +89,11 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
         "a false alarm: one of 1280 columns of this gradient is as small as the noise of float32"
     ),
     r"^pit_ti_224\[scripted-amp_fp16.*slice  gradient of transformers\.2\.blocks\.3\.attn\.qkv\.weight": (
-        "open: one small row of this gradient is off by 10 %, its budget is 8 %; eager is within it"
+        "the cause is not known: one small row of this gradient is off by 10 %, its budget is 8 %; eager is within it"
     ),
     r"^t5\[compiled-amp_fp16.*gain  gradient of decoder\.block\.1\.layer\.0\.SelfAttention\.k\.weight": (
-        "open: over 16 draws this gradient is off by 0.63 % in one direction, its budget is 0.58 %; eager is within it"
+        "the cause is not known: over 16 draws this gradient is off by 0.63 % in one direction, its budget is 0.58 %; "
+        "eager is within it"
     ),
     r"^lcnet_\S+\[\w+-amp_bf16.*output: in no case": (
         "with random weights, the roundings of bfloat16 grow from layer to layer: the output is wrong by 9 % in plain "

@@ -102,8 +102,8 @@ def prepare() -> None:
     harmless(lambda: importlib.import_module("zoo.catalog").list_models())
 
 
-def import_late() -> None:
-    """Import what few models need as long as none is compiled, once a child has needed it.
+def import_compiler() -> None:
+    """Import the compiler where no cell compiles, once a child has needed it.
 
     Torch imports its compiler when it first calls an operator of `torch.library`, or checkpoints activations. That
     takes 0.8 s, which a model without any should not pay, and not each process of a model that has some.

@@ -57,8 +57,11 @@ def open_task(task: CellTask, process: ChildProcess) -> CellSession:
     set_policy(PRECISIONS[task.cell.precision])
     load_sources(task.sources)
     spec = spec_at(task.location, f"{task.cell.model}@{task.size}" if task.size else task.cell.model)
-    load = partial(reference_file.load, Path(task.reference))
-    known = load(task.cell.precision) if task.reference else {}
+
+    def load(precision: str) -> dict[str, CaseReference]:
+        return reference_file.load(Path(task.reference), precision) if task.reference else {}
+
+    known = load(task.cell.precision)
     if task.fingerprint and task.fingerprint != fingerprint(spec, task.seed, float64.prepared_model(spec, task.seed)):
         raise DamagedReferenceError(f"the kept reference of {spec.name} is of other weights or inputs")
     return CellSession(spec, task.cell, task.seed, process, known, cache(partial(load, "fp32")), task.expect)
@@ -216,7 +219,7 @@ class CellSession:
             if y is not None and beside is not None and same_bytes(y, beside):
                 beside = None  # equal to eager, so it gets eager's verdict
             criteria = self._criteria(case, name, reference, dtype, beside)
-            criteria = replace(criteria, others=partial(self._with_other_weights, case, name))
+            criteria = replace(criteria, others=partial(self.with_other_weights, case, name))
             fault = self._fault(name, y, known, found)
             yield self.comparison(y, criteria, again.tensors.get(name), fault, drawn.get(name, ()))
 
@@ -244,7 +247,7 @@ class CellSession:
             bitwise=self.spec.deterministic and self.cell.device == "cpu",
         )
 
-    def _with_other_weights(self, case: Case, name: str) -> tuple[TensorReference, ...]:
+    def with_other_weights(self, case: Case, name: str) -> tuple[TensorReference, ...]:
         """The references of a tensor with other weights; a low precision takes those of float32."""
         known = (self.at_float32() if self.precision.low_dtype else self.references).get(case.name, ANY_DRAW)
         others = [there.tensors.get(name) for redraw, there in known.changed if not redraw.fewer]

@@ -51,7 +51,8 @@ class OpMode(TorchDispatchMode):
     def __enter__(self) -> Self:
         if "torch._dynamo" in sys.modules:
             _keep_compiler_out()
-        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op, and return its result."""

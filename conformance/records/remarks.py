@@ -29,8 +29,8 @@ def remarks(seen: Observation) -> tuple[str, ...]:
     if any(d.weak for d in seen.discrepancies):
         notes.append("some parts of a tensor are too small to judge on their own here")
     for judge, why in WHY_LEFT.items():
-        left = sorted({d.tensor for d in seen.discrepancies if d.left_to == judge})
-        notes += [f"{why}, so only {judge} judges {_some(left)}"] * bool(left)
+        lost = sorted({d.tensor for d in seen.discrepancies if d.left_to == judge})
+        notes += [f"{why}, so only {judge} judges {_some(lost)}"] * bool(lost)
     left = sorted({d.tensor for d in seen.discrepancies if d.kind == "remainder"})
     if left:
         notes.append(

@@ -141,7 +141,7 @@ class _Heard:
     Attributes:
         phase: the last phase that it reported.
         remarks: those that came with its result.
-        imported: whether it had to import what later children may need too.
+        imported: whether it had to import the compiler.
     """
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class _Heard:
             case {"phase": str(entered)}:
                 self.phase = entered
                 return None
-            case {"imported": str()}:
+            case {"imported": True}:
                 self.imported = True
                 return None
             case {"result": result, "remarks": list(remarks)}:

@@ -21,7 +21,7 @@ from conformance.run.process import OPENING_KEY
 
 WAITING = "waiting for the machine"  # in this phase the deadline does not run
 _serving: list[bool] = []  # whether this process is a child
-LATE = "torch._dynamo"  # see `conformance.fork_server.import_late`
+COMPILER = "torch._dynamo"  # see `conformance.fork_server.import_compiler`
 LOOK_SECONDS = 0.1  # between two looks whether somebody waits for the machine; a small model has parts of 2 ms
 USAGE_LENGTH = 4000  # of the text of a `UsageError`, which names everything that a person needs
 
@@ -178,13 +178,13 @@ def _answer(request: dict[str, Any], sender: channel.Sender) -> int:
 
 @contextlib.contextmanager
 def _imports_told(sender: channel.Sender) -> Iterator[None]:
-    """Tell the run if the context has to import what later children need too."""
-    before = LATE in sys.modules
+    """Tell the run if the context has to import the compiler, which later children may need too."""
+    before = COMPILER in sys.modules
     try:
         yield
     finally:
-        if not before and LATE in sys.modules:
-            sender.send(imported=LATE)
+        if not before and COMPILER in sys.modules:
+            sender.send(imported=True)
 
 
 def _silence(*descriptors: int) -> None:

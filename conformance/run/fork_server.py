@@ -113,10 +113,10 @@ class ForkServer:
         running = {other.pid for other in others}
         process_table.kill(p for p in left if process_table.session_of(p) not in running and not _below(p, running))
 
-    def import_late(self) -> None:
-        """Import what few children need; a lost server does not."""
+    def import_compiler(self) -> None:
+        """Import the compiler before the next child starts; a lost server does not."""
         with contextlib.suppress(LostError):
-            self._send({"import": "late"})
+            self._send({"import": "compiler"})
 
     def check(self) -> None:
         """Notice whether the server has ended or was stopped. A stopped one is killed with all its children."""
@@ -250,8 +250,8 @@ class Forked(Process):
         return self._ended.is_set()
 
     def share(self) -> None:
-        """Have the server import it before the next child starts."""
-        self._server.import_late()
+        """Have the server import the compiler, as this child had to."""
+        self._server.import_compiler()
 
     def end(self) -> None:
         """Kill the process and everything that it started. The server keeps its id until it is buried."""

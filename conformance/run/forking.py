@@ -82,7 +82,7 @@ class _Server:
                 if "start" in request:
                     self._fork(request["start"], *descriptors)
                 elif "import" in request:
-                    _load(lambda: importlib.import_module(PRELOAD).import_late())
+                    _load(lambda: importlib.import_module(PRELOAD).import_compiler())
                 else:
                     self._bury(request["bury"])
 

@@ -48,7 +48,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-LATE = """
+COMPILER = """
 import json
 from harness.late_target import NEEDS_THE_COMPILER
 from conformance.run import child
@@ -101,12 +101,12 @@ def test_only_a_refused_process_blames_the_fork_server(monkeypatch):
 
 
 def test_a_server_imports_the_compiler_only_once_a_child_has_needed_it():
-    assert printed(LATE, CONFORMANCE_COMPILES_FOR="") == [False, True]
-    assert printed(LATE, CONFORMANCE_COMPILES_FOR="cpu") == [True, True]
+    assert printed(COMPILER, CONFORMANCE_COMPILES_FOR="") == [False, True]
+    assert printed(COMPILER, CONFORMANCE_COMPILES_FOR="cpu") == [True, True]
 
 
 def test_no_late_import_reaches_the_runtime():
     late = LOAD.replace(
-        "import conformance.fork_server", "import conformance.fork_server as server; server.import_late()"
+        "import conformance.fork_server", "import conformance.fork_server as server; server.import_compiler()"
     )
     assert printed(late, CONFORMANCE_COMPILES_FOR="")[0] == []

@@ -32,6 +32,9 @@ def opened(task: CellTask, process):
         "expect": [to_json(e) for e in session.expect],
         "references": sorted(session.references),
         "tensors": sorted(known.tensors),
+        "with_other_weights": [
+            sorted(one.spread) for one in session.with_other_weights(case, "gradient of linear1.bias")
+        ],
         "same_process": session.process is process,
         "modes": sorted(MODES),
         "threads": torch.get_num_threads(),

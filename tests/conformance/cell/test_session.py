@@ -77,6 +77,16 @@ def test_references_are_read_where_the_task_names_their_file(tmp_path):
     assert (without["references"], without["tensors"]) == ([], [])
 
 
+def test_a_low_precision_reads_with_other_weights_what_float32_is_held_to(tmp_path):
+    path = str(tmp_path / "merge.reference")
+    task = ReferenceTask("merge", MERGE, 5, ("fp32", "tf32", "amp_bf16"), path)
+    assert child.run(REFERENCE, task, deadline=120.0).result.ending == "ok"
+    for precision, budgets in (("fp32", ["fp32"]), ("tf32", ["fp32", "tf32"]), ("amp_bf16", ["fp32"])):
+        found = opened(task_for(precision=precision, reference=path))
+        assert found["with_other_weights"] == [budgets]
+    assert opened(task_for())["with_other_weights"] == []
+
+
 def test_a_source_or_a_spec_that_does_not_import_is_refused_by_name(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("1 / 0")
