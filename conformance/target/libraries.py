@@ -29,7 +29,8 @@ from zoo.case import Call
 FORM = re.compile(r"(?P<library>torchvision|timm|transformers):(?P<name>[\w-]+)(\?(?P<settings>.*))?")
 WORDS = {"true": True, "false": False}
 LOADING = ("pretrained", "weights", "weights_backbone", "checkpoint_path")  # settings that would fetch weights
-SAMPLES, SIDE, FRAMES, TOKENS = 2, 64, 8, 8  # of an input: images of SIDE × SIDE, videos of FRAMES, texts of TOKENS
+TEXTS, TOKENS = 2, 8  # of an input
+PICTURES, SIDE, FRAMES = 4, 64, 8  # of an input; the batch norm of two numbers is a step: it makes 1 and -1 of them
 BATCH = 8  # pictures from which batch norms have their statistics
 MEANT = {"layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_attention_heads"}
 SMALL = {  # what a configuration of transformers may have, and its value here, for some 10⁴ to 10⁵ parameters
@@ -150,7 +151,7 @@ def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module
         return settle(build(**settings), batch)
 
     return Architecture(
-        partial(_built, text, settled), lambda generator: Call((torch.randn(SAMPLES, *shape, generator=generator),))
+        partial(_built, text, settled), lambda generator: Call((torch.randn(PICTURES, *shape, generator=generator),))
     )
 
 
@@ -234,9 +235,9 @@ def _words_or_pictures(text: str, config: Any, name: str, generator: torch.Gener
     if name == "pixel_values":
         side = getattr(config, "image_size", SMALL["image_size"])
         sides = side if isinstance(side, (tuple, list)) else (side, side)
-        pixels = torch.randn(SAMPLES, getattr(config, "num_channels", 3), *sides, generator=generator)
+        pixels = torch.randn(PICTURES, getattr(config, "num_channels", 3), *sides, generator=generator)
         return Call((), {name: pixels})
     if name != "input_ids" or not hasattr(config, "vocab_size"):
         raise UsageError(f"{text} takes {name}; describe its inputs, such as --input {name}=2,80,3000")
     names = [name, "decoder_input_ids"] if config.is_encoder_decoder else [name]
-    return Call((), {each: torch.randint(config.vocab_size, (SAMPLES, TOKENS), generator=generator) for each in names})
+    return Call((), {each: torch.randint(config.vocab_size, (TEXTS, TOKENS), generator=generator) for each in names})

@@ -50,10 +50,12 @@ def create_model(name, **settings):
 
 @pytest.fixture
 def timm(tmp_path, monkeypatch):
-    """A folder with the stand-in, on the path of this process and of its children."""
-    (tmp_path / "timm.py").write_text(TIMM)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    """A working folder, and the stand-in before all that is installed, for this process and its children."""
+    before = tmp_path / "before"
+    before.mkdir()
+    (before / "timm.py").write_text(TIMM)
+    monkeypatch.syspath_prepend(before)
+    monkeypatch.setenv("PYTHONPATH", str(before), prepend=":")
     yield tmp_path
     sys.modules.pop("timm", None)
 
@@ -67,10 +69,10 @@ def drawn(text):
 
 def test_settings_reach_the_constructor_and_fit_the_inputs(timm):
     model, x = drawn("timm:flat?width=5")
-    assert (model.linear.out_features, x.shape) == (5, (2, 3, 4, 4))
+    assert (model.linear.out_features, x.shape) == (5, (4, 3, 4, 4))
     model, x = drawn("timm:flat?img_size=8")
-    assert model(x).shape == (2, 2)
-    assert drawn("timm:flat?size=6")[1].shape == (2, 3, 6, 6)
+    assert model(x).shape == (4, 2)
+    assert drawn("timm:flat?size=6")[1].shape == (4, 3, 6, 6)
 
 
 @pytest.mark.parametrize(
