@@ -39,7 +39,7 @@ class Rounded:
         squares: the sums of y*².
         crowding: the root of the sum over draws of the squared sums of y*²; it is large if few draws make up `squares`.
         bias: the part of the sums over rounded runs that does not average out, as far as it stands out of their noise,
-            and at least what one rounded constant changes.
+            and at least what rounded constants change.
         noise: how far these sums would scatter, one standard deviation, if all draws were drawn again.
     """
 
@@ -133,8 +133,8 @@ def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor], 
     Args:
         found: the tensor in the rounded run of each draw, as `sampled` gives it.
         truths: the oracle's.
-        constant: the relative error of a constant that multiplies tensors, the same in each draw. These runs round it
-            everywhere, so that a norm may divide it out; a mode rounds it only where it computes in low precision.
+        constant: the relative error of constants that multiply tensors, the same in each draw. These runs round them
+            everywhere, so that a norm may divide it out; a mode rounds them only where it computes in low precision.
     """
     products, gaps = map(torch.stack, zip(*_errors(found, truths), strict=True))
     noise = Sums(_scatter(products), _scatter(gaps))

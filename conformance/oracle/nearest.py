@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -24,8 +25,8 @@ class Nearest(Rounding):
 
     Attributes:
         underflew: rounding to float16's smallest numbers has changed a tensor by more than one roundoff.
-        constant: the largest relative error of a constant that multiplies a whole tensor, such as 1 / (1 - p) in the
-            mask of a dropout.
+        constant: the relative error of constants that multiply whole tensors, such as 1 / (1 - p) in the masks of
+            dropouts. It is the root of the sum of their squares, because a mode may round one and keep the next.
     """
 
     underflew = False
@@ -41,7 +42,7 @@ class Nearest(Rounding):
         exact = _of_mask(*args[:2]) if divides else 0.0
         result = super().run_op(func, args, kwargs)
         if exact:
-            self.constant = max(self.constant, abs(float(result.abs().max()) / exact - 1.0))
+            self.constant = math.hypot(self.constant, float(result.abs().max()) / exact - 1.0)
         return result
 
     def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
