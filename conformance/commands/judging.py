@@ -68,11 +68,13 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
     """
     models = {model_of(cell) for cell in contents.missing}
     judged = f"{counted(len(contents.missing), 'cell')} of {counted(len(models), 'model')}"
-    tell(f"judging {judged}, stored in {visible(str(folder))}")
+    chosen = f"those of {judged} that match -k {choice.expression!r}" if choice.expression else judged
+    tell(f"judging {chosen}, stored in {visible(str(folder))}")
     forecast = Forecast(contents, folder)
     workers = _workers(choice, contents, forecast)
     recorder = Recorder(folder, writer, forecast, at_once=workers)
-    tell(forecast.opening(workers))
+    if not choice.expression:  # pytest knows which cells match, and the forecast is of all
+        tell(forecast.opening(workers))
     arguments = _arguments(choice, contents, folder, choice.workers or str(workers))
     with _working_folder_kept(), contextlib.redirect_stderr(io.StringIO()) as said:
         code = int(pytest.main(arguments, plugins=[recorder]))

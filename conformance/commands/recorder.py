@@ -105,6 +105,7 @@ class Recorder:
         self._note_selection([name.rpartition("::")[2] for name in ids])
 
     def _note_selection(self, names: list[str]) -> None:
+        self.progress.keep(names)
         contents = store.read(self._folder)
         chosen = set(names) | set(contents.verdicts)
         if names and chosen != set(contents.selected):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -38,6 +38,10 @@ class Progress:
     _done: set[str] = field(default_factory=set)
     _since: dict[str, float] = field(default_factory=dict)
     _took: dict[str, float] = field(default_factory=dict)
+
+    def keep(self, names: Collection[str]) -> None:
+        """Count these items alone."""
+        self.expected = {name: known for name, known in self.expected.items() if name in names}
 
     def started(self, name: str, at: float) -> None:
         """Count an item as being worked on, from a time of `time.monotonic` on."""

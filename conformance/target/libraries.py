@@ -30,7 +30,8 @@ FORM = re.compile(r"(?P<library>torchvision|timm|transformers):(?P<name>[\w-]+)(
 WORDS = {"true": True, "false": False}
 LOADING = ("pretrained", "weights", "weights_backbone", "checkpoint_path")  # settings that would fetch weights
 TEXTS, TOKENS = 2, 8  # of an input
-PICTURES, SIDE, FRAMES = 4, 64, 8  # of an input; the batch norm of two numbers is a step: it makes 1 and -1 of them
+PICTURES, SIDE, FRAMES = 2, 64, 8  # of an input
+PICTURES_TO_TRAIN = 4  # of an input in train mode, where the batch norm of two numbers is a step: it makes them ±1
 BATCH = 8  # pictures from which batch norms have their statistics
 MEANT = {"layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_attention_heads"}
 SMALL = {  # what a configuration of transformers may have, and its value here, for some 10⁴ to 10⁵ parameters
@@ -83,12 +84,13 @@ def is_named(text: str) -> bool:
     return FORM.fullmatch(text) is not None
 
 
-def architecture(text: str) -> Architecture:
+def architecture(text: str, *, train: bool = False) -> Architecture:
     """The architecture of that name.
 
     Args:
         text: such as "torchvision:resnet18?size=64", "timm:vit_tiny_patch16_224?img_size=64" or
             "transformers:bert?layers=2".
+        train: whether its inputs are for train mode.
 
     Raises:
         UsageError: the library is not installed, or has no such architecture; a setting is unknown, or would fetch
@@ -98,7 +100,7 @@ def architecture(text: str) -> Architecture:
     assert found is not None
     settings = _settings(text, found["settings"] or "")
     makers = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}
-    return makers[found["library"]](text, found["name"], settings)
+    return makers[found["library"]](text, found["name"], settings, PICTURES_TO_TRAIN if train else PICTURES)
 
 
 def _settings(text: str, written: str) -> dict[str, Any]:
@@ -144,18 +146,18 @@ def _built(text: str, build: Callable[..., nn.Module], *args: Any, **settings: A
 
 
 def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module], **settings: Any) -> Architecture:
-    """An architecture that takes pictures of a shape."""
+    """An architecture that takes that many pictures, channels, rows and columns."""
 
     def settled() -> nn.Module:
-        batch = torch.randn(BATCH, *shape, generator=torch.Generator().manual_seed(seed_of(text)))
+        batch = torch.randn(BATCH, *shape[1:], generator=torch.Generator().manual_seed(seed_of(text)))
         return settle(build(**settings), batch)
 
     return Architecture(
-        partial(_built, text, settled), lambda generator: Call((torch.randn(PICTURES, *shape, generator=generator),))
+        partial(_built, text, settled), lambda generator: Call((torch.randn(*shape, generator=generator),))
     )
 
 
-def _torchvision(text: str, name: str, settings: dict[str, Any]) -> Architecture:
+def _torchvision(text: str, name: str, settings: dict[str, Any], pictures: int) -> Architecture:
     models = _imported(text, "torchvision.models")
     _check_known(text, name, models.list_models(), "architecture")
     side = settings.pop("size", SIDE)
@@ -165,7 +167,7 @@ def _torchvision(text: str, name: str, settings: dict[str, Any]) -> Architecture
     if name.startswith("vit_"):
         settings["image_size"] = side
     frames = (FRAMES,) if name in models.list_models(module=models.video) else ()
-    return _of_pictures(text, (3, *frames, side, side), builder, **settings)
+    return _of_pictures(text, (pictures, 3, *frames, side, side), builder, **settings)
 
 
 def declare_operators() -> None:
@@ -183,15 +185,15 @@ def declare_operators() -> None:
             torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
-def _timm(text: str, name: str, settings: dict[str, Any]) -> Architecture:
+def _timm(text: str, name: str, settings: dict[str, Any], pictures: int) -> Architecture:
     timm = _imported(text, "timm")
     _check_known(text, name, timm.list_models(), "architecture")
     side = settings.pop("size", settings.get("img_size", 0))
     channels, *shape = timm.get_pretrained_cfg(name).input_size if not side else (3, side, side)
-    return _of_pictures(text, (channels, *shape), partial(timm.create_model, name), **settings)
+    return _of_pictures(text, (pictures, channels, *shape), partial(timm.create_model, name), **settings)
 
 
-def _transformers(text: str, name: str, settings: dict[str, Any]) -> Architecture:
+def _transformers(text: str, name: str, settings: dict[str, Any], pictures: int) -> Architecture:
     transformers = _imported(text, "transformers")
     _check_known(text, name, transformers.CONFIG_MAPPING, "model type")
     chosen = {MEANT.get(key, key): value for key, value in settings.items()}
@@ -203,7 +205,7 @@ def _transformers(text: str, name: str, settings: dict[str, Any]) -> Architectur
     if type(config) not in transformers.MODEL_MAPPING:
         raise UsageError(f"{text}: transformers has no model for {type(config).__name__} alone")
     build = partial(_built, text, transformers.AutoModel.from_config, config)
-    return Architecture(build, partial(_words_or_pictures, text, config, _main_input(transformers, config)))
+    return Architecture(build, partial(_words_or_pictures, text, config, _main_input(transformers, config), pictures))
 
 
 def _takes_number(config: Any, key: str) -> bool:
@@ -226,7 +228,7 @@ def _main_input(transformers: Any, config: Any) -> str:
     return str((model[0] if isinstance(model, tuple) else model).main_input_name)
 
 
-def _words_or_pictures(text: str, config: Any, name: str, generator: torch.Generator) -> Call:
+def _words_or_pictures(text: str, config: Any, name: str, pictures: int, generator: torch.Generator) -> Call:
     """The arguments of one call.
 
     Raises:
@@ -235,7 +237,7 @@ def _words_or_pictures(text: str, config: Any, name: str, generator: torch.Gener
     if name == "pixel_values":
         side = getattr(config, "image_size", SMALL["image_size"])
         sides = side if isinstance(side, (tuple, list)) else (side, side)
-        pixels = torch.randn(PICTURES, getattr(config, "num_channels", 3), *sides, generator=generator)
+        pixels = torch.randn(pictures, getattr(config, "num_channels", 3), *sides, generator=generator)
         return Call((), {name: pixels})
     if name != "input_ids" or not hasattr(config, "vocab_size"):
         raise UsageError(f"{text} takes {name}; describe its inputs, such as --input {name}=2,80,3000")

@@ -35,7 +35,7 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
         UsageError: there is no such model, it cannot be loaded, or its inputs cannot be read.
     """
     _define(own.definitions)
-    known = libraries.architecture(own.library) if own.library else None
+    known = libraries.architecture(own.library, train=own.training == "train") if own.library else None
     if known:
         build = known.build
     else:

@@ -18,6 +18,7 @@ from conformance.records.tasks import PlanRequest
 from conformance.run.child_side import ChildProcess
 from conformance.target import libraries
 from conformance.target.libraries import architecture
+from conformance.target.spec import spec_of
 
 TIMM = '''"""Stands in for timm."""
 
@@ -69,10 +70,16 @@ def drawn(text):
 
 def test_settings_reach_the_constructor_and_fit_the_inputs(timm):
     model, x = drawn("timm:flat?width=5")
-    assert (model.linear.out_features, x.shape) == (5, (4, 3, 4, 4))
+    assert (model.linear.out_features, x.shape) == (5, (2, 3, 4, 4))
     model, x = drawn("timm:flat?img_size=8")
-    assert model(x).shape == (4, 2)
-    assert drawn("timm:flat?size=6")[1].shape == (4, 3, 6, 6)
+    assert model(x).shape == (2, 2)
+    assert drawn("timm:flat?size=6")[1].shape == (2, 3, 6, 6)
+
+
+def test_in_train_mode_a_batch_norm_gets_more_than_two_numbers(timm):
+    spec, _ = spec_of(OwnModel(name="flat", library="timm:flat", training="train"), None)
+    (x,) = spec.cases[0].inputs(torch.Generator()).args
+    assert x.shape == (4, 3, 4, 4)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,12 @@ class Terminal(io.StringIO):
 WORK = {"a": ("cells", 60.0), "b": ("cells", 60.0)}
 
 
+def test_only_what_is_selected_is_left():
+    work = Progress(WORK)
+    work.keep(["a"])
+    assert work.line().startswith("0 of 1 done, about ")
+
+
 def shown(monkeypatch, stream, **options):
     """What a stream gets of one urgent line and one other."""
     monkeypatch.setattr("sys.stdout", stream)

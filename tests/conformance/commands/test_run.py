@@ -113,6 +113,8 @@ def test_a_choice_runs_those_cells_alone_and_is_complete(tmp_path):
     (tmp_path / "nets.py").write_text(RED)
     code, output = conformance(tmp_path, "run", "nets.py", *FP32, "-n", "1", "-k", "doubling")
     assert code == 0, output
+    assert "judging those of 3 cells of 3 models that match -k 'doubling', stored in" in output
+    assert "this takes" not in output
     assert "1 cell: 1 pass" in output
     assert "halving" not in output
     assert "random" not in output
