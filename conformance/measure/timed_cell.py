@@ -40,7 +40,7 @@ class TimedCell:
         call: the call to time.
 
     Raises:
-        NotMeasuredError: the model has no such figure.
+        NotMeasuredError: the model has no such figure, or its calls could not be checked.
         Whatever the mode or the model raises.
     """
 
@@ -60,8 +60,10 @@ class TimedCell:
         asked = replace(asked, second=False, stacked=None, forward_mode=False)
         self._question = replace(asked, differentiate=asked.differentiate and figure != "forward")
         for _ in range(1 + session.mode.warm_calls):
-            evaluation.evaluate(made.call, self._owner, self._question)
+            found = evaluation.evaluate(made.call, self._owner, self._question)
             self._restore()
+        if session.references and found.drawn != session.known(spec.cases[0]).drawn:
+            raise NotMeasuredError("other draws", "it draws other random numbers than the oracle, which shows no error")
         made.proof()
         self._baseline = None if session.is_eager else session.baseline(eager, self._question)
         self._call = made.timed_call

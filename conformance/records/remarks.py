@@ -12,6 +12,21 @@ WHY_LEFT = {
     FP32: "this precision cannot tell a wrong value from a right one",
     OTHER_WEIGHTS: "a unit near its kink may change as much as a wrong value",
 }
+OF_FACTS = {  # what is said of a cell with a fact
+    "drawn in float32": (
+        "the CPU draws other random numbers in this precision, so they were drawn in float32 and rounded"
+    ),
+    "second order refused": "second derivatives raise an error",
+    "vmap refused": "the mode does not take vmap",
+    "forward mode refused": "the mode does not take forward mode",
+    "another number of rows refused": "another number of rows raises an error",
+    "another order in memory refused": "another order in memory raises an error",
+    "left out with other weights": (
+        "the float64 model does not run with other weights, so nothing shows what the mode keeps"
+    ),
+    "graph breaks": "compiled with graph breaks",
+    NOT_PROVEN: "the proof of the mode is empty, so nothing shows that the mode took effect",
+}
 WHERE = " from user code: "  # Dynamo names the line behind the cause
 LONGEST_ERROR = 120  # characters of an error in a remark
 
@@ -36,30 +51,15 @@ def remarks(seen: Observation) -> tuple[str, ...]:
         notes.append(
             f"larger terms cancel, and float32 holds little of what is left, so only its size is judged: {_some(left)}"
         )
-    if seen.facts.get("second order refused"):
-        notes.append("second derivatives raise an error")
-    notes += [
-        f"the mode does not take {word}" for word in ("vmap", "forward mode") if seen.facts.get(f"{word} refused")
-    ]
-    notes += [
-        f"{what} raises an error"
-        for what in ("another number of rows", "another order in memory")
-        if seen.facts.get(f"{what} refused")
-    ]
-    if seen.facts.get("left out with other weights"):
-        notes.append("the float64 model does not run with other weights, so nothing shows what the mode keeps")
+    notes += [said for fact, said in OF_FACTS.items() if seen.facts.get(fact)]
     notes += [
         f"error input {d.case} raises another error here: {one_line(m.detail.partition(WHERE)[0], LONGEST_ERROR)}"
         for d in seen.discrepancies
         for m in d.measures
         if m.gate == RAISES and m.value and m.met
     ]
-    if seen.facts.get("graph breaks"):
-        notes.append("compiled with graph breaks")
     if seen.facts.get(SYMBOLIC, 1) == 0:
         notes.append("no graph has symbolic sizes, so each shape was compiled by itself")
-    if seen.facts.get(NOT_PROVEN):
-        notes.append("the proof of the mode is empty, so nothing shows that the mode took effect")
     return tuple(notes)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from conformance.cell.draws import IN_FLOAT32
 from conformance.records.observation import OTHER_WEIGHTS, Discrepancy, Measure, Observation
 from conformance.verdict import judge
 
@@ -10,7 +11,7 @@ LEFT = {"kind": "remainder", "rejected": 1}
 UNRESOLVED = {**PLAIN, "left_to": "fp32"}
 
 
-def judged(output=PLAIN, **gradients):
+def judged(output=PLAIN, facts=None, **gradients):
     """Judge a cell with these tensors, all within their budgets; each is given by its fields."""
     tensors = {"output": output, **{f"gradient of {name}": fields for name, fields in gradients.items()}}
     measures = (Measure("norm", 0.5, 1.0),)
@@ -18,7 +19,8 @@ def judged(output=PLAIN, **gradients):
         Discrepancy("typical", name, dtype="", dtype_asked="", measures=measures, **fields)
         for name, fields in tensors.items()
     ]
-    return judge("model[eager-fp32-cpu]", Observation("finished", discrepancies=tuple(found), cases=("typical",)))
+    seen = Observation("finished", discrepancies=tuple(found), cases=("typical",), facts=facts or {})
+    return judge("model[eager-fp32-cpu]", seen)
 
 
 def test_it_is_remarked_that_only_the_size_of_a_gradient_is_judged():
@@ -31,6 +33,11 @@ def test_a_weak_canary_is_a_remark_and_no_verdict():
     found = judged(x={**PLAIN, "weak": ("slice 3 of axis 0 zeroed",)})
     assert found.status == "PASS"
     assert "too small to judge" in found.notes[0]
+
+
+def test_it_is_remarked_that_numbers_were_drawn_in_float32():
+    (note,) = judged(facts={IN_FLOAT32: True}).notes
+    assert note.endswith("so they were drawn in float32 and rounded")
 
 
 def test_of_many_gradients_two_are_named():

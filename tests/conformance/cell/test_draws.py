@@ -1,0 +1,73 @@
+"""The CPU's kernels draw in half precision what they draw in float32, while they are asked to."""
+
+import pytest
+import torch
+from harness.plans import SPECS
+
+from conformance.cell import draws, reference
+from conformance.cell.draws import in_float32
+from conformance.cell.session import CellSession
+from conformance.errors import NotMeasuredError
+from conformance.measure.timed_cell import TimedCell
+from conformance.oracle import reference_file
+from conformance.plan.find import spec_at
+from conformance.records.cell import Cell
+from conformance.records.plan import SpecLocation
+from conformance.records.tasks import ReferenceTask
+from conformance.run.child_side import ChildProcess
+
+DRAWING = {
+    "randn_like": torch.randn_like,
+    "rand_like": torch.rand_like,
+    "in place": lambda x: x.clone().normal_(0.5, 2.0),
+    "between": lambda x: x.clone().uniform_(-3.0, 5.0),
+}
+
+needs_kernels = pytest.mark.skipif(not draws.can_be_float32(), reason="this torch hands out no kernels")
+
+
+def drawn(draw, x, dtype):
+    """What is drawn from one seed, and the state of the generator afterwards."""
+    torch.manual_seed(3)
+    return draw(x.to(dtype)), torch.get_rng_state()
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", [(5,), (24,), (7, 9)], ids=str)
+@pytest.mark.parametrize("dtype", draws.HALF, ids=str)
+@pytest.mark.parametrize("name", DRAWING)
+def test_half_precision_gets_the_numbers_of_float32(name, dtype, shape):
+    x = torch.zeros(shape).t()
+    wanted, state = drawn(DRAWING[name], x, torch.float32)
+    with in_float32():
+        found, after = drawn(DRAWING[name], x, dtype)
+        same, _ = drawn(DRAWING[name], x, torch.float32)
+    assert torch.equal(found, wanted.to(dtype))
+    assert torch.equal(after, state)
+    assert torch.equal(same, wanted)
+
+
+@needs_kernels
+def test_afterwards_torch_draws_as_before():
+    x = torch.zeros(24)
+    before, _ = drawn(torch.randn_like, x, torch.bfloat16)
+    with in_float32():
+        other, _ = drawn(torch.randn_like, x, torch.bfloat16)
+    after, _ = drawn(torch.randn_like, x, torch.bfloat16)
+    assert torch.equal(before, after)
+    assert not torch.equal(before, other)
+
+
+def test_a_call_that_draws_what_the_oracle_has_not_drawn_is_not_timed(tmp_path):
+    location = SpecLocation(file=str(SPECS / "miniatures" / "random_numbers.py"))
+    task = ReferenceTask("noisy", location, seed=0, precisions=("fp32", "amp_bf16"), path=str(tmp_path / "reference"))
+    assert reference.make(task, ChildProcess()).ending == "ok"
+    spec = spec_at(location, "noisy")
+
+    def timed(precision):
+        known = reference_file.load(tmp_path / "reference", precision)
+        return TimedCell(CellSession(spec, Cell("noisy", "eager", precision, "cpu"), 0, references=known), "gradient")
+
+    assert timed("fp32").wrong_result() == ""
+    with pytest.raises(NotMeasuredError, match="other draws: it draws other random numbers than the oracle"):
+        timed("amp_bf16")
