@@ -38,6 +38,12 @@ FAKE = re.compile(  # what an op raises when Dynamo runs it without data
 )
 OTHER_PROCESSES = re.compile(r" Process \d+ has \S+ \S+ memory in use\.")  # of the device, when its memory is full
 CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, if a script calls Python
+SCRIPT = re.compile(  # where TorchScript fails, with the code around it
+    r"(?:\s*\n *The original call is)?\s*:?"
+    r"\n *File \"(?:[^\"\n]*/)?(?P<file>[^\"/\n]+)\", line (?P<line>\d+)[^\n]*(?P<code>(?:\n {4,}[^\n]*)+)"
+)
+MARKED = re.compile(r"\n *(?P<meant>[^\n]+)\n *~+ <--- HERE")
+INTERPRETER = "The following operation failed in the TorchScript interpreter."
 POISONED = "the fork server had touched CUDA before this cell left it, so CUDA refuses the cell"
 
 
@@ -88,7 +94,22 @@ def named_as_noise(case: str, precision: Precision) -> Iterator[None]:
 def one_line(problem: BaseException) -> str:
     """The exception's text on one bounded line, without torch's advice, callers and other processes of the device."""
     text = FAKE.sub(r"\g<what>", HINTS.sub("", ADVICE.sub(r"\1", text_of(problem))))
-    text = OTHER_PROCESSES.sub("", CALLERS.sub("\n", text))
+    text = _of_script(OTHER_PROCESSES.sub("", CALLERS.sub("\n", text)))
     if "forked subprocess" in text and torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- nothing public tells it
         text = f"{POISONED}: {text}"
     return conformance.one_line.one_line(text)
+
+
+def _of_script(text: str) -> str:
+    """An error of TorchScript by its cause and its place, without the code around it and without its callers."""
+    places = [*SCRIPT.finditer(text)]
+    if places and text.lstrip().startswith(INTERPRETER):
+        cause = text[places[-1].end() :].strip().removeprefix("builtins.")
+        return f"{cause} {_place(places[-1])}"
+    return SCRIPT.sub(lambda place: f" {_place(place)}", text)
+
+
+def _place(found: re.Match[str]) -> str:
+    meant = MARKED.search(found["code"])
+    code = f": {meant['meant']}" if meant else ""
+    return f"({found['file']}, line {found['line']}{code})"
