@@ -36,6 +36,14 @@ PACKAGE_HIDES_BUFFERS = Expect(
     match="and those of a package cannot be read or put back",
     reason="a package has copies of the buffers that forward writes; in eval mode it would write none",
 )
+NAMED_TUPLE_NOT_PACKAGED = Expect(
+    outcome="refuses",
+    modes=("packaged",),
+    error="NotImplementedError",
+    match="Can't serialize TreeSpec of namedtuple class",
+    reason="a package stores the structure of the outputs, and a named tuple must be registered for that by its name",
+    link="https://github.com/pytorch/pytorch/pull/123388",
+)
 NESTED_FUNCTION_NOT_TRACED = Expect(
     outcome="VOID",
     modes=("compiled", "graphed"),

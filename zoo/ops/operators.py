@@ -17,6 +17,7 @@ from torch import Tensor
 from zoo.arguments import want_floating, want_tensors
 from zoo.case import Case
 from zoo.error_input import ErrorInput
+from zoo.shared_expectations import NAMED_TUPLE_NOT_PACKAGED
 from zoo.spec import Spec
 
 
@@ -216,6 +217,7 @@ ARITHMETIC = Spec(
     one_graph=True,
     float32_accurate=tuple(f"output.{name}" for name in Arithmetic._fields if name != "matmul"),
     reference=_arithmetic_reference,
+    expectations=(NAMED_TUPLE_NOT_PACKAGED,),
 )
 INTEGERS = Spec(
     name="logic_of_integers",
@@ -255,6 +257,7 @@ INTEGERS = Spec(
     differentiable=False,
     one_graph=True,
     reference=_logic_reference,
+    expectations=(NAMED_TUPLE_NOT_PACKAGED,),
 )
 BOOLEANS = replace(
     INTEGERS,
