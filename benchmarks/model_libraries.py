@@ -60,7 +60,7 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
         "in plain torch too, the first call of the script works and the second raises this: once it is optimised, an "
         "in-place activation gets a view of a leaf"
     ),
-    r"^(test_(coatnet|maxvit)|pit_ti_224)\[eager-amp_.*gradient of \S*(norm\S*|stem\.1)\.(bias|weight), case": (
+    r"^(test_(coatnet|convnext|maxvit)|pit_ti)\w*\[eager-amp_.*gradient of \S*(norm\S*|stem\.1)\.(bias|weight), case": (
         "on the CPU, a layer norm adds up the gradients of bias and weight in the low precision itself, and a long sum "
         "of one sign stops growing: the probe `layer_norm_sums_in_low_precision` of [probes.md](probes.md); with sums "
         "in float32, the same gradients are 3 to 50 times closer"
@@ -72,28 +72,6 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
     r"^r2plus1d_\S+\[eager-amp_bf16.*gradient of layer": (
         "on processors with AVX-512 BF16, a bfloat16 convolution over two frames does not write all of its weight's "
         "gradient: the probe `convolution_of_two_frames` of [probes.md](probes.md)"
-    ),
-    r"^mobilenetv4_\S+\[.*gradient of (x|conv_head\.weight), ": (
-        "behind the pooling, the batch norm of two pictures is a step: it makes +1 and −1 of two numbers, and where "
-        "they are near each other, roundings decide which"
-    ),
-    r"^regnet_\S+\[.*gradient of \S+, .* the gates accept": (
-        "in train mode, with batch norms of few numbers, roundings flip so many units that plain torch's own gradients "
-        "are wrong by 4 % in float32 and by their whole size in low precisions, so no check can tell one from another "
-        "that is a quarter too large"
-    ),
-    r"^regnet_y_\w+\[eager-amp_bf16.*slice  gradient of \S*fc1.weight": (
-        "a false alarm: of some thousand units, bfloat16 switches one that none of 20 perturbed runs does"
-    ),
-    r"^efficientnet_b0\[.*gradient of classifier\.1\.weight, .*the gates accept smallest slice": (
-        "a false alarm: one of 1280 columns of this gradient is as small as the noise of float32"
-    ),
-    r"^pit_ti_224\[scripted-amp_fp16.*slice  gradient of transformers\.2\.blocks\.3\.attn\.qkv\.weight": (
-        "the cause is not known: one small row of this gradient is off by 10 %, its budget is 8 %; eager is within it"
-    ),
-    r"^t5\[compiled-amp_fp16.*gain  gradient of decoder\.block\.1\.layer\.0\.SelfAttention\.k\.weight": (
-        "the cause is not known: over 16 draws this gradient is off by 0.63 % in one direction, its budget is 0.58 %; "
-        "eager is within it"
     ),
     r"^lcnet_\S+\[\w+-amp_bf16.*output: in no case": (
         "with random weights, the roundings of bfloat16 grow from layer to layer: the output is wrong by 9 % in plain "
