@@ -7,12 +7,15 @@ low precision itself. The perturbed runs perturb the operands and results of ops
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from conformance.oracle.custom_ops import Unwatched
 
 FUNCTION = functional.scaled_dot_product_attention
 MOST_SCORES = 2**25  # numbers of float64, 256 MiB; the scores of more tokens are not stored
@@ -32,15 +35,39 @@ def attention(  # noqa: PLR0913 -- torch's own signature
     scores = query.shape[:-1].numel() * key.size(-2)
     if scores > MOST_SCORES:
         return FUNCTION(query, key, value, attn_mask, dropout_p, is_causal, **others)
-    tokens = query.size(-2)
-    size = next(size for least, size in BLOCKS if tokens >= least)
-    with sdpa_kernel(SDPBackend.MATH):
-        if tokens <= size or dropout_p or (is_causal and attn_mask is not None):  # torch refuses the last itself
+    tokens, keys = query.size(-2), key.size(-2)
+    if dropout_p or others.keys() - {"scale"} or (is_causal and attn_mask is not None):  # torch refuses the last itself
+        with sdpa_kernel(SDPBackend.MATH):
             return FUNCTION(query, key, value, attn_mask, dropout_p, is_causal, **others)
-        if is_causal:
-            attn_mask = query.new_ones(tokens, key.size(-2), dtype=torch.bool).tril()
-        blocks = query.split(size, -2)
-        masks: Sequence[torch.Tensor | None] = [attn_mask] * len(blocks)
-        if attn_mask is not None and attn_mask.size(-2) > 1:
-            masks = attn_mask.split(size, -2)
-        return torch.cat([FUNCTION(q, key, value, m, **others) for q, m in zip(blocks, masks, strict=True)], -2)
+    if is_causal:
+        attn_mask = query.new_ones(tokens, keys, dtype=torch.bool).tril()
+    size = next(size for least, size in BLOCKS if tokens >= least)
+    blocks = query.split(size, -2)
+    masks: Sequence[torch.Tensor | None] = [attn_mask] * len(blocks)
+    if attn_mask is not None and attn_mask.size(-2) > 1:
+        masks = attn_mask.split(size, -2)
+    found = [_of_block(q, key, value, m, others.get("scale")) for q, m in zip(blocks, masks, strict=True)]
+    return found[0] if len(found) == 1 else torch.cat(found, -2)
+
+
+def _of_block(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float | None
+) -> torch.Tensor:
+    """Attention as a kernel computes it: it divides by the sum of the weights at the end.
+
+    So its gradient is the product of weights with what is left of two numbers, one of which it takes from the rounded
+    output. The gradient of a softmax takes both from the same numbers, and their common error cancels.
+    """
+    root = math.sqrt(1.0 / math.sqrt(query.size(-1)) if scale is None else scale)
+    scores = (query * root) @ (key * root).transpose(-2, -1)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    with Unwatched():  # this keeps numbers small, and rounds nothing
+        largest = scores.detach().amax(-1, keepdim=True)
+        masked = largest == -math.inf
+        shifted = scores - largest.masked_fill(masked, 0.0)
+    weights = shifted.exp()
+    total = weights.sum(-1, keepdim=True)
+    with Unwatched():
+        total = total + masked  # a query without a key gets zeros
+    return (weights @ value) / total
