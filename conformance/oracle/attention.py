@@ -1,6 +1,6 @@
-"""Attention of the oracle, op by op where torch would call a kernel that does all of it.
+"""Attention of the oracle, op by op as torch's kernels compute it, where torch would call such a kernel.
 
-Such a kernel rounds inside too: under autocast it rounds the weights before they multiply the values, and what backward
+A kernel rounds inside too: under autocast it rounds the weights before they multiply the values, and what backward
 passes on. On the CPU it takes the queries block by block, and backward adds up the gradients of keys and values in the
 low precision itself. The perturbed runs perturb the operands and results of ops, and nothing inside an op.
 """
