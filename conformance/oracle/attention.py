@@ -7,6 +7,7 @@ low precision itself. The perturbed runs perturb the operands and results of ops
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -29,16 +30,22 @@ def attention(  # noqa: PLR0913 -- torch's own signature
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,  # noqa: FBT001, FBT002 -- the same
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
     **others: Any,
 ) -> torch.Tensor:
     """What `scaled_dot_product_attention` returns, with its arguments."""
     scores = query.shape[:-1].numel() * key.size(-2)
-    if scores > MOST_SCORES:
-        return FUNCTION(query, key, value, attn_mask, dropout_p, is_causal, **others)
-    tokens, keys = query.size(-2), key.size(-2)
-    if dropout_p or others.keys() - {"scale"} or (is_causal and attn_mask is not None):  # torch refuses the last itself
-        with sdpa_kernel(SDPBackend.MATH):
+    refused = is_causal and attn_mask is not None  # by torch itself
+    if not 0 < scores <= MOST_SCORES or dropout_p or refused or others:
+        others |= {"scale": scale} | ({"enable_gqa": True} if enable_gqa else {})  # older torch knows no such word
+        with sdpa_kernel(SDPBackend.MATH) if scores <= MOST_SCORES else contextlib.nullcontext():
             return FUNCTION(query, key, value, attn_mask, dropout_p, is_causal, **others)
+    tokens, keys = query.size(-2), key.size(-2)
+    if enable_gqa:
+        groups = query.size(-3) // key.size(-3)
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
     if is_causal:
         attn_mask = query.new_ones(tokens, keys, dtype=torch.bool).tril()
     size = next(size for least, size in BLOCKS if tokens >= least)
@@ -46,20 +53,20 @@ def attention(  # noqa: PLR0913 -- torch's own signature
     masks: Sequence[torch.Tensor | None] = [attn_mask] * len(blocks)
     if attn_mask is not None and attn_mask.size(-2) > 1:
         masks = attn_mask.split(size, -2)
-    found = [_of_block(q, key, value, m, others.get("scale")) for q, m in zip(blocks, masks, strict=True)]
+    scale = 1.0 / math.sqrt(query.size(-1)) if scale is None else scale
+    found = [_of_block(q, key, value, m, scale) for q, m in zip(blocks, masks, strict=True)]
     return found[0] if len(found) == 1 else torch.cat(found, -2)
 
 
 def _of_block(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float | None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> torch.Tensor:
     """Attention as a kernel computes it: it divides by the sum of the weights at the end.
 
     So its gradient is the product of weights with what is left of two numbers, one of which it takes from the rounded
     output. The gradient of a softmax takes both from the same numbers, and their common error cancels.
     """
-    root = math.sqrt(1.0 / math.sqrt(query.size(-1)) if scale is None else scale)
-    scores = (query * root) @ (key * root).transpose(-2, -1)
+    scores = query @ key.transpose(-2, -1) * scale
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     with Unwatched():  # this keeps numbers small, and rounds nothing

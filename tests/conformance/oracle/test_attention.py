@@ -124,6 +124,19 @@ def test_rounded_runs_are_as_far_off_as_the_kernel_that_takes_a_difference_from_
         assert error(of_a_softmax) < 0.2 * kernel
 
 
+def test_queries_share_keys_as_torch_lets_them():
+    q, k, v = (torch.randn(2, heads, 40, 8, dtype=torch.float64) for heads in (6, 2, 2))
+    found = attention.attention(q, k, v, enable_gqa=True, scale=-0.3)
+    each = [tensor.repeat_interleave(3, -3) for tensor in (k, v)]
+    torch.testing.assert_close(found, attention.FUNCTION(q, *each, scale=-0.3))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(0, 3), (3, 0)])
+def test_no_queries_or_no_keys(queries, keys):
+    q, k = torch.randn(2, queries, 8, dtype=torch.float64), torch.randn(2, keys, 8, dtype=torch.float64)
+    torch.testing.assert_close(attention.attention(q, k, k), attention.FUNCTION(q, k, k))
+
+
 @pytest.mark.parametrize("tokens", [5, 40])
 def test_a_query_without_a_key_gets_zeros(tokens):
     mask = torch.ones(tokens, tokens, dtype=torch.bool).tril()
