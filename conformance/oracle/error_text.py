@@ -38,9 +38,10 @@ FAKE = re.compile(  # what an op raises when Dynamo runs it without data
 )
 OTHER_PROCESSES = re.compile(r" Process \d+ has \S+ \S+ memory in use\.")  # of the device, when its memory is full
 CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, if a script calls Python
-SCRIPT = re.compile(  # where TorchScript fails, with the code around it
+SCRIPT = re.compile(  # where TorchScript fails, with the code around it; the compiler names no function
     r"(?:\s*\n *The original call is)?\s*:?"
-    r"\n *File \"(?:[^\"\n]*/)?(?P<file>[^\"/\n]+)\", line (?P<line>\d+)[^\n]*(?P<code>(?:\n {4,}[^\n]*)+)"
+    r"\n *File \"(?:[^\"\n]*/)?(?P<file>[^\"/\n]+)\", line (?P<line>\d+)(?P<function>, in [^\n]*)?"
+    r"(?P<code>(?:\n {4,}[^\n]*)+)"
 )
 MARKED = re.compile(r"\n *(?P<meant>[^\n]+)\n *~+ <--- HERE")
 INTERPRETER = "The following operation failed in the TorchScript interpreter."
@@ -106,7 +107,7 @@ def _of_script(text: str) -> str:
     if places and text.lstrip().startswith(INTERPRETER):
         cause = text[places[-1].end() :].strip().removeprefix("builtins.")
         return f"{cause} {_place(places[-1])}"
-    return SCRIPT.sub(lambda place: f" {_place(place)}", text)
+    return SCRIPT.sub(lambda place: place[0] if place["function"] else f" {_place(place)}", text)
 
 
 def _place(found: re.Match[str]) -> str:

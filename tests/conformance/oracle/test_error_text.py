@@ -64,3 +64,8 @@ def test_an_error_of_torchscript_is_its_cause_and_its_line(module, start, end):
 
 def test_other_errors_stay_as_they_are():
     assert one_line(ValueError('in File "a.py", line 3, no number')) == 'in File "a.py", line 3, no number'
+    by_dynamo = 'no such op from user code: File "a.py", line 3, in forward return op(x)'
+    assert (
+        one_line(ValueError('no such op\n\nfrom user code:\n   File "a.py", line 3, in forward\n    return op(x)'))
+        == by_dynamo
+    )
