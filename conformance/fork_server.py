@@ -12,10 +12,12 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch does not need it, and nothing here does
 
 import torch
+from torch.jit import _builtins
 
 from conformance.run import environment
 
@@ -56,6 +58,21 @@ def cuda_runtime_untouched() -> Iterator[None]:
         del os.environ[NVML_CHECK]
         if check is not None:
             os.environ[NVML_CHECK] = check
+
+
+def keep_builtins() -> None:
+    """From now on, keep every op alive that TorchScript knows by its address.
+
+    Torch defines some ops twice while it imports its compiler, and forgets no address of those that are gone. If a list
+    of a module gets one, TorchScript takes it for the op: "builtin cannot be used as a value".
+    """
+    register, kept = _builtins._register_builtin, []  # noqa: SLF001 -- nothing public knows them
+
+    def registered(op: Any, name: Any) -> None:
+        kept.append(op)
+        register(op, name)
+
+    _builtins._register_builtin = registered  # noqa: SLF001
 
 
 def harmless(step: Callable[[], object], seconds: float = 0.0) -> None:
@@ -112,5 +129,6 @@ def import_compiler() -> None:
         importlib.import_module("torch._dynamo")
 
 
+harmless(keep_builtins)
 with cuda_runtime_untouched():
     prepare()

@@ -67,10 +67,11 @@ class Recorder:
         self._config = config
         self._ticker = Ticker(self.progress, every_line=config.option.verbose > QUIET)
 
-    @pytest.hookimpl(optionalhook=True)
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:
         """Prepare the start of the workers, also of those that replace others."""
         scheduling: Any = config.pluginmanager.get_plugin("dsession")
+        scheduling.trdist.ensure_show_status = lambda: None  # it would say twice that it starts them
         keep_working_folder_off_path()
         shield_from_terminal(scheduling.nodemanager.group)
 

@@ -55,6 +55,17 @@ from conformance.run import child
 
 print(json.dumps([child.run(NEEDS_THE_COMPILER, {}, deadline=120.0).result["there"] for _ in range(2)]))
 """
+BUILTINS = """
+import json, weakref
+from torch.jit import _builtins
+
+seen = []
+register = _builtins._register_builtin
+_builtins._register_builtin = lambda op, name: (seen.append((weakref.ref(op), name)), register(op, name))
+import conformance.fork_server
+import torch._inductor.compile_fx
+print(json.dumps([len(seen), [name for op, name in seen if op() is None]]))
+"""
 CUDA_BUILD = pytest.mark.skipif(not hasattr(torch._C, "_cuda_isInBadFork"), reason="torch without CUDA refuses no fork")
 
 
@@ -103,6 +114,12 @@ def test_only_a_refused_process_blames_the_fork_server(monkeypatch):
 def test_a_server_imports_the_compiler_only_once_a_child_has_needed_it():
     assert printed(COMPILER, CONFORMANCE_COMPILES_FOR="") == [False, True]
     assert printed(COMPILER, CONFORMANCE_COMPILES_FOR="cpu") == [True, True]
+
+
+def test_torchscript_knows_no_address_of_an_op_that_is_gone():
+    known, gone = printed(BUILTINS)
+    assert known > 0
+    assert gone == []
 
 
 def test_no_late_import_reaches_the_runtime():
