@@ -68,9 +68,9 @@ def keep_builtins() -> None:
     """
     register, kept = _builtins._register_builtin, []  # noqa: SLF001 -- nothing public knows them
 
-    def registered(op: Any, name: Any) -> None:
-        kept.append(op)
-        register(op, name)
+    def registered(fn: Any, op: Any) -> None:
+        kept.append(fn)
+        register(fn, op)
 
     _builtins._register_builtin = registered  # noqa: SLF001
 
