@@ -5,18 +5,28 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
 
 HALF = (torch.float16, torch.bfloat16)
 DRAWING = ("normal_", "uniform_")  # below all ops whose numbers depend on the dtype
+TRIED = 24  # numbers; of so many, torch draws the last 16 once more in float32
 IN_FLOAT32 = "drawn in float32"  # the fact of a cell
 
 
+@cache
 def can_be_float32() -> bool:
-    """Whether this torch lets a kernel be replaced by one that calls it."""
-    return hasattr(torch.library, "get_kernel")
+    """Whether this torch lets a kernel be replaced by one that calls it. It is tried."""
+    if not hasattr(torch.library, "get_kernel"):
+        return False
+    try:
+        with in_float32():
+            half, single = (torch.randn(TRIED, dtype=dtype, generator=_seeded()) for dtype in (HALF[0], torch.float32))
+    except (RuntimeError, TypeError):
+        return False
+    return torch.equal(half, single.to(half.dtype))
 
 
 @contextlib.contextmanager
@@ -34,6 +44,10 @@ def in_float32() -> Iterator[None]:
         yield
     finally:
         library._destroy()  # noqa: SLF001 -- what torch's own scoped library calls
+
+
+def _seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
 
 
 def _widened(kernel: Any) -> Callable[..., torch.Tensor]:
