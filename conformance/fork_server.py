@@ -35,6 +35,7 @@ LATE = """
     torch.distributed.tensor.experimental torch.export._trace torch.utils._cpp_embed_headers
 """.split()  # torch imports these at the first compile of a process, which would be in every cell
 PROBE_SECONDS = 120.0  # for the compiler to compile what torch asks of it
+_kept: list[Any] = []  # ops
 RUNTIME, NVML_CHECK = "_cuda_getDeviceCount", "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
@@ -60,19 +61,24 @@ def cuda_runtime_untouched() -> Iterator[None]:
             os.environ[NVML_CHECK] = check
 
 
-def keep_builtins() -> None:
-    """From now on, keep every op alive that TorchScript knows by its address.
+@contextlib.contextmanager
+def ops_kept() -> Iterator[None]:
+    """While active, keep every op alive that TorchScript gets to know by its address.
 
-    Torch defines some ops twice while it imports its compiler, and forgets no address of those that are gone. If a list
-    of a module gets one, TorchScript takes it for the op: "builtin cannot be used as a value".
+    Torch replaces some ops while it imports its compiler, and TorchScript forgets no address: if an attribute of a
+    module gets one, it is taken for the op. `zoo.probes.script_takes_tuple_for_op` shows that.
     """
-    register, kept = _builtins._register_builtin, []  # noqa: SLF001 -- nothing public knows them
+    register = _builtins._register_builtin  # noqa: SLF001 -- nothing public knows them
 
     def registered(fn: Any, op: Any) -> None:
-        kept.append(fn)
+        _kept.append(fn)
         register(fn, op)
 
     _builtins._register_builtin = registered  # noqa: SLF001
+    try:
+        yield
+    finally:
+        _builtins._register_builtin = register  # noqa: SLF001
 
 
 def harmless(step: Callable[[], object], seconds: float = 0.0) -> None:
@@ -125,10 +131,9 @@ def import_compiler() -> None:
     Torch imports its compiler when it first calls an operator of `torch.library`, or checkpoints activations. That
     takes 0.8 s, which a model without any should not pay, and not each process of a model that has some.
     """
-    with cuda_runtime_untouched():
+    with cuda_runtime_untouched(), ops_kept():
         importlib.import_module("torch._dynamo")
 
 
-harmless(keep_builtins)
-with cuda_runtime_untouched():
+with cuda_runtime_untouched(), ops_kept():
     prepare()
