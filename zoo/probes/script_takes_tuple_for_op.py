@@ -5,6 +5,8 @@ the old one stays on the list. If an attribute of a module gets this address, su
 module does not compile. Torch replaces four ops itself while it imports its compiler, so scripting may fail at random
 in a process that has compiled before; `nn.ZeroPad2d` has such a tuple.
 
+Only on the CPU: scripting is the same on a GPU.
+
 Instead: script before torch's compiler is imported, or build the module once more.
 """
 
