@@ -47,10 +47,6 @@ class NoOracleError(RuntimeError):
     """The model runs in float32 but not in float64."""
 
 
-class OtherDrawsError(NoOracleError):
-    """A cell draws other random numbers than the oracle, so their results cannot be compared."""
-
-
 class RandomError(RuntimeError):
     """Two identical runs of the oracle differ."""
 

@@ -9,7 +9,7 @@ import torch
 
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession
-from conformance.errors import OtherDrawsError
+from conformance.errors import NoOracleError
 from conformance.gates.distance import same_bytes
 from conformance.oracle import evaluation, inputs, weights
 from conformance.oracle.evaluation import SECOND, Evaluation, Question
@@ -41,11 +41,11 @@ def compared(
         again: the evaluation of an identical second call.
 
     Raises:
-        OtherDrawsError: the calls drew other random numbers than the oracle.
+        NoOracleError: the calls drew other random numbers than the oracle, so their results cannot be compared.
     """
     known = session.known(case)
     if found.drawn != known.drawn:
-        raise OtherDrawsError(OTHER_DRAWS)
+        raise NoOracleError(OTHER_DRAWS)
     for change in dict.fromkeys(found.changes):
         yield _fault(case, change.subject, "structure", change.text)
     yield from _container(made, case, known, found)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
+
+from conformance.axes import Precision
+from conformance.oracle import process_state
+from zoo.spec import Spec
 
 HALF = (torch.float16, torch.bfloat16)
 DRAWING = ("normal_", "uniform_")  # below all ops whose numbers depend on the dtype
@@ -29,19 +33,36 @@ def can_be_float32() -> bool:
     return torch.equal(half, single.to(half.dtype))
 
 
+def as_the_oracle(spec: Spec, precision: Precision) -> contextlib.AbstractContextManager[list[str]]:
+    """A context for the calls of a model, in which it draws what the oracle draws, as far as this torch can do that.
+
+    Args:
+        spec: the spec of the model.
+        precision: the precision of the cell.
+    """
+    if process_state.DRAWS in spec.changes_state and precision.low_dtype and can_be_float32():
+        return in_float32()
+    return contextlib.nullcontext([])
+
+
 @contextlib.contextmanager
-def in_float32() -> Iterator[None]:
+def in_float32() -> Iterator[list[str]]:
     """While active, what a kernel of the CPU draws in half precision is drawn in float32 and rounded.
 
     It replaces the kernels, and not the ops that a model calls, so that scripts and compiled code draw so too.
+
+    Yields:
+        names of the kernels that have drawn so; they are added as they do.
     """
+    drew: list[str] = []
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a kernel that is replaced
         for name in DRAWING:
-            library.impl(name, _widened(torch.library.get_kernel(f"aten::{name}", "CPU")), "CPU", with_keyset=True)
+            kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
+            library.impl(name, _widened(kernel, partial(drew.append, name)), "CPU", with_keyset=True)
     try:
-        yield
+        yield drew
     finally:
         library._destroy()  # noqa: SLF001 -- what torch's own scoped library calls
 
@@ -50,10 +71,11 @@ def _seeded() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def _widened(kernel: Any) -> Callable[..., torch.Tensor]:
+def _widened(kernel: Any, note: Callable[[], None]) -> Callable[..., torch.Tensor]:
     def draw(keys: Any, target: torch.Tensor, *numbers: float, generator: torch.Generator | None = None) -> Any:
         if target.dtype not in HALF:
             return kernel.call_boxed(keys, target, *numbers, generator=generator)
+        note()
         drawn = torch.empty_strided(target.shape, target.stride(), dtype=torch.float32)
         kernel.call_boxed(keys, drawn, *numbers, generator=generator)
         return target.copy_(drawn)

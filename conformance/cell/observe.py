@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conformance.axes import MODES, PRECISIONS, Prepared
+from conformance.axes import MODES, Prepared
 from conformance.cell import conduct, draws, error_inputs, operator_check, tf32, transformed
 from conformance.cell.policy import leave_room
 from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, open_task
-from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError, OtherDrawsError
+from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError
 from conformance.gates.compare import compare
 from conformance.one_line import name_of
 from conformance.oracle import evaluation, weights
@@ -41,7 +41,12 @@ def observe(task: CellTask, process: ChildProcess, comparison: Comparison = comp
 
 def _observed(task: CellTask, process: ChildProcess, comparison: Comparison) -> Observation:
     try:
-        return _with_the_draws_of_the_oracle(task, process, comparison)
+        with process.phase("import"):
+            session = open_task(task, process)
+        session.comparison = comparison
+        with draws.as_the_oracle(session.spec, session.precision) as drew:
+            seen = observation_of(session)
+        return replace(seen, facts={**seen.facts, draws.IN_FLOAT32: True}) if drew else seen
     except NoOracleError as problem:
         return Observation("no oracle", process.current, message=one_line(problem))
     except NotProvenError as problem:
@@ -53,30 +58,6 @@ def _observed(task: CellTask, process: ChildProcess, comparison: Comparison) -> 
         elif is_machine_failure(problem):
             ending = "machine failed"
         return Observation(ending, process.current, name_of(problem), one_line(problem))
-
-
-def _with_the_draws_of_the_oracle(task: CellTask, process: ChildProcess, comparison: Comparison) -> Observation:
-    """Observe the cell; once more with kernels that draw in float32 if only those give what the oracle has drawn.
-
-    Raises:
-        OtherDrawsError: it draws other random numbers anyhow.
-        Whatever the mode or the model raises.
-    """
-
-    def seen() -> Observation:
-        with process.phase("import"):
-            session = open_task(task, process)
-        session.comparison = comparison
-        return observation_of(session)
-
-    try:
-        return seen()
-    except OtherDrawsError:
-        if not PRECISIONS[task.cell.precision].low_dtype or not draws.can_be_float32():
-            raise
-    with draws.in_float32():
-        again = seen()
-    return replace(again, facts={**again.facts, draws.IN_FLOAT32: True})
 
 
 def observation_of(session: CellSession) -> Observation:

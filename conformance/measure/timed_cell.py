@@ -13,7 +13,7 @@ from torch.amp import GradScaler
 from torch.optim import SGD
 from torch.utils import _pytree as pytree
 
-from conformance.cell import tf32
+from conformance.cell import draws, tf32
 from conformance.cell.session import CellSession
 from conformance.errors import NotMeasuredError
 from conformance.figures.meter import TimedCall
@@ -59,11 +59,12 @@ class TimedCell:
         # there is no figure of second derivatives or transforms, so none are taken
         asked = replace(asked, second=False, stacked=None, forward_mode=False)
         self._question = replace(asked, differentiate=asked.differentiate and figure != "forward")
-        for _ in range(1 + session.mode.warm_calls):
-            found = evaluation.evaluate(made.call, self._owner, self._question)
-            self._restore()
-        if session.references and found.drawn != session.known(spec.cases[0]).drawn:
-            raise NotMeasuredError("other draws", "it draws other random numbers than the oracle, which shows no error")
+        with draws.as_the_oracle(spec, session.precision) as drew:
+            for _ in range(1 + session.mode.warm_calls):
+                evaluation.evaluate(made.call, self._owner, self._question)
+                self._restore()
+        if drew:
+            raise NotMeasuredError("other draws", "timed, it draws other numbers than the oracle, so none is compared")
         made.proof()
         self._baseline = None if session.is_eager else session.baseline(eager, self._question)
         self._call = made.timed_call

@@ -61,6 +61,6 @@ PROBE = Probe(
     source="no report found; pytorch#10927 brought the list of addresses",
     symptom=SYMPTOM,
     devices=("cpu",),
-    seen={"cpu": Seen(torch=">=2.13", checked=("2.13.0",))},
+    seen={"cpu": Seen(torch=">=2.10", checked=("2.10.0", "2.13.0", "2.14.1"))},
     observe=observe,
 )

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from harness.plans import SPECS
 
 from conformance.cell import draws, reference
 from conformance.cell.draws import in_float32
@@ -23,6 +22,26 @@ DRAWING = {
     "between": lambda x: x.clone().uniform_(-3.0, 5.0),
 }
 
+NOISY = """
+import torch
+from torch import nn
+from zoo import Case, Spec
+
+class Noisy(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return y + torch.randn_like(y)
+
+SPEC = Spec(
+    name="noisy",
+    summary="noise on what a Linear gives",
+    source="a test",
+    build=lambda: Noisy(5, 4),
+    cases=(Case(name="typical", inputs=lambda g: (torch.randn(6, 5, generator=g),)),),
+    changes_state=("random generator",),
+)
+"""
+
 needs_kernels = pytest.mark.skipif(not draws.can_be_float32(), reason="this torch hands out no kernels")
 
 
@@ -39,9 +58,11 @@ def drawn(draw, x, dtype):
 def test_half_precision_gets_the_numbers_of_float32(name, dtype, shape):
     x = torch.zeros(shape).t()
     wanted, state = drawn(DRAWING[name], x, torch.float32)
-    with in_float32():
-        found, after = drawn(DRAWING[name], x, dtype)
+    with in_float32() as drew:
         same, _ = drawn(DRAWING[name], x, torch.float32)
+        assert drew == []
+        found, after = drawn(DRAWING[name], x, dtype)
+        assert len(drew) == 1
     assert torch.equal(found, wanted.to(dtype))
     assert torch.equal(after, state)
     assert torch.equal(same, wanted)
@@ -58,8 +79,10 @@ def test_afterwards_torch_draws_as_before():
     assert not torch.equal(before, other)
 
 
+@needs_kernels
 def test_a_call_that_draws_what_the_oracle_has_not_drawn_is_not_timed(tmp_path):
-    location = SpecLocation(file=str(SPECS / "miniatures" / "random_numbers.py"))
+    (tmp_path / "noisy.py").write_text(NOISY)
+    location = SpecLocation(file=str(tmp_path / "noisy.py"))
     task = ReferenceTask("noisy", location, seed=0, precisions=("fp32", "amp_bf16"), path=str(tmp_path / "reference"))
     assert reference.make(task, ChildProcess()).ending == "ok"
     spec = spec_at(location, "noisy")
@@ -69,5 +92,5 @@ def test_a_call_that_draws_what_the_oracle_has_not_drawn_is_not_timed(tmp_path):
         return TimedCell(CellSession(spec, Cell("noisy", "eager", precision, "cpu"), 0, references=known), "gradient")
 
     assert timed("fp32").wrong_result() == ""
-    with pytest.raises(NotMeasuredError, match="other draws: it draws other random numbers than the oracle"):
+    with pytest.raises(NotMeasuredError, match="other draws: timed, it draws other numbers than the oracle"):
         timed("amp_bf16")
