@@ -17,7 +17,6 @@ from typing import Any
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch does not need it, and nothing here does
 
 import torch
-from torch.jit import _builtins
 
 from conformance.run import environment
 
@@ -68,17 +67,21 @@ def ops_kept() -> Iterator[None]:
     Torch replaces some ops while it imports its compiler, and TorchScript forgets no address: if an attribute of a
     module gets one, it is taken for the op. `zoo.probes.script_takes_tuple_for_op` shows that.
     """
-    register = _builtins._register_builtin  # noqa: SLF001 -- nothing public knows them
+    builtins = getattr(torch.jit, "_builtins", None)  # nothing public knows them
+    register = getattr(builtins, "_register_builtin", None)
+    if builtins is None or register is None:
+        yield
+        return
 
     def registered(fn: Any, op: Any) -> None:
         _kept.append(fn)
         register(fn, op)
 
-    _builtins._register_builtin = registered  # noqa: SLF001
+    builtins._register_builtin = registered  # noqa: SLF001
     try:
         yield
     finally:
-        _builtins._register_builtin = register  # noqa: SLF001
+        builtins._register_builtin = register  # noqa: SLF001
 
 
 def harmless(step: Callable[[], object], seconds: float = 0.0) -> None:

@@ -33,7 +33,7 @@ def can_be_float32() -> bool:
     return torch.equal(half, single.to(half.dtype))
 
 
-def as_the_oracle(spec: Spec, precision: Precision) -> contextlib.AbstractContextManager[list[str]]:
+def as_the_oracle(spec: Spec, precision: Precision) -> contextlib.AbstractContextManager[set[str]]:
     """A context for the calls of a model, in which it draws what the oracle draws, as far as this torch can do that.
 
     Args:
@@ -42,26 +42,26 @@ def as_the_oracle(spec: Spec, precision: Precision) -> contextlib.AbstractContex
     """
     if process_state.DRAWS in spec.changes_state and precision.low_dtype and can_be_float32():
         return in_float32()
-    return contextlib.nullcontext([])
+    return contextlib.nullcontext(set())
 
 
 @contextlib.contextmanager
-def in_float32() -> Iterator[list[str]]:
+def in_float32() -> Iterator[set[str]]:
     """While active, what a kernel of the CPU draws in half precision is drawn in float32 and rounded.
 
     It replaces the kernels, and not the ops that a model calls, so that scripts and compiled code draw so too.
 
     Yields:
-        names of the kernels that have drawn so; they are added as they do.
+        names of the kernels that have drawn so; each is added when it does.
     """
-    drew: list[str] = []
+    drew: set[str] = set()
     library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of a kernel that is replaced
-        for name in DRAWING:
-            kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
-            library.impl(name, _widened(kernel, partial(drew.append, name)), "CPU", with_keyset=True)
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of a kernel that is replaced
+            for name in DRAWING:
+                kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
+                library.impl(name, _widened(kernel, partial(drew.add, name)), "CPU", with_keyset=True)
         yield drew
     finally:
         library._destroy()  # noqa: SLF001 -- what torch's own scoped library calls

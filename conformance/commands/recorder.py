@@ -71,7 +71,9 @@ class Recorder:
     def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:
         """Prepare the start of the workers, also of those that replace others."""
         scheduling: Any = config.pluginmanager.get_plugin("dsession")
-        scheduling.trdist.ensure_show_status = lambda: None  # it would say twice that it starts them
+        reporter: Any = config.pluginmanager.get_plugin("terminaldistreporter")
+        if reporter is not None:
+            reporter.ensure_show_status = lambda: None  # it would say twice that workers start
         keep_working_folder_off_path()
         shield_from_terminal(scheduling.nodemanager.group)
 

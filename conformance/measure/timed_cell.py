@@ -64,7 +64,9 @@ class TimedCell:
                 evaluation.evaluate(made.call, self._owner, self._question)
                 self._restore()
         if drew:
-            raise NotMeasuredError("other draws", "timed, it draws other numbers than the oracle, so none is compared")
+            raise NotMeasuredError(
+                "other draws", "its timed calls draw other numbers than the oracle and cannot be checked"
+            )
         made.proof()
         self._baseline = None if session.is_eager else session.baseline(eager, self._question)
         self._call = made.timed_call

@@ -31,7 +31,7 @@ WORDS = {"true": True, "false": False}
 LOADING = ("pretrained", "weights", "weights_backbone", "checkpoint_path")  # settings that would fetch weights
 TEXTS, TOKENS = 2, 8  # of an input
 PICTURES, SIDE, FRAMES = 2, 64, 8  # of an input
-PICTURES_TO_TRAIN = 4  # of an input in train mode, where the batch norm of two numbers is a step: it makes them ±1
+PICTURES_TO_TRAIN = 4  # of an input in train mode, where a batch norm makes +1 and -1 of any two numbers
 BATCH = 8  # pictures from which batch norms have their statistics
 MEANT = {"layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_attention_heads"}
 SMALL = {  # what a configuration of transformers may have, and its value here, for some 10⁴ to 10⁵ parameters
@@ -146,7 +146,7 @@ def _built(text: str, build: Callable[..., nn.Module], *args: Any, **settings: A
 
 
 def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module], **settings: Any) -> Architecture:
-    """An architecture that takes that many pictures, channels, rows and columns."""
+    """An architecture that takes pictures; the first number of the shape says how many."""
 
     def settled() -> nn.Module:
         batch = torch.randn(BATCH, *shape[1:], generator=torch.Generator().manual_seed(seed_of(text)))

@@ -1,11 +1,11 @@
 """TorchScript may take an attribute of a module for an op that is gone.
 
-TorchScript knows ops by their addresses in memory. An op that gets one more overload is replaced, and the address of
-the old one stays on the list. If an attribute of a module gets this address, such as a tuple of four numbers, the
-module does not compile. Torch replaces four ops itself while it imports its compiler, so scripting may fail at random
-in a process that has compiled before; `nn.ZeroPad2d` has such a tuple.
+TorchScript has a table of ops by their addresses in memory. An op that gets one more overload is replaced, and the
+address of the old one stays in the table. If an attribute of a module gets this address, such as a tuple of four
+numbers, the module does not compile. Torch replaces four ops itself while it imports its compiler, so scripting may
+fail at random in a process that has compiled before; `nn.ZeroPad2d` has such a tuple.
 
-Only on the CPU: scripting is the same on a GPU.
+Only on the CPU: what a script compiles does not depend on the device.
 
 Instead: script before torch's compiler is imported, or build the module once more.
 """
@@ -58,7 +58,7 @@ def observe(device: str) -> str:
 PROBE = Probe(
     name="script_takes_tuple_for_op",
     summary="a scripted module with a tuple where an op was in memory",
-    source="no report found; pytorch#10927 brought the list of addresses",
+    source="no report found; pytorch#10927 brought the table of addresses",
     symptom=SYMPTOM,
     devices=("cpu",),
     seen={"cpu": Seen(torch=">=2.10", checked=("2.10.0", "2.13.0", "2.14.1"))},
