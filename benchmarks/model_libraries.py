@@ -30,6 +30,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "model-libraries.md"
 TRAINING = ("eval", "train")
 REFUSED = ".refused"  # what the command says of an architecture that it does not judge
 MODES = ("eager", "scripted", "compiled")
+SECONDS = 1800  # that a cell may take: the C++ compiler needs minutes for a network of fifty layers on one core
 TORCHVISION = """
     densenet121 efficientnet_b0 googlenet mc3_18?size=32 mnasnet0_5 mnasnet1_0 mobilenet_v2 mobilenet_v3_large
     mobilenet_v3_small regnet_x_400mf regnet_y_400mf resnet18 resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0
@@ -144,7 +145,7 @@ def judge(name: str, training: str, mode: str, folder: Path) -> None:
     unfinished = place.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     command = [sys.executable, "-m", "conformance", "run", name, f"--{training}", "--no-speed", "--device=cpu"]
-    command += [f"--mode={mode}", f"--store={unfinished}"]
+    command += [f"--mode={mode}", f"--timeout={SECONDS}", f"--store={unfinished}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- our own words
     if done.returncode == ExitCode.USAGE:
         place.with_suffix(REFUSED).write_text(done.stderr, encoding="utf-8")
