@@ -124,9 +124,9 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
     factor = KINKED_SLICE_FACTOR if reference.kinked else SLICE_FACTOR
     share = max(spread.absolute / oracle.norm, precision.unit)
     slices = tuple(
-        factor * torch.maximum(_strayed(far, norms, kinked=reference.kinked), share * norms)
+        factor * torch.maximum(_strayed(reference, precision, axis), share * norms)
         + floor * math.sqrt(count / norms.numel())
-        for far, norms in zip(spread.slices, oracle.slice_norms, strict=True)
+        for axis, norms in enumerate(oracle.slice_norms)
     )
     cosine_gap = math.inf
     if norm > NORM_CAP * oracle.norm and count >= MIN_DIRECTION_ELEMENTS:
@@ -147,13 +147,18 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
     )
 
 
-def _strayed(far: torch.Tensor, norms: torch.Tensor, *, kinked: bool) -> torch.Tensor:
-    """How far each slice of an axis strayed. Behind a kink, all that are zero share the farthest of them.
+def _strayed(reference: TensorReference, precision: Precision, axis: int) -> torch.Tensor:
+    """How far each slice of an axis strayed; some slices share the farthest of them.
 
-    Such slices belong to units that are off. Of a thousand, a low precision switches some on that no perturbed run did.
+    Those that strayed by their own size do: such noise is a product of the noise of many layers, and a few runs do not
+    show how far it goes. So do those that are zero behind a kink. They belong to units that are off: of a thousand, a
+    low precision switches some on that no perturbed run did.
     """
-    zero = norms == 0.0
-    return torch.where(zero, far[zero].max(), far) if kinked and bool(zero.any()) else far
+    norms, far = reference.oracle.slice_norms[axis], reference.spread[precision.name].slices[axis]
+    noisy, off = (far >= norms) & ~reference.null_slices(axis), (norms == 0.0) & reference.kinked
+    for alike in (noisy, off):
+        far = torch.where(alike, far[alike].max(), far) if bool(alike.any()) else far
+    return far
 
 
 def measures(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure, ...]:

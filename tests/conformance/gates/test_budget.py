@@ -22,6 +22,16 @@ def rejecting(y, reference, precision, baseline=None):
     return {m.gate for m in budget.measures(reference.oracle.distance(y), reference.oracle, allowed) if not m.met}
 
 
+def with_strayed_rows(reference, strayed):
+    """A reference whose perturbed runs in bfloat16 moved some rows by so much: norms by row."""
+    far = reference.spread["amp_bf16"]
+    rows = far.slices[0].clone()
+    for row, norm in strayed.items():
+        rows[row] = float(norm)
+    moved = replace(far, slices=(rows, *far.slices[1:]))
+    return replace(reference, spread={**reference.spread, "amp_bf16": moved})
+
+
 @pytest.fixture
 def oracle():
     return torch.randn(32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -150,9 +160,29 @@ def test_behind_a_kink_a_unit_may_be_switched_on_that_no_perturbed_run_did_if_on
     on[11] = 0.1
     kinked = reference_of(oracle, kinked=True)
     assert rejecting(on, kinked, BF16) >= {"slice"}  # no run switched any on
-    far = kinked.spread["amp_bf16"]
-    rows = far.slices[0].index_fill(0, torch.tensor(3), float((on - oracle)[11].norm()))
-    switched = {**kinked.spread, "amp_bf16": replace(far, slices=(rows, *far.slices[1:]))}
-    assert "slice" not in rejecting(on, replace(kinked, spread=switched), BF16)
-    assert rejecting(on, replace(kinked, spread=switched, kinked=False), BF16) >= {"slice"}
-    assert rejecting(on, replace(kinked, spread=switched), FP32) >= {"slice"}
+    switched = with_strayed_rows(kinked, {3: (on - oracle)[11].norm()})
+    assert "slice" not in rejecting(on, switched, BF16)
+    assert rejecting(on, replace(switched, kinked=False), BF16) >= {"slice"}
+    assert rejecting(on, switched, FP32) >= {"slice"}
+
+
+def test_slices_that_are_all_noise_may_stray_as_far_as_any_of_them_and_others_may_not(oracle):
+    faint = torch.tensor([3, 7, 11])
+    oracle = oracle.index_copy(0, faint, 1e-3 * oracle[faint])
+    reference = reference_of(oracle)
+    norms = reference.oracle.slice_norms[0]
+    noisy = with_strayed_rows(reference, {3: 1.1 * norms[3], 7: 9.0 * norms[7], 11: 0.4 * norms[11]})
+    moved = {row: oracle.index_copy(0, torch.tensor([row]), 5.0 * oracle[row : row + 1]) for row in (3, 7, 11)}
+    assert "slice" not in rejecting(moved[3], noisy, BF16)  # row 7 strayed by as much
+    assert "slice" not in rejecting(moved[7], noisy, BF16)
+    assert rejecting(moved[11], noisy, BF16) >= {"slice"}  # it is not all noise
+    assert rejecting(moved[3], noisy, FP32) >= {"slice"}
+    assert rejecting(oracle.index_copy(0, torch.tensor([3]), 50.0 * oracle[3:4]), noisy, BF16) >= {"slice"}
+    assert rejecting(1.5 * oracle, noisy, BF16) >= {"norm"}
+
+
+def test_a_slice_that_is_structurally_zero_shares_no_noise(oracle):
+    oracle = oracle.index_fill(0, torch.tensor(3), 0.0).index_copy(0, torch.tensor([7]), 1e-3 * oracle[7:8])
+    reference = reference_of(oracle)
+    noisy = with_strayed_rows(reference, {7: 2.0 * reference.oracle.slice_norms[0][7]})
+    assert rejecting(oracle.index_copy(0, torch.tensor([3]), oracle[7:8]), noisy, BF16) >= {"slice"}
