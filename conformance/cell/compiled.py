@@ -9,6 +9,7 @@ import torch
 
 from conformance.axes import SYMBOLIC, Prepared
 from conformance.errors import NotProvenError
+from conformance.oracle.error_text import without_hints
 
 MANY_RECOMPILES = 64  # each case may bring a new shape; past the limit torch would run eager without an error
 
@@ -111,7 +112,8 @@ def _proof(*, one_graph: bool) -> dict[str, Any]:
 
 
 def _break_reasons() -> str:
+    """Why Dynamo broke a graph or, if it captured none, why it skipped the call."""
     from torch._dynamo.utils import counters  # noqa: PLC0415
 
-    reasons = "; ".join(" ".join(reason.split()) for reason in counters["graph_break"])
-    return reasons[:200] or "nothing was captured"
+    said = [*(counters["graph_break"] or counters["unimplemented"])]
+    return "; ".join(dict.fromkeys(without_hints(text) for text in said)) or "nothing was captured"

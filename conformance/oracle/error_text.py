@@ -94,11 +94,16 @@ def named_as_noise(case: str, precision: Precision) -> Iterator[None]:
 
 def one_line(problem: BaseException) -> str:
     """The exception's text on one bounded line, without torch's advice, callers and other processes of the device."""
-    text = FAKE.sub(r"\g<what>", HINTS.sub("", ADVICE.sub(r"\1", text_of(problem))))
+    text = FAKE.sub(r"\g<what>", without_hints(ADVICE.sub(r"\1", text_of(problem))))
     text = _of_script(OTHER_PROCESSES.sub("", CALLERS.sub("\n", text)))
     if "forked subprocess" in text and torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- nothing public tells it
         text = f"{POISONED}: {text}"
     return conformance.one_line.one_line(text)
+
+
+def without_hints(text: str) -> str:
+    """What Dynamo says, without its hints and links."""
+    return HINTS.sub("", text).strip()
 
 
 def _of_script(text: str) -> str:
