@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 
 BLOCK = 2**16  # elements that are measured at once
+UNSEEN = 2.0**-22  # times y*: the length of a shorter y comes from a difference that float64 rounds
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by bytes of an element; int64 for all others
 
 
@@ -25,7 +26,7 @@ class Distance:
         slices: for each of the oracle's axes, ‖y − y*‖ of every index: float64, of the axis's length.
         point: largest |y_i − y*_i| / (|y*_i| + rms).
         gain: |⟨y − y*, y*⟩| / ‖y*‖².
-        cosine_gap: 1 − cos of the angle between y and y*; infinite if either is zero.
+        cosine_gap: 1 − cos of the angle between y and y*; 1 if one is zero, or y so small that its angle is unknown.
         worst: flat index of the element that gives `point`.
     """
 
@@ -121,16 +122,17 @@ class OracleTensor:
         """The distance of a tensor of the same shape, with any dtype on any device."""
         numbers = real_numbers(y)
         if not numbers.numel():
-            return Distance(0.0, (), 0.0, 0.0, math.inf)
+            return Distance(0.0, (), 0.0, 0.0, 1.0)
         found = _measured(numbers, self.reals, self.rms)
         absolute, square = math.sqrt(found.square), self.norm * self.norm
         length = math.sqrt(max(0.0, square + 2.0 * found.along + absolute * absolute))
+        has_direction = length > UNSEEN * self.norm > 0.0
         return Distance(
             absolute,
             self._slices(found.by_axis),
             found.point,
             abs(found.along) / square if square else 0.0,
-            1.0 - (square + found.along) / (self.norm * length) if self.norm * length else math.inf,
+            1.0 - (square + found.along) / (self.norm * length) if has_direction else 1.0,
             found.start + _worst(numbers, self.reals, self.rms, found),
         )
 

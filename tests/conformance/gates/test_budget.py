@@ -153,6 +153,26 @@ def test_eager_that_reaches_float32_in_a_low_cell_is_known(oracle):
     assert not budget.holds_float32(reference.oracle.distance(oracle.bfloat16()), reference, BF16)
 
 
+def test_eager_within_what_a_flipped_unit_did_to_float32_is_not_held_to_float32(oracle):
+    half = oracle.half()
+    reference = reference_of(oracle, kinked=True)
+    far = reference.oracle.distance(oracle + 2.0**-10 * oracle.std())
+    assert not budget.holds_float32(reference.oracle.distance(half), reference, BF16)
+    flipped = replace(reference, spread={**reference.spread, "fp32": far})
+    low = replace(flipped, spread={**flipped.spread, "amp_bf16": replace(far, absolute=64 * far.absolute)})
+    assert not budget.holds_float32(reference.oracle.distance(half), low, BF16)
+    assert budget.holds_float32(reference.oracle.distance(half), replace(low, kinked=False), BF16)  # nothing flips
+
+
+def test_zeros_pass_where_perturbed_runs_leave_next_to_nothing_and_nowhere_else(oracle):
+    kept = reference_of(oracle, noise=0.8 / BF16.unit)
+    underflow = kept.oracle.distance(1e-3 * oracle.flip(0))
+    lost = replace(kept, spread={**kept.spread, "amp_bf16": underflow})
+    assert rejecting(torch.zeros_like(oracle), lost, BF16) == set()
+    assert rejecting(-3 * oracle, lost, BF16) >= {"norm", "gain"}
+    assert rejecting(torch.zeros_like(oracle), kept, BF16) >= {"gain"}
+
+
 def test_behind_a_kink_a_unit_may_be_switched_on_that_no_perturbed_run_did_if_one_did_another(oracle):
     off = torch.tensor([3, 7, 11])
     oracle = oracle.index_fill(0, off, 0.0)

@@ -63,7 +63,9 @@ def test_the_pointwise_measure_names_the_element(measured, oracle):
 def test_the_angle_sees_direction_and_not_size(measured, oracle):
     assert measured.distance(3 * oracle).cosine_gap == pytest.approx(0.0, abs=1e-12)
     assert measured.distance(-oracle).cosine_gap == pytest.approx(2.0)
-    assert math.isinf(measured.distance(torch.zeros(SHAPE)).cosine_gap)
+    assert measured.distance(torch.zeros(SHAPE)).cosine_gap == 1.0  # of no direction: neither right nor wrong
+    assert measured.distance(1e-9 * oracle).cosine_gap == 1.0
+    assert measured.distance(1e-6 * oracle).cosine_gap == pytest.approx(0.0, abs=1e-3)
 
 
 def test_axes_of_one_and_slices_of_one_element_are_no_slices():
