@@ -77,7 +77,7 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
     r"^googlenet\[scripted.*named tuple GoogLeNetOutputs": (
         "a script of it returns a named tuple in eval mode too, and torchvision warns of that"
     ),
-    r"^test_vit\w*\[scripted.*random generator, case given: forward changed it by drawing": (
+    r"^test_(byobnet|vit)\w*\[scripted.*random generator, case given: forward changed it by drawing": (
         "in plain torch too, a script draws random numbers for a dropout of 0 from its second call on; eager draws none"
     ),
     r"^lcnet_\S+\[\w+-amp_bf16.*output: in no case": (
