@@ -145,6 +145,17 @@ def test_zeros_that_underflow_blurs_are_left_to_float32():
     assert power(blurred, "fp32") == Power()
 
 
+def test_zeros_that_pass_where_a_perturbed_run_left_next_to_nothing_are_no_silent_pass(oracle):
+    clear = reference_of(oracle)
+    nothing = clear.oracle.distance(1e-3 * oracle.flip(0))
+    low = replace(clear, spread={**clear.spread, "amp_bf16": nothing})
+    found = power(low, "amp_bf16")
+    assert (found.accepted, found.left_to) == ((), "fp32")
+    everywhere = power(replace(clear, spread=dict.fromkeys(PRECISIONS, nothing)), "fp32")
+    assert "zeros" in everywhere.accepted
+    assert not everywhere.left_to
+
+
 def test_a_tensor_that_float32_cannot_tell_either_lacks_power(oracle):
     blurred = in_common_factor(reference_of(oracle, noise=0.4 / PRECISIONS["amp_bf16"].unit), "amp_bf16")
     coarse = replace(blurred, spread=dict.fromkeys(PRECISIONS, blurred.spread["amp_bf16"]))
