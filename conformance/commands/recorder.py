@@ -53,7 +53,7 @@ class Recorder:
         contents, expected = forecast.contents, forecast.expected
         attempts = Attempts(folder / store.STARTED)
         self.cells = ordered(contents.missing, contents.plan, attempts, {name: s for name, (_, s) in expected.items()})
-        self.progress = Progress(expected, at_once)
+        self.progress = Progress(expected, "cell", at_once)
         self.problem = ""
         self._forecast = forecast
         self._folder = folder

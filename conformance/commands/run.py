@@ -195,7 +195,7 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
         tell("")
         show(contents, folder)
     tell(f"\ntaking {len(pending)} measurements")
-    progress = Progress(dict.fromkeys(pending, ("measurement", MEASURE_SECONDS)))
+    progress = Progress(dict.fromkeys(pending, ("measurement", MEASURE_SECONDS)), "speed")
     ticker = Ticker(progress, every_line=options.choice.verbose)
     before = time.monotonic()
     try:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from conformance.counted import counted
+
 MINUTE, HOUR = 60.0, 3600.0
 
 
@@ -17,22 +19,24 @@ class Progress:
 
     Attributes:
         expected: the kind of each item and about how many seconds it will take, by name.
+        what: the name of one item, such as "cell".
         at_once: number of items that are done at a time.
         red: number of items that are red.
 
-    >>> work = Progress({"a": ("cell", 60.0), "b": ("cell", 60.0), "c": ("cell", 60.0)}, at_once=2)
+    >>> work = Progress({"a": ("cell", 60.0), "b": ("cell", 60.0), "c": ("cell", 60.0)}, "cell", at_once=2)
     >>> work.done("a", seconds=120.0, red=True)
     >>> work.line()
-    '1 of 3 done, 1 red, about 2 min left'
+    '1 of 3 cells done, 1 red, about 2 min left'
     >>> work.started("b", at=time.monotonic() - 180.0)
     >>> work.line()
-    '1 of 3 done, 1 red, about 1 min left, b has taken 3 min so far'
+    '1 of 3 cells done, 1 red, about 1 min left, b has taken 3 min so far'
     >>> work.started("c", at=time.monotonic() - 240.0)
     >>> work.line()
-    '1 of 3 done, 1 red, longer than expected, c has taken 4 min so far'
+    '1 of 3 cells done, 1 red, longer than expected, c has taken 4 min so far'
     """
 
     expected: Mapping[str, tuple[str, float]]
+    what: str
     at_once: int = 1
     red: int = 0
     _done: set[str] = field(default_factory=set)
@@ -58,7 +62,7 @@ class Progress:
 
     def line(self) -> str:
         """Where the work stands, on one line."""
-        parts = [f"{len(self._done)} of {len(self.expected)} done"]
+        parts = [f"{len(self._done)} of {counted(len(self.expected), self.what)} done"]
         parts += [f"{self.red} red"] if self.red else []
         if len(self._done) < len(self.expected):
             left = self.left

@@ -75,15 +75,15 @@ WORK = {"a": ("cells", 60.0), "b": ("cells", 60.0)}
 
 
 def test_only_what_is_selected_is_left():
-    work = Progress(WORK)
+    work = Progress(WORK, "cell")
     work.keep(["a"])
-    assert work.line().startswith("0 of 1 done, about ")
+    assert work.line().startswith("0 of 1 cell done, about ")
 
 
 def shown(monkeypatch, stream, **options):
     """What a stream gets of one urgent line and one other."""
     monkeypatch.setattr("sys.stdout", stream)
-    work = Ticker(Progress(WORK), **options)
+    work = Ticker(Progress(WORK, "cell"), **options)
     work.progress.done("a", 60.0, red=True)
     work.show("✗ a is red", urgent=True)
     work.progress.done("b", 60.0)
@@ -94,7 +94,7 @@ def shown(monkeypatch, stream, **options):
 
 def test_a_terminal_has_a_line_that_changes_and_the_red_cells_above_it(monkeypatch):
     assert shown(monkeypatch, Terminal()) == (
-        f"{ERASE}✗ a is red\n{ERASE}1 of 2 done, 1 red, about 1 min left{ERASE}2 of 2 done, 1 red{ERASE}"
+        f"{ERASE}✗ a is red\n{ERASE}1 of 2 cells done, 1 red, about 1 min left{ERASE}2 of 2 cells done, 1 red{ERASE}"
     )
 
 
@@ -105,7 +105,7 @@ def test_elsewhere_only_the_red_cells_are_printed(monkeypatch):
 def test_elsewhere_a_long_run_says_now_and_then_where_it_stands(monkeypatch):
     monkeypatch.setattr(ticker, "EVERY_SECONDS", 0.0)
     printed = shown(monkeypatch, io.StringIO())
-    assert printed == "✗ a is red\n1 of 2 done, 1 red, about 1 min left\n2 of 2 done, 1 red\n"
+    assert printed == "✗ a is red\n1 of 2 cells done, 1 red, about 1 min left\n2 of 2 cells done, 1 red\n"
 
 
 def test_every_line_is_printed_if_a_person_wants_it(monkeypatch):
