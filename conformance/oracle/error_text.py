@@ -37,6 +37,7 @@ FAKE = re.compile(  # what an op raises when Dynamo runs it without data
     r"[^\n]*when making fake tensor call\s*Explanation: [^\n]*?: got (?P<what>\w+\((?P<quote>['\"])[^\n]*(?P=quote)\))"
 )
 OTHER_PROCESSES = re.compile(r" Process \d+ has \S+ \S+ memory in use\.")  # of the device, when its memory is full
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")  # of an object, another one in each cell that fails alike
 CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the cause, if a script calls Python
 SCRIPT = re.compile(  # where TorchScript fails, with the code around it; the compiler names no function
     r"(?:\s*\n *The original call is)?\s*:?"
@@ -93,9 +94,9 @@ def named_as_noise(case: str, precision: Precision) -> Iterator[None]:
 
 
 def one_line(problem: BaseException) -> str:
-    """The exception's text on one bounded line, without torch's advice, callers and other processes of the device."""
+    """The exception's text on one bounded line, without addresses, callers, torch's advice and other processes."""
     text = FAKE.sub(r"\g<what>", without_hints(ADVICE.sub(r"\1", text_of(problem))))
-    text = _of_script(OTHER_PROCESSES.sub("", CALLERS.sub("\n", text)))
+    text = _of_script(OTHER_PROCESSES.sub("", CALLERS.sub("\n", ADDRESS.sub("", text))))
     if "forked subprocess" in text and torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- nothing public tells it
         text = f"{POISONED}: {text}"
     return conformance.one_line.one_line(text)

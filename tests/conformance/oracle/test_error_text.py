@@ -69,3 +69,9 @@ def test_other_errors_stay_as_they_are():
         one_line(ValueError('no such op\n\nfrom user code:\n   File "a.py", line 3, in forward\n    return op(x)'))
         == by_dynamo
     )
+
+
+def test_cells_that_fail_alike_say_the_same_of_an_object():
+    one, other = object(), object()
+    assert one_line(OSError(f"no source for {one}")) == one_line(OSError(f"no source for {other}"))
+    assert one_line(OSError(f"no source for {one}")) == "no source for <object object>"
