@@ -126,13 +126,17 @@ OUT_OF_TIES = (
     "if it hangs on a near tie (routing, top-k, a threshold), draw inputs whose scores lie further apart, for example "
     "by scaling them, or declare Expect(outcome='INCONCLUSIVE') for this precision"
 )
+OUT_OF_NOISE = (
+    "draw inputs or weights with which it is larger than its rounding errors, or declare "
+    "Expect(outcome='INCONCLUSIVE') for this precision"
+)
 
 
 def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
     """Why a cell that all gates accept proves nothing, one line for each reason."""
     for d in found:
         if d.accepted:
-            yield f"{d.tensor}, case {d.case}: the gates accept {' and '.join(d.accepted)}"
+            yield f"{d.tensor}, case {d.case}: the gates accept {' and '.join(d.accepted)}; {OUT_OF_NOISE}"
     rounded = [d for d in found if d.kind in ("rounded", "float32")]
     outputs = dict.fromkeys(d.tensor for d in rounded if d.tensor.startswith("output"))
     for tensors in ([d for d in rounded if d.tensor == name] for name in outputs):

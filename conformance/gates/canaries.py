@@ -80,8 +80,7 @@ def global_canaries(dtype: torch.dtype, reference: TensorReference, *, held_to_f
     yield Canary("the wrong dtype", lambda truth: truth.to(OTHER.get(truth.dtype, torch.float32)), misshapen=True)
     if reference.is_null:
         if not reference.exact:
-            name = "a spread as wide as the terms that cancelled"
-            yield Canary(name, lambda truth: truth + _cancelled(truth, reference), Least(_cancelled_size(reference)))
+            yield _in_place_of_zeros(reference)
         return
     yield Canary("zeros", torch.zeros_like, Least(norm, 1 / 2, 1.0))
     yield Canary("the negative", torch.neg, Least(2.0 * norm, 1.0, 2.0))
@@ -111,17 +110,24 @@ def _noisy(norm: float, truth: torch.Tensor) -> torch.Tensor:
     return wrong
 
 
+def _in_place_of_zeros(reference: TensorReference) -> Canary:
+    """Numbers where there should be next to none."""
+    name, size = "a spread as wide as the terms that cancelled", _cancelled_size(reference)
+    if size == 0.0:  # float32 never moves it; a low precision may, as the gradient of an expert that no token chose
+        name = "numbers in place of zeros"
+        size = max(strayed.absolute for strayed in reference.spread.values()) or 1.0
+    return Canary(name, lambda truth: truth + _signs(truth, size), Least(size))
+
+
 def _cancelled_size(reference: TensorReference) -> float:
     return reference.spread["fp32"].absolute / (NOISE * 2.0**-24) / 8
 
 
-def _cancelled(truth: torch.Tensor, reference: TensorReference) -> torch.Tensor:
-    signs = (
-        torch.randint(0, 2, truth.shape, generator=torch.Generator().manual_seed(seed_of("cancelled"))).to(truth.dtype)
-        * 2
-        - 1
-    )
-    return _cancelled_size(reference) * signs / math.sqrt(truth.numel())
+def _signs(truth: torch.Tensor, size: float) -> torch.Tensor:
+    """Plus and minus the same number, as far from zero as asked."""
+    generator = torch.Generator().manual_seed(seed_of("cancelled"))
+    signs = torch.randint(0, 2, truth.shape, generator=generator).to(truth.dtype) * 2 - 1
+    return size * signs / math.sqrt(truth.numel())
 
 
 def local_canaries(reference: TensorReference, budget: Budget) -> Iterator[Canary]:

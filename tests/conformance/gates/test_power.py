@@ -145,6 +145,21 @@ def test_zeros_that_underflow_blurs_are_left_to_float32():
     assert power(blurred, "fp32") == Power()
 
 
+def test_the_gradient_of_an_expert_that_only_a_low_precision_chooses_is_zero_in_the_others():
+    zeros = reference_of(torch.zeros(4, 8, dtype=torch.float64))
+    chosen = replace(zeros.spread["amp_bf16"], absolute=1.1)
+    reference = replace(zeros, spread={**zeros.spread, "amp_bf16": chosen})
+    assert reference.is_null
+    assert power(reference, "fp32") == power(reference, "amp_fp16") == Power()
+    assert power(reference, "amp_bf16") == Power(left_to="fp32")
+    assert power(zeros, "fp32") == Power()
+
+    def blind_to_numbers(canary, criteria):
+        return bool((canary.isfinite() & (canary != 0)).all()) or all_gates(canary, criteria)
+
+    assert power(reference, "fp32", blind_to_numbers) == Power(("numbers in place of zeros",))
+
+
 def test_zeros_that_pass_where_a_perturbed_run_left_next_to_nothing_are_no_silent_pass(oracle):
     clear = reference_of(oracle)
     nothing = clear.oracle.distance(1e-3 * oracle.flip(0))
