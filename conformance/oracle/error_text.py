@@ -42,7 +42,7 @@ CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the 
 SCRIPT = re.compile(  # where TorchScript fails, with the code around it; the compiler names no function
     r"(?:\s*\n *The original call is)?\s*:?"
     r"\n *File \"(?:[^\"\n]*/)?(?P<file>[^\"/\n]+)\", line (?P<line>\d+)(?P<function>, in [^\n]*)?"
-    r"(?P<code>(?:\n {4,}[^\n]*)+)"
+    r"(?P<code>(?:\n(?: {4,}[^\n]*|(?=\n)))+)"  # a blank line may stand in it
 )
 MARKED = re.compile(r"\n *(?P<meant>[^\n]+)\n *~+ <--- HERE")
 INTERPRETER = "The following operation failed in the TorchScript interpreter."

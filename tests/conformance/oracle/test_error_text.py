@@ -38,6 +38,11 @@ class Mistaken(nn.Module):
         return torch.cat(x, dim=0)
 
 
+class Promoting(nn.Linear):
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight) * torch.ones(4)
+
+
 @pytest.mark.parametrize(
     ("module", "start", "end"),
     [
@@ -69,6 +74,18 @@ def test_other_errors_stay_as_they_are():
         one_line(ValueError('no such op\n\nfrom user code:\n   File "a.py", line 3, in forward\n    return op(x)'))
         == by_dynamo
     )
+
+
+def test_an_error_of_the_backward_that_torchscript_writes_is_its_cause():
+    scripted = torch.jit.script(Promoting(4, 4).bfloat16())
+    x = torch.ones(3, 4, dtype=torch.bfloat16, requires_grad=True)
+    scripted(x).mean().backward()  # that of eager; from the second call on, TorchScript has its own
+    second = scripted(x).mean()
+    with pytest.raises(RuntimeError) as raised:
+        second.backward()
+    found = one_line(raised.value)
+    assert found.startswith("RuntimeError: expected m1 and m2 to have the same dtype"), found
+    assert found.endswith("grad_input = torch.matmul(grad_output, weight))"), found
 
 
 def test_cells_that_fail_alike_say_the_same_of_an_object():
