@@ -64,21 +64,27 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
     r"^(test_(coatnet|convnext|maxvit)|pit_ti)\w*\[eager-amp_.*gradient of \S*(norm\S*|stem\.1)\.(bias|weight), case": (
         "on the CPU, a layer norm adds up the gradients of bias and weight in the low precision itself, and a long sum "
         "of one sign stops growing: the probe `layer_norm_sums_in_low_precision` of [probes.md](probes.md); with sums "
-        "in float32, the same gradients are 3 to 50 times closer"
+        "in float32, the same gradients are 3 to 70 times closer"
     ),
     r"^levit_\S+\[.*backward through the graph a second time": (
         "in eval mode the model keeps biases with their graph from the first call, so its second backward raises this "
         "in plain torch too"
     ),
-    r"^r2plus1d_\S+\[eager-amp_bf16.*gradient of layer": (
+    r"^r2plus1d_\S+\[(eager|scripted)-amp_bf16.*gradient of layer": (
         "on processors with AVX-512 BF16, a bfloat16 convolution over two frames does not write all of its weight's "
         "gradient: the probe `convolution_of_two_frames` of [probes.md](probes.md)"
     ),
     r"^googlenet\[scripted.*named tuple GoogLeNetOutputs": (
         "a script of it returns a named tuple in eval mode too, and torchvision warns of that"
     ),
-    r"^test_(byobnet|vit)\w*\[scripted.*random generator, case given: forward changed it by drawing": (
+    r"\[scripted.*random generator, case given: forward changed it by drawing": (
         "in plain torch too, a script draws random numbers for a dropout of 0 from its second call on; eager draws none"
+    ),
+    r"^test_vit_relpos\[scripted.*draws other random numbers than the oracle": (
+        "a script draws random numbers for a dropout of 0, so its other dropouts drop other elements than in eager"
+    ),
+    r"^lraspp_\S+\[scripted-amp_.*output\['out'\], case given: float32, should be": (
+        "under TorchScript's autocast, a sum of two low-precision tensors is float32; here it is resized and returned"
     ),
     r"^lcnet_\S+\[\w+-amp_bf16.*output: in no case": (
         "with random weights, the roundings of bfloat16 grow from layer to layer: the output is wrong by 9 % in plain "
@@ -146,7 +152,7 @@ def judge(name: str, training: str, mode: str, folder: Path) -> None:
     command = [sys.executable, "-m", "conformance", "run", name, f"--{training}", "--no-speed", "--device=cpu"]
     command += [f"--mode={mode}", f"--timeout={SECONDS}", f"--store={unfinished}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- our own words
-    if done.returncode == ExitCode.USAGE:
+    if done.returncode == ExitCode.USAGE and "this machine failed" not in done.stderr:
         place.with_suffix(REFUSED).write_text(done.stderr, encoding="utf-8")
         return
     runs = [run for run in unfinished.glob("runs/*") if store.read(run).complete]
