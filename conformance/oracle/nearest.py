@@ -9,8 +9,9 @@ import torch
 
 from conformance.axes import Precision
 from conformance.gates.distance import all_finite
+from conformance.oracle import backward
 from conformance.oracle.custom_ops import Unwatched
-from conformance.oracle.rounding import Rounding, in_backward
+from conformance.oracle.rounding import Rounding
 
 FLOAT64_BITS = 53
 SUBNORMAL = 2.0**10  # times the smallest number of float16: smaller ones are subnormal
@@ -38,7 +39,7 @@ class Nearest(Rounding):
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op, rounded. If it divides a mask by a number, note how the quotient rounds."""
-        divides = func.overloadpacket.__name__.rstrip("_") == "div" and not in_backward()
+        divides = func.overloadpacket.__name__.rstrip("_") == "div" and not backward.is_running()
         exact = _of_mask(*args[:2]) if divides else 0.0
         result = super().run_op(func, args, kwargs)
         if exact:

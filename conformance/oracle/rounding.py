@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.gates.budget import NOISE
-from conformance.oracle import partial_sums
+from conformance.oracle import backward, partial_sums
 from conformance.oracle.counting import counts, may_count
 from conformance.oracle.custom_ops import OpMode, Unwatched, written_names
 from conformance.oracle.inputs import has_fractions, is_rounded
@@ -127,7 +127,7 @@ class Rounding(OpMode):
         whole = may_count(name) and counts((args, kwargs), name)
 
         # in forward, autocast gives operands and results of products its dtype, and those of most other ops float32
-        stored = self._limited and (self._cast or name in PRODUCTS or in_backward())
+        stored = self._limited and (self._cast or name in PRODUCTS or backward.is_running())
 
         def perturb(leaf: Any) -> Any:
             if not is_rounded(leaf) or any(leaf is tensor for tensor in written) or (name in MASKED and _is_mask(leaf)):
@@ -195,7 +195,7 @@ class Rounding(OpMode):
 
     def _underflown(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor as a format of limited range might hold it; its numbers keep their signs, or become zero."""
-        quantum = self._quantum / self._scale if in_backward() else self._quantum
+        quantum = self._quantum / self._scale if backward.is_scaled() else self._quantum
         with Unwatched():
             size, most = tensor.abs(), quantum / self._low
             if tensor.numel() >= LARGE:
@@ -241,11 +241,6 @@ def _any_between(sizes: torch.Tensor, most: float) -> bool:
 def _is_mask(tensor: torch.Tensor) -> bool:
     with Unwatched():
         return bool(((tensor == 0) | (tensor == 1)).all())
-
-
-def in_backward() -> bool:
-    """Whether autograd is running a backward pass."""
-    return torch._C._current_autograd_node() is not None  # noqa: SLF001 -- no public name
 
 
 def _selects(name: str, arguments: Any) -> bool:
