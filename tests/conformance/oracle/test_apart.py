@@ -70,7 +70,7 @@ def test_ties_of_the_model_itself_are_left_alone():
 
 
 def one_on_a_kink(x):
-    nothing = x[:1, :1] * 3 - x[:1, :1] - x[:1, :1] * 2  # but for rounding
+    nothing = x[:1, :1] * 3 - x[:1, :1].detach() * 3  # but for rounding
     return torch.cat([x.flatten(), nothing.flatten()]).relu()
 
 
@@ -78,3 +78,11 @@ def test_a_number_on_a_kink_in_every_draw_is_too_much_among_few_and_not_among_ma
     with pytest.raises(SelfCheckError, match="case typical: numbers sit exactly on a kink"):
         sampling.choose(*oracle_of(one_on_a_kink))
     assert sampling.choose(*oracle_of(one_on_a_kink, rows=256)) % APART < sampling.REDRAWS
+
+
+def test_a_number_on_a_kink_with_one_slope_on_both_sides_is_no_toss():
+    """As in PPO's loss, where the ratio is between its limits."""
+    oracle, case = oracle_of(lambda x: torch.minimum(x * 2, x.clamp(-9, 9) * 2))
+    assert sampling.choose(oracle, case) % APART < sampling.REDRAWS
+    with pytest.raises(SelfCheckError, match="exactly on a kink"):
+        sampling.choose(*oracle_of(lambda x: torch.minimum(x * 2, x.detach() * 2)))
