@@ -123,8 +123,8 @@ def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> l
 
 
 OUT_OF_TIES = (
-    "if it hangs on a near tie (routing, top-k, a threshold), draw inputs whose scores lie further apart, for example "
-    "by scaling them, or declare Expect(outcome='INCONCLUSIVE') for this precision"
+    "compute it in float32; if it hangs on a near tie (routing, top-k, a threshold), draw inputs whose scores lie "
+    "further apart, for example by scaling them; or declare Expect(outcome='INCONCLUSIVE') for this precision"
 )
 OUT_OF_NOISE = (
     "draw inputs or weights with which it is larger than its rounding errors, or declare "
