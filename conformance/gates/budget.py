@@ -22,6 +22,7 @@ SLICE_FACTOR = 2.0
 KINKED_SLICE_FACTOR = 4.0  # one flipped unit moves one slice more than it moves the tensor
 POINT_FACTOR = 2.0
 GAIN_FACTOR = 2.0
+NOISE_FACTOR = 4.0  # instead of the four above, if perturbed runs move a tensor by its own size: they miss the tail
 ANGLE_FACTOR = 2.0  # underflow may turn a gradient by any angle, or leave zeros
 NULL_FACTOR = 8.0
 BASELINE_NORM_FACTOR = 2.0  # times eager's own error, in cells that are not eager
@@ -118,13 +119,16 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
     if reference.is_null:
         beside = BASELINE_FACTOR * baseline.absolute if baseline else 0.0
         return Budget(max(NULL_FACTOR * spread.absolute, beside), (), math.inf, math.inf)
-    norm = NORM_FACTOR * max(spread.absolute, precision.unit * oracle.norm) + floor * math.sqrt(count)
-    gain = max(GAIN_FACTOR * spread.gain, gain_floor(precision)) + floor / oracle.rms
-    point = POINT_FACTOR * max(spread.point, precision.unit) + floor / oracle.rms
-    factor = KINKED_SLICE_FACTOR if reference.kinked else SLICE_FACTOR
+    factors = NORM_FACTOR, KINKED_SLICE_FACTOR if reference.kinked else SLICE_FACTOR, GAIN_FACTOR, POINT_FACTOR
+    if spread.absolute >= oracle.norm:
+        factors = (NOISE_FACTOR,) * 4
+    of_norm, of_slice, of_gain, of_point = factors
+    norm = of_norm * max(spread.absolute, precision.unit * oracle.norm) + floor * math.sqrt(count)
+    gain = max(of_gain * spread.gain, gain_floor(precision)) + floor / oracle.rms
+    point = of_point * max(spread.point, precision.unit) + floor / oracle.rms
     share = max(spread.absolute / oracle.norm, precision.unit)
     slices = tuple(
-        factor * torch.maximum(_strayed(reference, precision, axis), share * norms)
+        of_slice * torch.maximum(_strayed(reference, precision, axis), share * norms)
         + floor * math.sqrt(count / norms.numel())
         for axis, norms in enumerate(oracle.slice_norms)
     )

@@ -97,6 +97,17 @@ def test_a_kink_widens_slices_alone(oracle):
         torch.testing.assert_close(wide, ratio * narrow)
 
 
+@pytest.mark.parametrize(("size", "allowed"), [(0.9, False), (1.1, True)])
+def test_twice_as_far_as_the_perturbed_runs_is_allowed_of_a_tensor_that_is_all_noise(oracle, size, allowed):
+    noise = torch.randn(32, 32, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    noise *= size * oracle.norm() / noise.norm()
+    reference = reference_of(oracle)
+    far = reference.oracle.distance(oracle + noise)
+    moved = replace(reference, spread={**reference.spread, "amp_bf16": far})
+    assert ("norm" not in rejecting(oracle + 2 * noise, moved, BF16)) == allowed
+    assert rejecting(oracle + 5 * noise, moved, BF16)
+
+
 def test_a_worse_eager_excuses_as_much_and_a_better_one_takes_nothing(oracle):
     reference = reference_of(oracle)
     poor = oracle * (1 + 64 * FP32.unit)
