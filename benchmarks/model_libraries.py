@@ -2,8 +2,9 @@
 
     python -m benchmarks.model_libraries FOLDER [--mode MODE …]
 
-FOLDER keeps one run for each architecture and mode, in eval and in train mode. What is there is not judged again, so
-the study goes on where it was interrupted. It needs three packages more: pip install torchvision timm transformers.
+It takes many hours, on several machines if need be. So what the page shows is not judged again, nor is what FOLDER has
+a run of. To judge all of it anew, delete the page. It needs three packages more: pip install torchvision timm
+transformers.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
+from conformance.axes import PRECISIONS, exists, usual
 from conformance.counted import counted
 from conformance.exit_codes import ExitCode
 from conformance.records.verdicts import Verdict
 from conformance.run import store
-from conformance.run.store import Contents
 from conformance.show.markdown import code
 from conformance.show.text import markdown_table
 
@@ -30,6 +32,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "model-libraries.md"
 TRAINING = ("eval", "train")
 REFUSED = ".refused"  # what the command says of an architecture that it does not judge
 MODES = ("eager", "scripted", "compiled")
+CHECKED = tuple(name for name in usual(PRECISIONS) if exists(PRECISIONS[name], "cpu"))
 SECONDS = 1800  # that a cell may take: the C++ compiler needs minutes for a network of fifty layers on one core
 TORCHVISION = """
     densenet121 efficientnet_b0 googlenet mc3_18?size=32 mnasnet0_5 mnasnet1_0 mobilenet_v2 mobilenet_v3_large
@@ -53,6 +56,7 @@ ARCHITECTURES = tuple(
     for library, names in (("torchvision", TORCHVISION), ("timm", TIMM), ("transformers", TRANSFORMERS))
     for name in names.split()
 )
+TORCH = "- torch "  # the beginning of the line with the version of torch
 EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
     "Failed to get source|Could not get name of python class": (
         "TorchScript finds no source of a class that a decorator has made"
@@ -86,10 +90,6 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
     r"^lraspp_\S+\[scripted-amp_.*output\['out'\], case given: float32, should be": (
         "under TorchScript's autocast, a sum of two low-precision tensors is float32; here it is resized and returned"
     ),
-    r"^repvgg_a0\[eager-amp_bf16.*gradient of stages\.2\.6\.conv_1x1\.bn\.bias, case given: error 4": (
-        "a false alarm of this project: the roundings of bfloat16 move this gradient by twice its size, and the "
-        "perturbed runs do not show that they may move it by four times its size"
-    ),
     r"^lcnet_\S+\[\w+-amp_bf16.*output: in no case": (
         "with random weights, the roundings of bfloat16 grow from layer to layer: the output is wrong by 9 % in plain "
         "torch, and roundings of the same size may change half of it, so no check can tell it from a wrong one"
@@ -104,53 +104,65 @@ autocast dtypes; the number is the worst error over its budget. A number in brac
 """
 
 
+Key = tuple[str, str, str]  # the name of an architecture, "eval" or "train", and a mode
+
+
 @dataclass(frozen=True)
-class Judged:
-    """One architecture in one mode, in eval or train mode.
+class Shown:
+    """What the table shows of an architecture in a mode.
 
     Attributes:
-        name: the architecture, such as "timm:test_vit".
-        training: "eval" or "train".
-        mode: "eager", "scripted" or "compiled".
-        contents: its run; None if it could not be judged.
-        problem: why not.
+        text: a check mark with the worst margin, a cross with the precisions that are red if not all are, or a dash if
+            the mode refuses the architecture.
+        reasons: why, if it does not pass.
     """
 
-    name: str
-    training: str
-    mode: str
-    contents: Contents | None
-    problem: str = ""
+    text: str
+    reasons: tuple[str, ...] = ()
 
-    def verdicts(self) -> dict[str, Verdict]:
-        """The verdicts by precision; none if it could not be judged."""
-        if self.contents is None:
-            return {}
-        cells = [one for one in self.contents.plan.cells if one.id in self.contents.verdicts]
-        return {one.cell.precision: self.contents.verdicts[one.id] for one in cells}
+    @property
+    def cells(self) -> int:
+        """The number of its cells."""
+        return len(CHECKED)
 
+    @property
+    def red(self) -> int:
+        """The number of its cells that do not pass, though the mode takes the architecture."""
+        named = sum(precision in self.text.replace(",", "").split() for precision in CHECKED)
+        return (named or self.cells) if self.text.startswith("✗") else 0
 
-class Reasons:
-    """Numbers reasons as they come."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def number(self, verdict: Verdict) -> str:
-        """The number of a verdict's reason, in brackets."""
-        said = f"{verdict.cell}  {verdict.text}"
-        text = next((why for pattern, why in EXPLAINED.items() if re.search(pattern, said)), "")
-        text = text or f"not explained: {code(verdict.text)}"
-        return f"({self.numbers.setdefault(text, len(self.numbers) + 1)})"
+    @property
+    def refused(self) -> int:
+        """The number of its cells in a mode that refuses the architecture."""
+        return self.cells if self.text.startswith("–") else 0
 
 
-def judge(name: str, training: str, mode: str, folder: Path) -> None:
+def shown(verdicts: Mapping[str, Verdict]) -> Shown:
+    """What the table shows of the verdicts of an architecture in a mode, by precision."""
+    red = {precision: verdict for precision, verdict in verdicts.items() if verdict.red}
+    if not red:
+        return Shown(f"✓ {max(verdict.margin or 0.0 for verdict in verdicts.values()):.2f}")
+    reasons = tuple(dict.fromkeys(map(_reason, red.values())))
+    if len(red) < len(verdicts):
+        return Shown(f"✗ {', '.join(red)}", reasons)
+    return Shown("–" if all(verdict.status == "ERROR" for verdict in verdicts.values()) else "✗", reasons)
+
+
+def _reason(verdict: Verdict) -> str:
+    """Why a cell is red."""
+    said = f"{verdict.cell}  {verdict.text}"
+    text = next((why for pattern, why in EXPLAINED.items() if re.search(pattern, said)), "")
+    return text or f"not explained: {code(verdict.text)}"
+
+
+def judge(key: Key, folder: Path) -> None:
     """Judge an architecture in a mode, and keep its run; or what the command says, if it refuses the architecture.
 
     Raises:
         SystemExit: the run is not complete, so nothing is kept.
     """
-    place = _place(name, training, mode, folder)
+    name, training, mode = key
+    place = _place(key, folder)
     unfinished = place.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     command = [sys.executable, "-m", "conformance", "run", name, f"--{training}", "--no-speed", "--device=cpu"]
@@ -166,73 +178,90 @@ def judge(name: str, training: str, mode: str, folder: Path) -> None:
     shutil.rmtree(unfinished)
 
 
-def judged(name: str, training: str, mode: str, folder: Path) -> Judged | None:
-    """What is known of an architecture in a mode; None if it was not judged yet."""
-    place = _place(name, training, mode, folder)
+def judged(key: Key, folder: Path) -> Shown | None:
+    """What the folder knows of an architecture in a mode; None if it has no run of it."""
+    place = _place(key, folder)
     if place.with_suffix(REFUSED).exists():
         lines = place.with_suffix(REFUSED).read_text(encoding="utf-8").splitlines()
-        return Judged(name, training, mode, None, lines[-1] if lines else "it could not be judged")
-    return Judged(name, training, mode, store.read(place)) if place.exists() else None
+        return Shown("–", (code(lines[-1] if lines else "it could not be judged"),))
+    if not place.exists():
+        return None
+    contents = store.read(place)
+    cells = [one for one in contents.plan.cells if one.id in contents.verdicts]
+    return shown({one.cell.precision: contents.verdicts[one.id] for one in cells})
 
 
-def _place(name: str, training: str, mode: str, folder: Path) -> Path:
+def _place(key: Key, folder: Path) -> Path:
     """The folder of a run."""
+    name, training, mode = key
     return folder / f"{re.sub('[^a-z0-9_]+', '-', name)}-{training}-{mode}"
 
 
-def page(found: Sequence[Judged]) -> str:
-    """The page of all runs, as Markdown."""
-    reasons, rows = Reasons(), []
-    columns = [(t, m) for t in TRAINING for m in MODES if any((one.training, one.mode) == (t, m) for one in found)]
-    for name in dict.fromkeys(one.name for one in found):
-        of_name = {(one.training, one.mode): one.verdicts() for one in found if one.name == name}
-        rows.append([f"`{name}`", *(_cell(of_name.get(column, {}), reasons) for column in columns)])
+def page(found: Mapping[Key, Shown], torch: str) -> str:
+    """The page, as Markdown.
+
+    Args:
+        found: what is known of each architecture in each mode.
+        torch: the version of torch that judged them.
+    """
+    numbers: dict[str, int] = {}
+    columns = [(t, m) for t in TRAINING for m in MODES if any(key[1:] == (t, m) for key in found)]
+    rows = []
+    for name in dict.fromkeys(key[0] for key in found):
+        row = [f"`{name}`"]
+        for column in columns:
+            one = found.get((name, *column), Shown(""))
+            row.append(" ".join([one.text, *(f"({numbers.setdefault(why, len(numbers) + 1)})" for why in one.reasons)]))
+        rows.append(row)
     head = ["architecture", *(f"{mode}, {training}" for training, mode in columns)]
-    parts = [OPENING, "\n".join(_totals(found)), markdown_table(rows, head)]
-    parts += ["\n".join(f"{number}. {text}" for text, number in reasons.numbers.items())]
+    parts = [OPENING, "\n".join([*_totals(found), f"{TORCH}{torch}"]), markdown_table(rows, head)]
+    parts += ["\n".join(f"{number}. {text}" for text, number in numbers.items())]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def _cell(verdicts: Mapping[str, Verdict], reasons: Reasons) -> str:
-    """What the table shows of an architecture in a mode, from its verdicts by precision."""
-    red = {precision: verdict for precision, verdict in verdicts.items() if verdict.red}
-    if not verdicts:
-        return ""
-    if not red:
-        return f"✓ {max(verdict.margin or 0.0 for verdict in verdicts.values()):.2f}"
-    numbers = " ".join(dict.fromkeys(map(reasons.number, red.values())))
-    if len(red) == len(verdicts):
-        return f"{'–' if _is_refused(verdicts) else '✗'} {numbers}"
-    return f"✗ {', '.join(red)} {numbers}"
-
-
-def _is_refused(verdicts: Mapping[str, Verdict]) -> bool:
-    """Whether a mode raises an error in every precision."""
-    return all(verdict.status == "ERROR" for verdict in verdicts.values())
-
-
-def _totals(found: Sequence[Judged]) -> Iterator[str]:
-    """How many cells were judged, how many pass, and what could not be judged."""
-    versions = {one.contents.plan.environment.torch for one in found if one.contents}
+def _totals(found: Mapping[Key, Shown]) -> Iterator[str]:
+    """How many cells were judged, and how many pass."""
     for training in TRAINING:
-        names = {one.name for one in found if one.training == training and one.contents}
-        modes = [one.verdicts() for one in found if one.training == training]
-        if names:
-            cells = sum(map(len, modes))
-            refused = sum(len(verdicts) for verdicts in modes if _is_refused(verdicts))
-            red = sum(verdict.red for verdicts in modes for verdict in verdicts.values()) - refused
+        of_training = {key: one for key, one in found.items() if key[1] == training}
+        if of_training:
+            names = {key[0] for key in of_training}
+            cells, red, refused = (
+                sum(getattr(one, what) for one in of_training.values()) for what in ("cells", "red", "refused")
+            )
             yield (
                 f"- {training}: {counted(cells, 'cell')} of {counted(len(names), 'architecture')}; "
                 f"{cells - red - refused} pass, {red} do not, {refused} in modes that refuse the architecture"
             )
-    for one in found:
-        if one.contents is None:
-            yield f"- `{one.name}`, {one.mode}, {one.training}: {code(one.problem)}"
-    yield f"- torch {', '.join(sorted(versions))}"
+
+
+def read(text: str, torch: str) -> dict[Key, Shown]:
+    """What a page shows.
+
+    Args:
+        text: the page, as `page` has made it.
+        torch: the version of torch that it must be of.
+
+    Raises:
+        SystemExit: another version of torch judged these architectures.
+    """
+    lines = text.splitlines()
+    versions = [line.removeprefix(TORCH) for line in lines if line.startswith(TORCH)]
+    if versions != [torch]:
+        raise SystemExit(f"the page is of torch {', '.join(versions)}, and this is torch {torch}: delete it first")
+    reasons = dict(line.split(". ", 1) for line in lines if re.match(r"\d+\. ", line))
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|"))
+    found = {}
+    for name, *cells in rows:
+        for column, cell in zip(head[1:], cells, strict=True):
+            mode, training = column.split(", ")
+            shown, *numbers = cell.replace(" (", "(").replace(")", "").split("(")
+            if shown:
+                found[name.strip("`"), training, mode] = Shown(shown, tuple(reasons[number] for number in numbers))
+    return found
 
 
 def main() -> None:
-    """Judge what is missing, and write the page of all that is there."""
+    """Judge what is missing, and write the page of all that is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--mode", action="append", choices=MODES, help="all three without it")
@@ -240,13 +269,18 @@ def main() -> None:
     parser.add_argument("-k", default="", metavar="TEXT", help="only architectures whose name contains it")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    chosen = [name for name in ARCHITECTURES if asked.k in name]
-    for mode, training, name in itertools.product(asked.mode or MODES, asked.training or TRAINING, chosen):
-        if judged(name, training, mode, asked.folder) is None:
-            judge(name, training, mode, asked.folder)
-        print(name, training, mode, flush=True)
-    every = [judged(*one, asked.folder) for one in itertools.product(ARCHITECTURES, TRAINING, MODES)]
-    PAGE.write_text(page([one for one in every if one is not None]), encoding="utf-8")
+    torch = version("torch")
+    known = read(PAGE.read_text(encoding="utf-8"), torch) if PAGE.exists() else {}
+    for mode, training, name in itertools.product(asked.mode or MODES, asked.training or TRAINING, ARCHITECTURES):
+        key = name, training, mode
+        if asked.k in name and key not in known and judged(key, asked.folder) is None:
+            judge(key, asked.folder)
+            print(*key, flush=True)
+    every = {}
+    for key in itertools.product(ARCHITECTURES, TRAINING, MODES):
+        if one := judged(key, asked.folder) or known.get(key):
+            every[key] = one
+    PAGE.write_text(page(every, torch), encoding="utf-8")
 
 
 if __name__ == "__main__":

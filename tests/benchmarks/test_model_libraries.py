@@ -7,58 +7,102 @@ import pytest
 from harness.whole_runs import plan_of_zoo, verdict, write
 
 from benchmarks import model_libraries
-from benchmarks.model_libraries import ARCHITECTURES, MODES, Judged, page
+from benchmarks.model_libraries import ARCHITECTURES, MODES, page
 from conformance.records.verdicts import Verdict
-from conformance.run import store
 from conformance.target import libraries
 
 UNSOURCED = "in phase prepare: OSError: Failed to get source for <function Config.__init__ at 0x7f>"
-
-
-def judged(folder, training, changed):
-    """An architecture in every mode, green but for the cells that are changed."""
-    plan = plan_of_zoo(("net",))
-    verdicts = {p.id: replace(verdict(p.id), margin=0.5, **changed.get(p.id, {})) for p in plan.cells}
-    for mode in MODES:
-        cells = tuple(one for one in plan.cells if one.cell.mode == mode)
-        run = write(folder / training / mode, replace(plan, cells=cells), {one.id: verdicts[one.id] for one in cells})
-        yield Judged("timm:net", training, mode, store.read(run))
+TORCH = "2.99.0"
+KEY = "timm:net", "eval", "eager"
+COLUMNS = [(training, mode) for training in ("eval", "train") for mode in MODES]
 
 
 @pytest.fixture
-def written(tmp_path):
+def found(tmp_path):
+    """Runs of a model in every mode, of which one refuses it and one is red, and a model that could not be judged."""
     refused = {"status": "ERROR", "text": UNSOURCED}
     scripted = {f"net[scripted-{p}-cpu]": refused for p in ("fp32", "amp_fp16", "amp_bf16")}
     wrong = {"net[compiled-amp_fp16-cpu]": {"status": "FAIL", "text": "norm  output, case given: error 2, budget 1"}}
-    found = [*judged(tmp_path, "eval", scripted | wrong), *judged(tmp_path, "train", {})]
-    gone = Judged("timm:gone", "eval", "eager", None, "timm:gone: no architecture 'gone'")
-    return html.unescape(page([*found, gone]))
+    plan = plan_of_zoo(("net",))
+    for training, changed in (("eval", scripted | wrong), ("train", {})):
+        for mode in MODES:
+            cells = tuple(one for one in plan.cells if one.cell.mode == mode)
+            verdicts = {one.id: replace(verdict(one.id), margin=0.5, **changed.get(one.id, {})) for one in cells}
+            write(tmp_path / f"timm-net-{training}-{mode}", replace(plan, cells=cells), verdicts)
+    (tmp_path / "timm-gone-eval-eager.refused").write_text("timm:gone: no architecture 'gone'\n")
+    keys = [(name, *column) for name in ("timm:net", "timm:gone") for column in COLUMNS]
+    return {key: one for key in keys if (one := model_libraries.judged(key, tmp_path))}
+
+
+@pytest.fixture
+def written(found):
+    return page(found, TORCH)
+
+
+def row(written, name):
+    """The cells of a row."""
+    line = next(line for line in written.splitlines() if f"`{name}`" in line)
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
 def test_a_row_shows_each_mode_in_eval_and_in_train_mode(written):
-    row = next(line for line in written.splitlines() if "`timm:net`" in line)
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells == ["`timm:net`", "✓ 0.50", "– (1)", "✗ amp_fp16 (2)", "✓ 0.50", "✓ 0.50", "✓ 0.50"]
+    assert row(written, "timm:net") == ["✓ 0.50", "– (1)", "✗ amp_fp16 (2)", "✓ 0.50", "✓ 0.50", "✓ 0.50"]
+    assert row(written, "timm:gone") == ["– (3)", "", "", "", "", ""]
 
 
 def test_a_reason_is_explained_or_said_not_to_be(written):
     assert "1. TorchScript finds no source" in written
-    assert "2. not explained: <code>norm  output, case given: error 2, budget 1</code>" in written
+    assert "2. not explained: <code>norm  output, case given: error 2, budget 1</code>" in html.unescape(written)
+    assert "3. <code>timm:gone: no architecture 'gone'</code>" in html.unescape(written)
 
 
 def test_the_explanation_of_one_cell_is_not_that_of_another():
     text = "norm  gradient of blocks.0.norm1.bias, case given: error 2, budget 1"
-    known, other = (Verdict(f"{name}[eager-amp_bf16-cpu]", "FAIL", text) for name in ("test_maxvit", "net"))
-    reasons = model_libraries.Reasons()
-    assert [reasons.number(known), reasons.number(other)] == ["(1)", "(2)"]
-    assert "not explained" in list(reasons.numbers)[1]
+    known, other = (
+        model_libraries.shown({"amp_bf16": Verdict(f"{name}[eager-amp_bf16-cpu]", "FAIL", text)}).reasons[0]
+        for name in ("test_maxvit", "net")
+    )
+    assert "not explained" in other
+    assert "not explained" not in known
 
 
-def test_the_totals_count_what_passes_and_name_what_was_not_judged(written):
+def test_the_totals_count_what_passes_and_what_is_refused(written):
     ending = "in modes that refuse the architecture\n"
-    assert f"- eval: 9 cells of 1 architecture; 5 pass, 1 do not, 3 {ending}" in written
+    assert f"- eval: 12 cells of 2 architectures; 5 pass, 1 do not, 6 {ending}" in written
     assert f"- train: 9 cells of 1 architecture; 9 pass, 0 do not, 0 {ending}" in written
-    assert "- `timm:gone`, eager, eval: <code>timm:gone: no architecture 'gone'</code>" in written
+
+
+def test_what_a_page_shows_is_read_from_it_whole(found, written):
+    again = model_libraries.read(written, TORCH)
+    assert again == found
+    assert page(again, TORCH) == written
+
+
+def test_the_page_of_the_project_is_read_whole():
+    text = model_libraries.PAGE.read_text(encoding="utf-8")
+    version = next(line.removeprefix("- torch ") for line in text.splitlines() if line.startswith("- torch "))
+    assert page(model_libraries.read(text, version), version) == text
+
+
+def test_a_page_of_another_torch_is_not_mixed_with_this_one(written):
+    with pytest.raises(SystemExit, match=r"the page is of torch 2\.99\.0, and this is torch 2\.98\.0: delete it first"):
+        model_libraries.read(written, "2.98.0")
+
+
+def test_what_the_page_shows_is_not_judged_again(tmp_path, monkeypatch, found):
+    place = tmp_path / "page.md"
+    place.write_text(page({KEY: found[KEY]}, TORCH))
+    asked = []
+    monkeypatch.setattr(model_libraries, "PAGE", place)
+    monkeypatch.setattr(model_libraries, "version", lambda _package: TORCH)
+    monkeypatch.setattr(model_libraries, "ARCHITECTURES", ("timm:net", "timm:other"))
+    monkeypatch.setattr(model_libraries, "judge", lambda key, _folder: asked.append(key))
+    monkeypatch.setattr(
+        model_libraries.sys, "argv", ["study", str(tmp_path / "new"), "--mode=eager", "--training=eval"]
+    )
+    model_libraries.main()
+    assert asked == [("timm:other", "eval", "eager")]
+    assert model_libraries.read(place.read_text(), TORCH) == {KEY: found[KEY]}
 
 
 def test_every_architecture_is_a_name_that_the_command_takes():
@@ -76,15 +120,14 @@ def ends_with(code, tmp_path, monkeypatch):
 
 def test_a_model_that_the_command_refuses_is_not_tried_again(tmp_path, monkeypatch):
     ends_with(4, tmp_path, monkeypatch)
-    assert model_libraries.judged("timm:net", "eval", "eager", tmp_path) is None
-    model_libraries.judge("timm:net", "eval", "eager", tmp_path)
-    known = model_libraries.judged("timm:net", "eval", "eager", tmp_path)
-    assert (known.contents, known.problem) == (None, "no such model")
+    assert model_libraries.judged(KEY, tmp_path) is None
+    model_libraries.judge(KEY, tmp_path)
+    assert model_libraries.judged(KEY, tmp_path) == model_libraries.Shown("–", ("<code>no such model</code>",))
 
 
 @pytest.mark.parametrize("code", [0, 1, 3])
 def test_a_run_that_did_not_come_about_is_no_refusal(code, tmp_path, monkeypatch):
     ends_with(code, tmp_path, monkeypatch)
     with pytest.raises(SystemExit, match=f"timm:net was not judged.* ended with {code}: no such model"):
-        model_libraries.judge("timm:net", "eval", "eager", tmp_path)
-    assert model_libraries.judged("timm:net", "eval", "eager", tmp_path) is None
+        model_libraries.judge(KEY, tmp_path)
+    assert model_libraries.judged(KEY, tmp_path) is None
