@@ -1,89 +1,137 @@
-"""Holds the state that forward updates, such as running averages, at the values of one unperturbed run.
+"""Holds what autograd takes as a constant at the values of one unperturbed run, so finite differences do so too.
 
-Autograd takes such state as a constant, and finite differences see that it depends on the inputs and weights.
+That is the state that forward updates, such as running averages, and what forward takes out of autograd: the results of
+`detach` and `item`, and of ops under `no_grad`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from conformance.oracle.custom_ops import OpMode, written_names
+from conformance.oracle.gradient_flow import in_function
 from conformance.oracle.rounding import BATCH_NORMS
+
+TAKEN_OUT = (torch.ops.aten.detach.default, torch.ops.aten._local_scalar_dense.default)  # noqa: SLF001 -- `item`
+
+
+@dataclass
+class _Held:
+    """What ops gave in the recorded run, with the name of the op, by its number.
+
+    Attributes:
+        written: what those gave that write the state, or something under `no_grad`; None for what is free.
+        results: the results of those that take them out of autograd.
+    """
+
+    written: dict[int, tuple[str, list[torch.Tensor | None]]] = field(default_factory=dict)
+    results: dict[int, tuple[str, Any]] = field(default_factory=dict)
 
 
 class FrozenState(OpMode):
-    """While active, each op that writes the state gives the value that it gave in the recorded run.
+    """While active, each op that was held gives what it gave in the recorded run.
 
     Args:
-        values: what each of these ops gave, by its number.
+        held: what was held.
     """
 
-    def __init__(self, values: dict[int, tuple[str, list[torch.Tensor]]]) -> None:
+    def __init__(self, held: _Held) -> None:
         super().__init__()
-        self._values, self._number = values, -1
+        self._held, self._number = held, -1
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one ATen op; if it writes the state, overwrite what it gave."""
+        """Run one ATen op; if it is held, overwrite what it gave."""
         result = func(*args, **kwargs)
         self._number += 1
-        name, values = self._values.get(self._number, ("", []))
+        name, kept = self._held.results.get(self._number, ("", None))
+        if name == func.name():
+            return _copied(kept)
+        name, values = self._held.written.get(self._number, ("", []))
         if name == func.name():
             for tensor, value in zip(_given(func, args, kwargs, result), values, strict=True):
-                tensor.copy_(value)
+                if value is not None:
+                    tensor.copy_(value)
         return result
 
 
 class _Record(OpMode):
-    """Notes the tensors that each op gives: its results and what it writes. It keeps their memory from being reused.
+    """Notes the memory of the tensors that each op gives: its results and what it writes. None of it is reused.
+
+    It keeps no tensor: an op that writes to a tensor that somebody else holds may call another op more.
 
     Args:
-        wanted: numbers of the ops whose values are copied.
+        wanted: for the numbers of ops whose values are held, whether each of the tensors they give is.
+        stops: also hold what is taken out of autograd.
     """
 
-    def __init__(self, wanted: Iterable[int] = ()) -> None:
+    def __init__(self, wanted: Mapping[int, Sequence[bool]] | None = None, *, stops: bool = False) -> None:
         super().__init__()
-        self.given: list[list[torch.Tensor]] = []
-        self.values: dict[int, tuple[str, list[torch.Tensor]]] = {}
-        self._wanted = frozenset(wanted)
+        self.given: list[list[torch.UntypedStorage]] = []
+        self.held = _Held()
+        self._wanted, self._stops = wanted or {}, stops
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        stops = self._stops and _stops(func, args, kwargs)
         result = func(*args, **kwargs)
-        given = _given(func, args, kwargs, result)
-        if len(self.given) in self._wanted:
-            self.values[len(self.given)] = (func.name(), [tensor.clone() for tensor in given])
-        self.given.append(given)
+        given, number, name = _given(func, args, kwargs, result), len(self.given), func.name()
+        wanted = self._wanted.get(number)
+        if wanted is None and stops and written_names(func):
+            wanted = [not tensor.requires_grad for tensor in given]
+        if wanted is not None:
+            values = [tensor.clone() if held else None for tensor, held in zip(given, wanted, strict=True)]
+            self.held.written[number] = name, values
+        elif stops:
+            self.held.results[number] = name, _copied(result)
+        self.given.append([tensor.untyped_storage() for tensor in given])
         return result
 
 
+def _stops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an op takes a tensor out of autograd, and no `autograd.Function` gives it a gradient all the same."""
+    if torch.is_grad_enabled() and func not in TAKEN_OUT:
+        return False
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    return any(tensor.requires_grad for tensor in tensors) and not in_function()
+
+
+def _copied(result: Any) -> Any:
+    return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, result)
+
+
 def freeze(
-    reset: Callable[[], None], forward: Callable[[], Any], state: Callable[[], list[torch.Tensor]]
+    reset: Callable[[], None], forward: Callable[[], Any], state: Callable[[], list[torch.Tensor]], *, stops: bool
 ) -> Callable[[], FrozenState] | None:
-    """Record which ops of a forward write the state.
+    """Record which ops of a forward write the state, and what they give.
 
     Args:
         reset: restores the state before each run.
         forward: runs the model once.
         state: returns the tensors of the state, which forward may replace by others.
+        stops: also hold what forward takes out of autograd.
 
     Returns:
-        A function that makes the mode for one run; None if forward does not write the state.
+        A function that makes the mode for one run; None if there is nothing to hold.
     """
     reset()
-    held = state()
+    before = [tensor.untyped_storage() for tensor in state()]
     with _Record() as first:
         forward()
-    homes = {_home(tensor) for tensor in (*held, *state())}
-    writes = [i for i, given in enumerate(first.given) if any(_home(tensor) in homes for tensor in given)]
-    if not writes:
+    homes = {_home(memory) for memory in (*before, *(tensor.untyped_storage() for tensor in state()))}
+    given = {number: [_home(memory) in homes for memory in of_op] for number, of_op in enumerate(first.given)}
+    writes = {number: ours for number, ours in given.items() if any(ours)}
+    if not writes and not stops:
         return None
     reset()
-    with _Record(writes) as second:
+    with _Record(writes, stops=stops) as second:
         forward()
-    return lambda: FrozenState(second.values)
+    if not second.held.written and not second.held.results:
+        return None
+    return lambda: FrozenState(second.held)
 
 
 def _given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
@@ -98,5 +146,5 @@ def _given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     return [t for t in pytree.tree_leaves([written, result]) if isinstance(t, torch.Tensor)]  # foreach ops write lists
 
 
-def _home(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 -- the identity of the memory, also if it is empty
+def _home(memory: torch.UntypedStorage) -> int:
+    return int(memory._cdata)  # noqa: SLF001 -- the identity of the memory, also if it is empty

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
@@ -25,14 +26,23 @@ def has_gradient(*tensors: Any) -> bool:
     """
     if torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in tensors):
         return True
+    return any(
+        (_is_forward(frame.f_code) and _may_need_gradient(frame)) or frame.f_code.co_filename.endswith(TRANSFORMS)
+        for frame in _frames()
+    )
+
+
+def in_function() -> bool:
+    """Whether the forward of a custom Function is running, which torch runs with gradients disabled."""
+    return any(_is_forward(frame.f_code) for frame in _frames())
+
+
+def _frames() -> Iterator[FrameType]:
+    """The frames that are running, the innermost first."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 -- nothing else knows that a Function's forward is running
     while frame is not None:
-        if _is_forward(frame.f_code) and _may_need_gradient(frame):
-            return True
-        if frame.f_code.co_filename.endswith(TRANSFORMS):
-            return True
+        yield frame
         frame = frame.f_back
-    return False
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from conformance.oracle.evaluation import FIRST, Evaluation, Question
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.movable_model import MovableModel, Tensors
 from conformance.oracle.slopes import Mismatch, Slopes, dependents
+from conformance.oracle.wrong_gradients import STOPS, told
 from conformance.run.forks import ALONE, Forks
 
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
@@ -28,7 +28,6 @@ TOGETHER = 3  # to test one output with all leaves together costs as much as gra
 MOVE = 1e-3  # of a number's size, or of the tensor's rms for a zero; large beside the steps of finite differences
 TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
 REFUSED = "if the model refuses an input that is moved a little, name the input in the spec's `constants`"
-UNCHANGED = 1e-6  # a slope below this is that of a constant
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,13 @@ class GradientCheck:
         question: the question of a case.
         first: what the oracle returned for it.
         forks: the forks that may do a part of the work.
+
+    Attributes:
+        stopped: the gradients are the derivative only if what forward takes out of autograd counts as a constant.
     """
 
     def __init__(self, oracle: Oracle, question: Question, first: Evaluation, forks: Forks = ALONE) -> None:
-        self._forks = forks
+        self._forks, self.stopped = forks, False
         self._oracle, self._spec, self._first = oracle, oracle.spec, first
         self._model = MovableModel(oracle, question, first)
         self._conventions = self._model.conventions
@@ -80,7 +82,7 @@ class GradientCheck:
             try:
                 self._compare(leaves)
             except SelfCheckError:
-                if not self._model.freeze_state():
+                if self.stopped or not self._model.freeze():
                     raise
                 self._compare(leaves)
             self._conventions.check_zeros(self._first)
@@ -88,15 +90,33 @@ class GradientCheck:
                 self._differentiate_twice(leaves)
 
     def _compare(self, leaves: _Leaves) -> None:
-        """Compare all first derivatives, with the state that forward updates free or frozen."""
-        if leaves.asked:
-            asked = [*leaves.asked.values()]
-            here = [leaf.detach().clone() for leaf in asked]
-            try:
-                self._check_all(leaves.asked, fast=self._fast(leaves))
-            except (GradcheckError, RuntimeError) as problem:
-                _set(asked, here)  # after an error of the model, they are where gradcheck has moved them
-                self._explain(problem, leaves.asked, fast=self._fast(leaves))
+        """Compare all first derivatives, with what forward updates or takes out of autograd free or held."""
+        here = {leaf: leaf.detach().clone() for leaf in leaves.asked.values()}
+        fast = self._fast(leaves)
+        try:
+            if leaves.asked:
+                self._check_all(leaves.asked, fast=fast)
+            self._listen_to_all(leaves)
+        except (GradcheckError, RuntimeError, SelfCheckError) as problem:
+            _set([*here], [*here.values()])  # after an error of the model, they are where gradcheck has moved them
+            if self._spec.stops_gradients and not self.stopped and self._stops_gradients():
+                self.stopped = self._model.freeze(stops=True)
+                self._compare(leaves)
+                return
+            if isinstance(problem, SelfCheckError):
+                raise
+            self._explain(problem, leaves.asked, fast=fast)
+            self._listen_to_all(leaves)
+
+    def _stops_gradients(self) -> bool:
+        return self._model.stops_gradients(inputs.seeded("stopped", *self._model.question.seed))
+
+    def _advice(self) -> str:
+        """What a spec may declare if forward stops gradients; "" if it does not."""
+        return "" if self._spec.stops_gradients or not self._stops_gradients() else STOPS
+
+    def _listen_to_all(self, leaves: _Leaves) -> None:
+        """Raise an error if an output depends on something and autograd does not know it."""
         outputs = self._model.outputs()
         deaf = [n for n, t in outputs.items() if not t.requires_grad and n in self._first.requires_grad]  # no number
         if leaves.silent and outputs:
@@ -186,10 +206,11 @@ class GradientCheck:
             return
         for name, leaf in leaves.items():
             for output, slope in dependents(chosen, [leaf], seed).items():
+                way = self._advice() or f"a Convention on {name!r} or {output!r}"
                 raise SelfCheckError(
                     f"gradcheck in float64: {self._whose}{output} changes with {name} (slope {slope:.3g} in a random "
                     "direction), but autograd has no path between them: a detached path, or a backward that returns "
-                    f"None? If it is by design, declare a Convention on {name!r} or {output!r}"
+                    f"None? If it is by design, declare {way}"
                 )
 
     def _explain(self, problem: Exception, asked: Tensors, *, fast: bool) -> None:
@@ -220,7 +241,7 @@ class GradientCheck:
                 raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}; {unclear}") from problem
             wrong += [mismatch] if mismatch else []
         if wrong:
-            raise SelfCheckError(f"gradcheck in float64: {self._whose}{_told(wrong)}") from problem
+            raise SelfCheckError(f"gradcheck in float64: {self._whose}{told(wrong, self._advice())}") from problem
 
     def _differentiate_twice(self, leaves: _Leaves) -> None:
         asked = [*leaves.asked.values()]
@@ -271,24 +292,3 @@ def _without_slow_mode() -> Iterator[None]:
         return
     with mock.patch.object(module, name, return_value=""):
         yield
-
-
-def _told(wrong: list[Mismatch]) -> str:
-    """What is wrong with the first gradient, what that looks like, and the names of the others."""
-    first = wrong[0]
-    low, high = (f"{value:.6g}" for value in first.numeric)
-    numeric = low if low == high else f"{low} to {high}"
-    others = f"; also wrong: the gradient of {', '.join(m.tensor for m in wrong[1:])}" if len(wrong) > 1 else ""
-    found = f"Jacobian mismatch: gradient of {first.tensor} at {first.index} is {first.analytic:.6g}"
-    if not math.isfinite(first.analytic):
-        return f"{found}{others}; draw inputs away from the edge of their domain"
-    if max(abs(value) for value in first.numeric) < UNCHANGED:
-        guess, way = "the outputs do not change with it: a straight-through estimator?", "why=…"
-    elif not first.analytic:
-        guess, way = "the outputs change with it: a detached path, or padding?", "rows=…, zero=True, why=…"
-    else:
-        guess, way = "a wrong backward?", "why=…"
-    return (
-        f"{found}, finite differences give {numeric}{others}; {guess} If it is by design, declare surrogate_gradient "
-        f'or Convention(tensor="{first.tensor}", {way})'
-    )

@@ -9,11 +9,12 @@ import torch
 
 from conformance.oracle.inputs import is_rounded
 
-# Ops whose kinks lie at values that their arguments name, and with them the ops that compare two tensors.
+# Ops whose kinks or jumps lie at values that their arguments name, and with them the ops that compare two tensors.
 FIXED = frozenset(
     """
-    _prelu_kernel abs clamp clamp_max clamp_min elu fmax fmin grid_sampler_2d grid_sampler_3d hardshrink hardsigmoid
-    hardswish hardtanh leaky_relu maximum minimum prelu relu rrelu_with_noise softshrink threshold
+    _prelu_kernel abs ceil clamp clamp_max clamp_min elu floor fmax fmin frac grid_sampler_2d grid_sampler_3d hardshrink
+    hardsigmoid hardswish hardtanh leaky_relu maximum minimum prelu relu round rrelu_with_noise sign softshrink
+    threshold trunc
     """.split()
 )
 # Ops that select among the elements of a tensor.
@@ -57,6 +58,11 @@ def gaps(  # noqa: PLR0911 -- one line for each family
             return [] if alpha * slope == 1.0 else [x]
         case "grid_sampler_2d" | "grid_sampler_3d":
             return _pixel_gaps(x, *rest)
+        case "ceil" | "floor" | "frac" | "trunc":
+            return [_from_whole(x)]
+        case "round":
+            steps = 10.0 ** given.get("decimals", 0)
+            return [_from_whole(x * steps - 0.5) / steps]
         case _:
             return [x]
 
@@ -67,7 +73,13 @@ def _pixel_gaps(image: torch.Tensor, grid: torch.Tensor, mode: int, _: int, alig
         return []
     size = torch.tensor(image.shape[:1:-1], dtype=grid.dtype, device=grid.device)  # the grid names the width first
     place = (grid + 1.0) / 2.0 * (size - 1.0) if align else ((grid + 1.0) * size - 1.0) / 2.0
-    return [(place - place.round()) * (1.0 - 2.0 * place.round().remainder(2.0))]
+    return [_from_whole(place)]
+
+
+def _from_whole(x: torch.Tensor) -> torch.Tensor:
+    """The distance of every number to the nearest whole number; its sign changes at whole numbers alone."""
+    near = x.round()
+    return (x - near) * (1.0 - 2.0 * near.remainder(2.0))
 
 
 def extreme_gap(name: str, x: torch.Tensor, rest: Sequence[Any], given: dict[str, Any]) -> torch.Tensor | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from conformance.oracle import kink_gaps
 from conformance.oracle.custom_ops import OpMode, Unwatched
@@ -46,6 +47,7 @@ class KinkWatch(OpMode):
         self.equals: list[torch.Tensor] = []
         self._selections = selections
         self._compared: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}  # the mask, and what made it
+        self._chosen: dict[int, tuple[torch.UntypedStorage, torch.Tensor | None, float]] = {}  # memory, gap, rms
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op, and note it if it has a kink."""
@@ -56,6 +58,12 @@ class KinkWatch(OpMode):
         elif name in MASKED and self._compared:
             self._note_masked(name, args)
         result = func(*args, **kwargs)
+        if name in kink_gaps.INDICES and _is_real(args[0]):
+            with Unwatched():
+                gap = kink_gaps.extreme_gap(name.removeprefix("arg"), args[0].detach(), args[1:], kwargs)
+                self._mark(result, gap, _rms(args[0].detach()))
+        elif self._chosen:
+            self._follow((args, kwargs), result)
         if name in COMPARISONS and _is_real(args[0]) and has_gradient(*args):
             self._compared[id(result)] = (result, args[0], args[1])
         elif name == "_to_copy" and id(args[0]) in self._compared:
@@ -92,6 +100,26 @@ class KinkWatch(OpMode):
                 with Unwatched():
                     self._keep([x.detach() - limit], x.detach(), _rms(x.detach()))
 
+    def _follow(self, given: Any, result: Any) -> None:
+        """Note a choice, such as the nearest of several vectors, once what is made of it meets a gradient."""
+        operands = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        found = [choice for t in operands if (choice := self._chosen.get(_home(t)))]
+        if not found:
+            return
+        if not has_gradient(*operands):
+            for leaf in pytree.tree_leaves(result):
+                self._mark(leaf, *found[0][1:])
+            return
+        self.kinked = True
+        with Unwatched():
+            for _, gap, rms in found:
+                if gap is not None:
+                    self._keep([gap], gap, rms, sides=False)
+
+    def _mark(self, chosen: Any, gap: torch.Tensor | None, rms: float) -> None:
+        if isinstance(chosen, torch.Tensor):
+            self._chosen[_home(chosen)] = chosen.untyped_storage(), gap, rms
+
     def _keep(self, gaps: list[torch.Tensor], x: torch.Tensor, rms: float, *, sides: bool = True) -> None:
         """Keep on which side of its kinks each element is, and the smallest gap of each row."""
         if sides:
@@ -106,6 +134,10 @@ class KinkWatch(OpMode):
 
 def _rms(x: torch.Tensor) -> float:
     return float(x.square().mean().sqrt()) or 1.0
+
+
+def _home(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 -- the identity of the memory
 
 
 def _is_real(value: Any) -> bool:

@@ -15,6 +15,7 @@ from conformance.oracle.conventions import Conventions
 from conformance.oracle.evaluation import FIRST, Evaluation, Question
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.frozen_state import freeze
+from conformance.oracle.slopes import differ, random_direction, sides
 from zoo.case import Call
 
 Tensors = dict[str, torch.Tensor]
@@ -49,12 +50,30 @@ class MovableModel:
             leaf.requires_grad_()
         self.conventions = Conventions(oracle.spec.conventions, {*self.leaves, *first.requires_grad})
 
-    def freeze_state(self) -> bool:
-        """Hold the state that forward updates at the values of one run from here on; False if there is none."""
+    def freeze(self, *, stops: bool = False) -> bool:
+        """Hold the state that forward updates at the values of one run from here on; False if there is nothing to hold.
+
+        Args:
+            stops: also hold what forward takes out of autograd.
+        """
         self._renewed = True
-        frozen = freeze(self._reset_state, self.run, self._state)
+        frozen = freeze(self._reset_state, self.run, self._state, stops=stops)
         self._frozen = frozen or self._frozen
         return frozen is not None
+
+    def stops_gradients(self, generator: torch.Generator) -> bool:
+        """Whether outputs change by way of what forward takes out of autograd, apart from the state.
+
+        Args:
+            generator: of the direction in which all leaves are moved.
+        """
+        before, slopes = self._frozen, []
+        directions = {leaf: random_direction(leaf, generator) for leaf in self.leaves.values()}
+        for stops in (False, True):
+            self.freeze(stops=stops)
+            slopes.append(sides(self.outputs, directions))
+        self._frozen = before
+        return differ(*slopes)
 
     def _state(self) -> list[torch.Tensor]:
         """The buffers, and the parameters that only forward's own code changes."""

@@ -212,15 +212,24 @@ def sides(
     return left.nan_to_num(0.0, 0.0, 0.0), right.nan_to_num(0.0, 0.0, 0.0), values[1].abs().nan_to_num(0.0, 0.0, 0.0)
 
 
+def differ(one: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]) -> bool:
+    """Whether slopes and sizes as `sides` gives them differ by more than errors of finite differences."""
+    (left, right, size), (left2, right2, _) = one, other
+    unclear = RELATIVE * torch.maximum(left.abs(), right.abs()) + ABSOLUTE * (1.0 + size)
+    return bool(((left - left2).abs() > unclear).any() or ((right - right2).abs() > unclear).any())
+
+
+def random_direction(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A random direction of a leaf, flat, real and imaginary parts apart."""
+    return torch.randn(len(_real(leaf.detach())), generator=generator, dtype=torch.float64)
+
+
 def dependents(forward: Forward, leaves: list[torch.Tensor], generator: torch.Generator) -> dict[str, float]:
     """The outputs that change with some leaves, and their largest slope along a random direction of these.
 
     An output that only jumps, such as a comparison, does not count.
     """
-    directions = {
-        leaf: torch.randn(len(_real(leaf.detach())), generator=generator, dtype=torch.float64) for leaf in leaves
-    }
-    left, right, size = sides(forward, directions)
+    left, right, size = sides(forward, {leaf: random_direction(leaf, generator) for leaf in leaves})
     found = {}
     lengths = {name: len(_real(tensor.detach())) for name, tensor in forward().items()}
     parts = zip(lengths, *(t.split(list(lengths.values())) for t in (left, right, size)), strict=True)

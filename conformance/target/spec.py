@@ -53,6 +53,7 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
         dtype=own.dtype,
         differentiable=own.differentiable,
         constants=own.constants,
+        stops_gradients=True,  # what is unknown is what eager does
         mutates=own.mutates,
         changes_state=own.changes_state,
         expectations=tuple(one for one in declared if not isinstance(one, Convention)),

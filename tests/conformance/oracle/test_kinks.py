@@ -9,7 +9,7 @@ from conformance.axes import PRECISIONS
 from conformance.oracle import inputs, many_draws, sampling
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.inputs import cotangent, representable, seeded
-from conformance.oracle.kinks import KinkWatch, tossed
+from conformance.oracle.kinks import KinkWatch, flipped, tossed
 from conformance.oracle.redraw import Redraw
 from conformance.oracle.rounding import Rounding
 from zoo.case import Case
@@ -169,11 +169,41 @@ def without_gradients(x):
         (lambda x: torch.func.grad(lambda t: t.abs().sum())(x.detach()), True),
         (nn.functional.relu6, True),
         (nn.functional.selu, True),
+        (lambda x: x + (x.round() - x).detach(), True),
+        (lambda x: x - x.floor(), True),
+        (lambda x: x.detach().round() + x, False),
+        (lambda x: x[x.argmax(-1, keepdim=True)], True),
+        (lambda x: x[x.detach().argmin(-1, keepdim=True).reshape(1, 1)], True),
+        (lambda x: nn.functional.one_hot(x.detach().argmax(-1), 6) * x, True),
+        (lambda x: (x.argmax(-1) == 3).double().mean(), False),
     ],
 )
 def test_a_kink_counts_if_a_gradient_flows_through_it(function, kinked):
     x = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64, requires_grad=True)
     assert watched(function, x * 1.5).kinked is kinked
+
+
+@pytest.mark.parametrize(
+    ("function", "at"),
+    [
+        (torch.round, 0.5),
+        (lambda x: x.round(decimals=1), 0.05),
+        (torch.floor, 1.0),
+        (lambda x: (-x).floor(), -2.0),
+        (torch.ceil, 1.0),
+        (torch.trunc, 1.0),
+        (torch.frac, 1.0),
+        (torch.sign, 0.0),
+    ],
+)
+def test_a_number_that_crosses_a_jump_is_flipped(function, at):
+    below, above, further = (
+        watched(function, torch.tensor([[at + gap]], dtype=torch.float64, requires_grad=True))
+        for gap in (-0.01, 0.01, 0.02)
+    )
+    assert flipped(below, above) == 1
+    assert flipped(above, further) == 0
+    assert above.margin == pytest.approx(0.01 / abs(at + 0.01))
 
 
 @pytest.mark.parametrize(

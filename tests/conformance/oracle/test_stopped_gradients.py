@@ -1,0 +1,142 @@
+"""Finite differences of models that take tensors out of autograd on purpose, and of those that do so by mistake."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cosine_similarity, gumbel_softmax, mse_loss
+
+from conformance.axes import PRECISIONS
+from conformance.errors import SelfCheckError
+from conformance.oracle import reference
+from conformance.oracle.frozen_state import freeze
+from zoo.case import Case
+from zoo.spec import Spec
+
+
+class Halved(torch.autograd.Function):
+    """The square, with half of its gradient. It detaches its input, as a forward of a Function may."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.detach() ** 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0]
+
+
+class Lost(torch.autograd.Function):
+    """The square, without a gradient."""
+
+    @staticmethod
+    def forward(_, x):
+        return x**2
+
+    @staticmethod
+    def backward(*_):
+        return None
+
+
+class Layer(nn.Module):
+    """A linear layer, and a function of its output and its input."""
+
+    def __init__(self, of, layer=None):
+        super().__init__()
+        self.layer, self.of = layer or nn.Linear(6, 6), of
+
+    def forward(self, x):
+        return self.of(self.layer(x), x)
+
+
+@torch.no_grad()
+def without_autograd(y):
+    return y.exp()
+
+
+@torch.no_grad()
+def written(y):
+    return torch.zeros_like(y).copy_(y)
+
+
+STOPPED = {
+    "detach": lambda y, _: y * y.detach().exp(),
+    "data": lambda y, _: y * y.data,
+    "no_grad": lambda y, _: y * without_autograd(y),
+    "no_grad, written": lambda y, _: y * written(y),
+    "no_grad, a view": lambda y, _: y @ torch.no_grad()(torch.t)(y),
+    "item": lambda y, _: y * y.square().mean().item(),
+    "straight through": lambda y, _: y + (y.round() - y).detach(),
+    "gumbel": lambda y, _: gumbel_softmax(y, hard=True),
+    "a target": lambda y, x: mse_loss(y, x.detach().tanh()),
+    "a frozen part": lambda y, _: without_autograd(y) * torch.ones(6, requires_grad=True),
+    "an output alone": lambda y, _: (y, without_autograd(y)),
+    "beside writes in place": lambda y, _: y.clone().mul_(2.0) * y.detach().clone().add_(1.0).mul_(y.detach()),
+}
+
+
+def made(of, *, stops_gradients, layer=None):
+    """The references of a model of one layer and what is made of its output."""
+    spec = Spec(
+        name="stopped",
+        summary="",
+        source="",
+        build=lambda: Layer(of, layer),
+        cases=(Case(name="typical", inputs=lambda g: (torch.randn(5, 6, generator=g),)),),
+        changes_state=("random generator",),
+        stops_gradients=stops_gradients,
+    )
+    return reference.make(spec, None, 0, [PRECISIONS["fp32"]])["typical"]
+
+
+@pytest.mark.parametrize("of", STOPPED.values(), ids=STOPPED)
+def test_what_forward_takes_out_of_autograd_counts_as_a_constant_if_the_spec_says_so(of):
+    assert made(of, stops_gradients=True).stopped
+    with pytest.raises(SelfCheckError, match="declare stops_gradients=True: forward calls detach"):
+        made(of, stops_gradients=False)
+
+
+@pytest.mark.parametrize("stops_gradients", [False, True])
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda y, _: y.sigmoid() * y.exp(),  # torch detaches what it keeps for backward
+        lambda y, _: (y - y.detach().amax(1, keepdim=True)).softmax(1),
+        lambda y, _: cosine_similarity(y, y.exp()),  # torch writes in place under no_grad
+    ],
+)
+def test_what_changes_nothing_is_not_remarked(of, stops_gradients):
+    assert not made(of, stops_gradients=stops_gradients).stopped
+
+
+@pytest.mark.parametrize("function", [Halved, Lost])
+@pytest.mark.parametrize("beside", [torch.zeros_like, lambda y: y.detach().exp()])
+def test_a_wrong_backward_is_wrong_beside_what_is_stopped_too(function, beside):
+    with pytest.raises(SelfCheckError, match=r"gradient of \S+ at .* declare surrogate_gradient or Convention"):
+        made(lambda y, _: function.apply(y) + y.tanh() * beside(y), stops_gradients=True)
+
+
+def test_a_vector_of_spectral_norm_is_state_and_no_stopped_gradient():
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
+    assert not made(lambda y, _: y.tanh(), stops_gradients=True, layer=layer).stopped
+
+
+@pytest.mark.parametrize("stops_gradients", [False, True])
+def test_state_that_is_held_leaves_the_output_of_a_batch_norm_free(stops_gradients):
+    norm = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
+    assert not made(
+        lambda y, _: y.exp(), stops_gradients=stops_gradients, layer=nn.Sequential(nn.BatchNorm1d(6), norm)
+    ).stopped
+
+
+def test_the_ops_of_a_recorded_run_have_the_numbers_of_another_run():
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+
+    def forward():
+        return torch.zeros_like(x).add_(1.0).mul_(3.0) * x.detach()  # an op in place may call one more
+
+    held = freeze(lambda: None, forward, list, stops=True)
+    with torch.no_grad():
+        x.fill_(2.0)
+    with held():
+        assert torch.equal(forward(), torch.full((3,), 3.0, dtype=torch.float64))
