@@ -58,8 +58,8 @@ class Spec:
             its own word; each value may be a mapping from device types in turn. None: the dtype of eager.
         differentiable: the matrix checks the gradient of every floating input and parameter.
         constants: names of floating inputs that get no gradient, such as the targets of a loss.
-        stops_gradients: forward takes tensors out of autograd on purpose, as for a straight-through estimator or the
-            target of a loss: the results of `detach`, and what it computes under `no_grad`, count as constants.
+        stops_gradients: forward takes tensors out of autograd on purpose, as a straight-through estimator or the target
+            of a loss does: the results of `detach` and `item`, and of ops under `no_grad`, count as constants.
         twice_differentiable: the matrix also checks Hessian-vector products, and gradgradcheck in float64.
         vmappable: `torch.vmap` over a new first axis of every input tensor gives what a loop over the samples gives.
         forward_mode: forward-mode derivatives (`torch.func.jvp`, `torch.autograd.forward_ad`) agree with the

@@ -95,14 +95,31 @@ def straight_through(x):
     return x + (torch.round(x * 8) / 8 - x).detach()
 
 
-def test_a_gradient_that_is_no_derivative_by_design_is_declared():
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return torch.round(x * 8) / 8
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient
+
+
+def test_what_forward_detaches_is_meant_and_the_report_says_so():
     found = public.check(straight_through, X, **FAST)
+    assert found.ok
+    told = " ".join(str(found).split())
+    assert "what forward detaches, or computes under no_grad, counts as a constant of its gradients" in told
+
+
+def test_a_gradient_that_is_no_derivative_by_design_is_declared():
+    found = public.check(StraightThrough, X, **FAST)
     assert [cell.status for cell in found.cells] == ["INVALID"]
     assert 'Convention(tensor="x"' in str(found)
     declared = [Convention(tensor="*", why="straight-through estimator")]
-    assert public.check(straight_through, X, **FAST, expect=declared).ok
+    assert public.check(StraightThrough, X, **FAST, expect=declared).ok
     with pytest.raises(UsageError, match="expectations must be a tuple of Expect records, got"):
-        public.check(straight_through, X, **FAST, expect=["nothing"])
+        public.check(StraightThrough, X, **FAST, expect=["nothing"])
 
 
 def test_train_expect_and_keywords():
