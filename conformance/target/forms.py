@@ -69,11 +69,7 @@ def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 --
 
 def _of_class(thing: type, case: Case) -> Forms:
     if issubclass(thing, torch.autograd.Function):
-        return Forms(
-            f"a Function {thing.__name__}",
-            lambda: wrapped(thing.apply, case, thing.forward),
-            partial(ignored, thing, case),
-        )
+        return Forms(f"a Function {thing.__name__}", lambda: wrapped(thing, case), partial(ignored, thing, case))
     try:
         thing()
     except TypeError as problem:

@@ -21,17 +21,18 @@ OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)  # noqa: SLF001
 TYPING = {name: getattr(typing, name) for name in ("List", "Optional", "Tuple")}  # what the sources name
 
 
-def wrapped(target: Callable[..., Any], case: Case, named_by: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def wrapped(target: Any, case: Case) -> Callable[..., Any]:
     """A function that calls the target with the arguments of a case.
 
     Args:
-        target: what to call.
+        target: an operator, or a subclass of `autograd.Function`, which is called by its `apply`.
         case: its inputs.
-        named_by: a function whose parameters have the names of the arguments; None: the target itself.
     """
     call = _call(case)
-    parameters, passed = _parameters(call, _names(named_by or target, call))
-    function = _made("model", f"def model({parameters}):\n    return target({passed})\n", {"target": target})
+    parameters, passed = _parameters(call, _names(target, call))
+    is_function = isinstance(target, type)
+    called = target.apply if is_function else target
+    function = _made("model", f"def model({parameters}):\n    return target({passed})\n", {"target": called})
     if isinstance(target, OPERATORS):
         function.operator = target  # type: ignore[attr-defined]  # for opcheck
     return function
@@ -43,7 +44,7 @@ def ignored(function: type[torch.autograd.Function], case: Case) -> Any:
     TorchScript has no other form of it in every version of torch.
     """
     call = _call(case)
-    parameters, passed = _parameters(call, _names(function.forward, call))
+    parameters, passed = _parameters(call, _names(function, call))
     given = [t.detach() if isinstance(t, torch.Tensor) else t for t in call.args]
     returned = _type_of(function.apply(*given, **call.kwargs))
     source = (
@@ -57,13 +58,16 @@ def _call(case: Case) -> Call:
     return case.first or case.draw(torch.Generator().manual_seed(0))
 
 
-def _names(function: Callable[..., Any], call: Call) -> list[str]:
-    """Names for the positional arguments: those of the function, as far as it has a signature."""
+def _names(target: Any, call: Call) -> list[str]:
+    """Names for the positional arguments: those of the target, as far as it has a signature."""
+    is_function = isinstance(target, type)
     try:
-        parameters = [p for p in inspect.signature(function).parameters.values() if p.kind == p.POSITIONAL_OR_KEYWORD]
-        names = [p.name for p in parameters if p.name != "ctx"]
+        known = inspect.signature(target.forward if is_function else target).parameters.values()
+        names = [p.name for p in known if p.kind == p.POSITIONAL_OR_KEYWORD]
     except (TypeError, ValueError):
         names = []
+    if is_function and target.setup_context is torch.autograd.Function.setup_context:
+        names = names[1:]  # without the context
     if len(names) < len(call.args):
         names = [f"input{i}" for i in range(len(call.args))]
     return names[: len(call.args)]

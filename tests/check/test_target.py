@@ -1,5 +1,6 @@
 """Specs of models that have none: forms, inputs, assumed contracts."""
 
+import inspect
 import sys
 import types
 
@@ -90,6 +91,34 @@ def strict(x, target):
     if not 0 <= float(target.detach().min()) <= 1:
         raise ValueError("a target is negative")
     return x * target
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(c, x, y):
+        c.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(c, gradient):
+        x, y = c.saved_tensors
+        return gradient * y, gradient * x
+
+
+class ProductSetUpApart(Product):
+    @staticmethod
+    def forward(x, y):
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx, inputs, _):
+        ctx.save_for_backward(*inputs)
+
+
+@pytest.mark.parametrize("function", [Product, ProductSetUpApart])
+def test_inputs_of_a_function_have_the_names_of_its_forward_without_the_context(function):
+    case = given.case_of(Call((torch.ones(2), torch.ones(2))))
+    assert list(inspect.signature(wrapped(function, case)).parameters) == ["x", "y"]
 
 
 @pytest.mark.parametrize(
