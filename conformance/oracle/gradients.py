@@ -97,9 +97,10 @@ class GradientCheck:
             if leaves.asked:
                 self._check_all(leaves.asked, fast=fast)
             self._listen_to_all(leaves)
-        except (GradcheckError, RuntimeError, SelfCheckError) as problem:
+        except RuntimeError as problem:  # GradcheckError and SelfCheckError are some
             _set([*here], [*here.values()])  # after an error of the model, they are where gradcheck has moved them
-            if self._spec.stops_gradients and not self.stopped and self._stops_gradients():
+            disagrees = isinstance(problem, (GradcheckError, SelfCheckError))
+            if disagrees and self._spec.stops_gradients and not self.stopped and self._stops_gradients():
                 self.stopped = self._model.freeze(stops=True)
                 self._compare(leaves)
                 return

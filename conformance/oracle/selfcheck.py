@@ -97,13 +97,13 @@ class SelfCheck:
     def of_gradients(self, question: Question, first: Evaluation, forks: Forks) -> bool:
         """Compare the gradients with finite differences.
 
-        Returns:
-            Whether they agree only if what forward takes out of autograd counts as a constant.
-
         Args:
             question: the question of a case.
             first: what the oracle returned for it.
             forks: the forks that may do a part of the work.
+
+        Returns:
+            Whether they agree only if what forward takes out of autograd counts as a constant.
 
         Raises:
             SelfCheckError: a gradient is wrong or missing, or a second derivative that the spec claims.
