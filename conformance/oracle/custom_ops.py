@@ -61,6 +61,10 @@ class OpMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
+            return NotImplemented  # a wrapper, such as a nested tensor, says what runs; its ops come back here
+        if _is_meta(args):  # torch asks for shapes alone, as forward-mode derivatives do
+            return func(*args, **(kwargs or {}))
         inner = _implementation(func)
         if inner is None:
             return self.run_op(func, args, kwargs or {})
@@ -81,6 +85,13 @@ def written_names(func: Any) -> tuple[str, ...]:
     return tuple(a.name for a in schema if a.alias_info is not None and a.alias_info.is_write)
 
 
+def _is_meta(args: tuple[Any, ...]) -> bool:
+    """Whether an op computes with tensors that have no numbers, by its first argument."""
+    first = args[0] if args else None
+    first = first[0] if isinstance(first, (list, tuple)) and first else first
+    return isinstance(first, torch.Tensor) and first.is_meta
+
+
 def _implementation(func: Any) -> Callable[..., Any] | None:
     """What runs in the place of an op: the Python function of an operator, or a composite op's own ops; else None."""
     definition = OPDEFS.get(func._schema.name)  # noqa: SLF001 -- the public handle on an op's name
@@ -93,4 +104,7 @@ def _implementation(func: Any) -> Callable[..., Any] | None:
 def _is_composite(func: Any) -> bool:
     """Whether torch composes the op of others. Autograd does that before a mode sees it, but not inside an operator."""
     key = "CompositeImplicitAutograd"
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))  # noqa: SLF001 -- as `decompose` asks
+    try:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))  # noqa: SLF001 -- as `decompose`
+    except RuntimeError:  # the dispatcher does not know it, such as `sym_size` of a nested tensor
+        return False

@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from conformance.errors import NoOracleError
-from conformance.oracle import attention, evaluation, grouped, inputs, process_state, transforms, weights
+from conformance.oracle import attention, control_flow, evaluation, grouped, inputs, process_state, transforms, weights
 from conformance.oracle.adopted import adopt_state
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
@@ -46,6 +46,8 @@ class Widened(TorchFunctionMode):
         args, kwargs = map_leaves(_widened, args), map_leaves(_widened, kwargs)
         if func is attention.FUNCTION:
             return attention.attention(*args, **kwargs)
+        if func is control_flow.FUNCTION:
+            return control_flow.branch(*args, **kwargs)
         return grouped.grouped_mm(*args, **kwargs) if func in grouped.FUNCTIONS else func(*args, **kwargs)
 
 
@@ -71,7 +73,13 @@ def widened(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     unoptimised = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
     try:
-        with unoptimised, Widened(), NarrowDraws() if draws else UNCHANGED, WidenedOps() if ops else UNCHANGED:
+        with (
+            unoptimised,
+            control_flow.plain_branches(),
+            Widened(),
+            NarrowDraws() if draws else UNCHANGED,
+            WidenedOps() if ops else UNCHANGED,
+        ):
             yield
     finally:
         torch.set_default_dtype(default)

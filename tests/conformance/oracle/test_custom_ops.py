@@ -155,3 +155,17 @@ def test_the_compiler_does_not_look_into_a_mode():
         compiled(torch.ones(2))
     assert seen.seen == ["ones", "sin", "add"]
     assert not graphs
+
+
+def test_an_op_on_tensors_without_numbers_is_none_of_a_mode():
+    with Names() as names:
+        torch.cat([torch.ones(3, device="meta") * 2])
+    assert not {"mul", "cat"} & set(names.seen)
+
+
+def test_a_nested_tensor_says_what_runs():
+    parts = [torch.full((rows, 2), 2.0) for rows in (1, 3)]
+    with Names() as names:
+        found = torch.nested.as_nested_tensor(parts, layout=torch.jagged).exp()
+    assert "exp" in names.seen
+    torch.testing.assert_close(list(found.unbind()), [part.exp() for part in parts])

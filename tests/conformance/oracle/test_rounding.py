@@ -280,3 +280,13 @@ def test_complex_numbers_do_not_underflow(kind):
     with kind(*arguments):
         (gradient,) = torch.autograd.grad((x * x).real.sum(), x)
     assert bool((gradient != 0).all())
+
+
+def test_forward_mode_derivatives_are_perturbed_too():
+    x, tangent = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    plain = torch.func.jvp(lambda y: y.t() + y.t().exp(), (x,), (tangent,))  # it asks for the layout of meta tensors
+    with Rounding(PRECISIONS["fp32"], seeded("noise")):
+        perturbed = torch.func.jvp(lambda y: y.t() + y.t().exp(), (x,), (tangent,))
+    for ours, theirs in zip(perturbed, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+        assert not torch.equal(ours, theirs)
