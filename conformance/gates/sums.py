@@ -39,7 +39,7 @@ class Rounded:
         squares: the sums of y*².
         crowding: the root of the sum over draws of the squared sums of y*²; it is large if few draws make up `squares`.
         bias: the part of the sums over rounded runs that does not average out, as far as it stands out of their noise,
-            and at least what rounded constants change.
+            and at least what rounded constants change; of a slice, at least the relative gain of its tensor.
         noise: how far these sums would scatter, one standard deviation, if all draws were drawn again.
     """
 
@@ -140,8 +140,10 @@ def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor], 
     noise = Sums(_scatter(products), _scatter(gaps))
     squares, crowding = _squares(truths)
     totals = parts(torch.stack([_finite(truth) for truth in truths]).sum(0)).abs()
+    gains = _beyond(noise.gain, products)
+    of_tensor = (gains[0] / squares[0]).nan_to_num(0.0)  # its slices have it too, though their own noise may hide it
     bias = Sums(
-        _beyond(noise.gain, products).maximum(constant * squares),
+        gains.maximum(max(constant, float(of_tensor)) * squares),
         _beyond(noise.shift, gaps).maximum(constant * totals),
     )
     return Rounded(len(gaps), squares, crowding, bias, noise)

@@ -40,6 +40,6 @@ PROBE = Probe(
     summary="gradients of torch.cond under float16 autocast",
     source="no report found",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.13", checked=("2.13.0",))},
+    seen={"cpu": Seen(torch=">=2.8", checked=("2.8.0", "2.13.0", "2.14.1"))},
     observe=observe,
 )

@@ -137,6 +137,17 @@ def test_a_constant_that_rounds_alike_in_every_draw_is_allowed_for(truths):
     assert torch.allclose(many.bias.shift, 4 * 0.002 * parts(sum(truths[:4])).abs())
 
 
+def test_a_slice_has_the_bias_of_its_tensor_that_its_own_noise_hides(truths):
+    generator = torch.Generator().manual_seed(3)
+    found = [0.95 * t + 0.2 * torch.randn(t.shape, generator=generator) for t in truths[:4]]
+    runs = rounded_sums(found, truths[:4])
+    whole = runs.bias.gain[0] / runs.squares[0]
+    assert 0.01 < whole < 0.1
+    assert bool((runs.bias.gain[1:] >= whole * runs.squares[1:]).all())
+    exact = rounded_sums(truths[:4], truths[:4])
+    assert not exact.bias.gain.count_nonzero()
+
+
 def test_a_draw_that_makes_up_most_of_the_sums_averages_less(truths):
     few = rounded_sums([rounded(t) for t in truths[:4]], truths[:4])
     large = [*truths[:-1], 10 * truths[-1]]
