@@ -58,8 +58,7 @@ class Spec:
             its own word; each value may be a mapping from device types in turn. None: the dtype of eager.
         differentiable: the matrix checks the gradient of every floating input and parameter.
         constants: names of floating inputs that get no gradient, such as the targets of a loss.
-        stops_gradients: forward takes tensors out of autograd on purpose, as a straight-through estimator or the target
-            of a loss does: the results of `detach` and `item`, and of ops under `no_grad`, count as constants.
+        stops_gradients: results of `detach` and `item`, and of ops under `no_grad`, are constants on purpose.
         twice_differentiable: the matrix also checks Hessian-vector products, and gradgradcheck in float64.
         vmappable: `torch.vmap` over a new first axis of every input tensor gives what a loop over the samples gives.
         forward_mode: forward-mode derivatives (`torch.func.jvp`, `torch.autograd.forward_ad`) agree with the
@@ -157,10 +156,8 @@ class Spec:
             raise SpecError(f"spec {self.name}: fit takes its own gradients, so it needs differentiable=False")
         if isinstance(self.reference, nn.Module):
             raise SpecError(f"spec {self.name}: reference is a module; want its class, or a function that builds it")
-        self._check_records("conventions", Convention)
-        self._check_records("expectations", Expect)
-        self._check_records("claims", Claim)
-        self._check_named("candidates", Candidate)
+        for field, record in (("conventions", Convention), ("expectations", Expect), ("claims", Claim)):
+            self._check_records(field, record)
 
     def _check_texts_and_functions(self) -> None:
         for field in ("summary", "source", "formula", "shapes", "twin"):
@@ -182,8 +179,8 @@ class Spec:
     def _check_cases(self) -> None:
         if not isinstance(self.cases, tuple) or not self.cases:
             raise SpecError(f"spec {self.name}: cases: want a tuple with at least one Case, got {self.cases!r}")
-        self._check_named("cases", Case)
-        self._check_named("error_inputs", ErrorInput)
+        for field, record in (("cases", Case), ("candidates", Candidate), ("error_inputs", ErrorInput)):
+            self._check_named(field, record)
         for name in {case.name for case in self.cases} & {given.name for given in self.error_inputs}:
             raise SpecError(f"spec {self.name}: a case and an error input are named {name!r}")
 

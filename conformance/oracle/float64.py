@@ -27,6 +27,9 @@ CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 REFUSALS = (RuntimeError, AssertionError, torch.jit.Error)  # what a model raises if it knows no float64
 SAME_BITS = {torch.Tensor.view}  # a dtype argument reinterprets the bits and does not convert
 UNCHANGED = contextlib.nullcontext()
+FORMULAS = {attention.FUNCTION: attention.attention, control_flow.FUNCTION: control_flow.branch} | dict.fromkeys(
+    grouped.FUNCTIONS, grouped.grouped_mm
+)
 
 
 class Widened(TorchFunctionMode):
@@ -44,11 +47,7 @@ class Widened(TorchFunctionMode):
         if func in SAME_BITS or getattr(func, "__name__", "") in ("__get__", "__set__"):
             return func(*args, **kwargs)
         args, kwargs = map_leaves(_widened, args), map_leaves(_widened, kwargs)
-        if func is attention.FUNCTION:
-            return attention.attention(*args, **kwargs)
-        if func is control_flow.FUNCTION:
-            return control_flow.branch(*args, **kwargs)
-        return grouped.grouped_mm(*args, **kwargs) if func in grouped.FUNCTIONS else func(*args, **kwargs)
+        return FORMULAS.get(func, func)(*args, **kwargs)
 
 
 def _widened(leaf: Any) -> Any:
@@ -257,12 +256,7 @@ class Oracle:
 
 
 def question_of(  # noqa: PLR0913 -- one question, asked in two places
-    spec: Spec,
-    case: Case,
-    seed: int,
-    picks: inputs.Picks,
-    convert: Callable[[Call], Call],
-    model: Any,
+    spec: Spec, case: Case, seed: int, picks: inputs.Picks, convert: Callable[[Call], Call], model: Any
 ) -> Question:
     """The question of one case, with newly drawn inputs.
 
