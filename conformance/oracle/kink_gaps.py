@@ -9,12 +9,12 @@ import torch
 
 from conformance.oracle.inputs import is_rounded
 
+JUMPS = frozenset({"ceil", "floor", "frac", "round", "sign", "trunc"})
 # Ops whose kinks or jumps lie at values that their arguments name, and with them the ops that compare two tensors.
-FIXED = frozenset(
+FIXED = JUMPS.union(
     """
-    _prelu_kernel abs ceil clamp clamp_max clamp_min elu floor fmax fmin frac grid_sampler_2d grid_sampler_3d hardshrink
-    hardsigmoid hardswish hardtanh leaky_relu maximum minimum prelu relu round rrelu_with_noise sign softshrink
-    threshold trunc
+    _prelu_kernel abs clamp clamp_max clamp_min elu fmax fmin grid_sampler_2d grid_sampler_3d hardshrink hardsigmoid
+    hardswish hardtanh leaky_relu maximum minimum prelu relu rrelu_with_noise softshrink threshold
     """.split()
 )
 # Ops that select among the elements of a tensor.

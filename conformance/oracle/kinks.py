@@ -33,7 +33,7 @@ class KinkWatch(OpMode):
         margin: the smallest distance to a kink in units of the tensor's rms.
         margins: for each row, the smallest distance to a kink in units of the tensor's rms: float64 of shape (rows,).
         ties, above: for each op with its kink at a fixed value, in order: boolean masks of the elements that lie on the
-            kink, and above it.
+            kink, and above it; those above a jump too.
         equals: for each op that selects among elements, in order: a boolean mask of where it may take either of two.
     """
 
@@ -84,7 +84,8 @@ class KinkWatch(OpMode):
             if name in kink_gaps.FIXED:
                 gaps = kink_gaps.gaps(name, x, rest, kwargs)
                 rms = 1.0 if name in kink_gaps.SAMPLERS else _rms(x)  # its gaps are in pixels
-                self.ties += [gap.abs() <= TIE * rms for gap in gaps]
+                if name not in kink_gaps.JUMPS:  # on a jump, the output is a coin toss too, as its budget shows
+                    self.ties += [gap.abs() <= TIE * rms for gap in gaps]
                 self._keep(gaps, x, rms)
             elif name in kink_gaps.EXTREMES:
                 gap = kink_gaps.extreme_gap(name, x, rest, kwargs)
