@@ -3,8 +3,8 @@
     python -m benchmarks.model_libraries FOLDER [--mode MODE …]
 
 It takes many hours, on several machines if need be. So what the page shows is not judged again, nor is what FOLDER has
-a run of. To judge all of it anew, delete the page. It needs three packages more: pip install torchvision timm
-transformers.
+a run of. To judge all of it anew, delete the page; to judge a part, empty its cells. It needs three packages more:
+pip install torchvision timm transformers.
 """
 
 from __future__ import annotations
@@ -254,9 +254,9 @@ def read(text: str, torch: str) -> dict[Key, Shown]:
     for name, *cells in rows:
         for column, cell in zip(head[1:], cells, strict=True):
             mode, training = column.split(", ")
-            shown, *numbers = cell.replace(" (", "(").replace(")", "").split("(")
-            if shown:
-                found[name.strip("`"), training, mode] = Shown(shown, tuple(reasons[number] for number in numbers))
+            said, *numbers = cell.replace(" (", "(").replace(")", "").split("(")
+            if said:
+                found[name.strip("`"), training, mode] = Shown(said, tuple(reasons[number] for number in numbers))
     return found
 
 

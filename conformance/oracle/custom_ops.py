@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # torch brings it
 
 
+PLAIN = torch.Tensor.__torch_dispatch__  # of what is no wrapper
+
+
 class Unwatched:
     """A context for a mode's own arithmetic, which no other mode sees: nothing perturbs, notes or widens it.
 
@@ -61,7 +64,7 @@ class OpMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
+        if types and any(kind.__torch_dispatch__ is not PLAIN for kind in types):
             return NotImplemented  # a wrapper, such as a nested tensor, says what runs; its ops come back here
         if _is_meta(args):  # torch asks for shapes alone, as forward-mode derivatives do
             return func(*args, **(kwargs or {}))
@@ -88,7 +91,8 @@ def written_names(func: Any) -> tuple[str, ...]:
 def _is_meta(args: tuple[Any, ...]) -> bool:
     """Whether an op computes with tensors that have no numbers, by its first argument."""
     first = args[0] if args else None
-    first = first[0] if isinstance(first, (list, tuple)) and first else first
+    if isinstance(first, (list, tuple)) and first:
+        first = first[0]
     return isinstance(first, torch.Tensor) and first.is_meta
 
 

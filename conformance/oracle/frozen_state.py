@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from conformance.oracle.custom_ops import OpMode, written_names
 from conformance.oracle.gradient_flow import in_function
+from conformance.oracle.memory_sharing import home
 from conformance.oracle.rounding import BATCH_NORMS
 
 TAKEN_OUT = (torch.ops.aten.detach.default, torch.ops.aten._local_scalar_dense.default)  # noqa: SLF001 -- `item`
@@ -65,13 +66,13 @@ class _Record(OpMode):
     It keeps no tensor: an op that writes to a tensor that somebody else holds may call another op more.
 
     Args:
-        wanted: for the numbers of ops whose values are held, whether each of the tensors they give is.
+        wanted: by number and name of an op whose values are held, whether each of the tensors that it gives is.
         stops: also hold what is taken out of autograd.
     """
 
-    def __init__(self, wanted: Mapping[int, Sequence[bool]] | None = None, *, stops: bool = False) -> None:
+    def __init__(self, wanted: Mapping[tuple[int, str], Sequence[bool]] | None = None, *, stops: bool = False) -> None:
         super().__init__()
-        self.given: list[list[torch.UntypedStorage]] = []
+        self.given: list[tuple[str, list[torch.UntypedStorage]]] = []
         self.held = _Held()
         self._wanted, self._stops = wanted or {}, stops
 
@@ -79,7 +80,7 @@ class _Record(OpMode):
         stops = self._stops and _stops(func, args, kwargs)
         result = func(*args, **kwargs)
         given, number, name = _given(func, args, kwargs, result), len(self.given), func.name()
-        wanted = self._wanted.get(number)
+        wanted = self._wanted.get((number, name))
         if wanted is None and stops and written_names(func):
             wanted = [not tensor.requires_grad for tensor in given]
         if wanted is not None:
@@ -87,7 +88,7 @@ class _Record(OpMode):
             self.held.written[number] = name, values
         elif stops:
             self.held.results[number] = name, _copied(result)
-        self.given.append([tensor.untyped_storage() for tensor in given])
+        self.given.append((name, [tensor.untyped_storage() for tensor in given]))
         return result
 
 
@@ -121,9 +122,9 @@ def freeze(
     before = [tensor.untyped_storage() for tensor in state()]
     with _Record() as first:
         forward()
-    homes = {_home(memory) for memory in (*before, *(tensor.untyped_storage() for tensor in state()))}
-    given = {number: [_home(memory) in homes for memory in of_op] for number, of_op in enumerate(first.given)}
-    writes = {number: ours for number, ours in given.items() if any(ours)}
+    homes = {home(memory) for memory in (*before, *(tensor.untyped_storage() for tensor in state()))}
+    given = {(number, name): [home(m) in homes for m in memory] for number, (name, memory) in enumerate(first.given)}
+    writes = {op: ours for op, ours in given.items() if any(ours)}
     if not writes and not stops:
         return None
     reset()
@@ -144,7 +145,3 @@ def _given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     if func.overloadpacket.__name__ in BATCH_NORMS:
         written += args[3:5]
     return [t for t in pytree.tree_leaves([written, result]) if isinstance(t, torch.Tensor)]  # foreach ops write lists
-
-
-def _home(memory: torch.UntypedStorage) -> int:
-    return int(memory._cdata)  # noqa: SLF001 -- the identity of the memory, also if it is empty

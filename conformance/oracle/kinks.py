@@ -12,6 +12,7 @@ from conformance.oracle import kink_gaps
 from conformance.oracle.custom_ops import OpMode, Unwatched
 from conformance.oracle.gradient_flow import has_gradient
 from conformance.oracle.inputs import is_rounded
+from conformance.oracle.memory_sharing import home
 
 MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three times the noise of a perturbed bfloat16 run
 TIE = 2.0**-40  # times the rms: this close to a kink, even float64 may give either gradient
@@ -104,7 +105,7 @@ class KinkWatch(OpMode):
     def _follow(self, given: Any, result: Any) -> None:
         """Note a choice, such as the nearest of several vectors, once what is made of it meets a gradient."""
         operands = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
-        found = [choice for t in operands if (choice := self._chosen.get(_home(t)))]
+        found = [choice for t in operands if (choice := self._chosen.get(home(t.untyped_storage())))]
         if not found:
             return
         if not has_gradient(*operands):
@@ -119,7 +120,8 @@ class KinkWatch(OpMode):
 
     def _mark(self, chosen: Any, gap: torch.Tensor | None, rms: float) -> None:
         if isinstance(chosen, torch.Tensor):
-            self._chosen[_home(chosen)] = chosen.untyped_storage(), gap, rms
+            memory = chosen.untyped_storage()
+            self._chosen[home(memory)] = memory, gap, rms
 
     def _keep(self, gaps: list[torch.Tensor], x: torch.Tensor, rms: float, *, sides: bool = True) -> None:
         """Keep on which side of its kinks each element is, and the smallest gap of each row."""
@@ -135,10 +137,6 @@ class KinkWatch(OpMode):
 
 def _rms(x: torch.Tensor) -> float:
     return float(x.square().mean().sqrt()) or 1.0
-
-
-def _home(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 -- the identity of the memory
 
 
 def _is_real(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Finds tensors that share memory: writing into one of them changes the other."""
+"""Finds tensors that share memory: writing into one of them changes the other. Gives memory an identity."""
 
 from __future__ import annotations
 
@@ -57,3 +57,8 @@ def _positions(tensor: torch.Tensor, offset: int) -> torch.Tensor:
         if s:
             places = (places.unsqueeze(-1) + torch.arange(n) * s).flatten()
     return places
+
+
+def home(memory: torch.UntypedStorage) -> int:
+    """The identity of memory, also of an empty one, for as long as something holds it."""
+    return int(memory._cdata)  # noqa: SLF001 -- no public name
