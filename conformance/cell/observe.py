@@ -100,8 +100,7 @@ def observation_of(session: CellSession) -> Observation:
     if session.spec.error_inputs and not session.mode.forward_only:
         with process.phase("error inputs"):  # last, because they may leave anything behind
             found += error_inputs.called(session, made)
-    if any(session.known(case).stopped for case in session.spec.cases):
-        facts["gradients stopped"] = True
+    facts |= {fact: True for case in session.spec.cases for fact in session.known(case).assumed}
     cases = tuple(case.name for case in session.spec.cases)
     return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts)
 

@@ -14,9 +14,10 @@ from torch.overrides import TorchFunctionMode
 from conformance.errors import NoOracleError
 from conformance.oracle import attention, control_flow, evaluation, grouped, inputs, process_state, transforms, weights
 from conformance.oracle.adopted import adopt_state
+from conformance.oracle.copies import copied
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
-from conformance.oracle.graphs import NarrowWatch, WidenedOps, copied, has_graph, widen_constants
+from conformance.oracle.graphs import NarrowWatch, WidenedOps, has_graph, widen_constants
 from conformance.oracle.narrow_draws import NarrowDraws
 from conformance.oracle.nested import map_leaves
 from zoo.case import Call, Case, SpecError

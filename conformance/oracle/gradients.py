@@ -14,10 +14,10 @@ import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 
 from conformance.errors import SelfCheckError
-from conformance.oracle import inputs
+from conformance.oracle import hooks, inputs
 from conformance.oracle.evaluation import FIRST, Evaluation, Question
 from conformance.oracle.float64 import Oracle
-from conformance.oracle.movable_model import MovableModel, Tensors
+from conformance.oracle.movable_model import MovableModel, Tensors, moved, set_to
 from conformance.oracle.slopes import Mismatch, Slopes, dependents
 from conformance.oracle.wrong_gradients import STOPS, told
 from conformance.run.forks import ALONE, Forks
@@ -25,7 +25,7 @@ from conformance.run.forks import ALONE, Forks
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
 LEAVES = 12  # that one process checks at a time, in the fast mode
 TOGETHER = 3  # to test one output with all leaves together costs as much as gradcheck with so many leaves
-MOVE = 1e-3  # of a number's size, or of the tensor's rms for a zero; large beside the steps of finite differences
+STOPPED, HOOKED = "gradients stopped", "gradients hooked"  # facts of a cell
 TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
 REFUSED = "if the model refuses an input that is moved a little, name the input in the spec's `constants`"
 
@@ -53,11 +53,12 @@ class GradientCheck:
         forks: the forks that may do a part of the work.
 
     Attributes:
-        stopped: the gradients are the derivative only if what forward takes out of autograd counts as a constant.
+        assumed: facts without which the gradients are not the derivative, such as `STOPPED`.
     """
 
     def __init__(self, oracle: Oracle, question: Question, first: Evaluation, forks: Forks = ALONE) -> None:
-        self._forks, self.stopped = forks, False
+        self.assumed: list[str] = []
+        self._forks, self._changed = forks, contextlib.ExitStack()
         self._oracle, self._spec, self._first = oracle, oracle.spec, first
         self._model = MovableModel(oracle, question, first)
         self._conventions = self._model.conventions
@@ -71,7 +72,7 @@ class GradientCheck:
             SpecError: a convention names no tensor.
         """
         self._oracle.reset()
-        with self._oracle.widened():
+        with self._oracle.widened(), self._changed:
             every = self._model.leaves
             free = [name for name in every if not self._conventions.exempt(name)]
             with_gradient = {name for name in free if self._first.tensors[f"{FIRST} {name}"] is not None}
@@ -82,7 +83,7 @@ class GradientCheck:
             try:
                 self._compare(leaves)
             except SelfCheckError:
-                if self.stopped or not self._model.freeze():
+                if STOPPED in self.assumed or not self._model.freeze():
                     raise
                 self._compare(leaves)
             self._conventions.check_zeros(self._first)
@@ -90,7 +91,7 @@ class GradientCheck:
                 self._differentiate_twice(leaves)
 
     def _compare(self, leaves: _Leaves) -> None:
-        """Compare all first derivatives, with what forward updates or takes out of autograd free or held."""
+        """Compare all first derivatives. If they disagree, do so without hooks, and with what is stopped held."""
         here = {leaf: leaf.detach().clone() for leaf in leaves.asked.values()}
         fast = self._fast(leaves)
         try:
@@ -98,16 +99,33 @@ class GradientCheck:
                 self._check_all(leaves.asked, fast=fast)
             self._listen_to_all(leaves)
         except RuntimeError as problem:  # GradcheckError and SelfCheckError are some
-            _set([*here], [*here.values()])  # after an error of the model, they are where gradcheck has moved them
+            set_to([*here], [*here.values()])  # after an error of the model, they are where gradcheck has moved them
             disagrees = isinstance(problem, (GradcheckError, SelfCheckError))
-            if disagrees and self._spec.stops_gradients and not self.stopped and self._stops_gradients():
-                self.stopped = self._model.freeze(stops=True)
+            if disagrees and ((HOOKED not in self.assumed and self._without_hooks(leaves.asked)) or self._stopped()):
                 self._compare(leaves)
                 return
             if isinstance(problem, SelfCheckError):
                 raise
             self._explain(problem, leaves.asked, fast=fast)
             self._listen_to_all(leaves)
+
+    def _without_hooks(self, asked: Tensors) -> bool:
+        """Leave out hooks from here on, if they change a gradient; False if they do not."""
+        leaves = [*asked.values()]
+        if not leaves or HOOKED in self.assumed:
+            return False
+        changed = hooks.left_out(self._oracle.model, leaves, lambda: self._gradients(leaves)[1])
+        if changed is not None:
+            self._changed.push(changed)
+            self.assumed.append(HOOKED)
+        return changed is not None
+
+    def _stopped(self) -> bool:
+        """Hold what forward takes out of autograd from here on, if outputs change by way of it and it is on purpose."""
+        if STOPPED in self.assumed or not self._spec.stops_gradients or not self._stops_gradients():
+            return False
+        self.assumed.append(STOPPED)
+        return self._model.freeze(stops=True)
 
     def _stops_gradients(self) -> bool:
         return self._model.stops_gradients(inputs.seeded("stopped", *self._model.question.seed))
@@ -169,13 +187,13 @@ class GradientCheck:
         if not all(self._forks.results(tests)):
             return False
         generator, here = inputs.seeded("moved", *seed), [leaf.detach().clone() for leaf in asked]
-        _set(asked, [_moved(numbers, generator) for numbers in here])
+        set_to(asked, [moved(numbers, generator) for numbers in here])
         try:
             return self._check(asked[:1], fast=True) and all(self._agree(asked, name) for name in outputs)
         except (GradcheckError, RuntimeError):
             return False  # the caller tests each number where it is
         finally:
-            _set(asked, here)
+            set_to(asked, here)
 
     def _gradients(self, leaves: list[torch.Tensor]) -> tuple[Tensors, list[torch.Tensor], Tensors]:
         """The outputs with a gradient, the gradients of the leaves, and the cotangents that give them."""
@@ -265,22 +283,6 @@ class GradientCheck:
 def _given(leaf: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
     """The gradient of a leaf; zeros if it has none."""
     return torch.zeros_like(leaf) if gradient is None else inputs.dense(gradient)
-
-
-def _set(leaves: list[torch.Tensor], numbers: list[torch.Tensor]) -> None:
-    """Give leaves other numbers, in place."""
-    with torch.no_grad():
-        for leaf, number in zip(leaves, numbers, strict=True):
-            leaf.copy_(number)
-
-
-def _moved(numbers: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """The numbers, each a little larger or smaller."""
-    real = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
-    noise = torch.rand(real.shape, generator=generator, dtype=torch.float64).sub_(0.5).mul_(2.0 * MOVE)
-    rms = float(real.square().mean().sqrt()) or 1.0
-    moved = real + noise * real.abs().where(real != 0, rms)
-    return torch.view_as_complex(moved) if numbers.is_complex() else moved
 
 
 @contextlib.contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import types
 from typing import Any
 
@@ -82,18 +80,6 @@ def _named_in(function: Any) -> list[Any]:
     return cells + [function.__globals__[name] for name in code.co_names if name in function.__globals__]
 
 
-def copied(model: torch.nn.Module) -> torch.nn.Module:
-    """A deep copy. A ScriptModule is saved and loaded, because its deep copy keeps gradients in the old dtype."""
-    scripted: dict[int, Any] = {}
-    _collect(model, scripted)
-    wide = copy.deepcopy(model, scripted)
-    originals = dict(model.named_modules())
-    for path, module in wide.named_modules():
-        if isinstance(module, torch.fx.GraphModule) and path in originals:
-            _keep_constants(module, originals[path])
-    return wide
-
-
 def widen_constants(model: torch.nn.Module) -> None:
     """Give the constants of TorchScript's graphs float64, in place; freezing a model makes constants of its weights.
 
@@ -112,24 +98,6 @@ def _widen_nodes(block: Any) -> None:
             node.t_("value", _wide(node.t("value")))
         for inner in node.blocks():
             _widen_nodes(inner)
-
-
-def _keep_constants(copied_module: torch.nn.Module, original: torch.nn.Module) -> None:
-    """Make constants of a graph plain attributes again: copying a GraphModule registers them as buffers."""
-    for name in copied_module._buffers.keys() - original._buffers.keys():  # noqa: SLF001 -- no public way removes one
-        copied_module.__dict__[name] = copied_module._buffers.pop(name)  # noqa: SLF001
-
-
-def _collect(module: torch.nn.Module, scripted: dict[int, Any]) -> None:
-    """Copy the outermost ScriptModules into a memo of deepcopy."""
-    if isinstance(module, torch.jit.ScriptModule):
-        buffer = io.BytesIO()
-        torch.jit.save(module, buffer)
-        buffer.seek(0)
-        scripted[id(module)] = torch.jit.load(buffer)
-        return
-    for child in module.children():
-        _collect(child, scripted)
 
 
 def _wide(tree: Any) -> Any:

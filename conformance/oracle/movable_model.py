@@ -19,6 +19,7 @@ from conformance.oracle.slopes import differ, random_direction, sides
 from zoo.case import Call
 
 Tensors = dict[str, torch.Tensor]
+MOVE = 1e-3  # of a number's size, or of the tensor's rms for a zero; large beside the steps of finite differences
 
 
 class MovableModel:
@@ -118,6 +119,22 @@ class MovableModel:
             if bool(finite.any()):
                 outputs[name] = tensor if bool(finite.all()) else tensor[finite]
         return outputs
+
+
+def set_to(leaves: list[torch.Tensor], numbers: list[torch.Tensor]) -> None:
+    """Give leaves other numbers, in place."""
+    with torch.no_grad():
+        for leaf, number in zip(leaves, numbers, strict=True):
+            leaf.copy_(number)
+
+
+def moved(numbers: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The numbers, each a little larger or smaller."""
+    real = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
+    noise = torch.rand(real.shape, generator=generator, dtype=torch.float64).sub_(0.5).mul_(2.0 * MOVE)
+    rms = float(real.square().mean().sqrt()) or 1.0
+    moved = real + noise * real.abs().where(real != 0, rms)
+    return torch.view_as_complex(moved) if numbers.is_complex() else moved
 
 
 def _on_plain_memory(oracle: Oracle, question: Question) -> Question:

@@ -43,7 +43,7 @@ class CaseReference:
         redraws: the further draws over which low precisions are judged.
         changed: the references of the case with other weights, by the draw; only for precisions that round to float32.
         unchanged: why there is none with other weights, although float32 is judged; "" if there is one.
-        stopped: gradients are derivatives only if what forward takes out of autograd counts as a constant.
+        assumed: facts without which its gradients are not the derivative: see `GradientCheck`.
     """
 
     picks: inputs.Picks
@@ -56,7 +56,7 @@ class CaseReference:
     redraws: tuple[Redraw, ...] = ()
     changed: tuple[tuple[Redraw, CaseReference], ...] = ()
     unchanged: str = ""
-    stopped: bool = False
+    assumed: tuple[str, ...] = ()
 
 
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
@@ -98,8 +98,8 @@ def make(
         if size and (smallest is None or size < smallest[0]):
             smallest = (size, question, found)
     if spec.differentiable and spec.surrogate_gradient is None and smallest is not None:
-        stopped = check.of_gradients(smallest[1], smallest[2], forks)
-        cases = {name: replace(known, stopped=stopped) for name, known in cases.items()}
+        assumed = check.of_gradients(smallest[1], smallest[2], forks)
+        cases = {name: replace(known, assumed=assumed) for name, known in cases.items()}
     return cases
 
 

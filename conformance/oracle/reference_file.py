@@ -125,6 +125,7 @@ def _case_reference(tree: dict[str, Any]) -> CaseReference:
             "container": _container(tree["container"]),
             "shared": frozenset((one, other) for one, other in tree["shared"]),
             "redraws": tuple(map(_redraw, tree["redraws"])),
+            "assumed": tuple(tree["assumed"]),
             "changed": tuple((_redraw(redraw), _case_reference(there)) for redraw, there in tree["changed"]),
         }
     )

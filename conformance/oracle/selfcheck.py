@@ -94,7 +94,7 @@ class SelfCheck:
             outputs = twin(*question.call.args, **question.call.kwargs)
         _agree(f"its twin {spec.name}", containers.tensors_of(outputs), first)
 
-    def of_gradients(self, question: Question, first: Evaluation, forks: Forks) -> bool:
+    def of_gradients(self, question: Question, first: Evaluation, forks: Forks) -> tuple[str, ...]:
         """Compare the gradients with finite differences.
 
         Args:
@@ -103,14 +103,14 @@ class SelfCheck:
             forks: the forks that may do a part of the work.
 
         Returns:
-            Whether they agree only if what forward takes out of autograd counts as a constant.
+            The facts without which they do not agree: see `GradientCheck`.
 
         Raises:
             SelfCheckError: a gradient is wrong or missing, or a second derivative that the spec claims.
         """
         check = GradientCheck(self._oracle, question, first, forks)
         check.run()
-        return check.stopped
+        return tuple(check.assumed)
 
 
 def _same_bits(tensor: torch.Tensor | None, other: torch.Tensor | None) -> bool:

@@ -17,6 +17,7 @@ OF_FACTS = {  # what is said of a cell with a fact
         "the CPU draws other random numbers in this precision, so they were drawn in float32 and rounded"
     ),
     "gradients stopped": "what forward detaches, or computes under no_grad, counts as a constant of its gradients",
+    "gradients hooked": "what a hook makes of a gradient counts as meant",
     "second order refused": "second derivatives raise an error",
     "vmap refused": "the mode does not take vmap",
     "forward mode refused": "the mode does not take forward mode",

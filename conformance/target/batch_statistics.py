@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from conformance.oracle.copies import copied
 
 
 def settle(model: nn.Module, batch: torch.Tensor) -> nn.Module:
@@ -22,7 +22,7 @@ def settle(model: nn.Module, batch: torch.Tensor) -> nn.Module:
     norms = _with_statistics(model)
     if not norms:
         return model
-    rehearsal = copy.deepcopy(model).double().eval()
+    rehearsal = copied(model).double().eval()
     rehearsed = _with_statistics(rehearsal)
     for norm in rehearsed:
         norm.train().momentum = 1.0  # the statistics are those of this batch alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from conformance.one_line import named
 from conformance.records.own_model import TRAINING, OwnModel, name_from
 from conformance.records.plan import SpecLocation
 from conformance.run.definitions import MAIN, Definitions, pickler
-from conformance.target.parametrized import reduced
+from conformance.target import hooked, parametrized
 from conformance.target.wrapped import OPERATORS
 from zoo.case import Call
 from zoo.convention import Convention
@@ -98,7 +99,7 @@ def _store(value: Any, path: Path, definitions: Definitions, what: str) -> None:
     names: dict[str, None] = {}
     before = list(definitions.lines)
     try:
-        torch.save(value, path, pickle_module=SimpleNamespace(__name__="pickle", Pickler=pickler(names, reduced)))
+        torch.save(value, path, pickle_module=_picklers(pickler(names, _reduced)))
         definitions.add(names)
     except Exception as problem:  # noqa: BLE001 -- whatever is in it may refuse with what it likes
         try:
@@ -110,6 +111,28 @@ def _store(value: Any, path: Path, definitions: Definitions, what: str) -> None:
             ) from problem
         definitions.lines[:] = before
         try:
-            torch.save(value, path, pickle_module=cloudpickle)
+            torch.save(value, path, pickle_module=_picklers(_with_reduced(cloudpickle.Pickler)))
         except Exception as again:
             raise UsageError(f"check: {what} cannot be pickled: {named(again)}") from again
+
+
+def _picklers(of_class: type[pickle.Pickler]) -> Any:
+    """What `torch.save` takes for a module with a pickler."""
+    return SimpleNamespace(__name__="pickle", Pickler=of_class)
+
+
+def _reduced(value: Any) -> Any:
+    """How to pickle what torch refuses or leaves a part out of, as `pickle.Pickler.reducer_override` asks."""
+    found = hooked.reduced(value)
+    return parametrized.reduced(value) if found is NotImplemented else found
+
+
+def _with_reduced(of_class: Any) -> Any:
+    """A pickler of a class that overrides reducers itself, which asks `_reduced` first."""
+
+    class Both(of_class):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            found = _reduced(value)
+            return super().reducer_override(value) if found is NotImplemented else found
+
+    return Both

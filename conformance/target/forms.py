@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import nn
 
 from conformance.errors import UsageError
 from conformance.one_line import named
+from conformance.oracle.copies import copied
 from conformance.target.wrapped import OPERATORS, ignored, wrapped
 from zoo.case import Case
 
@@ -54,7 +54,7 @@ def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 --
     if isinstance(thing, torch.export.ExportedProgram):
         return Forms("an exported program", lambda: fetch().module(), without=OF_PROGRAMS)
     if isinstance(thing, nn.Module):
-        return Forms(f"a module {type(thing).__name__}", lambda: copy.deepcopy(fetch()))
+        return Forms(f"a module {type(thing).__name__}", lambda: copied(fetch()))
     if isinstance(thing, type):
         return _of_class(thing, case)
     if isinstance(thing, OPERATORS) or inspect.isbuiltin(thing):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import operator
 import sys
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from conformance.errors import UsageError, near_names
 from conformance.one_line import named
+from conformance.oracle import inputs
 from conformance.records.own_model import OwnModel
 from conformance.target import described, given, libraries, saved
 from conformance.target.forms import Forms, forms_of
@@ -49,7 +53,7 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
         build=forms.build,
         scripted=forms.scripted,
         cases=(case,),
-        initialise=partial(_switch, own) if own.training else None,
+        initialise=partial(_initialise, own, case),
         dtype=own.dtype,
         differentiable=own.differentiable,
         constants=own.constants,
@@ -86,6 +90,16 @@ def _case(own: OwnModel, known: Architecture | None) -> tuple[Case, tuple[Any, .
     if known:
         return Case(name=given.NAME, inputs=known.inputs), declared
     raise UsageError(f"{own.name} has no spec, so its inputs must be described: --input 2,3,64,64")
+
+
+def _initialise(own: OwnModel, case: Case, model: Any) -> None:
+    """Put the model into the mode that is asked for. If it is lazy, call it once, which makes its parameters."""
+    if own.training:
+        _switch(own, model)
+    if isinstance(model, nn.Module) and any(map(is_lazy, chain(model.parameters(), model.buffers()))):
+        call = inputs.raw_batch(case, 0, 0)
+        with torch.no_grad():
+            model(*call.args, **call.kwargs)
 
 
 def _switch(own: OwnModel, model: Any) -> None:

@@ -10,7 +10,7 @@ from harness import own_models as nets
 from torch.nn import functional
 
 from conformance.errors import UsageError
-from conformance.oracle import inputs, reference
+from conformance.oracle import float64, inputs, reference
 from conformance.records.own_model import OwnModel
 from conformance.run.definitions import Definitions, NoSourceError
 from conformance.target import described, given
@@ -150,6 +150,18 @@ def test_a_function_without_parameters_that_returns_a_module_builds_it():
     spec, forms = spec_of(OwnModel(name="net", thing="build", inputs=("2,4",)), nets)
     assert isinstance(spec.build(), nets.Net)
     assert forms.kind == "the module that build builds"
+
+
+def test_a_lazy_module_is_called_once_before_it_is_judged(tmp_path):
+    torch.save((Call((torch.randn(5, 4),), {}), ()), tmp_path / "call.pt")
+    own = OwnModel(name="lazy", thing="Lazy", training="eval", call=str(tmp_path / "call.pt"))
+    spec, _ = spec_of(own, nets)
+    models = [float64.prepared_model(spec, seed) for seed in (0, 0, 1)]
+    assert [[*p.shape] for p in models[0].parameters()] == [[8, 4], [8], [3, 8], [3]]
+    assert not models[0].training
+    first, same, other = (model.first.weight for model in models)
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
 
 
 def test_an_operator_has_a_source_for_torchscript():

@@ -16,6 +16,18 @@ class Net(nn.Module):
         return self.last(torch.tanh(self.first(x)))
 
 
+class Lazy(nn.Module):
+    """A network whose parameters the first call makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.LazyLinear(8), nn.LazyLinear(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of each row."""
+        return self.last(torch.tanh(self.first(x)))
+
+
 def build():
     """Return a network."""
     return Net()

@@ -9,6 +9,7 @@ from conformance.axes import PRECISIONS
 from conformance.errors import SelfCheckError
 from conformance.oracle import reference
 from conformance.oracle.frozen_state import freeze
+from conformance.oracle.gradients import STOPPED
 from zoo.case import Case
 from zoo.spec import Spec
 
@@ -59,7 +60,7 @@ def written(y):
     return torch.zeros_like(y).copy_(y)
 
 
-STOPPED = {
+STOPS = {
     "detach": lambda y, _: y * y.detach().exp(),
     "data": lambda y, _: y * y.data,
     "no_grad": lambda y, _: y * without_autograd(y),
@@ -89,9 +90,9 @@ def made(of, *, stops_gradients, layer=None):
     return reference.make(spec, None, 0, [PRECISIONS["fp32"]])["typical"]
 
 
-@pytest.mark.parametrize("of", STOPPED.values(), ids=STOPPED)
+@pytest.mark.parametrize("of", STOPS.values(), ids=STOPS)
 def test_what_forward_takes_out_of_autograd_counts_as_a_constant_if_the_spec_says_so(of):
-    assert made(of, stops_gradients=True).stopped
+    assert made(of, stops_gradients=True).assumed == (STOPPED,)
     with pytest.raises(SelfCheckError, match="declare stops_gradients=True: forward calls detach"):
         made(of, stops_gradients=False)
 
@@ -106,7 +107,7 @@ def test_what_forward_takes_out_of_autograd_counts_as_a_constant_if_the_spec_say
     ],
 )
 def test_what_changes_nothing_is_not_remarked(of, stops_gradients):
-    assert not made(of, stops_gradients=stops_gradients).stopped
+    assert not made(of, stops_gradients=stops_gradients).assumed
 
 
 @pytest.mark.parametrize("function", [Halved, Lost])
@@ -118,7 +119,7 @@ def test_a_wrong_backward_is_wrong_beside_what_is_stopped_too(function, beside):
 
 def test_a_vector_of_spectral_norm_is_state_and_no_stopped_gradient():
     layer = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
-    assert not made(lambda y, _: y.tanh(), stops_gradients=True, layer=layer).stopped
+    assert not made(lambda y, _: y.tanh(), stops_gradients=True, layer=layer).assumed
 
 
 @pytest.mark.parametrize("stops_gradients", [False, True])
@@ -126,7 +127,7 @@ def test_state_that_is_held_leaves_the_output_of_a_batch_norm_free(stops_gradien
     norm = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
     assert not made(
         lambda y, _: y.exp(), stops_gradients=stops_gradients, layer=nn.Sequential(nn.BatchNorm1d(6), norm)
-    ).stopped
+    ).assumed
 
 
 def test_the_ops_of_a_recorded_run_have_the_numbers_of_another_run():

@@ -1,0 +1,82 @@
+"""Parameters with hooks, which change gradients and travel to another process."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from harness import own_models as nets
+from torch import nn
+
+import conformance
+from conformance.target import saved
+from conformance.target.capture import MODEL, captured
+from zoo.case import Call
+
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+
+
+def kept(gradient):
+    """Return a gradient without its first row."""
+    return gradient * (torch.arange(len(gradient)) > 0)[:, None]
+
+
+class Masked(nn.Linear):
+    """A layer that masks the gradient of its weight by a method of its own."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.weight.register_hook(self.masked)
+
+    def masked(self, gradient):
+        """Return the gradient where the weight is positive."""
+        return gradient * (self.weight > 0)
+
+
+def with_a_function():
+    """Return a layer whose weight's hook is a function of a module, and whose weight has an attribute."""
+    layer = nn.Linear(4, 4)
+    layer.weight.register_hook(kept)
+    layer.weight.decays = False
+    return layer
+
+
+@pytest.mark.parametrize("build", [Masked, with_a_function])
+def test_hooks_reach_another_process(tmp_path, build):
+    model = build()
+    captured(model, Call((X,), {}), tmp_path)
+    there = saved.builder(tmp_path / MODEL)()
+    slopes = [torch.autograd.grad(m(X).square().sum(), m.weight)[0] for m in (there, model)]
+    assert torch.equal(*slopes)
+    assert (slopes[0] == 0).any()
+    assert vars(there.weight) == vars(model.weight)
+
+
+def test_cloudpickle_stores_them_too(tmp_path, monkeypatch):
+    import pickle  # noqa: PLC0415 -- in place of cloudpickle, which need not be installed
+
+    def reducer_override(_, value):
+        return (eval, ("lambda gradient: 2 * gradient",)) if value is doubled else NotImplemented
+
+    doubled = lambda gradient: 2 * gradient  # noqa: E731 -- pickle refuses it
+    of_lambdas = type("Pickler", (pickle.Pickler,), {"reducer_override": reducer_override})
+    monkeypatch.setitem(sys.modules, "cloudpickle", SimpleNamespace(Pickler=of_lambdas))
+    model = nn.Linear(4, 4)
+    model.weight.register_hook(doubled)
+    captured(model, Call((X,), {}), tmp_path)
+    there = saved.builder(tmp_path / MODEL)()
+    assert torch.equal(*(torch.autograd.grad(m(X).square().sum(), m.weight)[0] for m in (there, model)))
+
+
+def test_a_hook_that_cannot_be_stored_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    net = nets.Net()
+    net.first.weight.register_hook(lambda gradient: 2 * gradient)
+    with pytest.raises(conformance.UsageError, match="the model, a Net, cannot be sent to another process"):
+        conformance.check(net, X)
+
+
+def test_gradients_of_a_model_with_hooks_pass_and_are_remarked():
+    report = conformance.check(Masked(), X, modes=("eager", "scripted"))
+    assert report.ok
+    assert "what a hook makes of a gradient counts as meant" in str(report)

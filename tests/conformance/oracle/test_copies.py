@@ -1,0 +1,206 @@
+"""Copies of models whose functions and hooks name their own parts."""
+
+import functools
+import sys
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from conformance.oracle.copies import copied
+from zoo.case import SpecError
+
+
+class Net(nn.Module):
+    """Two layers, the second of which a function that the test makes calls."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.last = make(self)
+
+    def half(self, x):
+        return self.second(x) / 2
+
+    def forward(self, x):
+        return self.last(self.first(x))
+
+
+def exp_of(function):
+    return lambda x: function(x).exp()
+
+
+def first_of(layers):
+    return lambda x: layers[0](x).exp()
+
+
+def nested(net):
+    def inner(x):
+        return net.second(x)
+
+    return lambda x: inner(x).tanh()
+
+
+def recursive(net):
+    def repeated(x, times):
+        return x if times == 0 else repeated(net.second(x), times - 1)
+
+    return lambda x: repeated(x, 2)
+
+
+def in_a_cycle(net):
+    layers = [net.second]
+    layers.append({"all": layers})
+    return lambda x: layers[1]["all"][0](x).exp()
+
+
+def wrapped(net):
+    @functools.wraps(net.half)
+    def outer(x):
+        return net.half(x)
+
+    return outer
+
+
+def of_an_object(net):
+    class Last:
+        def __init__(self):
+            self.call = lambda x: net.second(x).exp()
+
+        def __call__(self, x):
+            return self.call(x)
+
+    return Last()
+
+
+class Steps(list):
+    def __call__(self, x):
+        return self[0](x)
+
+
+FUNCTIONS = {
+    "lambda": lambda net: lambda x: net.second(x).exp(),
+    "method": lambda net: net.half,
+    "lambda of a method": lambda net: exp_of(net.half),
+    "default": lambda net: lambda x, layer=net.second: layer(x),
+    "keyword": lambda net: lambda x, *, layers=(net.second,): layers[0](x),
+    "weight": lambda net: functools.partial(nn.functional.linear, weight=net.second.weight),
+    "partial": lambda net: functools.partial(lambda layer, x: layer(x), net.second),
+    "partial of a lambda": lambda net: functools.partial(exp_of(net.second)),
+    "list": lambda net: first_of([net.second]),
+    "elements": lambda net: Steps([exp_of(net.second)]),
+    "nested": nested,
+    "recursive": recursive,
+    "cycle": in_a_cycle,
+    "weak reference": lambda net: functools.partial(lambda part, x: part().second(x), weakref.ref(net)),
+    "wrapped": wrapped,
+    "object": of_an_object,
+}
+
+
+@pytest.mark.parametrize("make", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_a_function_uses_the_parts_of_the_copy(make):
+    net, x = Net(make), torch.randn(3, 4)
+    before, twin = net(x), copied(net)
+    assert torch.equal(twin(x), before)
+    parameters = set(twin.parameters())
+    gradients = torch.autograd.grad(twin(x).square().sum(), [*parameters], allow_unused=True)
+    assert all(t is not None for p, t in zip(parameters, gradients, strict=True) if p is not twin.second.bias)
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.add_(1.0)
+    assert not torch.equal(twin(x), before)
+    assert torch.equal(net(x), before)
+
+
+def test_functions_that_name_one_list_share_the_list_of_the_copy():
+    net = Net(lambda net: net.half)
+    found = [net.first]
+    net.put, net.get = (lambda: found.append(1)), (lambda: found)
+    twin = copied(net)
+    twin.put()
+    assert [*map(type, twin.get())] == [nn.Linear, int]
+    assert twin.get()[0] is twin.first
+    assert found == [net.first]
+
+
+def test_other_functions_stay_what_they_are():
+    factor = 2.0
+    net = Net(lambda _: nn.functional.max_pool1d)
+    net.mine = lambda x: x * factor
+    twin = copied(net)
+    assert twin.last is nn.functional.max_pool1d
+    assert twin.mine is net.mine
+
+
+def test_hooks_use_the_parts_of_the_copy():
+    net = Net(lambda net: net.second)
+    net.seen, net.factor = {}, nn.Parameter(torch.tensor(2.0))
+    net.first.register_forward_hook(lambda _, __, output: net.seen.update(first=output) or output * net.factor)
+    net.second.weight.register_hook(lambda gradient: gradient * net.factor.detach())
+    twin, x = copied(net), torch.randn(3, 4)
+    twin.factor.data.fill_(0.0)
+    assert torch.equal(twin(x), twin.second.bias.expand(3, 4))
+    assert (net.seen, [*twin.seen]) == ({}, ["first"])
+    twin.first.bias.requires_grad_(False)
+    twin(x).sum().backward()
+    assert twin.factor.grad is not None
+    assert not twin.second.weight.grad.any()
+    net(x).sum().backward()
+    assert net.second.weight.grad.any()
+
+
+def test_hooks_after_accumulation_are_copied():
+    net, seen = nn.Linear(2, 2), []
+    net.weight.register_post_accumulate_grad_hook(lambda parameter: seen.append(parameter is twin.weight))
+    twin = copied(net)
+    twin(torch.ones(1, 2)).sum().backward()
+    assert seen == [True]
+
+
+def test_a_tensor_that_was_computed_is_copied_without_its_graph():
+    net = Net(lambda net: net.half)
+    net.kept = {"double": net.second.weight * 2}
+    twin = copied(net)
+    kept = twin.kept["double"]
+    assert torch.equal(kept, net.kept["double"])
+    assert kept is not net.kept["double"]
+    assert not kept.requires_grad
+
+
+class Helper:
+    """Holds a lock, and the network."""
+
+    def __init__(self, net):
+        self.lock, self.net = threading.Lock(), net
+
+    def __call__(self, x):
+        """Call a layer under the lock."""
+        with self.lock:
+            return self.net.second(x).exp()
+
+
+def test_what_cannot_be_copied_is_shared():
+    net = Net(Helper)
+    net.torch, net.output = torch, {"out": [sys.stdout, net.first]}
+    twin = copied(net)
+    assert twin.torch is torch
+    assert twin.output["out"][0] is sys.stdout
+    assert twin.output["out"][1] is twin.first
+    assert twin.last.net is twin
+    assert twin.last.lock is net.last.lock
+
+
+class Uncopied(nn.Linear):
+    """A layer that refuses to be copied."""
+
+    def __deepcopy__(self, _):
+        """Refuse it."""
+        raise NotImplementedError("make another one")
+
+
+def test_a_module_that_cannot_be_copied_says_so():
+    with pytest.raises(SpecError, match="it cannot be copied: NotImplementedError: make another one"):
+        copied(nn.Sequential(Uncopied(2, 2)))
