@@ -21,9 +21,9 @@ import torch
 from conformance.run import environment
 
 NEEDED = """
-    torch.fx.experimental.symbolic_shapes
+    torch.fx.experimental.symbolic_shapes numpy.random
     conformance.cell.observe conformance.cell.reference conformance.measure.side_by_side
-""".split()  # torch imports the first when a gradient or a custom op first needs it
+""".split()  # torch imports the first when a gradient or a custom op first needs it, NumPy the second at the first draw
 LATE = """
     torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.inductor
     torch._dynamo.backends.onnxrt torch._dynamo.backends.tensorrt torch._dynamo.backends.torchxla

@@ -100,7 +100,7 @@ class TimedCell:
             return None
 
         def put_back() -> None:
-            process_state.seed_draws(self._question.changes_state)
+            process_state.seed_draws(self._question.changes_state, self._owner)
             weights.reset_buffers(self._owner, self._state)
             if self._question.mutates:
                 inputs.restore(self._question.call, self._question.pristine)

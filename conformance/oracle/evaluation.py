@@ -117,7 +117,7 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
     leaves = leaves_of(owner, question)
     watch = _watch(owner, leaves, question, noted=noted)
     given, outputs = _forward(call, owner, question, watch)
-    result.drawn = process_state.after_draws(question.changes_state)
+    result.drawn = process_state.after_draws(question.changes_state, owner)
     result.container = containers.describe(given)
     result.requires_grad = {
         name: t.requires_grad for name, t in containers.leaves_of(given, "output") if isinstance(t, torch.Tensor)

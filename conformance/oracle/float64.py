@@ -146,8 +146,8 @@ class Oracle:
         self.model = wide_model(self._narrow)
         self.state = weights.state_of(self.model)
         self.narrow_state = weights.state_of(self._narrow)
-        self._ops = has_graph(self.model)
-        self._watched = self._ops
+        self._watched = self._ops = has_graph(self.model)
+        self._draws = process_state.DRAWS in spec.changes_state
 
     def starting_from(self, state: dict[str, torch.Tensor]) -> Oracle:
         """The same oracle, whose runs start from other parameters and buffers; they are widened."""
@@ -157,8 +157,8 @@ class Oracle:
 
     def widened(self) -> contextlib.AbstractContextManager[None]:
         """The context in which this model computes in float64."""
-        process_state.seed_draws(self.spec.changes_state)
-        return widened(ops=self._ops, draws=process_state.DRAWS in self.spec.changes_state)
+        process_state.seed_draws(self.spec.changes_state, self.model)
+        return widened(ops=self._ops, draws=self._draws)
 
     def question(self, case: Case, picks: inputs.Picks) -> Question:
         """The question that every run of a case answers, with arguments in float64."""
@@ -201,7 +201,7 @@ class Oracle:
     def _first_evaluation(
         self, question: Question, mode: contextlib.AbstractContextManager[Any], *, noted: bool
     ) -> Evaluation:
-        """Evaluate, and see whether Python code calls scripted functions, whose casts only `WidenedOps` can widen."""
+        """Evaluate, and see whether Python code calls scripted functions, or draws from a generator of its own."""
         watch = NarrowWatch()
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -209,8 +209,9 @@ class Oracle:
                 return self.model(*args, **kwargs)
 
         found = self._evaluate(watched, question, mode, noted=noted)
-        self._ops, self._watched = watch.seen, True
-        return self._evaluate(self.model, question, mode, noted=noted) if watch.seen else found
+        again = watch.seen or (watch.draws and not self._draws)
+        self._ops, self._draws, self._watched = watch.seen, self._draws or watch.draws, True
+        return self._evaluate(self.model, question, mode, noted=noted) if again else found
 
     def forward(self, case: Case, call: Call) -> None:
         """Run one draw of a case forward, for the dispatch modes that watch it.

@@ -30,20 +30,22 @@ class WidenedOps(OpMode):
 
 
 class NarrowWatch(OpMode):
-    """Notes whether any op gives a floating tensor that is narrower than float64.
+    """Notes whether any op gives a floating tensor that is narrower than float64, or draws from a given generator.
 
     Attributes:
-        seen: an op did.
+        seen: an op gave one.
+        draws: an op was given a generator.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = False
+        self.seen = self.draws = False
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op as it was called; `Widened` would widen a call that comes from here."""
         with torch._C.DisableTorchFunction():  # noqa: SLF001 -- there is no public name
             result = func(*args, **kwargs)
+        self.draws |= kwargs.get("generator") is not None
         self.seen |= any(is_rounded(t) and t.dtype != widest(t.dtype) for t in leaves_of(result))
         return result
 

@@ -101,7 +101,7 @@ class MovableModel:
             return leaf.clone() if id(leaf) in mutated else leaf
 
         args, kwargs = pytree.tree_map(fresh, (self.question.call.args, dict(self.question.call.kwargs)))
-        process_state.seed_draws(self.question.changes_state)
+        process_state.seed_draws(self.question.changes_state, self._model)
         with torch.enable_grad(), process_state.restored():
             return self._model(*args, **kwargs)
 

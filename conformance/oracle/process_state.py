@@ -209,20 +209,37 @@ def restored() -> Iterator[None]:
         restore(before)
 
 
-def seed_draws(declared: Collection[str]) -> None:
-    """Seed torch's generator, if it is declared that a call draws from it: so every call draws the same numbers."""
-    if DRAWS in declared:
-        torch.manual_seed(0)
+def seed_draws(declared: Collection[str], owner: Any) -> None:
+    """Seed all random generators, if it is declared that a call draws: so every call draws the same numbers.
+
+    Args:
+        declared: words of `zoo.states.STATES`.
+        owner: the model, which may have generators of its own.
+    """
+    if DRAWS not in declared:
+        return
+    torch.manual_seed(0)
+    random.seed(0)
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed(0)
+    for generator in _generators_of(owner):
+        generator.manual_seed(0)
 
 
-def after_draws(declared: Collection[str]) -> str:
-    """What tells the state of torch's generator from others, if it is declared that a call draws from it."""
-    return hashlib.blake2b(_bytes(torch.get_rng_state()), digest_size=8).hexdigest() if DRAWS in declared else ""
+def after_draws(declared: Collection[str], owner: Any) -> str:
+    """What tells the state of torch's generator and of a model's own from others; "" if no draws are declared."""
+    if DRAWS not in declared:
+        return ""
+    states = [torch.get_rng_state(), *(generator.get_state() for generator in _generators_of(owner))]
+    return hashlib.blake2b(b"".join(map(_bytes, states)), digest_size=8).hexdigest()
 
 
-def random_state() -> dict[str, Any]:
+def random_state(owner: Any) -> dict[str, Any]:
     """The state of each random generator that is in use, by whose it is; `==` compares them."""
     states: dict[str, Any] = {"torch's": _bytes(torch.get_rng_state()), "Python's": random.getstate()}
+    if generators := _generators_of(owner):
+        states["its own"] = [_bytes(generator.get_state()) for generator in generators]
     if torch.cuda.is_initialized():
         states["CUDA's"] = _bytes(torch.cuda.get_rng_state())
     numpy = sys.modules.get("numpy.random")
@@ -233,6 +250,12 @@ def random_state() -> dict[str, Any]:
         }
         states["NumPy's"] = {**state, "state": inner}
     return states
+
+
+def _generators_of(owner: Any) -> list[torch.Generator]:
+    """The generators that a module and its parts hold as attributes."""
+    modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()
+    return [value for module in modules for value in vars(module).values() if isinstance(value, torch.Generator)]
 
 
 def _bytes(state: torch.Tensor) -> bytes:

@@ -52,8 +52,8 @@ class Watch:
         """A context for one phase, "forward", "backward" or "training"."""
         switches = process_state.read()
         if phase != "backward":
-            process_state.seed_draws(self._may_change)
-        drawn = process_state.random_state() if self._noted else {}
+            process_state.seed_draws(self._may_change, self._owner)
+        drawn = process_state.random_state(self._owner) if self._noted else {}
         modules = self._modules()
         with torch._C.DisableTorchFunction():  # noqa: SLF001 -- a look at a tensor is no work of the model
             for leaf in self._leaves:
@@ -81,7 +81,7 @@ class Watch:
                     changed.setdefault(state, text)
         if not self._noted:
             return
-        now = process_state.random_state()
+        now = process_state.random_state(self._owner)
         touched = [whose for whose, state in drawn.items() if now[whose] != state]
         if touched:
             changed[process_state.DRAWS] = f"by drawing from {touched[0]}, or seeding it"

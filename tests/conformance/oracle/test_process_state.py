@@ -72,6 +72,30 @@ def test_a_draw_from_a_generator_is_noted_with_its_owner(draw):
     assert ("Python's" in change.text) == (draw is random.random)
 
 
+def test_a_model_s_own_generators_are_seeded_and_watched():
+    model = nn.Sequential(nn.ReLU())
+    model[0].generator = torch.Generator().manual_seed(5)
+    drawn = []
+    for declared in ((), ("random generator",), ("random generator",)):
+        watch = Watch(model, {}, declared, noted=True)
+        with watch.during("forward"):
+            drawn.append(torch.rand(2, generator=model[0].generator))
+        assert [change.text for change in watch.changes] == [
+            "forward changed it by drawing from its own, or seeding it"
+        ] * (not declared)
+    assert torch.equal(drawn[1], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_every_generator_is_seeded_if_draws_are_declared():
+    numpy = pytest.importorskip("numpy")
+    found = []
+    for _ in range(2):
+        process_state.seed_draws(("random generator",), None)
+        found.append((random.random(), numpy.random.rand(), torch.rand(1).item()))
+    assert found[0] == found[1]
+
+
 def test_modes_left_on_are_popped():
     before = process_state.read()
     torch.overrides.TorchFunctionMode().__enter__()

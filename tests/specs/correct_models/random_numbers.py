@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 
 import torch
@@ -65,8 +66,46 @@ class Choosing(nn.Module):
         return F.gumbel_softmax(self.linear(x).float(), tau=0.7)
 
 
+class OwnGenerator(nn.Module):
+    """Adds noise from a generator of its own, which goes on from call to call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.generator = nn.Linear(8, 8), torch.Generator()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).float() + torch.randn(8, generator=self.generator)
+
+
+class Seeded(nn.Module):
+    """Adds the same noise in each call, from a generator that lives for one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).float() * torch.rand(8, generator=torch.Generator().manual_seed(7))
+
+
+class PythonDraws(nn.Module):
+    """Drops layers by Python's random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x).tanh() if random.random() < 0.5 else x
+        return x
+
+
 AUTOENCODER = _green("autoencoder", Autoencoder, also=ALL)
 SKIPPING = _green("stochastic_depth", Skipping, also=ALL)
 NOISY = _green("noisy_in_every_way", Noisy, also={"compiled": ("fp32",)})
 TRACED = _green("noise_in_a_graph", lambda: torch.jit.script(Autoencoder()))
+OWN_GENERATOR = _green("own_generator", OwnGenerator)
+SEEDED = green(CELLS, "seeded_in_forward", Seeded)
+PYTHON_DRAWS = _green("drawn_by_python", PythonDraws)
 CHOOSING = _green("gumbel", Choosing, also={"scripted": ("fp32",)})
