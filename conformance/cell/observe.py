@@ -18,7 +18,7 @@ from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import specialises
 from conformance.oracle.reference import CaseReference
 from conformance.records import plain
-from conformance.records.observation import Discrepancy, Observation
+from conformance.records.observation import LEFT_ASIDE, Discrepancy, Observation
 from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess
 
@@ -101,6 +101,8 @@ def observation_of(session: CellSession) -> Observation:
         with process.phase("error inputs"):  # last, because they may leave anything behind
             found += error_inputs.called(session, made)
     facts |= {fact: True for case in session.spec.cases for fact in session.known(case).assumed}
+    others = dict.fromkeys(name for case in session.spec.cases for name in session.known(case).container.others())
+    facts |= {LEFT_ASIDE: ", ".join(others)} if others else {}
     cases = tuple(case.name for case in session.spec.cases)
     return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts)
 

@@ -14,6 +14,7 @@ from zoo.case import SpecError
 
 NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 LEAVES = (torch.Tensor, type(None), str, *NUMBERS)
+OTHER = "other "  # the kind of what is no tensor, number or text begins so
 RETURN_TYPES = "torch.return_types"
 IN_TORCHSCRIPT = {"tuple": ("list",), "Size": ("list",), "OrderedDict": ("dict",)}  # what it has in place of a type
 
@@ -26,7 +27,7 @@ class Container:
 
     Attributes:
         kind: "tuple", "list", "dict", "named tuple Pair", "dataclass Result", "return type topk"; or "Tensor", "None",
-            "int", "float", "bool", or a text in quotation marks.
+            "int", "float", "bool", "other Normal", or a text in quotation marks.
         keys: the keys of a dict in their order, or the names of fields; empty if the parts are numbered.
         parts: what it contains.
     """
@@ -41,6 +42,11 @@ class Container:
             return self.kind
         keys = [f"{key}: " for key in self.keys] or [""] * len(self.parts)
         return f"{self.kind}[{', '.join(f'{key}{part}' for key, part in zip(keys, self.parts, strict=True))}]"
+
+    def others(self) -> tuple[str, ...]:
+        """The types of what is in it and is no tensor, number or text."""
+        own = (self.kind.removeprefix(OTHER),) if self.kind.startswith(OTHER) else ()
+        return tuple(dict.fromkeys([*own, *(name for part in self.parts for name in part.others())]))
 
     def stands_for(self, wanted: Container, *, scripted: bool) -> bool:
         """Whether this is the same container as `wanted`, or what TorchScript has in its place.
@@ -69,10 +75,11 @@ def describe(value: Any) -> Container:
     if isinstance(value, str):
         return Container(repr(value))
     if isinstance(value, torch.Tensor):
-        return Container("Tensor")
+        return Container("Tensor" if value.layout == torch.strided else f"{value.layout} Tensor".removeprefix("torch."))
     found = _parts(value)
     if found is None:
-        return Container("None" if value is None else type(value).__name__)
+        of_type = type(value).__name__
+        return Container("None" if value is None else of_type if isinstance(value, LEAVES) else f"{OTHER}{of_type}")
     kind, parts, keyed = found
     keys = tuple(key for key, _, _ in parts) if keyed else ()
     return Container(kind, keys, tuple(describe(part) for _, _, part in parts))
@@ -81,7 +88,8 @@ def describe(value: Any) -> Container:
 def tensors_of(value: Any, name: str = "output", device: str = "cpu") -> dict[str, torch.Tensor | None]:
     """The tensors and None in what a model returned, by path: {"output": …} or {"output[0]": …, "output['mean']": …}.
 
-    A number becomes a tensor without axes, so that the same gates judge it. Text is left to `describe`.
+    A number becomes a tensor without axes, so that the same gates judge it, and a sparse tensor a dense one. Text and
+    what is no tensor are left to `describe`.
 
     Args:
         value: what a model returned.
@@ -89,9 +97,16 @@ def tensors_of(value: Any, name: str = "output", device: str = "cpu") -> dict[st
         device: device of the tensors that are made of numbers.
 
     Raises:
-        SpecError: there is something else in it, or a tensor that is not strided.
+        SpecError: there is something else in it, and no tensor.
     """
-    return {path: _tensor(leaf, path, device) for path, leaf in leaves_of(value, name) if not isinstance(leaf, str)}
+    leaves = {path: leaf for path, leaf in leaves_of(value, name) if not isinstance(leaf, str)}
+    found = {path: _tensor(leaf, device) for path, leaf in leaves.items() if isinstance(leaf, LEAVES)}
+    if leaves and not found:
+        path, leaf = next(iter(leaves.items()))
+        raise SpecError(
+            f"{path} is of type {type(leaf).__name__}; a model returns tensors, numbers, text, or containers of them"
+        )
+    return found
 
 
 def leaves_of(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -104,16 +119,13 @@ def leaves_of(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves_of(part, f"{name}{ending}")
 
 
-def _tensor(leaf: Any, name: str, device: str) -> torch.Tensor | None:
+def _tensor(leaf: Any, device: str) -> torch.Tensor | None:
     if type(leaf) in NUMBERS:
         return torch.tensor(leaf, dtype=NUMBERS[type(leaf)], device=device)
-    if leaf is not None and not isinstance(leaf, torch.Tensor):
-        raise SpecError(
-            f"{name} is of type {type(leaf).__name__}; a model returns tensors, numbers, text, or containers of them"
-        )
-    if leaf is not None and leaf.layout != torch.strided:
-        raise SpecError(f"{name}: a strided tensor is wanted, got layout {leaf.layout}")
-    return leaf
+    if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided:
+        return leaf.to_dense()
+    tensor: torch.Tensor | None = leaf
+    return tensor
 
 
 def _parts(value: Any) -> tuple[str, list[Part], bool] | None:

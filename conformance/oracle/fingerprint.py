@@ -53,6 +53,8 @@ def _add(found: Any, name: str, leaf: Any) -> None:
         found.update(f"{name} {leaf!r}".encode() if isinstance(leaf, (bool, int, float, str)) else name.encode())
         return
     found.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}".encode())
+    if leaf.layout in inputs.SPARSE:
+        leaf = leaf.to_dense()
     if leaf.layout == torch.strided and leaf.numel():
         held = leaf.detach().resolve_conj().resolve_neg().cpu().contiguous()
         found.update(ctypes.string_at(held.data_ptr(), held.numel() * held.element_size()))

@@ -14,8 +14,14 @@ from conformance.oracle import apart
 from conformance.seeds import seed_of
 from zoo.case import Call, Case
 
+COMPRESSED = {  # names of the methods that give the indices of a sparse tensor, by its layout
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+SPARSE = (torch.sparse_coo, *COMPRESSED)
 BELOW_ONE = 1.0 - 2.0**-8  # the largest number below one that bfloat16 represents
-NO_LAYOUT = "a strided tensor is wanted"
 
 
 def seeded(*parts: object) -> torch.Generator:
@@ -138,7 +144,7 @@ def reordered(call: Call) -> Call:
     """The same inputs with the order of their axes in memory reversed, if a tensor is contiguous."""
 
     def reversed_axes(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or not leaf.is_contiguous():
+        if not isinstance(leaf, torch.Tensor) or leaf.layout != torch.strided or not leaf.is_contiguous():
             return leaf
         axes = tuple(reversed(range(leaf.dim())))
         return leaf.permute(axes).contiguous().permute(axes)
@@ -148,14 +154,17 @@ def reordered(call: Call) -> Call:
 
 
 def _has_rows(leaf: Any, rows: int) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] == rows
+    strided = isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
+    return strided and leaf.dim() > 0 and leaf.shape[0] == rows
 
 
 def place(call: Call, convert: Callable[[torch.Tensor], torch.Tensor]) -> Call:
     """Copy every tensor through `convert`, keeping strides, overlap and identity of repeated tensors.
 
+    Of a sparse tensor, the values are converted.
+
     Raises:
-        ValueError: a tensor is not strided.
+        ValueError: a tensor is neither strided nor sparse.
     """
     seen: dict[int, torch.Tensor] = {}
 
@@ -171,15 +180,30 @@ def place(call: Call, convert: Callable[[torch.Tensor], torch.Tensor]) -> Call:
 
 
 def _with_layout(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    if tensor.layout != torch.strided:
-        raise ValueError(f"{NO_LAYOUT}, got layout {tensor.layout}")
     tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        return _with_values(tensor, convert)
     if tensor.numel() == 0:
         return convert(tensor).clone()
     flat = convert(_flat(tensor))
     placed = torch.empty_strided(tensor.shape, tensor.stride(), dtype=flat.dtype, device=flat.device)
     _flat(placed).copy_(flat)  # no view is returned: of a leaf that is one, torch.compile loses second derivatives
     return placed
+
+
+def _with_values(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A sparse tensor like this one with converted values."""
+    unchecked: dict[str, Any] = {"check_invariants": False}  # torch warns of the default
+    if tensor.layout == torch.sparse_coo:
+        values = convert(tensor._values()).clone()  # noqa: SLF001 -- the public name refuses repeated indices
+        indices = tensor._indices().to(values.device, copy=True)  # noqa: SLF001 -- the same
+        coalesced = tensor.is_coalesced()
+        return torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=coalesced, **unchecked)
+    if tensor.layout not in COMPRESSED:
+        raise ValueError(f"a strided or sparse tensor is wanted, got layout {tensor.layout}")
+    values = convert(tensor.values()).clone()
+    rows, columns = (getattr(tensor, name)().to(values.device, copy=True) for name in COMPRESSED[tensor.layout])
+    return torch.sparse_compressed_tensor(rows, columns, values, tensor.shape, layout=tensor.layout, **unchecked)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -194,7 +218,7 @@ def restore(call: Call, pristine: Call) -> None:
     """Undo in-place changes of the arguments: copy `pristine` into `call`, which has the same structure."""
     leaves, originals = (pytree.tree_leaves((c.args, dict(c.kwargs))) for c in (call, pristine))
     for leaf, original in zip(leaves, originals, strict=True):
-        if isinstance(leaf, torch.Tensor):
+        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
             _flat(leaf.data).copy_(_flat(original))
 
 
@@ -213,7 +237,7 @@ def named_leaves(tree: Any, name: str) -> dict[str, Any]:
 
 
 def named_inputs(model: Any, call: Call) -> dict[str, Any]:
-    """Every leaf of the arguments, under the name of the parameter it is passed to."""
+    """Every leaf of the arguments but sparse tensors, under the name of the parameter it is passed to."""
     target = model.forward if isinstance(model, torch.nn.Module) else model
     try:
         bound = _signature(target).bind(*call.args, **call.kwargs).arguments
@@ -221,7 +245,8 @@ def named_inputs(model: Any, call: Call) -> dict[str, Any]:
         bound = {**{f"input{i}": value for i, value in enumerate(call.args)}, **call.kwargs}
     named: dict[str, Any] = {}
     for argument, value in bound.items():
-        named |= named_leaves(value, argument)
+        leaves = named_leaves(value, argument)
+        named |= {name: leaf for name, leaf in leaves.items() if getattr(leaf, "layout", None) not in SPARSE}
     return named
 
 

@@ -142,7 +142,7 @@ def _on_plain_memory(oracle: Oracle, question: Question) -> Question:
     copied: dict[int, torch.Tensor] = {}
 
     def plain(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
+        if not isinstance(leaf, torch.Tensor) or leaf.layout != torch.strided:
             return leaf
         return copied.setdefault(id(leaf), leaf.detach().clone(memory_format=torch.contiguous_format))
 

@@ -96,4 +96,6 @@ def alike(one: Call, other: Call) -> bool:
 def _alike(a: Any, b: Any) -> bool:
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return type(a) is type(b) and bool(a == b)
-    return a.shape == b.shape and a.dtype == b.dtype and a.stride() == b.stride()
+    if (a.shape, a.dtype, a.layout) != (b.shape, b.dtype, b.layout):
+        return False
+    return a.layout != torch.strided or a.stride() == b.stride()

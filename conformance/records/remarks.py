@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from conformance.axes import NOT_PROVEN, SYMBOLIC
 from conformance.one_line import one_line
-from conformance.records.observation import FP32, OTHER_WEIGHTS, RAISES, Observation
+from conformance.records.observation import FP32, LEFT_ASIDE, OTHER_WEIGHTS, RAISES, Observation
 
 WHY_LEFT = {
     FP32: "this precision cannot tell a wrong value from a right one",
@@ -53,6 +53,8 @@ def remarks(seen: Observation) -> tuple[str, ...]:
         notes.append(
             f"larger terms cancel, and float32 holds little of what is left, so only its size is judged: {_some(left)}"
         )
+    if aside := seen.facts.get(LEFT_ASIDE):
+        notes.append(f"results of type {aside} are left aside, because they are no tensors")
     notes += [said for fact, said in OF_FACTS.items() if seen.facts.get(fact)]
     notes += [
         f"error input {d.case} raises another error here: {one_line(m.detail.partition(WHERE)[0], LONGEST_ERROR)}"

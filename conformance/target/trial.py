@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from conformance.axes import MODES
 from conformance.errors import UsageError
-from conformance.one_line import named
+from conformance.one_line import named, one_line
 from conformance.oracle import evaluation, float64, inputs, weights
 from conformance.oracle.error_text import is_out_of_memory
 from conformance.oracle.evaluation import Evaluation
@@ -23,7 +23,7 @@ from conformance.oracle.graphs import specialises
 from conformance.records.own_model import OwnModel
 from conformance.target.forms import Forms
 from conformance.target.spec import spec_of
-from zoo.case import Call
+from zoo.case import Call, SpecError
 from zoo.spec import Spec
 from zoo.states import STATES
 
@@ -151,6 +151,8 @@ def _called(spec: Spec, model: Any, seed: int) -> Evaluation:
         try:
             forward = replace(_question(spec, model, seed), differentiate=False)
             found = evaluation.evaluate(model, model, forward, noted=True)
+        except SpecError as other:
+            raise UsageError(f"{spec.name}: {one_line(other)}") from other
         except Exception as first:
             raise UsageError(f"{spec.name} does not take these inputs: {named(first)}") from first
         found.refused = named(problem)

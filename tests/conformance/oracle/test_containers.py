@@ -58,13 +58,20 @@ def test_torchscript_has_lists_and_tuples_in_place_of_what_it_lacks():
     assert not describe((T, T)).stands_for(describe([T, T]), scripted=True)
 
 
-def test_numbers_become_tensors_and_other_things_are_refused():
+def test_numbers_become_tensors_and_other_things_are_left_aside():
     assert {name: (t.dtype, t.item()) for name, t in tensors_of((3, 2.5, True)).items()} == {
         "output[0]": (torch.int64, 3),
         "output[1]": (torch.float64, 2.5),
         "output[2]": (torch.bool, True),
     }
+    returned = {"mean": T, "rest": [object(), {3}, object()]}
+    assert [*tensors_of(returned)] == ["output['mean']"]
+    assert describe(returned).others() == ("object", "set")
     with pytest.raises(SpecError, match=r"output\[0\] is of type object"):
         tensors_of([object()])
-    with pytest.raises(SpecError, match="a strided tensor is wanted"):
-        tensors_of(torch.eye(2).to_sparse())
+
+
+def test_a_sparse_tensor_becomes_a_dense_one_and_its_layout_is_described():
+    sparse = torch.eye(2).to_sparse()
+    assert torch.equal(tensors_of(sparse)["output"], torch.eye(2))
+    assert str(describe((sparse, T))) == "tuple[sparse_coo Tensor, Tensor]"
