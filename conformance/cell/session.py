@@ -28,6 +28,7 @@ from conformance.oracle import casting, evaluation, float64, inputs, reference_f
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
 from conformance.oracle.fingerprint import fingerprint
+from conformance.oracle.questions import question_of
 from conformance.oracle.reference import ANY_DRAW, CaseReference
 from conformance.oracle.transforms import TANGENT, VMAPPED
 from conformance.plan.candidates import modes_of
@@ -154,7 +155,7 @@ class CellSession:
     def question(self, case: Case, model: Any) -> Question:
         """The question of one case, on the cell's device and at its precision; `model` names the inputs."""
         known = self.known(case)
-        question = float64.question_of(self.spec, case, self.seed, known.picks, self.placed, model)
+        question = question_of(self.spec, case, self.seed, known.picks, self.placed, model)
         if self.mode.compiles and case.name != self.spec.cases[0].name:  # compiling a transform takes seconds
             question = replace(question, stacked=None, forward_mode=False)
         if self.mode.forward_only:

@@ -18,8 +18,10 @@ from conformance.oracle.copies import copied
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import NarrowWatch, WidenedOps, has_graph, widen_constants
+from conformance.oracle.late_buffers import LateBuffers
 from conformance.oracle.narrow_draws import NarrowDraws
 from conformance.oracle.nested import map_leaves
+from conformance.oracle.questions import question_of
 from zoo.case import Call, Case, SpecError
 from zoo.spec import Spec
 
@@ -145,6 +147,7 @@ class Oracle:
             self._narrow = prepared_reference(spec, seed, self.namer)
         self.model = wide_model(self._narrow)
         self.state = weights.state_of(self.model)
+        self._late = LateBuffers(self.model)
         self.narrow_state = weights.state_of(self._narrow)
         self._watched = self._ops = has_graph(self.model)
         self._draws = process_state.DRAWS in spec.changes_state
@@ -253,42 +256,13 @@ class Oracle:
         raise NoOracleError(text) from problem
 
     def reset(self) -> None:
-        """Restore the model's parameters and buffers."""
+        """Restore the model's parameters and buffers. The next call makes anew what a call has made."""
+        self.forget()
         weights.reset(self.model, self.state)
 
-
-def question_of(  # noqa: PLR0913 -- one question, asked in two places
-    spec: Spec, case: Case, seed: int, picks: inputs.Picks, convert: Callable[[Call], Call], model: Any
-) -> Question:
-    """The question of one case, with newly drawn inputs.
-
-    Args:
-        spec: the spec of the model.
-        case: the case.
-        seed: seed of inputs and cotangents.
-        picks: the draw, or the rows of several draws, to take as inputs.
-        convert: moves the inputs to the device and dtypes of the run.
-        model: the model; its signature names the inputs.
-    """
-    call = convert(inputs.draw(case, seed, picks))
-    pristine = inputs.place(call, convert=lambda t: t)
-    names = inputs.named_inputs(model, call)
-    if unknown := set(spec.constants).difference(names):
-        raise SpecError(f"case {case.name}: constants: no input is named {min(unknown)!r}, but {', '.join(names)}")
-    return Question(
-        call,
-        pristine,
-        names,
-        (seed, case.name),
-        differentiate=spec.differentiable,
-        constants=spec.constants,
-        second=spec.twice_differentiable,
-        stacked=convert(transforms.stacked(case, seed, picks)) if spec.vmappable else None,
-        forward_mode=spec.forward_mode,
-        mutates=spec.mutates,
-        changes_state=spec.changes_state,
-        fit=spec.fit,
-    )
+    def forget(self) -> None:
+        """Take away the buffers that calls have made."""
+        self._late.remove()
 
 
 def wide_model(model: Any) -> Any:

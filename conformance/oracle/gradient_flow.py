@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 TRANSFORMS = "_functorch/eager_transforms.py"  # torch.func.grad and its kin, which hide from autograd what they track
+APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 CONTEXT = torch._C._FunctionBase  # noqa: SLF001 -- what a Function's forward gets as `ctx`
 
 
@@ -33,8 +34,8 @@ def has_gradient(*tensors: Any) -> bool:
 
 
 def in_function() -> bool:
-    """Whether the forward of a custom Function is running, which torch runs with gradients disabled."""
-    return any(_is_forward(frame.f_code) for frame in _frames())
+    """Whether a custom Function is being applied. Torch disables gradients for its forward, and for what it returns."""
+    return any(frame.f_code is APPLY or _is_forward(frame.f_code) for frame in _frames())
 
 
 def _frames() -> Iterator[FrameType]:

@@ -86,6 +86,7 @@ class MovableModel:
         """Restore the state before a run, in new memory if forward writes it: backward may need what it was."""
         if not isinstance(self._model, torch.nn.Module):
             return
+        self._oracle.forget()
         if self._renewed:
             _renew(self._model)
         weights.reset_buffers(self._model, self._oracle.state)

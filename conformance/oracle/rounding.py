@@ -56,6 +56,10 @@ MOVES = frozenset(
     value_selecting_reduction_backward view_as_complex_copy view_copy where zero zeros zeros_like
     """.split()
 )
+# Ops that compute numbers from no tensor, in float32 under autocast too.
+FACTORIES = frozenset(
+    "arange bartlett_window blackman_window hamming_window hann_window kaiser_window linspace logspace".split()
+)
 # Ops that tensor cores compute, with the positions of the arguments that are multiplied. cuBLAS and cuDNN may round
 # these to TF32, and no others.
 PRODUCTS = {
@@ -121,7 +125,8 @@ class Rounding(OpMode):
         name = "floor_divide" if kwargs.get("rounding_mode") else func.overloadpacket.__name__.rstrip("_")
         moves = func.is_view or name in MOVES or _selects(name, (args, kwargs))
         if moves or not _has_rounded((args, kwargs)) or adds_single_terms(name, func, args):
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            return self._made(result) if name in FACTORIES else result
         eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(terms(name, args)))
         written = _written(name, func, args, kwargs)
         whole = may_count(name) and counts((args, kwargs), name)
@@ -152,6 +157,15 @@ class Rounding(OpMode):
         if name in partial_sums.OF_ROWS:
             return result[:1] + tuple(t if t is None else self._added_up(name, args[0], t, eta) for t in result[1:])
         return result
+
+    def _made(self, table: torch.Tensor) -> torch.Tensor:
+        """A perturbed table of numbers. What float32 holds, as a range of whole numbers, stays as it is."""
+        if not is_rounded(table) or not table.numel():
+            return table
+        eta = self._unit if self._cast else NOISE * PRECISIONS["fp32"].unit
+        with Unwatched():
+            noise = eta * table.abs().max() * uniform(table.shape, self._generator)
+            return torch.where(table == table.float(), table, table + noise)
 
     def _added_up(self, name: str, gradient: torch.Tensor, sums: torch.Tensor, eta: float) -> torch.Tensor:
         """The perturbed gradient of a norm's weight or bias."""

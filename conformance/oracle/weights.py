@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from zoo.case import SpecError
+
 
 def parameters_of(owner: Any) -> dict[str, torch.Tensor]:
     """The parameters of a module, by name."""
@@ -18,17 +20,29 @@ def buffers_of(owner: Any) -> dict[str, torch.Tensor]:
 
 
 def reset(owner: Any, state: dict[str, torch.Tensor]) -> None:
-    """Restore parameters and buffers from `state_of`, in place, so that nothing recompiles."""
+    """Restore parameters and buffers from `state_of`, in place, so that nothing recompiles.
+
+    Raises:
+        SpecError: a parameter was made since then.
+    """
     with torch.no_grad():
         for name, parameter in parameters_of(owner).items():
+            if name not in state:
+                raise SpecError(f"a call makes the parameter {name}; make it in __init__, or use a lazy module")
             parameter.copy_(state[name])
     reset_buffers(owner, state)
 
 
 def reset_buffers(owner: Any, state: dict[str, torch.Tensor]) -> None:
-    """Restore the buffers in place, hidden from autograd, because batch norm saves them for its backward."""
+    """Restore the buffers in place, hidden from autograd, because batch norm saves them for its backward.
+
+    One that was registered since then, such as a table that the first call makes, stays.
+    """
     for name, buffer in buffers_of(owner).items():
-        buffer.data.copy_(state[name])
+        if name in state and buffer.shape == state[name].shape:
+            buffer.data.copy_(state[name])
+        elif name in state:
+            buffer.data = state[name].clone()
 
 
 def state_of(owner: Any) -> dict[str, torch.Tensor]:

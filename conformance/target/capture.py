@@ -23,6 +23,7 @@ from zoo.case import Call
 from zoo.convention import Convention
 from zoo.expect import Expect
 
+ELSE = 'Define it in a module, or name a function that builds it ("package.module:build")'
 MODEL, CALL, DEFINITIONS = "model.pt", "call.pt", "definitions.py"
 
 
@@ -106,14 +107,13 @@ def _store(value: Any, path: Path, definitions: Definitions, what: str) -> None:
             import cloudpickle  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 -- it need not be installed
         except ImportError:
             raise UsageError(
-                f"check: {what} cannot be sent to another process: {named(problem)}. Define it in a module, name a "
-                'function that builds it ("package.module:build"), or install cloudpickle'
+                f"check: {what} cannot be sent to another process: {named(problem)}. {ELSE}, or install cloudpickle"
             ) from problem
         definitions.lines[:] = before
         try:
             torch.save(value, path, pickle_module=_picklers(_with_reduced(cloudpickle.Pickler)))
         except Exception as again:
-            raise UsageError(f"check: {what} cannot be pickled: {named(again)}") from again
+            raise UsageError(f"check: {what} cannot be pickled: {named(again)}. {ELSE}") from again
 
 
 def _picklers(of_class: type[pickle.Pickler]) -> Any:

@@ -20,6 +20,7 @@ from conformance.oracle import evaluation, float64, inputs, weights
 from conformance.oracle.error_text import is_out_of_memory
 from conformance.oracle.evaluation import Evaluation
 from conformance.oracle.graphs import specialises
+from conformance.oracle.questions import question_of
 from conformance.records.own_model import OwnModel
 from conformance.target.forms import Forms
 from conformance.target.spec import spec_of
@@ -164,7 +165,7 @@ def _same(call: Call) -> Call:
 
 
 def _question(spec: Spec, model: Any, seed: int, convert: Callable[[Call], Call] = _same) -> evaluation.Question:
-    return float64.question_of(spec, spec.cases[0], seed, 0, convert, model)
+    return question_of(spec, spec.cases[0], seed, 0, convert, model)
 
 
 def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:

@@ -39,6 +39,7 @@ CORRECT_FILES = tuple(
         "self_checks",
         "resampling",
         "ties",
+        "tables_and_parts",
     )
 )
 

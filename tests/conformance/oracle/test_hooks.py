@@ -59,13 +59,13 @@ REGISTERED = {
 }
 
 
-def assumed(between=lambda y: y, register=lambda _: None, **fields):
+def assumed(between=lambda y: y, register=lambda _: None, *, net=None, **fields):
     """What is assumed of the gradients of a model."""
     spec = Spec(
         name="hooked",
         summary="",
         source="",
-        build=lambda: Net(between, register),
+        build=lambda: net or Net(between, register),
         cases=(Case(name="typical", inputs=lambda g: (torch.randn(5, 6, generator=g),)),),
         **fields,
     )
@@ -107,14 +107,7 @@ def test_a_wrong_backward_is_wrong_beside_a_hook_too(between):
 def test_the_hooks_are_there_again_afterwards():
     register = torch.Tensor.register_hook
     net = Net(lambda y: y, REGISTERED["parameter"])
-    spec = Spec(
-        name="hooked",
-        summary="",
-        source="",
-        build=lambda: net,
-        cases=(Case(name="typical", inputs=lambda g: (torch.randn(5, 6, generator=g),)),),
-    )
-    reference.make(spec, None, 0, [PRECISIONS["fp32"]])
+    assumed(net=net)
     net(torch.randn(5, 6)).sum().backward()
     assert (net.first.weight.grad >= 0).all()
     assert torch.Tensor.register_hook is register
