@@ -87,4 +87,4 @@ def _tables(x: Tensor) -> tuple[Tensor, ...]:
 LATE_TABLE = _green("late_table", LateTable, also=COMPILED, changes_state=("buffers",))
 GROWING = _green("growing_table", Growing, also=COMPILED)
 HELD = _green("held_functions", Held)
-TABLES = _green("tables", function(_tables), also={"compiled": ("fp32", "amp_bf16"), "scripted": ("fp32",)})
+TABLES = _green("tables", function(_tables), also={"compiled": ("fp32", "amp_bf16")})
