@@ -18,7 +18,7 @@ from conformance.oracle.copies import copied
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import NarrowWatch, WidenedOps, has_graph, widen_constants
-from conformance.oracle.late_buffers import LateBuffers
+from conformance.oracle.module_memory import ModuleMemory
 from conformance.oracle.narrow_draws import NarrowDraws
 from conformance.oracle.nested import map_leaves
 from conformance.oracle.questions import question_of
@@ -146,8 +146,8 @@ class Oracle:
         if spec.trusts_model:
             self._narrow = prepared_reference(spec, seed, self.namer)
         self.model = wide_model(self._narrow)
-        self.state = weights.state_of(self.model)
-        self._late = LateBuffers(self.model)
+        self.state: dict[str, torch.Tensor] = weights.state_of(self.model)
+        self._memory = ModuleMemory(self.model)
         self.narrow_state = weights.state_of(self._narrow)
         self._watched = self._ops = has_graph(self.model)
         self._draws = process_state.DRAWS in spec.changes_state
@@ -261,8 +261,8 @@ class Oracle:
         weights.reset(self.model, self.state)
 
     def forget(self) -> None:
-        """Take away the buffers that calls have made."""
-        self._late.remove()
+        """Take away what calls have left in the model, such as a table that the first one has made."""
+        self._memory.restore()
 
 
 def wide_model(model: Any) -> Any:

@@ -19,8 +19,9 @@ from conformance.oracle.evaluation import Question, Tensors
 from conformance.oracle.float64 import Oracle, wide_call
 from conformance.oracle.kinks import MARGIN, KinkWatch
 from conformance.oracle.nearest import Nearest
+from conformance.oracle.overflow import InnerGradients
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
-from conformance.oracle.scaling import fits
+from conformance.oracle.scaling import Scale
 from conformance.run.forks import Forks
 from zoo.case import Call, Case
 
@@ -42,7 +43,7 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
     question: Question,
     tensors: References,
     precisions: Sequence[Precision],
-    scale: float,
+    scale: Scale,
     forks: Forks,
 ) -> tuple[tuple[Redraw, ...], References]:
     """The further draws of a case, and its references with what the rounded runs add up to in these draws.
@@ -168,7 +169,7 @@ class _ManyDraws:
     """
 
     def __init__(
-        self, judged: dict[str, TensorReference], precisions: Sequence[Precision], scale: float, *, rounded_runs: int
+        self, judged: dict[str, TensorReference], precisions: Sequence[Precision], scale: Scale, *, rounded_runs: int
     ) -> None:
         self.redraws: list[Redraw] = []
         self._scale, self._rounded_runs = scale, rounded_runs
@@ -183,10 +184,12 @@ class _ManyDraws:
         None for a draw that fails, and for one whose gradients float16 may not hold.
         """
         asked = redraw.question(question, wide_call(redraw.inputs(case, there.seed)), there.namer)
-        modes = {p.name: Nearest(p, self._scale) for p in self._precisions if len(self.redraws) < self._rounded_runs}
+        rounding = self._precisions if len(self.redraws) < self._rounded_runs else ()
+        modes = {p.name: Nearest(p, self._scale.factor) for p in rounding}
         try:
-            truth = there.evaluate(asked).tensors
-            if not fits(self._scale, truth):
+            with InnerGradients() as inner:
+                truth = there.evaluate(asked).tensors
+            if not self._scale.fits(truth, inner.largest):
                 return None
             rounded = {word: self._kept(there.evaluate(asked, mode).tensors) for word, mode in modes.items()}
         except Exception as problem:  # the model's own code may raise anything

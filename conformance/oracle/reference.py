@@ -17,8 +17,9 @@ from conformance.oracle.float64 import Oracle, wide_call
 from conformance.oracle.kinks import KinkWatch
 from conformance.oracle.many_draws import with_redraws
 from conformance.oracle.memory_sharing import Pair
+from conformance.oracle.overflow import AMP_FP16, InnerGradients, chosen
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw
-from conformance.oracle.scaling import scale_for
+from conformance.oracle.scaling import Scale, scale_for
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
 from conformance.run.forks import ALONE, Forks
@@ -85,11 +86,12 @@ def make(
     for case in spec.cases:
         picks = sampling.choose(oracle, case, forks)
         question = oracle.question(case, picks)
-        found, kinked = _watched(oracle, question)
+        found, kinked, inner = _watched(oracle, question)
         check.of_outputs(question, found)
-        known = _of_one_draw(oracle, picks, question, found, precisions, forks, kinked=kinked)
+        scale = _scale(oracle, case, picks, found, inner, precisions)
+        known = _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)
         if spec.fit is None:
-            redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, known.scale, forks)
+            redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, scale, forks)
             fine = [p for p in precisions if not p.low_dtype]
             changed, reason = _changed(oracle, case, question, fine, forks)
             known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
@@ -130,15 +132,25 @@ def make_for_timing(
     oracle, case = Oracle(spec, seed), spec.cases[0]
     picks = sampling.choose(oracle, case, forks)
     question = replace(oracle.question(case, picks), second=False, stacked=None, forward_mode=False)
-    found, kinked = _watched(oracle, question)
-    return {case.name: _of_one_draw(oracle, picks, question, found, precisions, forks, kinked=kinked)}
+    found, kinked, inner = _watched(oracle, question)
+    scale = _scale(oracle, case, picks, found, inner, precisions)
+    return {case.name: _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)}
 
 
-def _watched(oracle: Oracle, question: Question) -> tuple[Evaluation, bool]:
-    """The oracle's evaluation, and whether an op with a kink ran."""
-    with KinkWatch() as watch:
+def _watched(oracle: Oracle, question: Question) -> tuple[Evaluation, bool, float]:
+    """The oracle's evaluation, whether an op with a kink ran, and the largest gradient inside the model."""
+    with KinkWatch() as watch, InnerGradients() as inner:
         found = oracle.evaluate(question, noted=True)
-    return found, watch.kinked
+    return found, watch.kinked, inner.largest
+
+
+def _scale(  # noqa: PLR0913 -- all that is known of a case
+    oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation, inner: float, precisions: Sequence[Precision]
+) -> Scale:
+    """The scale of the cotangents under float16."""
+    if AMP_FP16 in precisions:
+        return chosen(oracle, case, picks, found, inner)
+    return Scale(scale_for(found.tensors), inner)
 
 
 def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
@@ -148,10 +160,10 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
     found: Evaluation,
     precisions: Sequence[Precision],
     forks: Forks,
+    scale: float,
     *,
     kinked: bool,
 ) -> CaseReference:
-    scale = scale_for(found.tensors)
     spread = Spread(oracle, question, found, scale, kinked=kinked)
     spread.run(precisions, forks)
     tensors = spread.references()
@@ -179,8 +191,10 @@ def _changed(
         call = wide_call(redraw.inputs(case, oracle.seed))
         asked = replace(redraw.question(question, call, there.namer), second=False)
         try:
-            found, kinked = _watched(there, asked)
-            made.append((redraw, _of_one_draw(there, redraw.picks, asked, found, precisions, forks, kinked=kinked)))
+            found, kinked, _ = _watched(there, asked)
+            scale = scale_for(found.tensors)
+            known = _of_one_draw(there, redraw.picks, asked, found, precisions, forks, scale, kinked=kinked)
+            made.append((redraw, known))
         except Exception as problem:  # the model's own code may raise anything
             if is_out_of_memory(problem):
                 raise

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 
 COTANGENT = 4.0  # random cotangents are hardly ever larger
 HEADROOM = 2.0**12  # the largest scaled gradient, well inside float16's range of 2^16
+LEAST = 2.0**-10
+INNER = 2.0**14  # the largest scaled gradient inside a model with room for those of further draws
 LARGER = 4.0  # how many times as large the gradients of a further draw may be
 
 
 def scale_for(tensors: Mapping[str, torch.Tensor | None]) -> float:
-    """The largest power of two with which the scaled gradients stay within `HEADROOM`, but at least 2^-10.
+    """The largest power of two with which the scaled gradients stay within `HEADROOM`, but at least `LEAST`.
 
     Args:
         tensors: what the oracle returned.
@@ -25,9 +28,29 @@ def scale_for(tensors: Mapping[str, torch.Tensor | None]) -> float:
     for name, tensor in tensors.items():
         if "gradient of" in name and tensor is not None and tensor.numel():
             largest = max(largest, float(tensor.abs().nan_to_num(0.0, posinf=0.0).amax()))
-    return float(2.0 ** max(-10, math.floor(math.log2(HEADROOM / largest))))
+    return max(LEAST, float(2.0 ** math.floor(math.log2(HEADROOM / largest))))
 
 
-def fits(scale: float, tensors: Mapping[str, torch.Tensor | None]) -> bool:
-    """Whether the gradients of a further draw stay well inside float16's range with the scale of the first."""
-    return scale <= LARGER * scale_for(tensors)
+@dataclass(frozen=True)
+class Scale:
+    """The scale of the cotangents, and the draws for which it will do.
+
+    Attributes:
+        factor: a power of two.
+        inner: the largest gradient inside the model, in the first draw.
+    """
+
+    factor: float
+    inner: float
+
+    def fits(self, tensors: Mapping[str, torch.Tensor | None], inner: float) -> bool:
+        """Whether the gradients of a further draw stay well inside float16's range.
+
+        Args:
+            tensors: what the oracle returned.
+            inner: the largest gradient inside the model.
+        """
+        most = LARGER * INNER / self.factor
+        if self.inner > most:  # it did not overflow, so float16 does not hold it
+            most = LARGER * self.inner
+        return inner <= most and self.factor <= LARGER * scale_for(tensors)

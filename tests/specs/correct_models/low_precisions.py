@@ -93,11 +93,23 @@ class ZeroGain(nn.Module):
         return 1.0 + self.gain * nn.functional.conv2d(nn.functional.gelu(x), standardised)
 
 
+class LargeInside(nn.Module):
+    """Divides and multiplies by the same number: the gradients between are as many times as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) / 512.0 * 512.0
+
+
 LAYER_SCALE = _green("layer_scale", LayerScale, rows(6, 16))
 FAINT_BIAS = _green("faint_bias", FaintBias, rows(512, 16))
 POOLED_NORM = _green("pooled_norm", PooledNorm, rows(2, 64, 32))
 RARE_UNITS = _green("rare_units", RareUnits, rows(2, 8))
 ZERO_GAIN = _green("zero_gain", ZeroGain, rows(2, 3, 8, 8))
+LARGE_INSIDE = _green("large_gradients_inside", LargeInside)
 HEAVY_TAILS = _green(  # some draws have far larger gradients than others
     "heavy_tails",
     partial(nn.Linear, 1, 1),
