@@ -15,7 +15,7 @@ import torch
 
 from conformance.axes import Precision
 from conformance.errors import NotProvenError
-from conformance.oracle import backward, containers, inputs, process_state, weights
+from conformance.oracle import backward, containers, inputs, process_state, reentrant, weights
 from conformance.oracle.containers import NOTHING, Container
 from conformance.oracle.memory_sharing import Pair, sharing
 from conformance.oracle.watch import Change, Watch
@@ -214,7 +214,7 @@ def _watch(owner: Any, leaves: dict[str, torch.Tensor], question: Question, *, n
 def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Watch) -> tuple[Any, Tensors]:
     """What the call returns, and the tensors in it by name."""
     if question.fit is None:
-        with autocast(question), watch.during("forward"), question.around(), backward.in_forward():
+        with autocast(question), watch.during("forward"), question.around(), backward.in_forward(), reentrant.noted():
             returned = call(*question.call.args, **question.call.kwargs)
             _prove_autocast(question, "forward returned")
     else:
@@ -277,9 +277,7 @@ def _gradients(
     if question.scale != 1.0:
         cotangents = [c * question.scale for c in cotangents]
     with question.around():
-        found = torch.autograd.grad(
-            list(roots.values()), list(wanted.values()), cotangents, create_graph=create_graph, allow_unused=True
-        )
+        found = reentrant.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
     named: Tensors = dict(zip(wanted, found, strict=True))
     return _unscaled(named, question.scale) if unscale else named
 

@@ -12,7 +12,17 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from conformance.errors import NoOracleError
-from conformance.oracle import attention, control_flow, evaluation, grouped, inputs, process_state, transforms, weights
+from conformance.oracle import (
+    attention,
+    control_flow,
+    evaluation,
+    grouped,
+    inputs,
+    process_state,
+    reentrant,
+    transforms,
+    weights,
+)
 from conformance.oracle.adopted import adopt_state
 from conformance.oracle.copies import copied
 from conformance.oracle.error_text import is_out_of_memory, one_line
@@ -78,6 +88,7 @@ def widened(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
         with (
             unoptimised,
             control_flow.plain_branches(),
+            reentrant.plain_checkpoints(),
             Widened(),
             NarrowDraws() if draws else UNCHANGED,
             WidenedOps() if ops else UNCHANGED,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from conformance.oracle.inputs import is_rounded
+from conformance.oracle.nested import leaves_of
 
 JUMPS = frozenset({"ceil", "floor", "frac", "round", "sign", "trunc"})
 # Ops whose kinks or jumps lie at values that their arguments name, and with them the ops that compare two tensors.
@@ -24,6 +25,7 @@ CHOICES = frozenset(
     max_pool2d_with_indices max_pool3d_with_indices median min mode msort nanmedian sort topk
     """.split()
 )
+SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
 EXTREMES = frozenset({"max", "amax", "min", "amin"})
 SAMPLERS = frozenset({"grid_sampler_2d", "grid_sampler_3d"})  # these bend in the grid, and are linear in the image
 INDICES = frozenset({"argmax", "argmin"})  # these have no gradient
@@ -90,6 +92,29 @@ def extreme_gap(name: str, x: torch.Tensor, rest: Sequence[Any], given: dict[str
     if not isinstance(axis, int) or not x.dim() or x.shape[axis] < 2:  # noqa: PLR2004 -- no rival, no tie
         return None
     return x.topk(2, dim=axis, largest="max" in name).values.diff(dim=axis)
+
+
+def selects_in_groups(name: str, arguments: Any) -> bool:
+    """Whether an op keeps the largest or smallest of groups of numbers. Its backward looks for that number."""
+    return "reduce" in name and any(word in SELECTED for word in leaves_of(arguments) if isinstance(word, str))
+
+
+def group_gaps(
+    best: torch.Tensor, axis: int, index: torch.Tensor, x: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How far each element is behind the best of its group, and which groups have two of the best.
+
+    Args:
+        best: what the op has selected.
+        axis: the axis along which it selects.
+        index: the group of each element, or of each slice along the axis.
+        x: the elements.
+    """
+    if index.dim() != x.dim():
+        index = index.view([-1 if k == axis % x.dim() else 1 for k in range(x.dim())]).expand_as(x)
+    behind = best.gather(axis, index) - x[tuple(slice(n) for n in index.shape)]
+    count = torch.zeros_like(best, dtype=torch.int64).scatter_add(axis, index, (behind == 0).long())
+    return behind[behind != 0], count > 1
 
 
 def rivals(name: str, x: torch.Tensor, rest: Sequence[Any], given: dict[str, Any]) -> torch.Tensor | None:

@@ -17,6 +17,7 @@ from conformance.oracle.memory_sharing import home
 MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three times the noise of a perturbed bfloat16 run
 TIE = 2.0**-40  # times the rms: this close to a kink, even float64 may give either gradient
 COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
+GROUPED = frozenset({"index_reduce", "scatter_reduce"})
 MASKED = {"where": 0, "masked_fill": 1, "mul": 1}  # ops that a mask splits in two, with the position of the mask
 
 
@@ -59,6 +60,8 @@ class KinkWatch(OpMode):
         elif name in MASKED and self._compared:
             self._note_masked(name, args)
         result = func(*args, **kwargs)
+        if name in GROUPED and kink_gaps.selects_in_groups(name, (args, kwargs)):
+            self._note_groups(result, *args[1:4], flows=has_gradient(*args))
         if name in kink_gaps.INDICES and _is_real(args[0]):
             with Unwatched():
                 gap = kink_gaps.extreme_gap(name.removeprefix("arg"), args[0].detach(), args[1:], kwargs)
@@ -91,6 +94,15 @@ class KinkWatch(OpMode):
             elif name in kink_gaps.EXTREMES:
                 gap = kink_gaps.extreme_gap(name, x, rest, kwargs)
                 self._keep([] if gap is None else [gap], x, _rms(x), sides=False)
+
+    def _note_groups(self, best: torch.Tensor, axis: int, index: torch.Tensor, x: torch.Tensor, *, flows: bool) -> None:
+        """Note the selection of the best of each group."""
+        with Unwatched():
+            behind, tied = kink_gaps.group_gaps(best.detach(), axis, index, x.detach())
+            self.equals += [tied] * self._selections
+            if flows:
+                self.kinked = True
+                self._keep([behind], behind, _rms(x.detach()), sides=False)
 
     def _note_masked(self, name: str, args: tuple[Any, ...]) -> None:
         """Note a hand-written kink, such as where(x > 0, x, 0) or x * (x > 0)."""

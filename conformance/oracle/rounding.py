@@ -22,6 +22,7 @@ from conformance.oracle import backward, partial_sums
 from conformance.oracle.counting import counts, may_count
 from conformance.oracle.custom_ops import OpMode, Unwatched, written_names
 from conformance.oracle.inputs import has_fractions, is_rounded
+from conformance.oracle.kink_gaps import selects_in_groups
 from conformance.oracle.nested import leaves_of, map_leaves
 from conformance.oracle.noise import LARGE, perturbed, uniform
 from conformance.oracle.resampling import RESAMPLERS, resampled, selects
@@ -77,7 +78,6 @@ RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model
 NEAR = 8.0  # times the size at which underflow counts as much as rounding; what is larger is left out of large tensors
 FEW = 4  # times less numbers than all are picked out; more are perturbed where they are
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
-SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
 BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 
 
@@ -123,7 +123,7 @@ class Rounding(OpMode):
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op; if it rounds, perturb its operands and results."""
         name = "floor_divide" if kwargs.get("rounding_mode") else func.overloadpacket.__name__.rstrip("_")
-        moves = func.is_view or name in MOVES or _selects(name, (args, kwargs))
+        moves = func.is_view or name in MOVES or selects_in_groups(name, (args, kwargs))
         if moves or not _has_rounded((args, kwargs)) or adds_single_terms(name, func, args):
             result = func(*args, **kwargs)
             return self._made(result) if name in FACTORIES else result
@@ -255,11 +255,6 @@ def _any_between(sizes: torch.Tensor, most: float) -> bool:
 def _is_mask(tensor: torch.Tensor) -> bool:
     with Unwatched():
         return bool(((tensor == 0) | (tensor == 1)).all())
-
-
-def _selects(name: str, arguments: Any) -> bool:
-    """Whether the op keeps the largest or smallest of some numbers. Its backward looks for that number."""
-    return "reduce" in name and any(word in SELECTED for word in leaves_of(arguments) if isinstance(word, str))
 
 
 def _has_rounded(tree: Any) -> bool:
