@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from conformance.oracle.hooks import OF_MODULES
+
 
 class ModuleMemory:
     """What a module and its parts hold.
@@ -20,13 +22,14 @@ class ModuleMemory:
 
     def __init__(self, owner: Any) -> None:
         modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()
-        self._held = [
-            _copied(value)
-            for module in modules
-            if not isinstance(module, torch.jit.ScriptModule)
-            for value in (vars(module), *vars(module).values())
-            if isinstance(value, (dict, list))
-        ]
+        self._held: list[tuple[Any, Any]] = []
+        for module in modules:
+            if not isinstance(module, torch.jit.ScriptModule):
+                own = vars(module)
+                held = [
+                    value for name, value in own.items() if name not in OF_MODULES
+                ]  # `hooks.left_out` may hold these
+                self._held += [_copied(value) for value in (own, *held) if isinstance(value, (dict, list))]
 
     def restore(self) -> None:
         """Put everything back that is not a number of a tensor."""

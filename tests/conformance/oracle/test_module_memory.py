@@ -1,0 +1,50 @@
+"""What calls leave in a module, and that it is forgotten."""
+
+import torch
+from torch import nn
+
+from conformance.oracle import weights
+from conformance.oracle.module_memory import ModuleMemory
+
+
+class Keeping(nn.Module):
+    """Keeps tables of its scale in every way: a buffer, an attribute, a dict, a list; and counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.calls, self.attribute = nn.Parameter(torch.ones(3)), 0, None
+        self.by_name, self.all = {}, []
+        self.register_buffer("late", None)
+
+    def forward(self, x):
+        self.calls += 1
+        if self.attribute is None:
+            self.attribute = self.scale.detach() * 2
+            self.by_name["table"], self.new = self.attribute + 1, self.attribute + 2
+            self.all.append(self.attribute)
+            self.late = self.attribute + 3
+            self.register_buffer("later", self.attribute + 4)
+        return x * sum((self.by_name["table"], self.new, *self.all, self.late, self.later))
+
+
+def test_a_model_forgets_what_it_has_kept():
+    net, x = nn.Sequential(Keeping()), torch.ones(3)
+    before, memory = {name: dict(vars(module)) for name, module in net.named_modules()}, ModuleMemory(net)
+    first = net(x)
+    with torch.no_grad():
+        net[0].scale.mul_(3.0)
+    assert torch.equal(net(x), first)  # it uses what it has kept
+    memory.restore()
+    assert {name: dict(vars(module)) for name, module in net.named_modules()} == before
+    assert (net[0].by_name, net[0].all, net[0].late) == ({}, [], None)
+    assert not torch.equal(net(x), first)
+
+
+def test_plain_attributes_are_part_of_the_state():
+    net = Keeping()
+    state = weights.state_of(net)
+    net(torch.ones(3))
+    kept = net.attribute
+    weights.reset(net, state)
+    assert net.calls == 0
+    assert net.attribute is kept
