@@ -26,9 +26,7 @@ class ModuleMemory:
         for module in modules:
             if not isinstance(module, torch.jit.ScriptModule):
                 own = vars(module)
-                held = [
-                    value for name, value in own.items() if name not in OF_MODULES
-                ]  # `hooks.left_out` may hold these
+                held = [value for name, value in own.items() if name not in OF_MODULES]  # a check may hold these
                 self._held += [_copied(value) for value in (own, *held) if isinstance(value, (dict, list))]
 
     def restore(self) -> None:
