@@ -68,8 +68,8 @@ class Spec:
         mutates: names of inputs that the model changes in place on purpose; their content is judged after the call.
         changes_state: what else a call changes on purpose, in words of `STATES`: of the process ("random generator",
             "grad mode", modes of torch functions and dispatch …), of the leaves (`.grad`: "gradients", "requires_grad",
-            "hooks") or of the module ("training", new or replaced "parameters" …). If a call draws from torch's random
-            generator, the matrix seeds it before each call, and torch.compile draws as eager does.
+            "hooks") or of the module ("training", new or replaced "parameters" …). If a call draws random
+            numbers, all generators get a seed before it, those of the module too, and compiled code draws as eager.
         aliases: pairs of names, such as ("output", "x"): the output shares memory with the input, parameter, "buffer …"
             or later output, in every mode. Without a declaration, a mode may return a copy.
         float32_accurate: names of the tensors that must reach float32's precision under every autocast dtype.
