@@ -158,7 +158,7 @@ class Oracle:
             self._narrow = prepared_reference(spec, seed, self.namer)
         self.model = wide_model(self._narrow)
         self.state: dict[str, torch.Tensor] = weights.state_of(self.model)
-        self._memory = ModuleMemory(self.model)
+        self._memory, self._remembers = ModuleMemory(self.model), False
         self.narrow_state = weights.state_of(self._narrow)
         self._watched = self._ops = has_graph(self.model)
         self._draws = process_state.DRAWS in spec.changes_state
@@ -268,8 +268,18 @@ class Oracle:
 
     def reset(self) -> None:
         """Restore the model's parameters and buffers. The next call makes anew what a call has made."""
-        self.forget()
+        if not self._remembers:
+            self.forget()
         weights.reset(self.model, self.state)
+
+    @contextlib.contextmanager
+    def remembering(self) -> Iterator[None]:
+        """A context in which the model keeps what calls have left in it, as it does for its user."""
+        self._remembers = True
+        try:
+            yield
+        finally:
+            self._remembers = False
 
     def forget(self) -> None:
         """Take away what calls have left in the model, such as a table that the first one has made."""

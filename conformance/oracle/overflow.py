@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +15,10 @@ from conformance.oracle.evaluation import Evaluation
 from conformance.oracle.float64 import Oracle, prepared_model
 from conformance.oracle.nested import leaves_of
 from conformance.oracle.questions import question_of
-from conformance.oracle.scaling import INNER, LEAST, Scale, scale_for
+from conformance.oracle.scaling import LARGER, LARGEST, LEAST, Scale, scale_for
 from zoo.case import Case
 
 AMP_FP16 = PRECISIONS["amp_fp16"]
-STEP = 4.0  # by which the scale is lowered at a time
 
 
 class InnerGradients(OpMode):
@@ -54,26 +54,38 @@ def chosen(oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation, i
         inner: the largest gradient inside the model.
     """
     scale = scale_for(found.tensors)
-    overflows = scale * inner > INNER and oracle.spec.fit is None
-    return Scale(_lowered(oracle, case, picks, found, scale) if overflows else scale, inner)
+    if scale * inner <= LARGEST / LARGER or oracle.spec.fit is not None:
+        return Scale(scale, LARGEST / scale)
+    finite = _Eager(oracle, case, picks, found).has_finite_gradients
+    if finite(max(scale, 2.0 ** math.ceil(math.log2(2.0 * LARGEST / inner)))):
+        return Scale(scale, math.inf)  # float16 does not hold these
+    lower = scale
+    while lower >= LEAST and not finite(lower):
+        lower /= LARGER
+    if lower < LEAST:
+        lower = scale  # they overflow with any
+    elif lower < scale:
+        lower = max(LEAST, lower / LARGER)  # room for further draws
+    return Scale(lower, LARGEST / lower)
 
 
-def _lowered(oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation, scale: float) -> float:
-    """The scale with which eager's gradients are finite; as it was if none does it, or if eager raises an error."""
-    model = prepared_model(oracle.spec, oracle.seed)
-    question = question_of(oracle.spec, case, oracle.seed, picks, lambda call: call, model)
-    question = replace(question, second=False, stacked=None, forward_mode=False, precision=AMP_FP16)
-    state, lower = weights.state_of(model), scale
-    while lower >= LEAST:
+class _Eager:
+    """The model under float16 autocast on the CPU."""
+
+    def __init__(self, oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation) -> None:
+        self._model, self._truths = prepared_model(oracle.spec, oracle.seed), found.tensors
+        question = question_of(oracle.spec, case, oracle.seed, picks, lambda call: call, self._model)
+        self._question = replace(question, second=False, stacked=None, forward_mode=False, precision=AMP_FP16)
+        self._state = weights.state_of(self._model)
+
+    def has_finite_gradients(self, scale: float) -> bool:
+        """Whether its results are finite where the oracle's are; True if it raises an error, which the cells tell."""
         try:
-            tried = evaluation.evaluate(model, model, replace(question, scale=lower))
-        except Exception:  # noqa: BLE001 -- the cells will tell it
-            return scale
-        if all(_as_finite(tensor, tried.tensors.get(name)) for name, tensor in found.tensors.items()):
-            return lower if lower == scale else max(LEAST, lower / STEP)  # room for further draws
-        weights.reset(model, state)
-        lower /= STEP
-    return scale
+            found = evaluation.evaluate(self._model, self._model, replace(self._question, scale=scale)).tensors
+        except Exception:  # noqa: BLE001 -- the model's own code may raise anything
+            return True
+        weights.reset(self._model, self._state)
+        return all(_as_finite(tensor, found.get(name)) for name, tensor in self._truths.items())
 
 
 def _as_finite(truth: torch.Tensor | None, tensor: torch.Tensor | None) -> bool:

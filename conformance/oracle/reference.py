@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -150,7 +151,7 @@ def _scale(  # noqa: PLR0913 -- all that is known of a case
     """The scale of the cotangents under float16."""
     if AMP_FP16 in precisions:
         return chosen(oracle, case, picks, found, inner)
-    return Scale(scale_for(found.tensors), inner)
+    return Scale(scale_for(found.tensors), math.inf)
 
 
 def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw

@@ -14,7 +14,7 @@ import torch
 COTANGENT = 4.0  # random cotangents are hardly ever larger
 HEADROOM = 2.0**12  # the largest scaled gradient, well inside float16's range of 2^16
 LEAST = 2.0**-10
-INNER = 2.0**14  # the largest scaled gradient inside a model with room for those of further draws
+LARGEST = 2.0**16  # no number of float16 is larger
 LARGER = 4.0  # how many times as large the gradients of a further draw may be
 
 
@@ -37,7 +37,7 @@ class Scale:
 
     Attributes:
         factor: a power of two.
-        inner: the largest gradient inside the model, in the first draw.
+        inner: the largest gradient inside the model that float16 may have to hold.
     """
 
     factor: float
@@ -50,7 +50,4 @@ class Scale:
             tensors: what the oracle returned.
             inner: the largest gradient inside the model.
         """
-        most = LARGER * INNER / self.factor
-        if self.inner > most:  # it did not overflow, so float16 does not hold it
-            most = LARGER * self.inner
-        return inner <= most and self.factor <= LARGER * scale_for(tensors)
+        return inner <= self.inner and self.factor <= LARGER * scale_for(tensors)

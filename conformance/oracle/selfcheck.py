@@ -61,7 +61,8 @@ class SelfCheck:
             self._try_twin(self._twin, question, first)
 
     def _try_again(self, question: Question, first: Evaluation) -> None:
-        again = self._oracle.evaluate(question).tensors
+        with self._oracle.remembering():
+            again = self._oracle.evaluate(question).tensors
         changed = [name for name, tensor in first.tensors.items() if not _same_bits(tensor, again.get(name))]
         if not changed:
             return

@@ -1,12 +1,11 @@
 """The scale of the cotangents: gradients inside a model may be much larger than those that it returns."""
 
-import pytest
 import torch
 from torch import nn
 
 from conformance.axes import PRECISIONS
 from conformance.oracle import reference
-from conformance.oracle.scaling import HEADROOM, INNER, LEAST, Scale, scale_for
+from conformance.oracle.scaling import HEADROOM, LEAST, Scale, scale_for
 from zoo.case import Case
 from zoo.spec import Spec
 
@@ -46,18 +45,23 @@ def test_the_scale_stays_if_gradients_overflow_with_each():
     assert scale(1e9) == scale(1.0)
 
 
-@pytest.mark.parametrize(
-    ("first", "inner", "fits"),
-    [
-        (1.0, 3 * INNER, True),
-        (1.0, 5 * INNER, False),
-        (2 * INNER, 5 * INNER, False),  # the first draw is near the limit already
-        (100 * INNER, 300 * INNER, True),  # it did not overflow, so this is no number of float16
-        (100 * INNER, 500 * INNER, False),
-    ],
-)
-def test_a_draw_fits_if_its_inner_gradients_do(first, inner, fits):
+class InFloat32(Divided):
+    """The same, but in float32 under autocast too."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.float())
+
+
+def test_the_scale_stays_if_the_large_gradients_are_in_float32(monkeypatch):
+    usual = scale(512.0)
+    monkeypatch.setattr(f"{__name__}.Divided", InFloat32)
+    assert scale(512.0) == scale(1.0) > usual
+
+
+def test_a_draw_fits_if_its_gradients_do():
     gradients = {"gradient of x": torch.ones(3)}
     factor = scale_for(gradients)
-    assert Scale(factor, first / factor).fits(gradients, inner / factor) == fits
-    assert not Scale(factor, 1.0).fits({"gradient of x": torch.tensor([HEADROOM * 8 / factor])}, 1.0)
+    assert Scale(factor, 10.0).fits(gradients, 9.0)
+    assert not Scale(factor, 10.0).fits(gradients, 11.0)
+    assert not Scale(factor, 10.0).fits({"gradient of x": torch.tensor([HEADROOM * 8 / factor])}, 1.0)
