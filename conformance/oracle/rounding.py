@@ -160,12 +160,14 @@ class Rounding(OpMode):
 
     def _made(self, table: torch.Tensor) -> torch.Tensor:
         """A perturbed table of numbers. What float32 holds, as a range of whole numbers, stays as it is."""
-        if not is_rounded(table) or not table.numel():
+        if not is_rounded(table):
             return table
         eta = self._unit if self._cast else NOISE * PRECISIONS["fp32"].unit
         with Unwatched():
-            noise = eta * table.abs().max() * uniform(table.shape, self._generator)
-            return torch.where(table == table.float(), table, table + noise)
+            held = table == table.float()
+            if bool(held.all()):
+                return table
+            return torch.where(held, table, table + eta * table.abs().max() * uniform(table.shape, self._generator))
 
     def _added_up(self, name: str, gradient: torch.Tensor, sums: torch.Tensor, eta: float) -> torch.Tensor:
         """The perturbed gradient of a norm's weight or bias."""

@@ -32,6 +32,6 @@ PROBE = Probe(
     summary="compiled gradients of amax",
     issue="https://github.com/pytorch/pytorch/issues/186799",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.13.0",))},
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.8.0", "2.13.0", "2.14.1"))},
     observe=observe,
 )
