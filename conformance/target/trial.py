@@ -53,7 +53,6 @@ def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel
         raise
     except Exception as problem:  # the model's own code may raise anything
         raise UsageError(f"{own.name} cannot be built: {named(problem)}") from problem
-    first = weights.parameters_of(model)
     found = _called(spec, model, seed)
     constants = _constants(spec, model, seed, found)
     if constants:
@@ -62,8 +61,6 @@ def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel
             constants = {}  # they are not what is wrong, or nothing else has a gradient
         else:
             found = without
-    if late := [name for name in weights.parameters_of(model) if name not in first]:
-        raise UsageError(f"{own.name}: a call makes the parameter {late[0]}; make it in __init__, or use a lazy module")
     names = {change.subject for change in found.changes}
     states = tuple(state for state in STATES if state in names)
     tried_on = replace(
