@@ -1,10 +1,12 @@
 """What calls leave in a module, and that it is forgotten."""
 
+import pytest
 import torch
 from torch import nn
 
 from conformance.oracle import weights
 from conformance.oracle.module_memory import ModuleMemory
+from zoo.case import SpecError
 
 
 class Keeping(nn.Module):
@@ -48,3 +50,20 @@ def test_plain_attributes_are_part_of_the_state():
     weights.reset(net, state)
     assert net.calls == 0
     assert net.attribute is kept
+
+
+class Late(nn.Module):
+    """Makes a parameter in its first call."""
+
+    def forward(self, x):
+        if not hasattr(self, "scale"):
+            self.scale = nn.Parameter(torch.ones(3))
+        return x * self.scale
+
+
+def test_a_parameter_that_a_call_makes_is_refused():
+    net = Late()
+    state = weights.state_of(net)
+    net(torch.ones(3))
+    with pytest.raises(SpecError, match="a call makes the parameter scale; make it in __init__"):
+        weights.reset(net, state)
