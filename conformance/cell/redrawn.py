@@ -122,12 +122,10 @@ def _evaluated(session: CellSession, made: Prepared, redraw: Redraw, evaluate: C
     """Evaluate with the parameters and buffers of a draw, and set them back."""
     owner = made.parameters_of
     state = weights.state_of(owner)
-    session.memory.restore()  # it may hold a table of the first weights
     first = {name: state[name] for name in session.dtypes if name in state}
     weights.reset(owner, redraw.state(first, session.seed))
     try:
         with session.around_calls():
             return evaluate()
     finally:
-        session.memory.restore()
         weights.reset(owner, state)

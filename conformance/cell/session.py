@@ -28,7 +28,6 @@ from conformance.oracle import casting, evaluation, float64, inputs, reference_f
 from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
 from conformance.oracle.fingerprint import fingerprint
-from conformance.oracle.module_memory import ModuleMemory
 from conformance.oracle.questions import question_of
 from conformance.oracle.reference import ANY_DRAW, CaseReference
 from conformance.oracle.transforms import TANGENT, VMAPPED
@@ -81,7 +80,6 @@ class CellSession:
         expect: the declared divergences that apply to the cell.
         facts: proof of the mode, and other facts for the record.
         dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
-        memory: what the callable's module holds before its first call, set by `prepare`.
         comparison: compares one tensor; a study of the gates can replace it to see every tensor.
         recompiles: watches what the identical calls of each case compile.
         around_calls: returns a context for the calls of the callable; a study can simulate a device in it.
@@ -96,7 +94,6 @@ class CellSession:
     expect: tuple[Expectation, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
-    memory: ModuleMemory = field(default_factory=partial(ModuleMemory, None))
     comparison: Comparison = compare
     recompiles: Recompiles = field(default_factory=Recompiles)
     around_calls: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
@@ -153,7 +150,6 @@ class CellSession:
             compiler.require()
         made = modes.prepare(self.mode, self.spec, self.build)
         self.dtypes = {name: t.dtype for name, t in weights.state_of(made.parameters_of).items()}
-        self.memory = ModuleMemory(made.parameters_of)
         return made
 
     def question(self, case: Case, model: Any) -> Question:

@@ -148,6 +148,7 @@ class Oracle:
         namer: the model that names the inputs; in every cell, the model under test does.
         state: copies of its parameters and buffers, from which every run starts.
         narrow_state: the same in the dtypes of the cells.
+        kept: names of the buffers and frozen parameters that further draws leave as they are; see `tables`.
     """
 
     def __init__(self, spec: Spec, seed: int) -> None:
@@ -157,7 +158,8 @@ class Oracle:
         if spec.trusts_model:
             self._narrow = prepared_reference(spec, seed, self.namer)
         self.model = wide_model(self._narrow)
-        self.state: dict[str, torch.Tensor] = weights.state_of(self.model)
+        self.state = weights.state_of(self.model)
+        self.kept: tuple[str, ...] = ()
         self._memory, self._remembers = ModuleMemory(self.model), False
         self.narrow_state = weights.state_of(self._narrow)
         self._watched = self._ops = has_graph(self.model)
@@ -270,7 +272,7 @@ class Oracle:
         """Restore the model's parameters and buffers. The next call makes anew what a call has made."""
         if not self._remembers:
             self.forget()
-        weights.reset(self.model, self.state)
+        weights.reset(self.model, self.state, tables=not self._remembers)
 
     @contextlib.contextmanager
     def remembering(self) -> Iterator[None]:

@@ -66,7 +66,9 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
     first, numbers = inputs.draw(case, oracle.seed, 0), iter(range(max(DRAWS)))
 
     def run(number: int) -> _Run | None:
-        there = oracle.starting_from(Redraw(0, weights=number + 1).state(oracle.narrow_state, oracle.seed))
+        there = oracle.starting_from(
+            Redraw(0, weights=number + 1, kept=oracle.kept).state(oracle.narrow_state, oracle.seed)
+        )
         redraw = _redraw(there, case, first, number, kinked=kinked)
         return None if redraw is None else draws.run(there, case, question, redraw)
 
@@ -89,7 +91,7 @@ def is_judged_over_draws(reference: TensorReference) -> bool:
 def _redraw(there: Oracle, case: Case, first: Call, number: int, *, kinked: bool) -> Redraw | None:
     """A draw like the first, behind kinks away from them; None if it is not alike. `there` has its weights."""
     start = FIRST_NUMBER + POOL * number
-    redraw = Redraw(start, weights=number + 1)
+    redraw = Redraw(start, weights=number + 1, kept=there.kept)
     if not alike(first, redraw.inputs(case, there.seed)):
         return None
     if not kinked:

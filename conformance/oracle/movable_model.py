@@ -89,7 +89,7 @@ class MovableModel:
         self._oracle.forget()
         if self._renewed:
             _renew(self._model)
-        weights.reset_buffers(self._model, self._oracle.state)
+        weights.reset_buffers(self._model, self._oracle.state, tables=True)
         for name, parameter in self._model.named_parameters():
             if not parameter.requires_grad:
                 parameter.data.copy_(self._oracle.state[name])

@@ -30,6 +30,7 @@ class Redraw:
         fine: inputs and weights are any numbers of float32, not only those that low precisions represent.
         fewer: the last row of every input is left out.
         reordered: the inputs lie in memory with their first axis as the fastest.
+        kept: names of buffers and frozen parameters that stay, because the model keeps what it computes of them.
     """
 
     picks: inputs.Picks
@@ -37,6 +38,7 @@ class Redraw:
     fine: bool = False
     fewer: bool = False
     reordered: bool = False
+    kept: tuple[str, ...] = ()
 
     def inputs(self, case: Case, seed: int) -> Call:
         """The inputs, on the CPU.
@@ -55,7 +57,8 @@ class Redraw:
             state: its first state, from `weights.state_of`; values that float32 represents.
             seed: seed of the cell.
         """
-        reals = {n: torch.view_as_real(t) if t.is_complex() else t for n, t in state.items() if inputs.is_rounded(t)}
+        drawn = {n: t for n, t in state.items() if inputs.is_rounded(t) and n not in self.kept}
+        reals = {n: torch.view_as_real(t) if t.is_complex() else t for n, t in drawn.items()}
         if not reals:
             return state
         flat = torch.cat([self._times_factors(name, tensor, seed) for name, tensor in reals.items()]).float()

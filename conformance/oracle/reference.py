@@ -23,6 +23,7 @@ from conformance.oracle.redraw import FIRST_NUMBER, Redraw
 from conformance.oracle.scaling import Scale, scale_for
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
+from conformance.oracle.tables import kept
 from conformance.run.forks import ALONE, Forks
 from zoo.case import Case, SpecError
 from zoo.spec import Spec
@@ -92,6 +93,7 @@ def make(
         scale = _scale(oracle, case, picks, found, inner, precisions)
         known = _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)
         if spec.fit is None:
+            oracle.kept = kept(oracle, question)
             redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, scale, forks)
             fine = [p for p in precisions if not p.low_dtype]
             changed, reason = _changed(oracle, case, question, fine, forks)
@@ -180,7 +182,7 @@ def _changed(
     its inputs in another order in memory. Low precisions are judged over many draws instead.
     """
     fresh = Oracle(oracle.spec, oracle.seed)  # it has seen no other weights
-    redraws = [Redraw(FIRST_NUMBER - 1, weights=0, fine=True)]
+    redraws = [Redraw(FIRST_NUMBER - 1, weights=0, fine=True, kept=oracle.kept)]
     if len(oracle.spec.cases) == 1 and inputs.row_count(inputs.draw(case, oracle.seed, 0)) >= FEWEST_ROWS:
         redraws += [replace(redraws[0], fewer=True, reordered=reordered) for reordered in (True, False)]
     made: list[tuple[Redraw, CaseReference]] = []

@@ -136,7 +136,7 @@ def _picks(saved: Any) -> Picks:
 
 
 def _redraw(saved: dict[str, Any]) -> Redraw:
-    return Redraw(**{**saved, "picks": _picks(saved["picks"])})
+    return Redraw(**{**saved, "picks": _picks(saved["picks"]), "kept": tuple(saved["kept"])})
 
 
 def _tensor_reference(stored: dict[str, Any]) -> TensorReference:

@@ -8,8 +8,6 @@ import torch
 
 from zoo.case import SpecError
 
-PLAIN = (bool, int, float, complex, str)
-
 
 def parameters_of(owner: Any) -> dict[str, torch.Tensor]:
     """The parameters of a module, by name."""
@@ -21,49 +19,48 @@ def buffers_of(owner: Any) -> dict[str, torch.Tensor]:
     return dict(owner.named_buffers()) if isinstance(owner, torch.nn.Module) else {}
 
 
-class State(dict[str, torch.Tensor]):
-    """The parameters and buffers of a module by name, and the plain values among its attributes.
+def reset(owner: Any, state: dict[str, torch.Tensor], *, tables: bool = False) -> None:
+    """Restore parameters and buffers from `state_of`, in place, so that nothing recompiles.
 
-    Attributes:
-        plain: the dict of attributes, the name and the value of each, such as the number of calls so far.
-    """
-
-    def __init__(self, tensors: dict[str, torch.Tensor], owner: Any) -> None:
-        super().__init__(tensors)
-        modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()
-        members = [vars(module) for module in modules if not isinstance(module, torch.jit.ScriptModule)]
-        self.plain = [(own, name, own[name]) for own in members for name in own if type(own[name]) in PLAIN]
-
-
-def reset(owner: Any, state: dict[str, torch.Tensor]) -> None:
-    """Restore parameters, buffers and plain attributes from `state_of`, in place, so that nothing recompiles.
+    Args:
+        owner: the module, or a plain function.
+        state: from `state_of`.
+        tables: restore the buffers too that are not persistent.
 
     Raises:
         SpecError: a parameter was made since then.
     """
-    for members, name, value in state.plain if isinstance(state, State) else ():
-        members[name] = value
     with torch.no_grad():
         for name, parameter in parameters_of(owner).items():
             if name not in state:
                 raise SpecError(f"a call makes the parameter {name}; make it in __init__, or use a lazy module")
             parameter.copy_(state[name])
-    reset_buffers(owner, state)
+    reset_buffers(owner, state, tables=tables)
 
 
-def reset_buffers(owner: Any, state: dict[str, torch.Tensor]) -> None:
+def reset_buffers(owner: Any, state: dict[str, torch.Tensor], *, tables: bool = False) -> None:
     """Restore the buffers in place, hidden from autograd, because batch norm saves them for its backward.
 
-    One that was registered since then, such as a table that the first call makes, stays.
+    One that was registered since then stays. So does one that is not persistent, unless asked for: the model may know
+    in another way that it has filled that table.
     """
+    kept = set() if tables else not_persistent(owner)
     for name, buffer in buffers_of(owner).items():
-        if name in state and buffer.shape == state[name].shape:
+        if name in kept or name not in state:
+            continue
+        if buffer.shape == state[name].shape:
             buffer.data.copy_(state[name])
-        elif name in state:
+        else:
             buffer.data = state[name].clone()
 
 
-def state_of(owner: Any) -> State:
-    """Copies of the parameters and buffers of a module, by name, and its plain attributes."""
-    tensors = parameters_of(owner) | buffers_of(owner)
-    return State({name: tensor.detach().clone() for name, tensor in tensors.items()}, owner)
+def not_persistent(owner: Any) -> set[str]:
+    """The names of the buffers of a module that are not persistent; those of a ScriptModule are not known."""
+    modules = owner.named_modules() if isinstance(owner, torch.nn.Module) else ()
+    named = ((path, vars(module).get("_non_persistent_buffers_set", ())) for path, module in modules)
+    return {f"{path}.{name}".lstrip(".") for path, names in named for name in names}
+
+
+def state_of(owner: Any) -> dict[str, torch.Tensor]:
+    """Copies of the parameters and buffers of a module, by name."""
+    return {name: tensor.detach().clone() for name, tensor in (parameters_of(owner) | buffers_of(owner)).items()}

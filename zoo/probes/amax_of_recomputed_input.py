@@ -21,8 +21,8 @@ def observe(device: str) -> str:
     def largest(x: Tensor) -> Tensor:
         return (x * 1.1).amax(-1)
 
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(8, 16, generator=generator).to(device, torch.bfloat16).requires_grad_()
+    numbers = torch.linspace(-3, 2, 128, device=device).view(8, 16)
+    x = numbers.to(torch.bfloat16).requires_grad_()
     (gradient,) = torch.autograd.grad(torch.compile(largest)(x), x, torch.ones(8, device=device, dtype=x.dtype))
     return SYMPTOM if bool(gradient.isnan().any()) else ""
 

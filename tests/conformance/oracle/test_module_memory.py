@@ -42,16 +42,6 @@ def test_a_model_forgets_what_it_has_kept():
     assert not torch.equal(net(x), first)
 
 
-def test_plain_attributes_are_part_of_the_state():
-    net = Keeping()
-    state = weights.state_of(net)
-    net(torch.ones(3))
-    kept = net.attribute
-    weights.reset(net, state)
-    assert net.calls == 0
-    assert net.attribute is kept
-
-
 class Late(nn.Module):
     """Makes a parameter in its first call."""
 

@@ -109,7 +109,7 @@ register(
 )
 
 SCALED = spec_of("scaled_by_a_buffer", Scaled)
-REMEMBERS = spec_of("remembers", Remembers)
+REMEMBERS = spec_of("remembers", Remembers, stops_gradients=True)
 WIDE = spec_of("wide_linear", lambda: nn.Linear(64, 32), rows(32, 64))
 DEEP = spec_of(
     "deep_relu",
