@@ -12,6 +12,9 @@ from zoo.case import Case
 from zoo.spec import Spec
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*autocast.* is deprecated")  # which torch 2.4 calls itself
+
+
 class Net(nn.Module):
     """Two layers, of which the second may be recomputed in backward."""
 
