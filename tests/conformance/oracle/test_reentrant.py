@@ -11,7 +11,6 @@ from conformance.oracle.questions import question_of
 from zoo.case import Case
 from zoo.spec import Spec
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:.*autocast.* is deprecated")  # which torch 2.4 calls itself
 
 
