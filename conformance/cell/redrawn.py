@@ -122,7 +122,7 @@ def _evaluated(session: CellSession, made: Prepared, redraw: Redraw, evaluate: C
     """Evaluate with the parameters and buffers of a draw, and set them back."""
     owner = made.parameters_of
     state = weights.state_of(owner)
-    first = {name: state[name] for name in session.dtypes if name in state}
+    first = {name: state[name] for name in session.dtypes if name in state}  # a buffer that a call has made stays
     weights.reset(owner, redraw.state(first, session.seed))
     try:
         with session.around_calls():

@@ -6,6 +6,7 @@ to compute the table again.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class ModuleMemory:
         """Put everything back that is not a number of a tensor."""
         for held, before in self._held:
             if isinstance(held, list):
-                if len(held) != len(before) or any(map(_other, held, before)):
+                if len(held) != len(before) or any(map(operator.is_not, held, before)):
                     held[:] = before
             elif held.keys() != before.keys() or any(held[name] is not value for name, value in before.items()):
                 held.clear()
@@ -42,7 +43,3 @@ class ModuleMemory:
 
 def _copied(held: Any) -> tuple[Any, Any]:
     return held, list(held) if isinstance(held, list) else dict(held)
-
-
-def _other(one: Any, other: Any) -> bool:
-    return one is not other

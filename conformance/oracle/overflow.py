@@ -11,6 +11,7 @@ import torch
 from conformance.axes import PRECISIONS
 from conformance.oracle import backward, evaluation, inputs, weights
 from conformance.oracle.custom_ops import OpMode, Unwatched
+from conformance.oracle.error_text import is_out_of_memory
 from conformance.oracle.evaluation import Evaluation
 from conformance.oracle.float64 import Oracle, prepared_model
 from conformance.oracle.nested import leaves_of
@@ -82,7 +83,9 @@ class _Eager:
         """Whether its results are finite where the oracle's are; True if it raises an error, which the cells tell."""
         try:
             found = evaluation.evaluate(self._model, self._model, replace(self._question, scale=scale)).tensors
-        except Exception:  # noqa: BLE001 -- the model's own code may raise anything
+        except Exception as problem:  # the model's own code may raise anything
+            if is_out_of_memory(problem):
+                raise
             return True
         weights.reset(self._model, self._state)
         return all(_as_finite(tensor, found.get(name)) for name, tensor in self._truths.items())

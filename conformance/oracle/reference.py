@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -88,9 +89,10 @@ def make(
     for case in spec.cases:
         picks = sampling.choose(oracle, case, forks)
         question = oracle.question(case, picks)
-        found, kinked, inner = _watched(oracle, question)
+        inner = _inner_gradients(precisions)
+        found, kinked = _watched(oracle, question, inner)
         check.of_outputs(question, found)
-        scale = _scale(oracle, case, picks, found, inner, precisions)
+        scale = _scale(oracle, case, picks, found, inner)
         known = _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)
         if spec.fit is None:
             oracle.kept = kept(oracle, question)
@@ -135,25 +137,29 @@ def make_for_timing(
     oracle, case = Oracle(spec, seed), spec.cases[0]
     picks = sampling.choose(oracle, case, forks)
     question = replace(oracle.question(case, picks), second=False, stacked=None, forward_mode=False)
-    found, kinked, inner = _watched(oracle, question)
-    scale = _scale(oracle, case, picks, found, inner, precisions)
+    inner = _inner_gradients(precisions)
+    found, kinked = _watched(oracle, question, inner)
+    scale = _scale(oracle, case, picks, found, inner)
     return {case.name: _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)}
 
 
-def _watched(oracle: Oracle, question: Question) -> tuple[Evaluation, bool, float]:
-    """The oracle's evaluation, whether an op with a kink ran, and the largest gradient inside the model."""
-    with KinkWatch() as watch, InnerGradients() as inner:
+def _inner_gradients(precisions: Sequence[Precision]) -> InnerGradients | None:
+    """The watch of the gradients inside a model; None if no precision scales them."""
+    return InnerGradients() if AMP_FP16 in precisions else None
+
+
+def _watched(oracle: Oracle, question: Question, inner: InnerGradients | None = None) -> tuple[Evaluation, bool]:
+    """The oracle's evaluation, and whether an op with a kink ran."""
+    with KinkWatch() as watch, inner or contextlib.nullcontext():
         found = oracle.evaluate(question, noted=True)
-    return found, watch.kinked, inner.largest
+    return found, watch.kinked
 
 
-def _scale(  # noqa: PLR0913 -- all that is known of a case
-    oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation, inner: float, precisions: Sequence[Precision]
-) -> Scale:
+def _scale(oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation, inner: InnerGradients | None) -> Scale:
     """The scale of the cotangents under float16."""
-    if AMP_FP16 in precisions:
-        return chosen(oracle, case, picks, found, inner)
-    return Scale(scale_for(found.tensors), math.inf)
+    if inner is None:
+        return Scale(scale_for(found.tensors), math.inf)
+    return chosen(oracle, case, picks, found, inner.largest)
 
 
 def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
@@ -194,7 +200,7 @@ def _changed(
         call = wide_call(redraw.inputs(case, oracle.seed))
         asked = replace(redraw.question(question, call, there.namer), second=False)
         try:
-            found, kinked, _ = _watched(there, asked)
+            found, kinked = _watched(there, asked)
             scale = scale_for(found.tensors)
             known = _of_one_draw(there, redraw.picks, asked, found, precisions, forks, scale, kinked=kinked)
             made.append((redraw, known))

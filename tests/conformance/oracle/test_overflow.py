@@ -1,10 +1,11 @@
 """The scale of the cotangents: gradients inside a model may be much larger than those that it returns."""
 
+import pytest
 import torch
 from torch import nn
 
 from conformance.axes import PRECISIONS
-from conformance.oracle import reference
+from conformance.oracle import overflow, reference
 from conformance.oracle.scaling import HEADROOM, LEAST, Scale, scale_for
 from zoo.case import Case
 from zoo.spec import Spec
@@ -65,3 +66,16 @@ def test_a_draw_fits_if_its_gradients_do():
     assert Scale(factor, 10.0).fits(gradients, 9.0)
     assert not Scale(factor, 10.0).fits(gradients, 11.0)
     assert not Scale(factor, 10.0).fits({"gradient of x": torch.tensor([HEADROOM * 8 / factor])}, 1.0)
+
+
+class Full(Divided):
+    """A model for which there is no memory."""
+
+    def forward(self, _):
+        raise MemoryError
+
+
+def test_full_memory_is_not_taken_for_a_finite_gradient(monkeypatch):
+    monkeypatch.setattr(overflow, "prepared_model", lambda *_: Full(1.0))
+    with pytest.raises(MemoryError):
+        scale(512.0)
