@@ -65,7 +65,7 @@ class Spec:
             gradients. The backward must be differentiable in its cotangent.
         one_graph: torch.compile captures each call in one graph, without a graph break.
         deterministic: identical calls agree bit for bit.
-        mutates: names of inputs that the model changes in place on purpose; their content is judged after the call.
+        mutates: names of inputs and parameters that forward changes on purpose; what they are after it is judged.
         changes_state: what else a call changes on purpose, in words of `STATES`: of the process ("random generator",
             "grad mode", modes of torch functions and dispatch …), of the leaves (`.grad`: "gradients", "requires_grad",
             "hooks") or of the module ("training", new or replaced "parameters" …). If a call draws random

@@ -98,10 +98,14 @@ class TimedCell:
         draws = process_state.DRAWS in self._question.changes_state
         if not has_buffers and not self._question.mutates and not draws:
             return None
+        parameters = weights.parameters_of(self._owner)
+        written = [name for name in self._question.mutates if name in parameters]
 
         def put_back() -> None:
             process_state.seed_draws(self._question.changes_state, self._owner)
             weights.reset_buffers(self._owner, self._state)
+            for name in written:
+                parameters[name].data.copy_(self._state[name])  # hidden from autograd, as buffers are
             if self._question.mutates:
                 inputs.restore(self._question.call, self._question.pristine)
 

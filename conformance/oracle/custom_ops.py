@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._library.custom_ops import OPDEFS  # there is no public way from an operator to its definition
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # torch brings it
 
 
+BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 PLAIN = torch.Tensor.__torch_dispatch__  # of what is no wrapper
 
 
@@ -86,6 +88,16 @@ def written_names(func: Any) -> tuple[str, ...]:
     """Names of the arguments that an ATen op writes, by its schema and in its order."""
     schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
     return tuple(a.name for a in schema if a.alias_info is not None and a.alias_info.is_write)
+
+
+def written_tensors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The arguments that an ATen op writes. The schema of batch norms does not name theirs."""
+    names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 -- the public handle on them
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    written = [arguments.get(name) for name in written_names(func)]
+    if func.overloadpacket.__name__ in BATCH_NORMS:
+        written += args[3:5]
+    return [t for t in pytree.tree_leaves(written) if isinstance(t, torch.Tensor)]  # foreach ops write lists
 
 
 def _is_meta(args: tuple[Any, ...]) -> bool:

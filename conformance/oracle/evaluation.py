@@ -39,7 +39,7 @@ class Question:
         second: compute Hessian-vector products too.
         stacked: inputs of a batch of samples, on which to compute the outputs of `torch.vmap` too; None: do not.
         forward_mode: compute the tangents of the outputs too.
-        mutates: names of the inputs that may change.
+        mutates: names of the inputs and parameters that may change.
         changes_state: states of process and module that may change, words of `zoo.states.STATES`.
         fit: a function that trains the model and is called in place of it; its parameters may change. None: the model
             is called.

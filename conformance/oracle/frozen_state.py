@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from conformance.oracle.custom_ops import OpMode, written_names
+from conformance.oracle.custom_ops import OpMode, written_names, written_tensors
 from conformance.oracle.gradient_flow import in_function
 from conformance.oracle.memory_sharing import home
-from conformance.oracle.rounding import BATCH_NORMS
 
 TAKEN_OUT = (torch.ops.aten.detach.default, torch.ops.aten._local_scalar_dense.default)  # noqa: SLF001 -- `item`
 
@@ -136,12 +135,8 @@ def freeze(
 
 
 def _given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
-    """The tensors that an op writes or returns; none of a view. The schema of batch norms does not name theirs."""
+    """The tensors that an op writes or returns; none of a view."""
     if func.is_view:
         return []
-    names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 -- the public handle on them
-    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-    written = [arguments.get(name) for name in written_names(func)]
-    if func.overloadpacket.__name__ in BATCH_NORMS:
-        written += args[3:5]
-    return [t for t in pytree.tree_leaves([written, result]) if isinstance(t, torch.Tensor)]  # foreach ops write lists
+    returned = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+    return [*written_tensors(func, args, kwargs), *returned]

@@ -71,7 +71,6 @@ class GradientCheck:
             SelfCheckError: a gradient is wrong or missing, or a second derivative that the spec claims.
             SpecError: a convention names no tensor.
         """
-        self._oracle.reset()
         with self._oracle.widened(), self._changed:
             every = self._model.leaves
             free = [name for name in every if not self._conventions.exempt(name)]

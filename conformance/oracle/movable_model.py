@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from conformance.oracle.evaluation import FIRST, Evaluation, Question
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.frozen_state import freeze
 from conformance.oracle.slopes import differ, random_direction, sides
+from conformance.oracle.written_parameters import unwritten
 from zoo.case import Call
 
 Tensors = dict[str, torch.Tensor]
@@ -50,6 +52,10 @@ class MovableModel:
         for leaf in self.leaves.values():
             leaf.requires_grad_()
         self.conventions = Conventions(oracle.spec.conventions, {*self.leaves, *first.requires_grad})
+        written = {name: leaf for name, leaf in self.leaves.items() if name in parameters and name in question.mutates}
+        oracle.reset()
+        set_to([*written.values()], [t for name in written if (t := first.tensors[f"{name} after"]) is not None])
+        self._kept = partial(unwritten, self._model, [*written.values()]) if written else contextlib.nullcontext
 
     def freeze(self, *, stops: bool = False) -> bool:
         """Hold the state that forward updates at the values of one run from here on; False if there is nothing to hold.
@@ -95,7 +101,7 @@ class MovableModel:
                 parameter.data.copy_(self._oracle.state[name])
 
     def run(self) -> Any:
-        """Run the model on the current leaves; it gets copies of inputs that it changes."""
+        """Run the model on the current leaves; it gets copies of inputs that it changes, and changes no other leaf."""
         mutated = {id(leaf) for name, leaf in self.question.names.items() if name in self.question.mutates}
 
         def fresh(leaf: Any) -> Any:
@@ -103,7 +109,7 @@ class MovableModel:
 
         args, kwargs = pytree.tree_map(fresh, (self.question.call.args, dict(self.question.call.kwargs)))
         process_state.seed_draws(self.question.changes_state, self._model)
-        with torch.enable_grad(), process_state.restored():
+        with torch.enable_grad(), process_state.restored(), self._kept():
             return self._model(*args, **kwargs)
 
     def outputs(self) -> Tensors:

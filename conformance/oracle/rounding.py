@@ -20,7 +20,7 @@ from conformance.axes import PRECISIONS, Precision
 from conformance.gates.budget import NOISE
 from conformance.oracle import backward, partial_sums
 from conformance.oracle.counting import counts, may_count
-from conformance.oracle.custom_ops import OpMode, Unwatched, written_names
+from conformance.oracle.custom_ops import BATCH_NORMS, OpMode, Unwatched, written_names
 from conformance.oracle.inputs import has_fractions, is_rounded
 from conformance.oracle.kink_gaps import selects_in_groups
 from conformance.oracle.nested import leaves_of, map_leaves
@@ -78,7 +78,6 @@ RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model
 NEAR = 8.0  # times the size at which underflow counts as much as rounding; what is larger is left out of large tensors
 FEW = 4  # times less numbers than all are picked out; more are perturbed where they are
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
-BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 
 
 class Rounding(OpMode):

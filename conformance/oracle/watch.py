@@ -33,7 +33,7 @@ class Watch:
     Args:
         owner: the module that is called, or a plain function.
         leaves: inputs and parameters by name.
-        may_change: names of inputs that the call may write, and words of `zoo.states.STATES`.
+        may_change: names of inputs and parameters that the call may write, and words of `zoo.states.STATES`.
         noted: note the changes; otherwise they are only put back.
 
     Attributes:

@@ -31,7 +31,7 @@ class OwnModel:
         dtype: the narrowest dtype of its floating parameters, or of its inputs if it has none.
         differentiable: whether it has gradients.
         constants: names of the inputs that get no gradient.
-        mutates: names of the inputs that it changes in place.
+        mutates: names of the inputs and parameters that it changes.
         changes_state: what else its call changes, in words of `zoo.states.STATES`.
     """
 

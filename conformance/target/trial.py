@@ -69,7 +69,7 @@ def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel
         dtype=_dtype(spec, model, seed),
         differentiable=_has_gradients(found),
         constants=tuple(constants),
-        mutates=tuple(sorted(names & set(_inputs(spec, model, seed)))),
+        mutates=tuple(sorted(names & {*_inputs(spec, model, seed), *weights.parameters_of(model)})),
         changes_state=states,
     )
     return tried_on, (*_in_words(tried_on, forms, model, found.refused), *_told(constants))
@@ -182,7 +182,7 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     if not own.differentiable:
         why = f"backward raises {refused}" if refused else "no output of eager requires any"
         words.append(f"it has no gradients, because {why}")
-    words += [f"it changes {name} in place, as eager does" for name in own.mutates]
+    words += [f"it changes {name}, as eager does" for name in own.mutates]
     for state in own.changes_state:
         words.append(STATE_IN_WORDS.get(state, f"it changes the state {state!r} of the process, as eager does"))
     if without := [mode for mode in forms.without if mode in MODES]:

@@ -72,6 +72,11 @@ def contracts(thing, *texts):
     return own, "; ".join(words)
 
 
+class Limited(torch.nn.Embedding):
+    def __init__(self):
+        super().__init__(9, 4, max_norm=1.0)
+
+
 def test_what_a_call_shows_is_the_assumed_contract(monkeypatch):
     assert contracts("Net", "2,4")[1].endswith("the model is in train mode, as it is")
     monkeypatch.setattr(nets, "scores", lambda x: x.argmax(), raising=False)
@@ -85,6 +90,10 @@ def test_what_a_call_shows_is_the_assumed_contract(monkeypatch):
     monkeypatch.setattr(nets, "writes", lambda x: x.detach().clone(), raising=False)
     monkeypatch.setattr(nets, "fills", lambda x, out: out.copy_(x.detach()), raising=False)
     assert contracts("fills", "2,4", "2,4")[0].mutates == ("out",)
+    monkeypatch.setattr(nets, "Limited", Limited, raising=False)
+    own, words = contracts("Limited", "2,4:int64:0..9")
+    assert own.mutates == ("weight",)
+    assert "it changes weight, as eager does" in words
 
 
 def strict(x, target):

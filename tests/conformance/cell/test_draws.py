@@ -2,18 +2,11 @@
 
 import pytest
 import torch
+from harness.timed import timed_cell
 
-from conformance.cell import draws, reference
+from conformance.cell import draws
 from conformance.cell.draws import in_float32
-from conformance.cell.session import CellSession
 from conformance.errors import NotMeasuredError
-from conformance.measure.timed_cell import TimedCell
-from conformance.oracle import reference_file
-from conformance.plan.find import spec_at
-from conformance.records.cell import Cell
-from conformance.records.plan import SpecLocation
-from conformance.records.tasks import ReferenceTask
-from conformance.run.child_side import ChildProcess
 
 DRAWING = {
     "randn_like": torch.randn_like,
@@ -98,16 +91,6 @@ def test_a_torch_that_hands_out_one_kernel_alone_draws_as_before(monkeypatch):
 
 @needs_kernels
 def test_a_call_that_draws_what_the_oracle_has_not_drawn_is_not_timed(tmp_path):
-    (tmp_path / "noisy.py").write_text(NOISY)
-    location = SpecLocation(file=str(tmp_path / "noisy.py"))
-    task = ReferenceTask("noisy", location, seed=0, precisions=("fp32", "amp_bf16"), path=str(tmp_path / "reference"))
-    assert reference.make(task, ChildProcess()).ending == "ok"
-    spec = spec_at(location, "noisy")
-
-    def timed(precision):
-        known = reference_file.load(tmp_path / "reference", precision)
-        return TimedCell(CellSession(spec, Cell("noisy", "eager", precision, "cpu"), 0, references=known), "gradient")
-
-    assert timed("fp32").wrong_result() == ""
+    assert timed_cell(tmp_path, NOISY, "noisy", "fp32").wrong_result() == ""
     with pytest.raises(NotMeasuredError, match="other draws: its timed calls draw other numbers than the oracle"):
-        timed("amp_bf16")
+        timed_cell(tmp_path, NOISY, "noisy", "amp_bf16")

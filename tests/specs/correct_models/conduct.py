@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from correct_parts import Cells, function, green
+from correct_parts import Cells, drawn, function, green
 from torch import Tensor, nn
 
 from conformance import Prepared, register_mode
@@ -111,6 +111,19 @@ class Dropping(nn.Module):
         return self.drop(self.linear(self.drop(x)).tanh())
 
 
+class Clipped(nn.Module):
+    """Clips its weight before each use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.linear.weight.clamp_(-0.2, 0.2)
+        return self.linear(x).tanh()
+
+
 def _static(model: Any) -> Prepared:
     """Make a callable that returns the same memory at every call, and says so."""
     memory: list[Tensor] = []
@@ -139,4 +152,12 @@ MEASURED = _green("a_number_of_the_input", function(_measured))
 WEIGHTS = _green("weights", Weights, also=ALL)
 CACHING = _green("caching", Caching, changes_state=("hooks", "random generator"))
 DROPPING = _green("dropping_seeded", Dropping, also=ALL, changes_state=("random generator",))
+CLIPPED = _green("clipped_weight", Clipped, also=ALL, mutates=("linear.weight",))
+LIMITED = _green(
+    "largest_norm",
+    lambda: nn.Embedding(9, 4, max_norm=1.0),
+    drawn(lambda g: (torch.randint(9, (5,), generator=g),)),
+    also=COMPILED,
+    mutates=("weight",),
+)
 STATIC = _green("static_outputs", function(torch.exp), also={"static_as_declared": ("fp32",)}, differentiable=False)

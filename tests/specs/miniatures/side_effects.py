@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from damaging_modes import Bent, same
-from miniature_parts import LINEAR, around, fails, gets, register, rows, spec_of
+from miniature_parts import LINEAR, VALUES, around, fails, gets, register, rows, spec_of
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -64,6 +64,18 @@ def _same_bytes(model: Any, *_: Tensor) -> None:
         model.bias.copy_(model.bias.clone())
 
 
+class Doubled(nn.Linear):
+    """A Linear that doubles its bias before each use."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.bias.data.mul_(2.0)
+        return super().forward(x)
+
+
+def _on_a_copy(model: Any, x: Tensor) -> Tensor:
+    return nn.functional.linear(x, model.weight, model.bias + model.bias.detach())
+
+
 def _only_second(model: Any, *_: Tensor) -> None:
     LEFT_ON.append(model)
     if len(LEFT_ON) == 2:
@@ -98,12 +110,14 @@ register(
         "changed_in_backward": _in_backward(lambda model: model.bias.data.add_(1.0)),
         "state_in_backward": _in_backward(lambda _: torch.set_default_dtype(torch.float64)),
         "second_call_leaves": _after(_only_second),
+        "on_a_copy": around(_on_a_copy),
     }
 )
 
 GRAD_OFF = spec_of("leaves_grad_off", GradOff)
 DECLARED = spec_of("declares_another_state", GradOff, changes_state=("training", "grad mode"))
 TWO_CASES = spec_of("leaves_grad_off_twice", GradOff, rows(6, 5), rows(3, 5, name="again"), changes_state=("training",))
+DOUBLED = spec_of("doubled", lambda: Doubled(5, 4), mutates=("bias",))
 
 MINIATURES = (
     fails(LINEAR, "seeding", "fp32", "structure", text="random generator, case typical: forward changed it"),
@@ -134,5 +148,7 @@ MINIATURES = (
     fails(GRAD_OFF, "eager", "fp32", "structure", text="grad mode, case typical: forward changed it from on to off"),
     fails(TWO_CASES, "eager", "fp32", "structure", text="grad mode, case typical"),
     gets(DECLARED, "eager", "fp32", "PASS"),
+    gets(DOUBLED, "eager", "fp32", "PASS"),
+    fails(DOUBLED, "on_a_copy", "fp32", *VALUES - {"slice"}, text="bias after, case typical"),
     gets(LINEAR, "second_call_leaves", "fp32", "UNSTABLE", text="grad mode.*differs: only then: forward changed it"),
 )
