@@ -70,6 +70,9 @@ class KinkWatch(OpMode):
             self._follow((args, kwargs), result)
         if name in COMPARISONS and _is_real(args[0]) and has_gradient(*args):
             self._compared[id(result)] = (result, args[0], args[1])
+            if not args[0].is_leaf:  # rounding moves no input and no parameter
+                with Unwatched():
+                    self._mark(result, (args[0] - args[1]).detach(), _rms(args[0].detach()))
         elif name == "_to_copy" and id(args[0]) in self._compared:
             self._compared[id(result)] = (result, *self._compared[id(args[0])][1:])
         return result
@@ -115,7 +118,7 @@ class KinkWatch(OpMode):
                     self._keep([x.detach() - limit], x.detach(), _rms(x.detach()))
 
     def _follow(self, given: Any, result: Any) -> None:
-        """Note a choice, such as the nearest of several vectors, once what is made of it meets a gradient."""
+        """Note a choice, by a mask or of the nearest of several vectors, once what is made of it meets a gradient."""
         operands = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
         found = [choice for t in operands if (choice := self._chosen.get(home(t.untyped_storage())))]
         if not found:

@@ -6,11 +6,10 @@ from torch import nn
 
 import zoo
 from conformance.axes import PRECISIONS
-from conformance.oracle import inputs, many_draws, sampling
+from conformance.oracle import sampling
 from conformance.oracle.float64 import Oracle
 from conformance.oracle.inputs import cotangent, representable, seeded
 from conformance.oracle.kinks import KinkWatch, flipped, tossed
-from conformance.oracle.redraw import Redraw
 from conformance.oracle.rounding import Rounding
 from zoo.case import Case
 from zoo.spec import Spec
@@ -150,10 +149,14 @@ def without_gradients(x):
     [
         (lambda x: x.detach().clamp(0.0, 1.0) + x, False),
         (lambda x: without_gradients(x) + x, False),
-        (lambda x: (x > 0).double().clamp(0.0, 1.0) + x, False),
+        (lambda x: (x > 0).double().clamp(0.0, 1.0) + x, True),
+        (lambda x: x + ((x > 0).double() - x).detach(), True),
+        (lambda x: torch.where(x > 0, 1.0, 2.0).to(x.dtype) @ x, True),
+        (lambda x: x[x > 0].mean(), True),
+        (lambda x: (x > 0).double().mean(), False),
         (lambda x: x.argmax(), False),
         (lambda x: torch.where(x.detach() > 0, 1.0, 2.0) * x, False),
-        (lambda x: (x > 0).sum() + x, False),
+        (lambda x: (x > 0).sum() + x, True),
         (lambda x: Clamped.apply(x.detach()), False),
         (Clamped.apply, True),
         (Rebound.apply, True),
@@ -181,6 +184,12 @@ def without_gradients(x):
 def test_a_kink_counts_if_a_gradient_flows_through_it(function, kinked):
     x = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64, requires_grad=True)
     assert watched(function, x * 1.5).kinked is kinked
+
+
+def test_to_compare_an_input_itself_is_no_kink_because_rounding_does_not_move_it():
+    x = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64, requires_grad=True)
+    assert not watched(lambda x: x[x > 0].exp(), x).kinked
+    assert watched(lambda x: x[x * 2 > 0].exp(), x).kinked
 
 
 @pytest.mark.parametrize(
@@ -271,25 +280,3 @@ def test_the_margin_is_the_smallest_distance_to_a_kink():
     with KinkWatch() as watch:
         x.exp()
     assert watch.margin == float("inf")
-
-
-def test_a_draw_that_takes_a_batch_whole_takes_the_one_farthest_from_kinks():
-    def few(generator):
-        return (torch.randn(12, 12, generator=generator),)
-
-    def many(generator):
-        return (torch.randn(200, 300, generator=generator),)
-
-    def chosen(draw):
-        oracle = Oracle(spec_of(lambda: lambda x: (x * 1.0).relu(), draw), seed=0)
-        redraw = Redraw(start, weights=1)
-        numbers = range(start, start + 8)
-        picked = many_draws._batch_off_the_kinks(oracle, oracle.spec.cases[0], redraw, numbers)
-        return picked, [float(inputs.draw_batch(oracle.spec.cases[0], 0, n).args[0].abs().amin()) for n in numbers]
-
-    start = 40
-    picked, gaps = chosen(few)
-    assert picked != start
-    assert gaps[picked - start] == max(gaps)
-    picked, gaps = chosen(many)
-    assert picked - start == max((0, 1), key=gaps.__getitem__)

@@ -5,10 +5,11 @@ import torch
 from torch import nn
 
 from conformance.axes import PRECISIONS
-from conformance.oracle import inputs, weights
+from conformance.oracle import inputs, many_draws, weights
+from conformance.oracle.float64 import Oracle
 from conformance.oracle.nearest import Nearest
 from conformance.oracle.redraw import Redraw, alike
-from zoo import Call, Case
+from zoo import Call, Case, Spec
 
 CASE = Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g), 2))
 
@@ -81,3 +82,27 @@ def test_a_product_below_the_smallest_number_of_float16_is_rounded_to_one_of_its
     with Nearest(PRECISIONS["amp_fp16"]):
         product = torch.ones(1, 1, dtype=torch.float64) @ small
     assert (product * 2.0**24).tolist() == [[0.0, 1.0, 1.0]]
+
+
+def test_a_draw_that_takes_a_batch_whole_takes_the_one_farthest_from_kinks():
+    def few(generator):
+        return (torch.randn(12, 12, generator=generator),)
+
+    def many(generator):
+        return (torch.randn(200, 300, generator=generator),)
+
+    def chosen(draw):
+        case = Case(name="typical", inputs=draw)
+        spec = Spec(name="kinky", summary="", source="", build=lambda: lambda x: (x * 1.0).relu(), cases=(case,))
+        oracle = Oracle(spec, seed=0)
+        redraw = Redraw(start, weights=1)
+        numbers = range(start, start + 8)
+        picked = many_draws._batch_off_the_kinks(oracle, case, redraw, numbers)
+        return picked, [float(inputs.draw_batch(case, 0, n).args[0].abs().amin()) for n in numbers]
+
+    start = 40
+    picked, gaps = chosen(few)
+    assert picked != start
+    assert gaps[picked - start] == max(gaps)
+    picked, gaps = chosen(many)
+    assert picked - start == max((0, 1), key=gaps.__getitem__)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from correct_parts import PRECISIONS, Cells, drawn, function, green, rows
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
 CELLS: Cells = []
@@ -46,6 +46,23 @@ def _weighted_slope(_: Any, x: Tensor) -> Tensor:
     return torch.tanh(x) * weight
 
 
+class Spiking(nn.Module):
+    """Neurons that leak, and give one and lose one above a threshold; the gradient is that of a sigmoid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        charge = spikes = torch.zeros(())
+        for _ in range(4):
+            charge = 0.9 * charge + self.linear(x)
+            soft = torch.sigmoid(4 * (charge - 1))
+            spike = soft + ((charge > 1).to(soft.dtype) - soft).detach()
+            charge, spikes = charge - spike, spikes + spike
+        return spikes
+
+
 CLAMPED = _green("clamped", function(_clamped), rows(16, 32), also=_SCRIPTED)
 ROW_MAXIMUM = _green("row_maximum", function(_row_maximum), rows(64, 32), also=_SCRIPTED)
 POOLED = _green("pooled", function(lambda x: F.max_pool2d(x, 2)), rows(4, 3, 16, 16))
@@ -62,3 +79,4 @@ ONE_HOT_COUNTS = _green(
     precisions=PRECISIONS,
 )
 WEIGHTED = _green("weighted", function(_weighted), rows(16, 8), surrogate_gradient=_weighted_slope)
+SPIKING = _green("spiking", Spiking, rows(6, 8), stops_gradients=True)
