@@ -12,10 +12,9 @@ from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError
 from conformance.gates.compare import compare
 from conformance.one_line import name_of
-from conformance.oracle import evaluation, weights
+from conformance.oracle import evaluation, script_calls, weights
 from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.oracle.evaluation import Evaluation, Question
-from conformance.oracle.graphs import specialises
 from conformance.oracle.reference import CaseReference
 from conformance.records import plain
 from conformance.records.observation import LEFT_ASIDE, Discrepancy, Observation
@@ -113,13 +112,15 @@ def _two_calls(
     """The measured call and an identical second one."""
     owner = made.parameters_of
     state = weights.state_of(owner)
-    specialised = MODES["scripted"].warm_calls if specialises(owner) else 0
 
     def identical() -> Evaluation:
         weights.reset(owner, state)
         return evaluation.evaluate(made.call, owner, question, noted=True)
 
-    calls = [session.recompiles.watched(case, identical) for _ in range(max(session.mode.warm_calls, specialised) + 2)]
+    with script_calls.noted() as scripts:
+        calls = [session.recompiles.watched(case, identical)]
+    warm = max(session.mode.warm_calls, MODES["scripted"].warm_calls if scripts else 0)
+    calls += [session.recompiles.watched(case, identical) for _ in range(warm + 1)]
     session.recompiles.settle(case, identical)
     measured, again = calls[-2:]
     if question.second:

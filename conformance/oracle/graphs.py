@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import torch
@@ -56,30 +55,6 @@ def has_graph(model: Any) -> bool:
     if isinstance(model, torch.nn.Module):
         return any(isinstance(module, kinds) for module in model.modules())
     return isinstance(model, torch.jit.ScriptFunction)
-
-
-SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
-
-
-def specialises(model: Any) -> bool:
-    """Whether TorchScript may run inside a model's calls: the first ones may round differently from later ones."""
-    for part in model.modules() if isinstance(model, torch.nn.Module) else (model,):
-        code = getattr(part, "forward", None) if isinstance(part, torch.nn.Module) else part
-        if any(
-            isinstance(named, SCRIPTED) for named in (part, *getattr(part, "__dict__", {}).values(), *_named_in(code))
-        ):
-            return True
-    return False
-
-
-def _named_in(function: Any) -> list[Any]:
-    """The globals and free variables that a Python function names."""
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return []
-    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
-    return cells + [function.__globals__[name] for name in code.co_names if name in function.__globals__]
 
 
 def widen_constants(model: torch.nn.Module) -> None:

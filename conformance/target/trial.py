@@ -16,10 +16,9 @@ from torch.utils import _pytree as pytree
 from conformance.axes import MODES
 from conformance.errors import UsageError
 from conformance.one_line import named, one_line
-from conformance.oracle import evaluation, float64, inputs, weights
+from conformance.oracle import evaluation, float64, inputs, script_calls, weights
 from conformance.oracle.error_text import is_out_of_memory
 from conformance.oracle.evaluation import Evaluation
-from conformance.oracle.graphs import specialises
 from conformance.oracle.questions import question_of
 from conformance.records.own_model import OwnModel
 from conformance.target.forms import Forms
@@ -144,9 +143,14 @@ def _has_gradients(found: Evaluation) -> bool:
 
 def _called(spec: Spec, model: Any, seed: int) -> Evaluation:
     """What the call gives; `refused` if its gradients raise an error, which the judge then names."""
-    warm = MODES["scripted"].warm_calls if specialises(model) else 0  # TorchScript may do otherwise later
+
+    def called() -> Evaluation:
+        return evaluation.evaluate(model, model, _question(spec, model, seed), noted=True)
+
     try:
-        calls = [evaluation.evaluate(model, model, _question(spec, model, seed), noted=True) for _ in range(warm + 1)]
+        with script_calls.noted() as scripts:
+            calls = [called()]
+        calls += [called() for _ in range(MODES["scripted"].warm_calls if scripts else 0)]  # it may do otherwise later
         return replace(calls[-1], changes=[change for call in calls for change in call.changes])
     except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
         try:

@@ -211,6 +211,17 @@ class Fused(nn.Module):
         return gelu_like(self.linear(x))
 
 
+class FusedElsewhere(Fused):
+    """The same, where nothing but a call tells that a script runs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _activated(self.linear(x))
+
+
+def _activated(x: Tensor) -> Tensor:
+    return gelu_like(x)
+
+
 EXAMPLE = torch.randn(6, 8)
 SCRIPTED = _green(
     "built_scripted", lambda: torch.jit.script(Casting()), also={"eager": ("fp32",), "scripted": ("fp32",)}
@@ -219,6 +230,7 @@ TRACED = _green("built_traced", lambda: torch.jit.trace(Casting(), EXAMPLE))
 EXPORTED = _green("built_exported", lambda: torch.export.export(Casting(), (EXAMPLE,)).module())
 FUNCTION = _green("scripted_function", function(gelu_like), also={"scripted": ("fp32",)})
 FUSED = _green("fused", Fused)
+FUSED_ELSEWHERE = _green("fused_elsewhere", FusedElsewhere)
 
 
 # Held to a trusted implementation

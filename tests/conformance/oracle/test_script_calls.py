@@ -1,0 +1,47 @@
+"""Which calls of TorchScript are noted."""
+
+import pytest
+import torch
+from torch import nn
+
+from conformance.oracle import script_calls
+
+
+class Doubling(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+    @torch.jit.export
+    def halved(self, x):
+        return x / 2
+
+
+def doubled(x):
+    return x * 2
+
+
+X = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("call", "noted"),
+    [
+        (torch.jit.script(doubled), True),
+        (torch.jit.trace(doubled, X), True),
+        (torch.jit.script(Doubling()), True),
+        (torch.jit.script(Doubling()).halved, True),
+        (torch.jit.freeze(torch.jit.script(Doubling().eval())), True),
+        (torch.jit.trace(Doubling(), X), True),
+        (torch.compile(torch.jit.script(doubled), backend="eager"), False),
+        (Doubling(), False),
+        (doubled, False),
+    ],
+)
+def test_a_call_of_a_script_is_noted(call, noted):
+    with script_calls.noted() as scripts:
+        call(X)
+    assert bool(scripts) is noted
+    with script_calls.noted() as scripts:
+        pass
+    call(X)
+    assert not scripts
