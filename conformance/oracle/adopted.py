@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from conformance.counted import some
 from conformance.oracle import inputs, weights
 from zoo.case import SpecError
 
@@ -42,12 +43,10 @@ def adopt_state(made: Any, model: Any, where: str, *, any_width: bool = False) -
 
 
 def _check_names(where: str, ours: Collection[str], theirs: Collection[str]) -> None:
-    def named(names: list[str]) -> str:
-        return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
-
     missing, extra = [n for n in ours if n not in theirs], [n for n in theirs if n not in ours]
     if missing or extra:
-        parts = [f"it lacks {named(missing)}"] * bool(missing) + [f"it alone has {named(extra)}"] * bool(extra)
+        parts = [f"it lacks {some(missing, LISTED)}"] * bool(missing)
+        parts += [f"it alone has {some(extra, LISTED)}"] * bool(extra)
         raise SpecError(f"{where}: parameters and buffers must have the model's names, but {' and '.join(parts)}")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from conformance.axes import NOT_PROVEN, SYMBOLIC
+from conformance.counted import some
 from conformance.one_line import one_line
 from conformance.records.observation import FP32, LEFT_ASIDE, OTHER_WEIGHTS, RAISES, Observation
 
@@ -47,11 +46,12 @@ def remarks(seen: Observation) -> tuple[str, ...]:
         notes.append("some parts of a tensor are too small to judge on their own here")
     for judge, why in WHY_LEFT.items():
         lost = sorted({d.tensor for d in seen.discrepancies if d.left_to == judge})
-        notes += [f"{why}, so only {judge} judges {_some(lost)}"] * bool(lost)
+        notes += [f"{why}, so only {judge} judges {some(lost, 2)}"] * bool(lost)
     left = sorted({d.tensor for d in seen.discrepancies if d.kind == "remainder"})
     if left:
         notes.append(
-            f"larger terms cancel, and float32 holds little of what is left, so only its size is judged: {_some(left)}"
+            "larger terms cancel, and float32 holds little of what is left, so only its size is judged: "
+            f"{some(left, 2)}"
         )
     if aside := seen.facts.get(LEFT_ASIDE):
         notes.append(f"results of type {aside} are left aside, because they are no tensors")
@@ -65,8 +65,3 @@ def remarks(seen: Observation) -> tuple[str, ...]:
     if seen.facts.get(SYMBOLIC, 1) == 0:
         notes.append("no graph has symbolic sizes, so each shape was compiled by itself")
     return tuple(notes)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 2} more" if len(names) > 2 else ""  # noqa: PLR2004 -- room for two names
-    return f"{', '.join(names[:2])}{more}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from conformance.counted import counted
+from conformance.counted import counted, some
 from conformance.errors import StoreError, UsageError
 from conformance.records.plan import Plan, PlannedCell, in_words
 from conformance.run import documents, lines, regular_file, sealed, store
@@ -124,9 +124,8 @@ def _mapping(what: str, one: dict[str, Any], other: dict[str, Any]) -> Iterator[
     """What differs between two mappings, in few words."""
     changed = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
     if changed:
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         how = "differs" if changed[0] in one and changed[0] in other else "is in one of them alone"
-        yield f"{what} {changed[0]}{more} {how}"
+        yield f"{what} {some(changed)} {how}"
 
 
 def _by_id(cells: Sequence[PlannedCell]) -> dict[str, Any]:
@@ -193,5 +192,4 @@ def _missing(plan: Plan, parts: dict[int, Part]) -> list[str]:
 
 
 def _named(cells: Sequence[str]) -> str:
-    more = f" and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
-    return f"{counted(len(cells), 'cell')} without a verdict, {', '.join(cells[:MOST_NAMED])}{more}"
+    return f"{counted(len(cells), 'cell')} without a verdict, {some(cells, MOST_NAMED)}"

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from conformance.counted import some
 from conformance.records.cell import mode_of, model_of
 from conformance.records.verdicts import Verdict
-from conformance.show.text import some
 from conformance.verdict import failed_gate
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conformance.axes import NOT_PROVEN
-from conformance.counted import counted
+from conformance.counted import counted, some
 from conformance.figures.speed import SPEED, Speed, completed
 from conformance.figures.speed import speeds as known_speeds
 from conformance.records.cell import SizedModel, model_of
@@ -19,7 +19,7 @@ from conformance.records.verdicts import STATUSES, Verdict
 from conformance.run.store import Contents
 from conformance.show import counterexamples
 from conformance.show.causes import causes
-from conformance.show.text import SIGNS, some, speed_text, table, visible, without_speed, wrapped
+from conformance.show.text import SIGNS, speed_text, table, visible, without_speed, wrapped
 
 LEGEND = """
 Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, {size}, on

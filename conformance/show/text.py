@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import tabulate
 
+from conformance.counted import some
 from conformance.figures.speed import Speed
 from conformance.records.measurements import FASTER, NOISY, SAME, SLOWER, Ratio, Reason
 
@@ -68,11 +69,6 @@ def without_speed(figure: str, speeds: Mapping[str, Speed]) -> list[str]:
         more = f" ({visible(detail)})" if detail else ""
         lines.append(wrapped(f"· no {figure}, {visible(short)}: {some([cell for cell, _ in cells])}{more}"))
     return lines
-
-
-def some(cells: Sequence[str]) -> str:
-    """The first cell, and how many more there are."""
-    return cells[0] if len(cells) == 1 else f"{cells[0]} and {len(cells) - 1} more"
 
 
 def wrapped(text: str) -> str:

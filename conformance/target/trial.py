@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from conformance.axes import MODES
+from conformance.counted import some
 from conformance.errors import UsageError
 from conformance.one_line import named, one_line
 from conformance.oracle import evaluation, float64, inputs, script_calls, weights
@@ -186,7 +187,7 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     if not own.differentiable:
         why = f"backward raises {refused}" if refused else "no output of eager requires any"
         words.append(f"it has no gradients, because {why}")
-    words += [f"it changes {name}, as eager does" for name in own.mutates]
+    words += [f"it changes {some(own.mutates, 2)}, as eager does"] * bool(own.mutates)
     for state in own.changes_state:
         words.append(STATE_IN_WORDS.get(state, f"it changes the state {state!r} of the process, as eager does"))
     if without := [mode for mode in forms.without if mode in MODES]:

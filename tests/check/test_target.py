@@ -77,6 +77,22 @@ class Limited(torch.nn.Embedding):
         super().__init__(9, 4, max_norm=1.0)
 
 
+class Averaged(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.own, self.average = (torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)) for _ in range(2))
+        self.average.requires_grad_(False)
+
+    @torch.no_grad()
+    def update(self):
+        for average, own in zip(self.average.parameters(), self.own.parameters(), strict=True):
+            average.lerp_(own, 0.1)
+
+    def forward(self, x):
+        self.update()
+        return self.own(x) * self.average(x)
+
+
 def test_what_a_call_shows_is_the_assumed_contract(monkeypatch):
     assert contracts("Net", "2,4")[1].endswith("the model is in train mode, as it is")
     monkeypatch.setattr(nets, "scores", lambda x: x.argmax(), raising=False)
@@ -91,9 +107,13 @@ def test_what_a_call_shows_is_the_assumed_contract(monkeypatch):
     monkeypatch.setattr(nets, "fills", lambda x, out: out.copy_(x.detach()), raising=False)
     assert contracts("fills", "2,4", "2,4")[0].mutates == ("out",)
     monkeypatch.setattr(nets, "Limited", Limited, raising=False)
+    monkeypatch.setattr(nets, "Averaged", Averaged, raising=False)
     own, words = contracts("Limited", "2,4:int64:0..9")
     assert own.mutates == ("weight",)
     assert "it changes weight, as eager does" in words
+    own, words = contracts("Averaged", "2,3")
+    assert own.mutates == ("average.0.bias", "average.0.weight", "average.1.bias", "average.1.weight")
+    assert "it changes average.0.bias, average.0.weight and 2 more, as eager does" in words
 
 
 def strict(x, target):
