@@ -2,26 +2,11 @@
 
 import pytest
 import torch
+from harness.oracles import Tripled, reference_of
 from torch import nn
 
-from conformance.axes import PRECISIONS
 from conformance.errors import SelfCheckError
-from conformance.oracle import reference
 from conformance.oracle.gradients import HOOKED, STOPPED
-from zoo.case import Case
-from zoo.spec import Spec
-
-
-class Tripled(torch.autograd.Function):
-    """The identity, whose backward is wrong."""
-
-    @staticmethod
-    def forward(_, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(_, gradient):
-        return 3 * gradient
 
 
 class Net(nn.Module):
@@ -61,15 +46,7 @@ REGISTERED = {
 
 def assumed(between=lambda y: y, register=lambda _: None, *, net=None, **fields):
     """What is assumed of the gradients of a model."""
-    spec = Spec(
-        name="hooked",
-        summary="",
-        source="",
-        build=lambda: net or Net(between, register),
-        cases=(Case(name="typical", inputs=lambda g: (torch.randn(5, 6, generator=g),)),),
-        **fields,
-    )
-    return reference.make(spec, None, 0, [PRECISIONS["fp32"]])["typical"].assumed
+    return reference_of(lambda: net or Net(between, register), **fields).assumed
 
 
 @pytest.mark.parametrize("register", REGISTERED.values(), ids=REGISTERED)

@@ -2,13 +2,11 @@
 
 import pytest
 import torch
+from harness.oracles import reference_of
 from torch import nn
 
-from conformance.axes import PRECISIONS
-from conformance.oracle import overflow, reference
+from conformance.oracle import overflow
 from conformance.oracle.scaling import HEADROOM, LEAST, Scale, scale_for
-from zoo.case import Case
-from zoo.spec import Spec
 
 
 class Divided(nn.Module):
@@ -24,14 +22,7 @@ class Divided(nn.Module):
 
 def scale(number, precisions=("fp32", "amp_fp16")):
     """The scale of a model."""
-    spec = Spec(
-        name="divided",
-        summary="",
-        source="",
-        build=lambda: Divided(number),
-        cases=(Case(name="typical", inputs=lambda g: (torch.randn(5, 6, generator=g),)),),
-    )
-    return reference.make(spec, None, 0, [PRECISIONS[name] for name in precisions])["typical"].scale
+    return reference_of(lambda: Divided(number), precisions).scale
 
 
 def test_the_scale_is_lowered_if_a_gradient_inside_the_model_overflows():

@@ -2,16 +2,13 @@
 
 import pytest
 import torch
+from harness.oracles import reference_of
 from torch import nn
 from torch.nn.functional import cosine_similarity, gumbel_softmax, mse_loss
 
-from conformance.axes import PRECISIONS
 from conformance.errors import SelfCheckError
-from conformance.oracle import reference
 from conformance.oracle.frozen_state import freeze
 from conformance.oracle.gradients import STOPPED
-from zoo.case import Case
-from zoo.spec import Spec
 
 
 class Halved(torch.autograd.Function):
@@ -100,16 +97,7 @@ STOPS = {
 
 def made(of, *, stops_gradients, layer=None):
     """The references of a model of one layer and what is made of its output."""
-    spec = Spec(
-        name="stopped",
-        summary="",
-        source="",
-        build=lambda: Layer(of, layer),
-        cases=(Case(name="typical", inputs=lambda g: (torch.randn(5, 6, generator=g),)),),
-        changes_state=("random generator",),
-        stops_gradients=stops_gradients,
-    )
-    return reference.make(spec, None, 0, [PRECISIONS["fp32"]])["typical"]
+    return reference_of(lambda: Layer(of, layer), changes_state=("random generator",), stops_gradients=stops_gradients)
 
 
 @pytest.mark.parametrize("of", STOPS.values(), ids=STOPS)

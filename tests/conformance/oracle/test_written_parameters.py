@@ -2,26 +2,11 @@
 
 import pytest
 import torch
+from harness.oracles import Tripled, reference_of
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
-from conformance.axes import PRECISIONS
 from conformance.errors import SelfCheckError
-from conformance.oracle import reference
-from zoo.case import Case
-from zoo.spec import Spec
-
-
-class Tripled(torch.autograd.Function):
-    """The same tensor, with three times its gradient."""
-
-    @staticmethod
-    def forward(_, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(_, gradient):
-        return 3 * gradient
 
 
 class Layer(nn.Module):
@@ -70,22 +55,9 @@ def decayed(layer):
 WRITES = [clipped, clipped_together, clipped_as_data, clipped_detached, set_anew, filled, decayed]
 
 
-def made(write, after):
-    """The reference of a layer that changes its weight."""
-    spec = Spec(
-        name="written",
-        summary="",
-        source="",
-        build=lambda: Layer(write, after),
-        cases=(Case(name="typical", inputs=lambda g: (torch.randn(5, 6, generator=g),)),),
-        mutates=("weight",),
-    )
-    return reference.make(spec, None, 0, [PRECISIONS["fp32"]])["typical"]
-
-
 @pytest.mark.parametrize("write", WRITES)
 def test_a_gradient_is_the_one_at_the_value_that_forward_gives(write):
-    found = made(write, lambda y: y)
+    found = reference_of(lambda: Layer(write, lambda y: y), mutates=("weight",))
     assert not found.assumed
     assert "weight after" in found.tensors
 
@@ -93,4 +65,4 @@ def test_a_gradient_is_the_one_at_the_value_that_forward_gives(write):
 @pytest.mark.parametrize("write", WRITES)
 def test_a_wrong_backward_behind_a_written_parameter_is_found(write):
     with pytest.raises(SelfCheckError, match=r"gradient of \S+ at"):
-        made(write, Tripled.apply)
+        reference_of(lambda: Layer(write, Tripled.apply), mutates=("weight",))
