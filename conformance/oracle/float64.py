@@ -15,6 +15,7 @@ from conformance.errors import NoOracleError
 from conformance.oracle import (
     attention,
     control_flow,
+    distributions,
     evaluation,
     grouped,
     inputs,
@@ -89,6 +90,7 @@ def widened(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
             unoptimised,
             control_flow.plain_branches(),
             reentrant.plain_checkpoints(),
+            distributions.unchecked(),
             Widened(),
             NarrowDraws() if draws else UNCHANGED,
             WidenedOps() if ops else UNCHANGED,

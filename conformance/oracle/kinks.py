@@ -18,6 +18,8 @@ MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three times the noise o
 TIE = 2.0**-40  # times the rms: this close to a kink, even float64 may give either gradient
 COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
 GROUPED = frozenset({"index_reduce", "scatter_reduce"})
+SAMPLES = frozenset({"bernoulli", "multinomial", "poisson"})  # these draw by probabilities or rates
+NUDGES = [MARGIN / parts for parts in (1, 2, 4, 8) for _ in range(8)]  # of probabilities, of their size
 MASKED = {"where": 0, "masked_fill": 1, "mul": 1}  # ops that a mask splits in two, with the position of the mask
 
 
@@ -59,14 +61,15 @@ class KinkWatch(OpMode):
                 self._note(name, args[0], args[1:], kwargs)
         elif name in MASKED and self._compared:
             self._note_masked(name, args)
-        result = func(*args, **kwargs)
+        sampled = func.overloadpacket.__name__ in SAMPLES and _varies(args[0])
+        result = self._sampled(func, args, kwargs) if sampled else func(*args, **kwargs)
         if name in GROUPED and kink_gaps.selects_in_groups(name, (args, kwargs)):
             self._note_groups(result, *args[1:4], flows=has_gradient(*args))
         if name in kink_gaps.INDICES and _is_real(args[0]):
             with Unwatched():
                 gap = kink_gaps.extreme_gap(name.removeprefix("arg"), args[0].detach(), args[1:], kwargs)
                 self._mark(result, gap, _rms(args[0].detach()))
-        elif self._chosen:
+        elif self._chosen and not sampled:
             self._follow((args, kwargs), result)
         if name in COMPARISONS and _is_real(args[0]) and has_gradient(*args):
             self._compared[id(result)] = (result, args[0], args[1])
@@ -106,6 +109,25 @@ class KinkWatch(OpMode):
             if flows:
                 self.kinked = True
                 self._keep([behind], behind, _rms(x.detach()), sides=False)
+
+    def _sampled(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        """Draw by probabilities, and note as a choice how little would make each number another."""
+        generator = kwargs.get("generator") or torch.default_generator
+        before = generator.get_state()
+        result: torch.Tensor = func(*args, **kwargs)
+        after, own = generator.get_state(), torch.Generator().manual_seed(0)
+        gap = torch.full(result.shape, float("inf"), dtype=torch.float64)
+        for nudge in NUDGES:
+            with Unwatched():
+                signs = torch.randint(2, args[0].shape, generator=own) * 2 - 1
+                nudged = (args[0] * (1 + nudge * signs)).clamp_max(args[0].max().clamp_min(1.0))
+            generator.set_state(before)
+            other = func(nudged, *args[1:], **kwargs)
+            with Unwatched():
+                gap = torch.where(other != result, nudge, gap)  # a smaller one comes later
+        generator.set_state(after)
+        self._mark(result, gap, 1.0)
+        return result
 
     def _note_masked(self, name: str, args: tuple[Any, ...]) -> None:
         """Note a hand-written kink, such as where(x > 0, x, 0) or x * (x > 0)."""
@@ -148,6 +170,12 @@ class KinkWatch(OpMode):
             for gap in gaps:
                 if gap.dim() and gap.shape[0] == rows:
                     self.margins = torch.minimum(self.margins, gap.abs().reshape(rows, -1).amin(1) / rms)
+
+
+def _varies(probabilities: torch.Tensor) -> bool:
+    """Whether a model may have computed probabilities or rates: those of a dropout are all the same."""
+    with Unwatched():
+        return is_rounded(probabilities) and bool((probabilities != probabilities.flatten()[:1]).any())
 
 
 def _rms(x: torch.Tensor) -> float:

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from correct_parts import Cells, green
 from torch import Tensor, nn
+from torch.distributions import Categorical, OneHotCategoricalStraightThrough
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 CELLS: Cells = []
@@ -66,6 +67,19 @@ class Choosing(nn.Module):
         return F.gumbel_softmax(self.linear(x).float(), tau=0.7)
 
 
+class Policy(nn.Module):
+    """Draws an action for each sample by probabilities that add up to one, as a distribution checks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        actions = Categorical(probs=self.linear(x).float().softmax(-1))
+        gates = OneHotCategoricalStraightThrough(probs=self.linear(x.flip(0)).float().softmax(-1))
+        return actions.log_prob(actions.sample()), actions.entropy(), gates.rsample()
+
+
 class OwnGenerator(nn.Module):
     """Adds noise from a generator of its own, which goes on from call to call."""
 
@@ -108,4 +122,5 @@ TRACED = _green("noise_in_a_graph", lambda: torch.jit.script(Autoencoder()))
 OWN_GENERATOR = _green("own_generator", OwnGenerator)
 SEEDED = green(CELLS, "seeded_in_forward", Seeded)
 PYTHON_DRAWS = _green("drawn_by_python", PythonDraws)
+POLICY = _green("policy", Policy, stops_gradients=True)
 CHOOSING = _green("gumbel", Choosing, also={"scripted": ("fp32",)})
