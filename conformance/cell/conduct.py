@@ -93,7 +93,7 @@ def _call_with_other_inputs(session: CellSession, made: Prepared, case: Case, qu
     inputs.restore(question.call, drawn)
     watch = Watch(owner, {}, question.changes_state, noted=False)
     with evaluation.autocast(question), watch.during("forward"):
-        made.call(*question.call.args, **question.call.kwargs)
+        inputs.called(made.call, question.call)
     weights.reset(owner, state)
     inputs.restore(question.call, question.pristine)
 

@@ -26,7 +26,7 @@ from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.gates.distance import same_bytes
 from conformance.oracle import casting, evaluation, float64, inputs, reference_file, weights
 from conformance.oracle.error_text import is_out_of_memory, one_line
-from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question
+from conformance.oracle.evaluation import FIRST, PUT, SECOND, Evaluation, Question
 from conformance.oracle.fingerprint import fingerprint
 from conformance.oracle.questions import question_of
 from conformance.oracle.reference import ANY_DRAW, CaseReference
@@ -268,12 +268,12 @@ class CellSession:
         if name.startswith(VMAPPED) and self.precision.autocast and y is not None and y.dtype == torch.float32:
             return "float32"  # torch's rule for linear adds the bias after autocast has cast the product
         name = name.removeprefix(VMAPPED).removeprefix(TANGENT).strip()  # both have the dtype of their output
-        if not name.startswith("output"):
+        if not name.startswith(("output", PUT)):
             leaf = name.removeprefix(SECOND).removeprefix(FIRST).removeprefix("buffer").removesuffix(" after").strip()
             owner = question.names.get(leaf)
             dtype = owner.dtype if isinstance(owner, torch.Tensor) else self.dtypes.get(leaf)
             return name_of(dtype) if dtype is not None else ""
-        word = self.spec.dtype_word(name, self.cell.device)
+        word = "" if name.startswith(PUT) else self.spec.dtype_word(name, self.cell.device)
         if word == "follows":
             return self.precision.low_dtype or "float32"
         if word == "input":

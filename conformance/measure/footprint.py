@@ -66,7 +66,7 @@ class _Subject:
 
     def call(self) -> Any:
         with evaluation.autocast(self._question):
-            return self._call(*self._question.call.args, **self._question.call.kwargs)
+            return inputs.called(self._call, self._question.call)
 
     def both(self) -> tuple[torch.Tensor | None, ...]:
         roots = self._roots(dict(containers.leaves_of(self.forward(), "output")))

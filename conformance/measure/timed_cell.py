@@ -69,7 +69,7 @@ class TimedCell:
             )
         made.proof()
         self._baseline = None if session.is_eager else session.baseline(eager, self._question)
-        self._call = made.timed_call
+        self._call, self._given = made.timed_call, inputs.fresh(self._question.call)
         self._leaves = {n: t for n, t in evaluation.leaves_of(self._owner, self._question).items() if t.requires_grad}
         figures = {"forward": self._forward, "gradient": self._gradient, "step": self._step, "fit": self._fit}
         self.call = TimedCall(session.cell.id, figures[figure](), self._before())
@@ -96,7 +96,8 @@ class TimedCell:
             return self._restore
         has_buffers = isinstance(self._owner, torch.nn.Module) and any(True for _ in self._owner.buffers())
         draws = process_state.DRAWS in self._question.changes_state
-        if not has_buffers and not self._question.mutates and not draws:
+        contained = inputs.has_containers(self._question.call)
+        if not has_buffers and not self._question.mutates and not draws and not contained:
             return None
         parameters = weights.parameters_of(self._owner)
         written = [name for name in self._question.mutates if name in parameters]
@@ -108,12 +109,17 @@ class TimedCell:
                 parameters[name].data.copy_(self._state[name])  # hidden from autograd, as buffers are
             if self._question.mutates:
                 inputs.restore(self._question.call, self._question.pristine)
+            if contained:
+                self._given = inputs.fresh(self._question.call)
 
         return put_back
 
+    def _called(self) -> Any:
+        return self._call(*self._given.args, **self._given.kwargs)
+
     def _forward(self) -> Callable[[], Any]:
         """Forward, with the entry into autocast, because every call of the model pays for that too."""
-        call = partial(self._call, *self._question.call.args, **self._question.call.kwargs)
+        call = self._called
         if not self.session.precision.autocast:
             return call
 
@@ -158,7 +164,7 @@ class TimedCell:
         device = self.session.cell.device
         half = self.session.precision.name == "amp_fp16"
         scaler = GradScaler(device, init_scale=LOSS_SCALE, enabled=half)
-        call = partial(self._call, *self._question.call.args, **self._question.call.kwargs)
+        call = self._called
 
         def loss(returned: Any, _: torch.Tensor) -> torch.Tensor:
             return torch.stack([(t * w).sum() for t, w in zip(roots(returned), weights, strict=True)]).sum()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -23,6 +23,7 @@ from zoo.case import Call
 
 Tensors = dict[str, torch.Tensor | None]
 FIRST, SECOND = "gradient of", "second gradient of"
+PUT = "put into"  # before the place of a tensor that forward has put into a container among its arguments
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class Evaluation:
     """What one evaluation returned.
 
     Attributes:
-        tensors: the results by name: "output…", "gradient of …", "second gradient of …", "buffer …", "… after";
-            of the transforms also "vmapped output…" and "tangent of output…".
+        tensors: the results by name: "output…", "gradient of …", "second gradient of …", "buffer …", "… after",
+            "put into …"; of the transforms also "vmapped output…" and "tangent of output…".
         requires_grad: `requires_grad` of every output tensor, by name; a number that is no tensor has none.
         container: the containers of the outputs.
         shared: the pairs of an output and an input, parameter, buffer or other output that share memory, if noted.
@@ -116,11 +117,12 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
     inputs.restore(question.call, question.pristine)
     leaves = leaves_of(owner, question)
     watch = _watch(owner, leaves, question, noted=noted)
-    given, outputs = _forward(call, owner, question, watch)
+    given = inputs.fresh(question.call)
+    returned, outputs = _forward(call, owner, replace(question, call=given), watch)
     result.drawn = process_state.after_draws(question.changes_state, owner)
-    result.container = containers.describe(given)
+    result.container = containers.describe(returned)
     result.requires_grad = {
-        name: t.requires_grad for name, t in containers.leaves_of(given, "output") if isinstance(t, torch.Tensor)
+        name: t.requires_grad for name, t in containers.leaves_of(returned, "output") if isinstance(t, torch.Tensor)
     }
     result.returned = {name: t if t is None else t.detach() for name, t in outputs.items()}
     if noted:
@@ -135,6 +137,9 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
     result.changes = watch.changes
     written = {name: leaf for name, leaf in leaves.items() if name in question.mutates}
     result.tensors |= {f"{name} after": leaf.detach().clone() for name, leaf in written.items()}
+    if given is not question.call:
+        put = inputs.new_leaves(owner, given, question.names)
+        result.tensors |= {f"{PUT} {name}": leaf.detach().clone() for name, leaf in put.items()}
     for name, buffer in weights.buffers_of(owner).items():
         result.tensors[f"buffer {name}"] = buffer.detach().clone()
     return result
@@ -158,7 +163,7 @@ def differentiate_twice(
     inputs.restore(question.call, question.pristine)
     leaves = {name: t for name, t in leaves_of(owner, question).items() if t.requires_grad}
     watch = _watch(owner, leaves, question, noted=False)
-    _, outputs = _forward(call, owner, question, watch)
+    _, outputs = _forward(call, owner, replace(question, call=inputs.fresh(question.call)), watch)
     with watch.during("backward"):
         first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)
     first = {name: t if t is None else inputs.dense(t) for name, t in first.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -212,6 +212,37 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.as_strided((extent,), (1,), tensor.storage_offset())
+
+
+def called(function: Callable[..., Any], call: Call) -> Any:
+    """What a function returns for some arguments; it gets containers of its own, which it may fill, empty or change."""
+    given = fresh(call)
+    return function(*given.args, **given.kwargs)
+
+
+def fresh(call: Call) -> Call:
+    """The same leaves in other containers; the same call if it has none."""
+    if not has_containers(call):
+        return call
+    return Call(*pytree.tree_map(lambda leaf: leaf, (call.args, dict(call.kwargs))))
+
+
+def new_leaves(model: Any, call: Call, before: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors that a model has put into the containers of its arguments, by name.
+
+    Args:
+        model: the model; its signature names the arguments.
+        call: the arguments after the call.
+        before: their leaves before it, by name.
+    """
+    old = {id(leaf) for leaf in before.values()}
+    found = named_inputs(model, call)
+    return {name: leaf for name, leaf in found.items() if isinstance(leaf, torch.Tensor) and id(leaf) not in old}
+
+
+def has_containers(call: Call) -> bool:
+    """Whether an argument is a container, such as a list or a cache; also an empty one."""
+    return not all(pytree.tree_structure(value).is_leaf() for value in (*call.args, *call.kwargs.values()))
 
 
 def restore(call: Call, pristine: Call) -> None:

@@ -5,6 +5,7 @@ A wrong backward is just as wrong in float64. Only finite differences find it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ class SelfCheck:
             self._oracle.reset()
             inputs.restore(question.call, question.pristine)
             with self._oracle.widened(), torch.no_grad():
-                wanted = self._spec.reference(self._model, *question.call.args, **question.call.kwargs)
+                wanted = inputs.called(partial(self._spec.reference, self._model), question.call)
             _agree("the spec's reference", containers.tensors_of(wanted), first)
         if self._spec.surrogate_gradient is not None:
             self._try_surrogate(question, first)
@@ -92,7 +93,7 @@ class SelfCheck:
                 raise SelfCheckError(f"twin {spec.name}: {problem}") from problem
         inputs.restore(question.call, question.pristine)
         with self._oracle.widened(), torch.no_grad():
-            outputs = twin(*question.call.args, **question.call.kwargs)
+            outputs = inputs.called(twin, question.call)
         _agree(f"its twin {spec.name}", containers.tensors_of(outputs), first)
 
     def of_gradients(self, question: Question, first: Evaluation, forks: Forks) -> tuple[str, ...]:

@@ -131,9 +131,6 @@ class Observation:
     rest: Rest | None = None
 
     def outputs(self, case: str) -> list[Discrepancy]:
-        """The tensors of a case that the model gives: what it returns, and the inputs that it writes on purpose."""
-        return [
-            d
-            for d in self.discrepancies
-            if d.case == case and d.kind != "conduct" and (d.tensor.startswith("output") or d.tensor.endswith(" after"))
-        ]
+        """The tensors of a case that the model gives: what it returns, puts into its inputs, or writes on purpose."""
+        found = [d for d in self.discrepancies if d.case == case and d.kind != "conduct"]
+        return [d for d in found if d.tensor.startswith(("output", "put into")) or d.tensor.endswith(" after")]

@@ -99,7 +99,7 @@ def _initialise(own: OwnModel, case: Case, model: Any) -> None:
     if isinstance(model, nn.Module) and any(map(is_lazy, chain(model.parameters(), model.buffers()))):
         call = inputs.raw_batch(case, 0, 0)
         with torch.no_grad():
-            model(*call.args, **call.kwargs)
+            inputs.called(model, call)
 
 
 def _switch(own: OwnModel, model: Any) -> None:

@@ -60,6 +60,17 @@ def _no_rows(x: Tensor) -> Tensor:
     return x.exp().sum(0)
 
 
+def _batch_and_cache(batch: dict[str, Tensor], cache: list[Tensor]) -> Any:
+    batch["doubled"] = batch.pop("x") * 2
+    batch["y"] = batch["y"].exp()
+    cache.append(batch["y"] + batch["doubled"])
+    return batch, cache[0].tanh()
+
+
+def _batched(g: torch.Generator) -> tuple[dict[str, Tensor], list[Tensor]]:
+    return {"x": torch.randn(6, 8, generator=g), "y": torch.randn(6, 8, generator=g)}, []
+
+
 KEYWORDS = _green("keywords", function(_keywords), drawn(_keyword_call), also={"compiled": ("fp32",)})
 SAME_TWICE = _green("same_tensor_twice", function(_twice), drawn(_same_twice))
 EXPANDED = _green(
@@ -75,6 +86,7 @@ IN_PLACE = _green(
     mutates=("cache",),
     also={"compiled": ("fp32",)},
 )
+FILLED = _green("filled", function(_batch_and_cache), drawn(_batched), also={"compiled": ("fp32", "amp_bf16")})
 INNER_IN_PLACE = _green("inner_in_place", function(_inner_in_place), rows(6, 8, rowwise=True))
 NO_ROWS = _green("no_rows", function(_no_rows), rows(0, 8, name="empty"), rows(1, 8, name="one"), rows(5, 8))
 EXTREME = _green(

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zoo import Case
+
 LEFT_ON: list[Any] = []
 
 
@@ -76,6 +78,21 @@ def _on_a_copy(model: Any, x: Tensor) -> Tensor:
     return nn.functional.linear(x, model.weight, model.bias + model.bias.detach())
 
 
+def _appends(x: Tensor, cache: list[Tensor]) -> Tensor:
+    cache.append(x.exp())
+    return x * 2
+
+
+def _in_vain(model: Any, x: Tensor, cache: list[Tensor]) -> Tensor:
+    return model(x, [*cache])
+
+
+def _coarsely(model: Any, x: Tensor, cache: list[Tensor]) -> Tensor:
+    y = model(x, cache)
+    cache[-1] = cache[-1] * 1.25
+    return y
+
+
 def _only_second(model: Any, *_: Tensor) -> None:
     LEFT_ON.append(model)
     if len(LEFT_ON) == 2:
@@ -111,6 +128,8 @@ register(
         "state_in_backward": _in_backward(lambda _: torch.set_default_dtype(torch.float64)),
         "second_call_leaves": _after(_only_second),
         "on_a_copy": around(_on_a_copy),
+        "in_vain": around(_in_vain),
+        "coarsely": around(_coarsely),
     }
 )
 
@@ -118,6 +137,12 @@ GRAD_OFF = spec_of("leaves_grad_off", GradOff)
 DECLARED = spec_of("declares_another_state", GradOff, changes_state=("training", "grad mode"))
 TWO_CASES = spec_of("leaves_grad_off_twice", GradOff, rows(6, 5), rows(3, 5, name="again"), changes_state=("training",))
 DOUBLED = spec_of("doubled", lambda: Doubled(5, 4), mutates=("bias",))
+APPENDS = spec_of(
+    "appends",
+    lambda: _appends,
+    Case(name="typical", inputs=lambda g: (torch.randn(6, 5, generator=g), [])),
+    dtypes="input",
+)
 
 MINIATURES = (
     fails(LINEAR, "seeding", "fp32", "structure", text="random generator, case typical: forward changed it"),
@@ -150,5 +175,8 @@ MINIATURES = (
     gets(DECLARED, "eager", "fp32", "PASS"),
     gets(DOUBLED, "eager", "fp32", "PASS"),
     fails(DOUBLED, "on_a_copy", "fp32", *VALUES - {"slice"}, text="bias after, case typical"),
+    gets(APPENDS, "eager", "fp32", "PASS"),
+    fails(APPENDS, "in_vain", "fp32", "structure", text=r"put into cache\[0\], case typical: None, where the oracle"),
+    fails(APPENDS, "coarsely", "fp32", *VALUES, text=r"put into cache\[0\], case typical"),
     gets(LINEAR, "second_call_leaves", "fp32", "UNSTABLE", text="grad mode.*differs: only then: forward changed it"),
 )
