@@ -20,6 +20,10 @@ def doubled(x):
     return x * 2
 
 
+def compiled(x):
+    return torch.compile(torch.jit.script(doubled), backend="eager")(x)
+
+
 X = torch.ones(2)
 
 
@@ -32,7 +36,7 @@ X = torch.ones(2)
         (torch.jit.script(Doubling()).halved, True),
         (torch.jit.freeze(torch.jit.script(Doubling().eval())), True),
         (torch.jit.trace(Doubling(), X), True),
-        (lambda x: torch.compile(torch.jit.script(doubled), backend="eager")(x), False),
+        (compiled, False),
         (Doubling(), False),
         (doubled, False),
     ],
