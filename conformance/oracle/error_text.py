@@ -87,10 +87,13 @@ def named_as_noise(case: str, precision: Precision) -> Iterator[None]:
     except Exception as problem:
         if is_out_of_memory(problem) or is_machine_failure(problem):
             raise
-        what = f"{type(problem).__name__}: {one_line(problem)}"
-        raise SpecError(
-            f"case {case}: with roundings as large as those of {precision.name}, the model raises {what}; {CHECKS}"
-        ) from problem
+        roundings = f"roundings as large as those of {precision.name}"
+        raise SpecError(f"case {case}: with {roundings}, the model raises {named(problem)}; {CHECKS}") from problem
+
+
+def named(problem: BaseException) -> str:
+    """The type of an exception and its text; see `one_line`."""
+    return f"{conformance.one_line.name_of(problem)}: {one_line(problem)}"
 
 
 def one_line(problem: BaseException) -> str:

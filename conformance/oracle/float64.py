@@ -26,7 +26,7 @@ from conformance.oracle import (
 )
 from conformance.oracle.adopted import adopt_state
 from conformance.oracle.copies import copied
-from conformance.oracle.error_text import is_out_of_memory, one_line
+from conformance.oracle.error_text import is_out_of_memory, named, one_line
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.graphs import NarrowWatch, WidenedOps, has_graph, widen_constants
 from conformance.oracle.module_memory import ModuleMemory
@@ -84,10 +84,9 @@ def widened(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    unoptimised = torch.jit.optimized_execution(False)  # type: ignore[attr-defined]
     try:
         with (
-            unoptimised,
+            torch.jit.optimized_execution(False),  # type: ignore[attr-defined]
             control_flow.plain_branches(),
             reentrant.plain_checkpoints(),
             distributions.unchecked(),
@@ -133,8 +132,7 @@ def prepared_reference(spec: Spec, seed: int, model: Any) -> Any:
     try:
         trusted = prepared_model(spec, seed, spec.reference)
     except Exception as problem:  # a builder may raise anything
-        text = f"{type(problem).__name__}: {one_line(problem)}"
-        raise SpecError(f"{spec.name}: the trusted reference cannot be built: {text}") from problem
+        raise SpecError(f"{spec.name}: the trusted reference cannot be built: {named(problem)}") from problem
     if not callable(trusted):
         raise SpecError(f"{spec.name}: reference built a {type(trusted).__name__}; want a module or a function")
     adopt_state(trusted, model, f"the trusted reference of {spec.name}", any_width=True)
@@ -165,7 +163,7 @@ class Oracle:
         self._memory, self._remembers = ModuleMemory(self.model), False
         self.narrow_state = weights.state_of(self._narrow)
         self._watched = self._ops = has_graph(self.model)
-        self._draws = process_state.DRAWS in spec.changes_state
+        self._draws, self._differentiates = process_state.DRAWS in spec.changes_state, spec.differentiable
 
     def starting_from(self, state: dict[str, torch.Tensor]) -> Oracle:
         """The same oracle, whose runs start from other parameters and buffers; they are widened."""
@@ -242,10 +240,13 @@ class Oracle:
         self.reset()
         self._ask_gradients(wide)
         try:
-            with self.widened(), torch.set_grad_enabled(self.spec.differentiable):
+            with self.widened(), torch.set_grad_enabled(self._differentiates):
                 inputs.called(self.model, wide)
         except REFUSALS as problem:
-            if not self._watched:  # a scripted function inside Python code may have mixed the dtypes
+            if not self._differentiates:  # forward may call backward itself
+                self._differentiates = True
+                self.forward(case, call)
+            elif not self._watched:  # a scripted function inside Python code may have mixed the dtypes
                 self._ops = self._watched = True
                 self.forward(case, call)
             else:
@@ -264,7 +265,7 @@ class Oracle:
         try:
             inputs.called(self._narrow, call)
         except Exception:  # noqa: BLE001 -- it fails in float32 too, so the spec is wrong
-            raise SpecError(f"case {case.name}: {type(problem).__name__}: {one_line(problem)}") from problem
+            raise SpecError(f"case {case.name}: {named(problem)}") from problem
         text = f"case {case.name} runs in float32 but not in float64: {one_line(problem)}"
         if has_graph(self.model):
             text += "; the model is a graph made for float32, so name the eager module as the spec's reference"

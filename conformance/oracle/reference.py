@@ -13,7 +13,7 @@ from conformance.axes import Precision
 from conformance.gates.budget import TensorReference
 from conformance.oracle import inputs, sampling
 from conformance.oracle.containers import NOTHING, Container
-from conformance.oracle.error_text import is_out_of_memory, one_line
+from conformance.oracle.error_text import is_out_of_memory, named
 from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.float64 import Oracle, wide_call
 from conformance.oracle.kinks import KinkWatch
@@ -208,5 +208,5 @@ def _changed(
             if is_out_of_memory(problem):
                 raise
             if not redraw.fewer:
-                reason = f"{type(problem).__name__}: {one_line(problem)}"
+                reason = named(problem)
     return tuple(made), reason

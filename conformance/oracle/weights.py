@@ -20,7 +20,7 @@ def buffers_of(owner: Any) -> dict[str, torch.Tensor]:
 
 
 def reset(owner: Any, state: dict[str, torch.Tensor], *, tables: bool = False) -> None:
-    """Restore parameters and buffers from `state_of`, in place, so that nothing recompiles.
+    """Restore parameters and buffers from `state_of`, in place, so that nothing recompiles. No parameter has a `.grad`.
 
     Args:
         owner: the module, or a plain function.
@@ -35,6 +35,7 @@ def reset(owner: Any, state: dict[str, torch.Tensor], *, tables: bool = False) -
             if name not in state:
                 raise SpecError(f"a call makes the parameter {name}; make it in __init__, or use a lazy module")
             parameter.copy_(state[name])
+            parameter.grad = None
     reset_buffers(owner, state, tables=tables)
 
 

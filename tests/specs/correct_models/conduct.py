@@ -124,6 +124,22 @@ class Clipped(nn.Module):
         return self.linear(x).tanh()
 
 
+class Stepping(nn.Module):
+    """Trains itself by one step in each call, and returns the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss = self.linear(x).float().square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.sub_(0.1 * parameter.grad)
+        return loss.detach()
+
+
 def _static(model: Any) -> Prepared:
     """Make a callable that returns the same memory at every call, and says so."""
     memory: list[Tensor] = []
@@ -153,6 +169,13 @@ WEIGHTS = _green("weights", Weights, also=ALL)
 CACHING = _green("caching", Caching, changes_state=("hooks", "random generator"))
 DROPPING = _green("dropping_seeded", Dropping, also=ALL, changes_state=("random generator",))
 CLIPPED = _green("clipped_weight", Clipped, also=ALL, mutates=("linear.weight",))
+STEPPING = _green(
+    "stepping",
+    Stepping,
+    differentiable=False,
+    mutates=("linear.weight", "linear.bias"),
+    changes_state=("gradients",),
+)
 LIMITED = _green(
     "largest_norm",
     lambda: nn.Embedding(9, 4, max_norm=1.0),
