@@ -11,16 +11,19 @@ from conformance.oracle.inputs import widest
 from conformance.oracle.nested import map_leaves
 
 NARROW = {torch.float64: torch.float32, torch.complex128: torch.complex64}
-RETURNED = frozenset({"rand", "randn", "rand_like", "randn_like", "bernoulli"})  # by ops that return what they draw
-WRITTEN = frozenset({"uniform_", "normal_", "bernoulli_"})  # by ops that write it into their first argument
+# Draws by ops that return what they draw.
+RETURNED = frozenset({"rand", "randn", "rand_like", "randn_like", "bernoulli", "multinomial"})
+WRITTEN = frozenset(
+    {"uniform_", "normal_", "bernoulli_", "exponential_"}
+)  # by ops that write it into their first argument
 STANDARD: tuple[Any, ...] = (0.0, 1.0)  # the ends of the interval, or mean and standard deviation
 
 
 class NarrowDraws(OpMode):
     """While active, what an op draws at random is drawn in float32 and widened.
 
-    Means, standard deviations and the ends of intervals are applied in float64. Exponential numbers, dropout and
-    multinomial samples are the same in both dtypes, so they stay as they are.
+    Means, standard deviations, rates and the ends of intervals are applied in float64. Dropout is the same in both
+    dtypes, so it stays as it is.
     """
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -55,6 +58,8 @@ def _written(name: str, target: torch.Tensor, *numbers: Any, generator: torch.Ge
     if name == "bernoulli_":
         return draw.bernoulli_(*map_leaves(_narrowed, numbers), generator=generator).to(target.dtype)
     getattr(draw, name)(generator=generator)
+    if name == "exponential_":
+        return draw.to(target.dtype) / (numbers[0] if numbers else 1.0)
     start, other = (*numbers, *STANDARD[len(numbers) :])
     scale = other - start if name == "uniform_" else other
     drawn: torch.Tensor = draw.to(target.dtype) * scale + start

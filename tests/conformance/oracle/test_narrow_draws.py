@@ -23,6 +23,7 @@ WAYS = {
     "normal of a deviation": lambda f, _: torch.normal(1.0, torch.full((20,), 2.0, dtype=f)),
     "normal of a size": lambda f, _: torch.normal(1.0, 2.0, (5, 4)).to(f),
     "exponential_": lambda f, _: torch.empty(20, dtype=f).exponential_(),
+    "exponential_ at a rate": lambda f, _: torch.empty(20, dtype=f).exponential_(0.25),
     "dropout": lambda f, _: torch.dropout(torch.ones(20, dtype=f), 0.3, train=True),
     "multinomial": lambda f, _: torch.multinomial(torch.ones(20, dtype=f), 5),
     "randint": lambda f, _: torch.randint(1000, (20,), dtype=f),
