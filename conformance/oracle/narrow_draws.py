@@ -11,11 +11,9 @@ from conformance.oracle.inputs import widest
 from conformance.oracle.nested import map_leaves
 
 NARROW = {torch.float64: torch.float32, torch.complex128: torch.complex64}
-# Draws by ops that return what they draw.
+# Ops that return what they draw, and ops that write it into their first argument.
 RETURNED = frozenset({"rand", "randn", "rand_like", "randn_like", "bernoulli", "multinomial"})
-WRITTEN = frozenset(
-    {"uniform_", "normal_", "bernoulli_", "exponential_"}
-)  # by ops that write it into their first argument
+WRITTEN = frozenset({"uniform_", "normal_", "bernoulli_", "exponential_"})
 STANDARD: tuple[Any, ...] = (0.0, 1.0)  # the ends of the interval, or mean and standard deviation
 
 
