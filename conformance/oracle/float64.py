@@ -243,11 +243,11 @@ class Oracle:
             with self.widened(), torch.set_grad_enabled(self._differentiates):
                 inputs.called(self.model, wide)
         except REFUSALS as problem:
-            if not self._differentiates:  # forward may call backward itself
-                self._differentiates = True
-                self.forward(case, call)
-            elif not self._watched:  # a scripted function inside Python code may have mixed the dtypes
+            if not self._watched:  # a scripted function inside Python code may have mixed the dtypes
                 self._ops = self._watched = True
+                self.forward(case, call)
+            elif not self._differentiates:  # forward may call backward itself
+                self._differentiates = True
                 self.forward(case, call)
             else:
                 self._explain(problem, case, call)

@@ -18,7 +18,8 @@ MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three times the noise o
 TIE = 2.0**-40  # times the rms: this close to a kink, even float64 may give either gradient
 COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
 GROUPED = frozenset({"index_reduce", "scatter_reduce"})
-SAMPLES = frozenset({"bernoulli", "multinomial", "poisson"})  # these draw by probabilities or rates
+# Ops that draw by probabilities or rates, which are their first argument.
+SAMPLES = (torch.ops.aten.bernoulli.default, torch.ops.aten.multinomial.default, torch.ops.aten.poisson.default)
 NUDGES = [MARGIN / parts for parts in (1, 2, 4, 8) for _ in range(8)]  # of probabilities, of their size
 MASKED = {"where": 0, "masked_fill": 1, "mul": 1}  # ops that a mask splits in two, with the position of the mask
 
@@ -61,7 +62,7 @@ class KinkWatch(OpMode):
                 self._note(name, args[0], args[1:], kwargs)
         elif name in MASKED and self._compared:
             self._note_masked(name, args)
-        sampled = func.overloadpacket.__name__ in SAMPLES and _varies(args[0])
+        sampled = func in SAMPLES and _varies(args[0])
         result = self._sampled(func, args, kwargs) if sampled else func(*args, **kwargs)
         if name in GROUPED and kink_gaps.selects_in_groups(name, (args, kwargs)):
             self._note_groups(result, *args[1:4], flows=has_gradient(*args))
@@ -73,7 +74,7 @@ class KinkWatch(OpMode):
             self._follow((args, kwargs), result)
         if name in COMPARISONS and _is_real(args[0]) and has_gradient(*args):
             self._compared[id(result)] = (result, args[0], args[1])
-            if not args[0].is_leaf:  # rounding moves no input and no parameter
+            if not all(value.is_leaf for value in args if isinstance(value, torch.Tensor)):  # rounding moves no leaf
                 with Unwatched():
                     self._mark(result, (args[0] - args[1]).detach(), _rms(args[0].detach()))
         elif name == "_to_copy" and id(args[0]) in self._compared:
@@ -175,7 +176,8 @@ class KinkWatch(OpMode):
 def _varies(probabilities: torch.Tensor) -> bool:
     """Whether a model may have computed probabilities or rates: those of a dropout are all the same."""
     with Unwatched():
-        return is_rounded(probabilities) and bool((probabilities != probabilities.flatten()[:1]).any())
+        numbers = probabilities.flatten()
+        return is_rounded(numbers) and bool((numbers != numbers[:1]).any())
 
 
 def _rms(x: torch.Tensor) -> float:

@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-SCRIPTS = (torch.jit.ScriptFunction, torch._C.ScriptMethod)  # noqa: SLF001 -- no public name
+SCRIPTS = (torch.jit.ScriptFunction, torch.ScriptMethod)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ def buffers_of(owner: Any) -> dict[str, torch.Tensor]:
 
 
 def reset(owner: Any, state: dict[str, torch.Tensor], *, tables: bool = False) -> None:
-    """Restore parameters and buffers from `state_of`, in place, so that nothing recompiles. No parameter has a `.grad`.
+    """Restore parameters and buffers from `state_of`, in place, so that nothing recompiles, and drop each `.grad`.
 
     Args:
         owner: the module, or a plain function.

@@ -153,6 +153,7 @@ def without_gradients(x):
         (lambda x: x + ((x > 0).double() - x).detach(), True),
         (lambda x: torch.where(x > 0, 1.0, 2.0).to(x.dtype) @ x, True),
         (lambda x: x[x > 0].mean(), True),
+        (lambda x: ((torch.full_like(x, 0.3).detach() < x).double() + x).sum(), True),
         (lambda x: (x > 0).double().mean(), False),
         (lambda x: x.argmax(), False),
         (lambda x: torch.where(x.detach() > 0, 1.0, 2.0) * x, False),

@@ -64,6 +64,14 @@ def test_a_dropout_is_no_kink():
     p = probabilities()
     assert not watched(lambda p: torch.bernoulli(torch.full_like(p, 0.5)), p)[0].kinked
     assert not watched(lambda p: torch.empty_like(p).bernoulli_(0.5), p)[0].kinked
+    assert not watched(lambda p: torch.bernoulli(p, 0.5), p)[0].kinked
+
+
+@pytest.mark.parametrize("sample", [torch.bernoulli, torch.poisson])
+def test_probabilities_of_no_rows(sample):
+    with KinkWatch() as watch:
+        sample(torch.empty(0, 4))
+    assert not watch.kinked
 
 
 def test_the_checks_of_distributions_are_off_in_a_context(monkeypatch):
