@@ -91,8 +91,8 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
         "under TorchScript's autocast, a sum of two low-precision tensors is float32; here it is resized and returned"
     ),
     r"^lraspp_\S+\[compiled-amp_.*gradient of classifier": (
-        "in plain torch too, the compiled gradients of its classifier are zero in low precision in train mode; eager's "
-        "are right, and so are compiled ones in float32"
+        "compiled code reads the gradient of its last interpolation before it has added it up, so the gradients of its "
+        "classifier are zero: the probe `scatter_after_its_reader` of [probes.md](probes.md)"
     ),
     r"^lcnet_\S+\[\w+-amp_bf16.*output: in no case": (
         "with random weights, the roundings of bfloat16 grow from layer to layer: the output is wrong by 9 % in plain "

@@ -1,0 +1,44 @@
+"""torch.compile gives wrong gradients on a CPU where a backward scatters, as those of max pooling and interpolation do.
+
+Such a backward adds its numbers to a buffer of zeros, and the next kernel reads the buffer. On a CPU, Inductor may change
+the loops of that kernel to join it with others. Then it forgets that the scatter comes first, and may put the kernel
+before it, so that it reads zeros. Whether this happens depends on the rest of the network. There is no error or warning.
+
+Instead: compare the compiled gradients with eager's. Where they differ, leave the op to eager, with
+`torch.compiler.disable(torch.nn.functional.max_pool2d)`.
+"""
+
+import torch
+from torch import Tensor
+
+from zoo.probe import Probe, Seen
+
+SYMPTOM = "the compiled gradient is far off"
+
+
+def observe(device: str) -> str:
+    """Take pooled pixels where a mask says so; return SYMPTOM if the image's compiled gradient is not eager's."""
+
+    def mixed(image: Tensor, kernel: Tensor, mask: Tensor) -> Tensor:
+        pixels = torch.nn.functional.conv2d(image, kernel, padding=1)
+        return torch.where(mask, pixels, torch.nn.functional.max_pool2d(pixels, 3, stride=1, padding=1))
+
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(2, 3, 8, 8, generator=generator).to(device).requires_grad_()
+    kernel = torch.randn(5, 3, 3, 3, generator=generator).to(device).requires_grad_()
+    cotangent = torch.randn(2, 5, 8, 8, generator=generator).to(device)
+    mask = cotangent > 0
+    (expected,) = torch.autograd.grad(mixed(image, kernel, mask), image, cotangent)
+    (compiled,) = torch.autograd.grad(torch.compile(mixed)(image, kernel, mask), image, cotangent)
+    return SYMPTOM if (compiled - expected).norm() > 0.1 * expected.norm() else ""
+
+
+PROBE = Probe(
+    name="scatter_after_its_reader",
+    summary="compiled gradients of max pooling",
+    issue="https://github.com/pytorch/pytorch/issues/185509",
+    symptom=SYMPTOM,
+    devices=("cpu",),
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.13.0",))},
+    observe=observe,
+)
