@@ -25,6 +25,8 @@ CHOICES = frozenset(
     max_pool2d_with_indices max_pool3d_with_indices median min mode msort nanmedian sort topk
     """.split()
 )
+# Ops whose whole results, if not all of them, jump where their operand crosses a border.
+DECISIONS = JUMPS.union(CHOICES, {"_to_copy", "bucketize", "searchsorted"})
 SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
 EXTREMES = frozenset({"max", "amax", "min", "amin"})
 SAMPLERS = frozenset({"grid_sampler_2d", "grid_sampler_3d"})  # these bend in the grid, and are linear in the image
@@ -84,6 +86,20 @@ def _from_whole(x: torch.Tensor) -> torch.Tensor:
     return (x - near) * (1.0 - 2.0 * near.remainder(2.0))
 
 
+def decision_gap(name: str, x: torch.Tensor, rest: Sequence[Any], given: dict[str, Any]) -> torch.Tensor | None:
+    """How far the operand of an op of `DECISIONS` is from where the result jumps; None if that is not known."""
+    if name in INDICES:
+        return extreme_gap(name.removeprefix("arg"), x, rest, given)
+    if name in JUMPS or name == "_to_copy":
+        return gaps("trunc" if name == "_to_copy" else name, x, rest, given)[0]
+    if name == "bucketize" and isinstance(rest[0], torch.Tensor) and rest[0].numel():
+        return (x.unsqueeze(-1) - rest[0]).abs().amin(-1)
+    if name == "topk" and x.dim():
+        best, axis = _best(x, rest, given)
+        return best.narrow(axis, rest[0] - 1, 2).diff(dim=axis) if 0 < rest[0] < best.shape[axis] else None
+    return None
+
+
 def extreme_gap(name: str, x: torch.Tensor, rest: Sequence[Any], given: dict[str, Any]) -> torch.Tensor | None:
     """How far the best of each line is ahead of the second; None if there is no second, or more than one axis."""
     axes = rest[0] if rest else given.get("dim")
@@ -122,10 +138,8 @@ def rivals(name: str, x: torch.Tensor, rest: Sequence[Any], given: dict[str, Any
     if "pool" in name:
         return _equal_in_windows(name, x, rest)
     if name == "topk":
-        count, axis = rest[0], _axis(rest[1:], given, -1)
-        largest = rest[2] if len(rest) > 2 else given.get("largest", True)  # noqa: PLR2004 -- its position
-        size = x.shape[axis] if x.dim() else 1
-        return x.topk(min(count + 1, size), dim=axis if x.dim() else -1, largest=largest).values.diff(dim=axis) == 0
+        best, axis = _best(x, rest, given)
+        return best.diff(dim=axis) == 0
     if name in ("max", "min", "amax", "amin", "aminmax", "argmax", "argmin"):
         axis = _axis(rest, given, None)
         best = x.amin(axis, keepdim=True) if "min" in name else x.amax(axis, keepdim=True)
@@ -136,6 +150,14 @@ def rivals(name: str, x: torch.Tensor, rest: Sequence[Any], given: dict[str, Any
     axis = _axis(rest[1:] if name == "kthvalue" else rest, given, None if "median" in name else -1)
     line = x.flatten() if axis is None else x
     return line.sort(dim=-1 if axis is None else axis).values.diff(dim=-1 if axis is None else axis) == 0
+
+
+def _best(x: torch.Tensor, rest: Sequence[Any], given: dict[str, Any]) -> tuple[torch.Tensor, int]:
+    """The elements of each line that topk selects, and the next one if there is one; and the axis of the lines."""
+    axis = _axis(rest[1:], given, -1) if x.dim() else -1
+    largest = rest[2] if len(rest) > 2 else given.get("largest", True)  # noqa: PLR2004 -- its position
+    size = x.shape[axis] if x.dim() else 1
+    return x.topk(min(rest[0] + 1, size), dim=axis, largest=largest).values, axis
 
 
 def _axis(rest: Sequence[Any], given: dict[str, Any], default: Any) -> Any:

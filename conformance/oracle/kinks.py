@@ -53,6 +53,7 @@ class KinkWatch(OpMode):
         self._selections = selections
         self._compared: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}  # the mask, and what made it
         self._chosen: dict[int, tuple[torch.UntypedStorage, torch.Tensor | None, float]] = {}  # memory, gap, rms
+        self._computed: dict[int, torch.UntypedStorage] = {}  # memory of what rounding moves but no gradient reaches
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op, and note it if it has a kink."""
@@ -62,24 +63,55 @@ class KinkWatch(OpMode):
                 self._note(name, args[0], args[1:], kwargs)
         elif name in MASKED and self._compared:
             self._note_masked(name, args)
-        sampled = func in SAMPLES and _varies(args[0])
+        sampled = func in SAMPLES and self._moves(args[0])
         result = self._sampled(func, args, kwargs) if sampled else func(*args, **kwargs)
         if name in GROUPED and kink_gaps.selects_in_groups(name, (args, kwargs)):
             self._note_groups(result, *args[1:4], flows=has_gradient(*args))
-        if name in kink_gaps.INDICES and _is_real(args[0]):
-            with Unwatched():
-                gap = kink_gaps.extreme_gap(name.removeprefix("arg"), args[0].detach(), args[1:], kwargs)
-                self._mark(result, gap, _rms(args[0].detach()))
-        elif self._chosen and not sampled:
+        if self._chosen and not sampled:
             self._follow((args, kwargs), result)
-        if name in COMPARISONS and _is_real(args[0]) and has_gradient(*args):
-            self._compared[id(result)] = (result, args[0], args[1])
-            if not all(value.is_leaf for value in args if isinstance(value, torch.Tensor)):  # rounding moves no leaf
-                with Unwatched():
-                    self._mark(result, (args[0] - args[1]).detach(), _rms(args[0].detach()))
-        elif name == "_to_copy" and id(args[0]) in self._compared:
-            self._compared[id(result)] = (result, *self._compared[id(args[0])][1:])
+        self._note_decision(name, args, kwargs, result)
+        self._pass_on(name, (args, kwargs), result)
         return result
+
+    def _note_decision(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Note a result that jumps where its operands cross a border: a mask, an index, or a rounded number."""
+        if name == "_to_copy" and id(args[0]) in self._compared:
+            self._compared[id(result)] = (result, *self._compared[id(args[0])][1:])
+        decides = name in COMPARISONS or name in kink_gaps.DECISIONS
+        if not decides or not _is_real(args[0]) or not args[0].numel():
+            return
+        x, computed, in_place = args[0].detach(), any(map(self._moves, args)), result is args[0]
+        if name in COMPARISONS and (computed or has_gradient(*args)):
+            self._compared[id(result)] = (result, args[0], args[1])
+            if computed:
+                with Unwatched():
+                    self._mark(result, None if in_place else (args[0] - args[1]).detach(), _rms(x))
+        elif name in kink_gaps.INDICES or (computed and name in kink_gaps.DECISIONS):
+            decided = [leaf for leaf in _tensors(result) if name in kink_gaps.JUMPS or not is_rounded(leaf)]
+            with Unwatched():
+                known = decided and not in_place
+                gap = kink_gaps.decision_gap(name, x, args[1:], kwargs) if known else None
+                for leaf in decided:
+                    self._mark(leaf, gap, _rms(x))
+
+    def _moves(self, value: Any) -> bool:
+        """Whether rounding moves a value: it was computed from what the oracle perturbs. An input itself stays."""
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            return False
+        return (value.requires_grad and not value.is_leaf) or home(value.untyped_storage()) in self._computed
+
+    def _pass_on(self, name: str, given: Any, result: Any) -> None:
+        """Keep which results without a gradient rounding moves; those with one say so themselves."""
+        if name.endswith("_like") or name.startswith("new_"):  # these take from a tensor nothing but its shape
+            return
+        operands = _tensors(given)
+        if torch.is_grad_enabled() and name != "detach" and any(value.requires_grad for value in operands):
+            return
+        for leaf in filter(is_rounded, _tensors(result)):
+            memory = leaf.untyped_storage()
+            own = home(memory)
+            if any(self._moves(t) or (t.requires_grad and home(t.untyped_storage()) != own) for t in operands):
+                self._computed[own] = memory
 
     def _note(self, name: str, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         operands = rest[:1] if name in kink_gaps.SAMPLERS else (x, *rest, *kwargs.values())
@@ -141,13 +173,13 @@ class KinkWatch(OpMode):
                     self._keep([x.detach() - limit], x.detach(), _rms(x.detach()))
 
     def _follow(self, given: Any, result: Any) -> None:
-        """Note a choice, by a mask or of the nearest of several vectors, once what is made of it meets a gradient."""
-        operands = [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        """Note a decision, such as a mask or which vector is nearest, once what is made of it meets a gradient."""
+        operands = _tensors(given)
         found = [choice for t in operands if (choice := self._chosen.get(home(t.untyped_storage())))]
         if not found:
             return
         if not has_gradient(*operands):
-            for leaf in pytree.tree_leaves(result):
+            for leaf in _tensors(result):
                 self._mark(leaf, *found[0][1:])
             return
         self.kinked = True
@@ -156,10 +188,9 @@ class KinkWatch(OpMode):
                 if gap is not None:
                     self._keep([gap], gap, rms, sides=False)
 
-    def _mark(self, chosen: Any, gap: torch.Tensor | None, rms: float) -> None:
-        if isinstance(chosen, torch.Tensor):
-            memory = chosen.untyped_storage()
-            self._chosen[home(memory)] = memory, gap, rms
+    def _mark(self, chosen: torch.Tensor, gap: torch.Tensor | None, rms: float) -> None:
+        memory = chosen.untyped_storage()
+        self._chosen[home(memory)] = memory, gap, rms
 
     def _keep(self, gaps: list[torch.Tensor], x: torch.Tensor, rms: float, *, sides: bool = True) -> None:
         """Keep on which side of its kinks each element is, and the smallest gap of each row."""
@@ -173,11 +204,10 @@ class KinkWatch(OpMode):
                     self.margins = torch.minimum(self.margins, gap.abs().reshape(rows, -1).amin(1) / rms)
 
 
-def _varies(probabilities: torch.Tensor) -> bool:
-    """Whether a model may have computed probabilities or rates: those of a dropout are all the same."""
-    with Unwatched():
-        numbers = probabilities.flatten()
-        return is_rounded(numbers) and bool((numbers != numbers[:1]).any())
+def _tensors(values: Any) -> list[torch.Tensor]:
+    """The strided tensors among the operands or results of an op."""
+    leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves if leaf.layout == torch.strided]
 
 
 def _rms(x: torch.Tensor) -> float:

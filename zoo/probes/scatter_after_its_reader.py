@@ -39,6 +39,6 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/issues/185509",
     symptom=SYMPTOM,
     devices=("cpu",),
-    seen={"cpu": Seen(torch=">=2.4", checked=("2.13.0",))},
+    seen={"cpu": Seen(torch=">=2.13,<2.14", checked=("2.8.0", "2.10.0", "2.12.1", "2.13.0", "2.14.1"))},
     observe=observe,
 )
