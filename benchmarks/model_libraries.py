@@ -74,7 +74,7 @@ EXPLAINED = {  # why, by cell and text of a verdict, a regular expression
         "in eval mode the model keeps biases with their graph from the first call, so its second backward raises this "
         "in plain torch too"
     ),
-    r"^r2plus1d_\S+\[(eager|scripted)-amp_bf16.*gradient of layer": (
+    r"^r2plus1d_\S+\[\w+-amp_bf16.*gradient of layer": (
         "on processors with AVX-512 BF16, a bfloat16 convolution over two frames does not write all of its weight's "
         "gradient: the probe `convolution_of_two_frames` of [probes.md](probes.md)"
     ),
