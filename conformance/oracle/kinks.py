@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 from conformance.oracle import kink_gaps
@@ -53,7 +54,8 @@ class KinkWatch(OpMode):
         self._selections = selections
         self._compared: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}  # the mask, and what made it
         self._chosen: dict[int, tuple[torch.UntypedStorage, torch.Tensor | None, float]] = {}  # memory, gap, rms
-        self._computed: dict[int, torch.UntypedStorage] = {}  # memory of what rounding moves but no gradient reaches
+        # What rounding moves but no gradient reaches. A weak reference lets the numbers go, and keeps their identity.
+        self._computed: dict[int, StorageWeakRef] = {}
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op, and note it if it has a kink."""
@@ -101,8 +103,10 @@ class KinkWatch(OpMode):
         return (value.requires_grad and not value.is_leaf) or home(value.untyped_storage()) in self._computed
 
     def _pass_on(self, name: str, given: Any, result: Any) -> None:
-        """Keep which results without a gradient rounding moves; those with one say so themselves."""
+        """Keep which results without a gradient rounding moves; those with one say so themselves, in backward too."""
         if name.endswith("_like") or name.startswith("new_"):  # these take from a tensor nothing but its shape
+            return
+        if torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- no public name says that backward is running
             return
         operands = _tensors(given)
         if torch.is_grad_enabled() and name != "detach" and any(value.requires_grad for value in operands):
@@ -111,7 +115,7 @@ class KinkWatch(OpMode):
             memory = leaf.untyped_storage()
             own = home(memory)
             if any(self._moves(t) or (t.requires_grad and home(t.untyped_storage()) != own) for t in operands):
-                self._computed[own] = memory
+                self._computed[own] = StorageWeakRef(memory)
 
     def _note(self, name: str, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         operands = rest[:1] if name in kink_gaps.SAMPLERS else (x, *rest, *kwargs.values())

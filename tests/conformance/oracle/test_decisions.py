@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from conformance.oracle.kinks import KinkWatch
 
@@ -92,3 +93,17 @@ def margins(decide, x, rms):
 def test_to_select_none_or_all_has_no_border(count):
     watch = watched(lambda x: x[:, :3] * (x[:, :3] * 2).detach().topk(count, -1).indices.sum(), numbers(), rows=8)
     assert watch.margin == float("inf")
+
+
+def test_the_numbers_that_decide_are_let_go():
+    x = numbers()
+    with KinkWatch() as watch, torch.no_grad():
+        computed = x * 2
+        kept = StorageWeakRef(computed.untyped_storage())
+        del computed
+        assert kept.expired()
+        constants = [torch.linspace(-1, 1, 48, dtype=x.dtype).view(8, 6) for _ in range(100)]  # where it was, perhaps
+    with watch:
+        for constant in constants:
+            x * (constant > 0)
+    assert not watch.kinked
