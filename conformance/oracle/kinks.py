@@ -103,10 +103,8 @@ class KinkWatch(OpMode):
         return (value.requires_grad and not value.is_leaf) or home(value.untyped_storage()) in self._computed
 
     def _pass_on(self, name: str, given: Any, result: Any) -> None:
-        """Keep which results without a gradient rounding moves; those with one say so themselves, in backward too."""
+        """Keep which results without a gradient rounding moves; those with one say so themselves."""
         if name.endswith("_like") or name.startswith("new_"):  # these take from a tensor nothing but its shape
-            return
-        if torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- no public name says that backward is running
             return
         operands = _tensors(given)
         if torch.is_grad_enabled() and name != "detach" and any(value.requires_grad for value in operands):

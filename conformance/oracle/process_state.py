@@ -220,9 +220,9 @@ def seed_draws(declared: Collection[str], owner: Any) -> None:
         return
     torch.manual_seed(0)
     random.seed(0)
-    numpy = sys.modules.get("numpy.random")
+    numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.seed(0)
+        numpy.random.seed(0)  # its generators may be loaded only now, at their first use
     for generator in _generators_of(owner):
         generator.manual_seed(0)
 

@@ -69,6 +69,15 @@ def test_a_decision_by_an_input_or_a_constant_is_none(decide):
     assert not watched(lambda x: (x * 2) * decide(torch.full_like(x * 2, 0.3)), numbers()).kinked
 
 
+def test_a_decision_by_a_gradient_that_forward_takes_is_a_kink():
+    def fast_gradient_sign(x):
+        h = x * 2
+        (gradient,) = torch.autograd.grad(h.pow(3).sum(), h, retain_graph=True)
+        return (h + 0.1 * gradient.sign()).square()
+
+    assert watched(fast_gradient_sign, numbers()).kinked
+
+
 def test_a_decision_that_no_gradient_meets_is_none():
     assert not watched(lambda x: ((x * 2).detach() > 0).double() * 3, numbers()).kinked
 

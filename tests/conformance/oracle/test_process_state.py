@@ -1,6 +1,7 @@
 """What a call leaves behind is found, and put back."""
 
 import random
+import sys
 
 import pytest
 import torch
@@ -87,8 +88,9 @@ def test_a_model_s_own_generators_are_seeded_and_watched():
     assert not torch.equal(drawn[0], drawn[1])
 
 
-def test_every_generator_is_seeded_if_draws_are_declared():
+def test_every_generator_is_seeded_if_draws_are_declared(monkeypatch):
     numpy = pytest.importorskip("numpy")
+    monkeypatch.delitem(sys.modules, "numpy.random", raising=False)  # NumPy loads it at its first use
     found = []
     for _ in range(2):
         process_state.seed_draws(("random generator",), None)
