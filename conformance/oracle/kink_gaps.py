@@ -25,8 +25,10 @@ CHOICES = frozenset(
     max_pool2d_with_indices max_pool3d_with_indices median min mode msort nanmedian sort topk
     """.split()
 )
-# Ops whose whole results, if not all of them, jump where their operand crosses a border.
-DECISIONS = JUMPS.union(CHOICES, {"_to_copy", "bucketize", "searchsorted"})
+COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
+WHOLE = JUMPS | COMPARISONS  # ops whose whole result jumps where an operand crosses a border
+# Ops with such a result: all of it, or what of it is no fraction, such as the indices of topk.
+DECISIONS = WHOLE.union(CHOICES, {"_to_copy", "bucketize", "searchsorted"})
 SELECTED = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
 EXTREMES = frozenset({"max", "amax", "min", "amin"})
 SAMPLERS = frozenset({"grid_sampler_2d", "grid_sampler_3d"})  # these bend in the grid, and are linear in the image
@@ -86,8 +88,11 @@ def _from_whole(x: torch.Tensor) -> torch.Tensor:
     return (x - near) * (1.0 - 2.0 * near.remainder(2.0))
 
 
+@torch.no_grad()
 def decision_gap(name: str, x: torch.Tensor, rest: Sequence[Any], given: dict[str, Any]) -> torch.Tensor | None:
     """How far the operand of an op of `DECISIONS` is from where the result jumps; None if that is not known."""
+    if name in COMPARISONS:
+        return x.sub(rest[0])
     if name in INDICES:
         return extreme_gap(name.removeprefix("arg"), x, rest, given)
     if name in JUMPS or name == "_to_copy":

@@ -17,7 +17,6 @@ from conformance.oracle.memory_sharing import home
 
 MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three times the noise of a perturbed bfloat16 run
 TIE = 2.0**-40  # times the rms: this close to a kink, even float64 may give either gradient
-COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
 GROUPED = frozenset({"index_reduce", "scatter_reduce"})
 # Ops that draw by probabilities or rates, which are their first argument.
 SAMPLES = (torch.ops.aten.bernoulli.default, torch.ops.aten.multinomial.default, torch.ops.aten.poisson.default)
@@ -79,20 +78,18 @@ class KinkWatch(OpMode):
         """Note a result that jumps where its operands cross a border: a mask, an index, or a rounded number."""
         if name == "_to_copy" and id(args[0]) in self._compared:
             self._compared[id(result)] = (result, *self._compared[id(args[0])][1:])
-        decides = name in COMPARISONS or name in kink_gaps.DECISIONS
-        if not decides or not _is_real(args[0]) or not args[0].numel():
+        if name not in kink_gaps.DECISIONS or not _is_real(args[0]) or not args[0].numel():
             return
-        x, computed, in_place = args[0].detach(), any(map(self._moves, args)), result is args[0]
-        if name in COMPARISONS and (computed or has_gradient(*args)):
+        computed = any(map(self._moves, args))
+        if name in kink_gaps.COMPARISONS and (computed or has_gradient(*args)):
             self._compared[id(result)] = (result, args[0], args[1])
-            if computed:
-                with Unwatched():
-                    self._mark(result, None if in_place else (args[0] - args[1]).detach(), _rms(x))
-        elif name in kink_gaps.INDICES or (computed and name in kink_gaps.DECISIONS):
-            decided = [leaf for leaf in _tensors(result) if name in kink_gaps.JUMPS or not is_rounded(leaf)]
+        if not computed and name not in kink_gaps.INDICES:
+            return
+        decided = [leaf for leaf in _tensors(result) if name in kink_gaps.WHOLE or not is_rounded(leaf)]
+        if decided:
             with Unwatched():
-                known = decided and not in_place
-                gap = kink_gaps.decision_gap(name, x, args[1:], kwargs) if known else None
+                x = args[0].detach()
+                gap = None if result is args[0] else kink_gaps.decision_gap(name, x, args[1:], kwargs)
                 for leaf in decided:
                     self._mark(leaf, gap, _rms(x))
 

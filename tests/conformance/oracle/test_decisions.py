@@ -1,11 +1,16 @@
 """Decisions by numbers that a model computes and then detaches: masks, indices, whole numbers."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from conformance.axes import PRECISIONS
+from conformance.oracle.inputs import seeded
 from conformance.oracle.kinks import KinkWatch
+from conformance.oracle.rounding import Rounding
 
 DECIDE = {
     "comparison": lambda h: h > 0.1,
@@ -102,6 +107,16 @@ def margins(decide, x, rms):
 def test_to_select_none_or_all_has_no_border(count):
     watch = watched(lambda x: x[:, :3] * (x[:, :3] * 2).detach().topk(count, -1).indices.sum(), numbers(), rows=8)
     assert watch.margin == float("inf")
+
+
+@pytest.mark.parametrize("decide", DECIDE.values(), ids=DECIDE)
+def test_to_watch_changes_no_rounding(decide):
+    def rounded(watch):
+        with Rounding(PRECISIONS["amp_bf16"], seeded("noise")), watch:
+            h = numbers() * 2
+            return (h * decide(h.detach()) * 3).exp()
+
+    assert torch.equal(rounded(contextlib.nullcontext()), rounded(KinkWatch()))
 
 
 def test_the_numbers_that_decide_are_let_go():
