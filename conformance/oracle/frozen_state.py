@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from conformance.oracle.custom_ops import OpMode, written_names, written_tensors
-from conformance.oracle.gradient_flow import in_function
+from conformance.oracle.gradient_flow import applications_watched
 from conformance.oracle.memory_sharing import home
 
 TAKEN_OUT = (torch.ops.aten.detach.default, torch.ops.aten._local_scalar_dense.default)  # noqa: SLF001 -- `item`
@@ -66,17 +66,21 @@ class _Record(OpMode):
 
     Args:
         wanted: by number and name of an op whose values are held, whether each of the tensors that it gives is.
-        stops: also hold what is taken out of autograd.
+        applying: also hold what is taken out of autograd, unless this says that a custom Function is being applied.
     """
 
-    def __init__(self, wanted: Mapping[tuple[int, str], Sequence[bool]] | None = None, *, stops: bool = False) -> None:
+    def __init__(
+        self,
+        wanted: Mapping[tuple[int, str], Sequence[bool]] | None = None,
+        applying: Callable[[], bool] | None = None,
+    ) -> None:
         super().__init__()
         self.given: list[tuple[str, list[torch.UntypedStorage]]] = []
         self.held = _Held()
-        self._wanted, self._stops = wanted or {}, stops
+        self._wanted, self._applying = wanted or {}, applying
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        stops = self._stops and _stops(func, args, kwargs)
+        stops = self._applying is not None and _stops(func, args, kwargs) and not self._applying()
         result = func(*args, **kwargs)
         given, number, name = _given(func, args, kwargs, result), len(self.given), func.name()
         wanted = self._wanted.get((number, name))
@@ -92,11 +96,11 @@ class _Record(OpMode):
 
 
 def _stops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an op takes a tensor out of autograd, and no `autograd.Function` gives it a gradient all the same."""
+    """Whether an op takes a tensor out of autograd, unless a custom Function gives it a gradient all the same."""
     if torch.is_grad_enabled() and func not in TAKEN_OUT:
         return False
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    return any(tensor.requires_grad for tensor in tensors) and not in_function()
+    return any(tensor.requires_grad for tensor in tensors)
 
 
 def _copied(result: Any) -> Any:
@@ -127,7 +131,7 @@ def freeze(
     if not writes and not stops:
         return None
     reset()
-    with _Record(writes, stops=stops) as second:
+    with applications_watched() as applying, _Record(writes, applying if stops else None) as second:
         forward()
     if not second.held.written and not second.held.results:
         return None

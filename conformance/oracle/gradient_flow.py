@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 
 TRANSFORMS = "_functorch/eager_transforms.py"  # torch.func.grad and its kin, which hide from autograd what they track
-APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 CONTEXT = torch._C._FunctionBase  # noqa: SLF001 -- what a Function's forward gets as `ctx`
 
 
@@ -33,9 +33,26 @@ def has_gradient(*tensors: Any) -> bool:
     )
 
 
-def in_function() -> bool:
-    """Whether a custom Function is being applied. Torch disables gradients for its forward, and for what it returns."""
-    return any(frame.f_code is APPLY or _is_forward(frame.f_code) for frame in _frames())
+@contextlib.contextmanager
+def applications_watched() -> Iterator[Callable[[], bool]]:
+    """A context that can tell at any moment whether a custom Function is being applied.
+
+    Torch disables gradients for a Function's forward, and makes views of what it returns. These ops come from no frame
+    of Python, as `apply` is written in C since torch 2.14. So Python's calls of `apply` are counted.
+    """
+    running = 0
+
+    def note(_: FrameType, event: str, called: Any) -> None:
+        nonlocal running
+        if event.startswith("c_") and isinstance(getattr(called, "__self__", None), type(torch.autograd.Function)):
+            running += 1 if event == "c_call" else -1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield lambda: running > 0 or any(_is_forward(frame.f_code) for frame in _frames())
+    finally:
+        sys.setprofile(before)
 
 
 def _frames() -> Iterator[FrameType]:
