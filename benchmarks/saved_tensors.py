@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-import torch._functorch.config
 from tabulate import tabulate
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
 from conformance.plan.matrix import environment
+from zoo import internals
 from zoo.functions.fused_conv_bn2d import fused_conv_bn2d, fused_conv_bn2d_op
 from zoo.memory import compress, held_bytes, offload_to_cpu, recompute, saved_bytes
 
@@ -239,7 +239,7 @@ def _unfused(x: Tensor, weight: Tensor) -> Tensor:
 def _table_of_fusion(device: str) -> str:
     images = torch.randn(IMAGES).to(device)
     weight = torch.randn(FILTERS).to(device).requires_grad_()
-    patch = torch._functorch.config.patch  # noqa: SLF001 -- torch documents no other way
+    patch = internals.functorch_config.patch
     rows = []
 
     def add(name: str, fn: Callable[..., Tensor]) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.cell import reference
 from conformance.cell.observe import observation_of
@@ -35,6 +34,7 @@ from conformance.records.tasks import ReferenceTask
 from conformance.records.verdicts import Verdict
 from conformance.run.child_side import ChildProcess
 from conformance.verdict import judge
+from zoo import internals
 from zoo.spec import Spec
 
 DROPPED = 13  # bits of a float32 that TF32 does not have
@@ -60,7 +60,7 @@ KINDS: dict[str, tuple[str, Rounded]] = {  # precision of the cell, and what the
 }
 
 
-class Operands(TorchDispatchMode):
+class Operands(internals.TorchDispatchMode):
     """A device that rounds float32 operands of matrix products and convolutions.
 
     Args:

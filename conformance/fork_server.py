@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,26 +17,19 @@ from typing import Any
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch does not need it, and nothing here does
 
-import torch
-
 from conformance.run import environment
+from zoo import internals
 
-NEEDED = """
-    torch.fx.experimental.symbolic_shapes numpy.random
-    conformance.cell.observe conformance.cell.reference conformance.measure.side_by_side
-""".split()  # torch imports the first when a gradient or a custom op first needs it, NumPy the second at the first draw
-LATE = """
-    torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.inductor
-    torch._dynamo.backends.onnxrt torch._dynamo.backends.tensorrt torch._dynamo.backends.torchxla
-    torch._dynamo.backends.tvm torch._dynamo.repro.after_dynamo torch._functorch._aot_autograd.subclass_codegen
-    torch._inductor.codegen.cpp_wrapper_cpu_array_ref torch._inductor.codegen.halide
-    torch._inductor.codegen.memory_planning torch._inductor.codegen.mps torch._inductor.codegen.pallas
-    torch._inductor.codegen.wrapper_fxir torch._subclasses.schema_check_mode
-    torch.distributed.tensor.experimental torch.export._trace torch.utils._cpp_embed_headers
-""".split()  # torch imports these at the first compile of a process, which would be in every cell
+NEEDED = (
+    internals.SYMBOLS,
+    "numpy.random",  # NumPy imports it at the first draw
+    "conformance.cell.observe",
+    "conformance.cell.reference",
+    "conformance.measure.side_by_side",
+)
 PROBE_SECONDS = 120.0  # for the compiler to compile what torch asks of it
 _kept: list[Any] = []  # ops
-RUNTIME, NVML_CHECK = "_cuda_getDeviceCount", "PYTORCH_NVML_BASED_CUDA_CHECK"
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 @contextlib.contextmanager
@@ -44,20 +38,15 @@ def cuda_runtime_untouched() -> Iterator[None]:
 
     If NVML does not work, the count is 0. Afterwards, and so in the children, torch calls the runtime again.
     """
-    library, check = torch._C, os.environ.get(NVML_CHECK)  # noqa: SLF001 -- all calls from Python go through it
-    runtime = getattr(library, RUNTIME, None)
-    if runtime is None:  # torch was built without CUDA
-        yield
-        return
+    before = os.environ.get(NVML_CHECK)
     os.environ[NVML_CHECK] = "1"
-    setattr(library, RUNTIME, lambda: 0)  # torch calls it if NVML does not work
     try:
-        yield
+        with internals.replaced("count_gpus", lambda: 0):  # torch calls it if NVML does not work
+            yield
     finally:
-        setattr(library, RUNTIME, runtime)
         del os.environ[NVML_CHECK]
-        if check is not None:
-            os.environ[NVML_CHECK] = check
+        if before is not None:
+            os.environ[NVML_CHECK] = before
 
 
 @contextlib.contextmanager
@@ -67,21 +56,14 @@ def ops_kept() -> Iterator[None]:
     Torch replaces some ops while it imports its compiler, and TorchScript forgets no address: if an attribute of a
     module gets one, it is taken for the op. `zoo.probes.script_takes_tuple_for_op` shows that.
     """
-    builtins = getattr(torch.jit, "_builtins", None)  # nothing public knows them
-    register = getattr(builtins, "_register_builtin", None)
-    if builtins is None or register is None:
-        yield
-        return
+    register: Any = getattr(internals, "register_script_op", None)
 
     def registered(fn: Any, op: Any) -> None:
         _kept.append(fn)
         register(fn, op)
 
-    builtins._register_builtin = registered  # noqa: SLF001
-    try:
+    with internals.replaced("register_script_op", registered):
         yield
-    finally:
-        builtins._register_builtin = register  # noqa: SLF001
 
 
 def harmless(step: Callable[[], object], seconds: float = 0.0) -> None:
@@ -121,11 +103,16 @@ def prepare() -> None:
     for name in NEEDED:
         harmless(partial(importlib.import_module, name))
     if environment.compiles_for():
-        for name in ("torch._inductor.compile_fx", *LATE):
+        for name in internals.NEEDED_TO_COMPILE:
             harmless(partial(importlib.import_module, name))
     if "cpu" in environment.compiles_for():
         harmless(_probe_processor, PROBE_SECONDS)
     harmless(lambda: importlib.import_module("zoo.catalog").list_models())
+
+
+def has_compiler() -> bool:
+    """Whether this process has imported the compiler."""
+    return internals.COMPILER in sys.modules
 
 
 def import_compiler() -> None:
@@ -135,7 +122,7 @@ def import_compiler() -> None:
     takes 0.8 s, which a model without any should not pay, and not each process of a model that has some.
     """
     with cuda_runtime_untouched(), ops_kept():
-        importlib.import_module("torch._dynamo")
+        importlib.import_module(internals.COMPILER)
 
 
 with cuda_runtime_untouched(), ops_kept():

@@ -7,7 +7,19 @@ import sys
 import pytest
 from harness.sources import MODULES, PACKAGES, ROOT, arrows, below, imports, reached, room_of, rooms
 
-CONTRACT = ("arguments", "candidate", "case", "claim", "convention", "error_input", "expect", "scale", "spec", "states")
+CONTRACT = (
+    "arguments",
+    "candidate",
+    "case",
+    "claim",
+    "convention",
+    "error_input",
+    "expect",
+    "internals",
+    "scale",
+    "spec",
+    "states",
+)
 TORCH = {
     "plan",
     "gates",

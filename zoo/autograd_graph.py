@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
+from zoo import internals
 from zoo.arguments import want_instances, want_paths
 
 FUNCTION, LEAF, TENSOR, SAVED = "ellipse", "box", "plaintext", "note"
@@ -67,7 +67,7 @@ def draw_graph(output: Any, params: Mapping[str, Tensor] = NO_NAMES, *, show_sav
     }
     <BLANKLINE>
     """
-    results = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+    results = [leaf for leaf in internals.tree_leaves(output) if isinstance(leaf, Tensor)]
     if not results:
         raise TypeError(f"draw_graph: output must hold a tensor, got {type(output).__name__}")
     if not isinstance(params, Mapping):
@@ -174,12 +174,12 @@ def _saved(node: Node) -> Iterator[tuple[str, Tensor]]:
         if hasattr(node, "saved_tensors"):
             found = [("", node.saved_tensors)]
         else:
-            names = [name for name in dir(node) if name.startswith("_saved_")]
-            found = [(name.removeprefix("_saved_"), getattr(node, name)) for name in names]
+            names = [name for name in dir(node) if name.startswith(internals.SAVED)]
+            found = [(name.removeprefix(internals.SAVED), getattr(node, name)) for name in names]
     except RuntimeError as problem:
         raise RuntimeError(f"draw_graph: show_saved cannot read what {node.name()} saved: {problem}") from problem
     for name, value in found:
-        yield from ((name, tensor) for tensor in tree_leaves(value) if isinstance(tensor, Tensor))
+        yield from ((name, tensor) for tensor in internals.tree_leaves(value) if isinstance(tensor, Tensor))
 
 
 def _escaped(text: str) -> str:

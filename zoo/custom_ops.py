@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 NAMESPACE = "torch_conformance"
-AUTOCAST_KEYS = ("AutocastCPU", "AutocastCUDA", "AutocastMPS", "AutocastXPU")
+AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
 LIBRARY = torch.library.Library(NAMESPACE, "IMPL")  # its kernels are removed when it is freed
 
 
@@ -93,9 +93,9 @@ def run_in_autocast(name: str, dtype: torch.dtype | None = None) -> None:
         with torch.autocast(device_type, enabled=False):
             return operator(*(arg.to(wanted) if _is_cast(arg) else arg for arg in args))
 
-    for key in AUTOCAST_KEYS:
-        if hasattr(torch._C.DispatchKey, key):  # noqa: SLF001 -- torch 2.4 has none for MPS
-            LIBRARY.impl(name, kernel, key)
+    for device in AUTOCAST_DEVICES:
+        if torch.amp.is_autocast_available(device):  # torch 2.4 has none for MPS
+            LIBRARY.impl(name, kernel, f"Autocast{device.upper()}")
 
 
 def _is_cast(value: Any) -> bool:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
 
+from zoo import internals
 from zoo.arguments import want_callables
 
 Dtypes = tuple[torch.dtype, ...]
@@ -148,20 +148,20 @@ def _find(part: Any, name: str, parts: dict[int, tuple[Any, list[str]]]) -> None
     if not isinstance(part, nn.Module) or isinstance(part, torch.jit.ScriptModule):
         return
     where = f"trace_dtypes: {name or 'model'}"
-    if part._compiled_call_impl is not None or "_orig_mod" in part._modules:  # noqa: SLF001 -- no public sign
+    if internals.compiled_call_of(part) is not None or internals.COMPILED_MODULE in internals.submodules_of(part):
         raise ValueError(f"{where} must not be compiled, because hooks do not run in compiled code")
     if any(map(is_lazy, [*part.parameters(recurse=False), *part.buffers(recurse=False)])):
         raise ValueError(
             f"{where} must have its parameters, got a lazy {type(part).__name__}: call the model once before"
         )
-    for child_name, child in part._modules.items():  # noqa: SLF001 -- named_modules would drop second names
+    for child_name, child in internals.submodules_of(part).items():  # named_modules would drop second names
         if child is not None:
             _find(child, f"{name}.{child_name}" if name else child_name, parts)
 
 
 def _devices(arguments: Any, modules: list[nn.Module]) -> list[torch.device]:
     """Return the devices of the arguments and of the modules; the CPU if there are none."""
-    tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in internals.tree_leaves(arguments) if isinstance(leaf, Tensor)]
     for module in modules:
         tensors += [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     return list(dict.fromkeys(tensor.device for tensor in tensors)) or [torch.device("cpu")]
@@ -278,7 +278,7 @@ def _rows(parts: dict[int, tuple[Any, list[str]]], calls: list[_Call]) -> Iterat
 
 
 def _dtypes(tree: Any) -> Dtypes:
-    return tuple(leaf.dtype for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+    return tuple(leaf.dtype for leaf in internals.tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
 def _comparable(tensor: Tensor) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from conformance import Prepared, register_mode
+from zoo import internals
 
 Damage = Callable[[Tensor], Tensor]
 Wrap = Callable[..., Any]
@@ -70,7 +70,7 @@ def same(value: Tensor) -> Tensor:
 
 def on_floats(change: Damage, tree: Any) -> Any:
     """Change every floating tensor of a tree."""
-    return pytree.tree_map(lambda t: change(t) if isinstance(t, Tensor) and t.is_floating_point() else t, tree)
+    return internals.tree_map(lambda t: change(t) if isinstance(t, Tensor) and t.is_floating_point() else t, tree)
 
 
 def outputs(damage: Damage) -> Wrap:

@@ -6,15 +6,16 @@ from typing import Any
 import torch
 from fault_parts import Bent, of_result, on_floats, outputs, plant, same
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from zoo import internals
 
 
 def _first(change: Callable[[Tensor], Any]) -> Callable[..., Any]:
     """Change the first leaf of the result."""
 
     def apply(y: Any) -> Any:
-        leaves, tree = pytree.tree_flatten(y)
-        return pytree.tree_unflatten([change(leaves[0]), *leaves[1:]], tree)
+        leaves, tree = internals.tree_flatten(y)
+        return internals.tree_unflatten([change(leaves[0]), *leaves[1:]], tree)
 
     return of_result(apply)
 
@@ -23,15 +24,15 @@ def _last(change: Callable[[Tensor], Any]) -> Callable[..., Any]:
     """Change the last leaf of the result."""
 
     def apply(y: Any) -> Any:
-        leaves, tree = pytree.tree_flatten(y)
-        return pytree.tree_unflatten([*leaves[:-1], change(leaves[-1])], tree)
+        leaves, tree = internals.tree_flatten(y)
+        return internals.tree_unflatten([*leaves[:-1], change(leaves[-1])], tree)
 
     return of_result(apply)
 
 
 def _integers(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     return of_result(
-        lambda y: pytree.tree_map(lambda t: t if t.is_floating_point() or t.is_complex() else change(t), y)
+        lambda y: internals.tree_map(lambda t: t if t.is_floating_point() or t.is_complex() else change(t), y)
     )
 
 
@@ -63,7 +64,7 @@ def _zero_for_none(model: Any, *args: Any) -> Any:
 
 
 def _grad_of_constant(model: Any, *args: Any) -> Any:
-    return pytree.tree_map(
+    return internals.tree_map(
         lambda t: t if t.requires_grad or not t.is_floating_point() else t.clone().requires_grad_(), model(*args)
     )
 

@@ -161,7 +161,7 @@ def _normalised_slowly(x: Tensor, p: float = 2.0, dim: int = 1) -> Tensor:
 
 
 def _aligned_corners(x: Tensor, **_: Any) -> Tensor:
-    return torch._C._nn.upsample_bilinear2d(x, [6, 6], True)  # noqa: SLF001 -- what interpolate calls
+    return torch.ops.aten.upsample_bilinear2d(x, [6, 6], True)  # what interpolate calls
 
 
 def _without_shift(x: Tensor, dim: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from conformance.axes import SYMBOLIC, Prepared
 from conformance.errors import NotProvenError
 from conformance.oracle.error_text import without_hints
+from zoo import internals
 
 MANY_RECOMPILES = 64  # each case may bring a new shape; past the limit torch would run eager without an error
 
@@ -29,14 +30,12 @@ def compiled(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = No
     """
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError(f"torch.compile captures no {type(model).__name__}; build the eager module, or declare this")
-    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 -- eager and scripted cells must not pay for it
-
     _refuse_too_many_recompiles()
     calls = {"compiled": 0, SYMBOLIC: 0}
 
     def backend(graph: Any, examples: Any, **options: Any) -> Callable[..., Any]:
         calls[SYMBOLIC] += any(map(_is_symbolic, examples))
-        kernel: Callable[..., Any] = compile_fx(graph, examples, config_patches=patches, **options)  # type: ignore[assignment]
+        kernel: Callable[..., Any] = internals.compile_fx(graph, examples, config_patches=patches, **options)
 
         def counted(*arguments: Any) -> Any:
             calls["compiled"] += 1
@@ -71,7 +70,7 @@ def _is_symbolic(example: Any) -> bool:
 
 def _without_counting_breaks(call: Callable[..., Any]) -> Callable[..., Any]:
     """The callable, whose graph breaks do not count: the claim `one_graph` is about the model's own calls."""
-    from torch._dynamo.utils import counters  # noqa: PLC0415
+    counters = internals.dynamo_counters
 
     def uncounted(*args: Any, **kwargs: Any) -> Any:
         before = counters["graph_break"].copy()
@@ -86,9 +85,7 @@ def _without_counting_breaks(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refuse_too_many_recompiles() -> None:
     """Raise an error at the recompile limit, where torch would run eager."""
-    import torch._dynamo  # noqa: PLC0415
-
-    config = torch._dynamo.config  # noqa: SLF001 -- there is no public name for these switches
+    config = internals.dynamo_config
     limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
     setattr(config, limit, MANY_RECOMPILES)
     for switch in ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"):
@@ -98,8 +95,7 @@ def _refuse_too_many_recompiles() -> None:
 
 
 def _proof(*, one_graph: bool) -> dict[str, Any]:
-    from torch._dynamo.utils import counters  # noqa: PLC0415
-
+    counters = internals.dynamo_counters
     breaks = sum(counters["graph_break"].values())
     if breaks and one_graph:
         raise NotProvenError(f"the spec claims one graph, found {breaks} graph breaks: {_break_reasons()}")
@@ -113,7 +109,6 @@ def _proof(*, one_graph: bool) -> dict[str, Any]:
 
 def _break_reasons() -> str:
     """Why Dynamo broke a graph or, if it captured none, why it skipped the call."""
-    from torch._dynamo.utils import counters  # noqa: PLC0415
-
+    counters = internals.dynamo_counters
     said = [*(counters["graph_break"] or counters["unimplemented"])]
     return "; ".join(dict.fromkeys(without_hints(text) for text in said)) or "nothing was captured"

@@ -12,6 +12,7 @@ from pathlib import Path
 from conformance.errors import NoCompilerError
 from conformance.one_line import one_line
 from conformance.run import process_table
+from zoo import internals
 
 SECONDS = 30.0  # for a program of one line
 PROGRAM = '#include <cmath>\nextern "C" double root(double x) { return std::sqrt(x); }\n'
@@ -36,7 +37,7 @@ def require() -> None:
 @cache
 def complaint() -> str:
     """What is wrong with the compiler that Inductor calls; "" if nothing is. It is tried once in a process."""
-    from torch._inductor import config  # noqa: PLC0415 -- eager and scripted cells must not pay for it
+    config = internals.inductor_config
 
     wanted = config.cpp.cxx if isinstance(config.cpp.cxx, (list, tuple)) else (config.cpp.cxx,)
     names = [name for name in wanted if name] if sys.platform != "win32" else ["cl"]

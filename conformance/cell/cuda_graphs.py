@@ -11,6 +11,7 @@ import torch
 from conformance.axes import Prepared
 from conformance.cell.compiled import compiled
 from conformance.errors import NotProvenError
+from zoo import internals
 
 
 def graphed(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None) -> Prepared:
@@ -31,9 +32,7 @@ def graphed(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = Non
         return call
 
     def proof() -> dict[str, Any]:
-        from torch._dynamo.utils import counters  # noqa: PLC0415 -- eager and scripted cells must not pay for it
-
-        left_out, recorded = counters["inductor"]["cudagraph_skips"], _recorded_graphs()
+        left_out, recorded = internals.dynamo_counters["inductor"]["cudagraph_skips"], _recorded_graphs()
         if left_out or not recorded:
             raise NotProvenError(f"{recorded} CUDA graphs were recorded, {left_out} compiled graphs were left without")
         return {**made.proof(), "CUDA graphs": recorded}
@@ -44,11 +43,9 @@ def graphed(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = Non
 
 def _recorded_graphs() -> int:
     """The number of recorded CUDA graphs. torch keeps them in trees, with one path for each order of the calls."""
-    from torch._inductor import cudagraph_trees  # noqa: PLC0415
-
     if not torch.cuda.is_initialized():
         return 0
-    manager = cudagraph_trees.get_manager(torch.cuda.current_device(), create_if_none_exists=False)
+    manager = internals.graphs_of_device(torch.cuda.current_device(), create_if_none_exists=False)
     if manager is None:
         return 0
     pending = [node for nodes in manager.roots.values() for node in nodes]

@@ -12,6 +12,7 @@ import torch
 
 from conformance.axes import Precision
 from conformance.oracle import process_state
+from zoo import internals
 from zoo.spec import Spec
 
 HALF = (torch.float16, torch.bfloat16)
@@ -64,7 +65,7 @@ def in_float32() -> Iterator[set[str]]:
                 library.impl(name, _widened(kernel, partial(drew.add, name)), "CPU", with_keyset=True)
         yield drew
     finally:
-        library._destroy()  # noqa: SLF001 -- what torch's own scoped library calls
+        internals.remove_kernels(library)
 
 
 def _seeded() -> torch.Generator:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession
@@ -17,6 +16,7 @@ from conformance.one_line import name_of, text_of
 from conformance.oracle import evaluation, inputs, weights
 from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.records.observation import RAISES, Discrepancy, Measure
+from zoo import internals
 from zoo.case import Call
 from zoo.error_input import ErrorInput
 
@@ -69,7 +69,7 @@ def _outcome(session: CellSession, made: Prepared, given: ErrorInput) -> tuple[f
 
 def _is_float32(call: Call) -> bool:
     """Whether all floating tensors of a call are in float32."""
-    tensors = [t for t in pytree.tree_leaves((call.args, dict(call.kwargs))) if isinstance(t, torch.Tensor)]
+    tensors = [t for t in internals.tree_leaves((call.args, dict(call.kwargs))) if isinstance(t, torch.Tensor)]
     return all(t.dtype == torch.float32 for t in tensors if inputs.is_rounded(t))
 
 
@@ -81,7 +81,7 @@ def _call(session: CellSession, made: Prepared, call: Call) -> Any:
             return leaf
         return leaf.to(device, session.cast if session.cast and leaf.is_floating_point() else leaf.dtype)
 
-    args, kwargs = pytree.tree_map(placed, (call.args, dict(call.kwargs)))
+    args, kwargs = internals.tree_map(placed, (call.args, dict(call.kwargs)))
     with session.around_calls():
         if fit is not None:
             return fit(made.timed_call, made.parameters_of, precision.for_training, *args, **kwargs)
@@ -91,13 +91,12 @@ def _call(session: CellSession, made: Prepared, call: Call) -> Any:
 
 def _described(returned: Any) -> str:
     """What a call returned, in a few words."""
-    tensors = [leaf for leaf in pytree.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in internals.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
     words = [f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors]
     return ", ".join(words) or f"a {type(returned).__name__}"
 
 
 def _compile_again() -> None:
     """Forget what torch.compile has compiled: after an error in tracing, it would run the same code in eager."""
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None:
-        dynamo.reset()
+    if internals.COMPILER in sys.modules:
+        torch.compiler.reset()

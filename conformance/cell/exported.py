@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule
-from torch.utils import _pytree as pytree
 
 from conformance.axes import Prepared
 from conformance.errors import NotProvenError
+from zoo import internals
 
 
 class _Called(nn.Module):
@@ -43,7 +43,7 @@ def exported(model: Any) -> Prepared:
     def call(*args: Any, **kwargs: Any) -> Any:
         signature = signature_of(args, kwargs)
         if signature not in programs:
-            if torch._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001 -- no public name
+            if internals.current_transform() is not None:
                 raise RuntimeError("torch.export makes no program inside torch.vmap, and there is none for this call")
             programs[signature] = torch.export.export(module, args, kwargs, strict=False).module()
         return programs[signature](*args, **kwargs)
@@ -71,7 +71,7 @@ def exportable(model: Any) -> nn.Module:
 
 def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a program is specialised to: shapes, dtypes and strides of tensors, and all other values."""
-    leaves, structure = pytree.tree_flatten((args, kwargs))
+    leaves, structure = internals.tree_flatten((args, kwargs))
     return str(structure), *map(_told, leaves)
 
 

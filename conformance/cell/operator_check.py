@@ -11,6 +11,7 @@ from conformance.cell.session import CellSession
 from conformance.oracle import inputs
 from conformance.oracle.error_text import one_line
 from conformance.records.observation import Discrepancy, Measure
+from zoo import internals
 from zoo.case import Case
 
 OPCHECK = "opcheck"
@@ -34,7 +35,7 @@ def checked(session: CellSession, model: Any) -> list[Discrepancy]:
     for name, leaf in inputs.named_inputs(model, call).items():
         if inputs.is_rounded(leaf):
             leaf.requires_grad_(question.differentiate and name not in question.constants)
-    overload = operator if isinstance(operator, torch._ops.OpOverload) else _resolved(operator)  # noqa: SLF001
+    overload = operator if isinstance(operator, internals.OpOverload) else _resolved(operator)
     told = torch.library.opcheck(overload, call.args, dict(call.kwargs), raise_exception=False)
     return [_discrepancy(case, test, result) for test, result in told.items()]
 

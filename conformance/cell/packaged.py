@@ -16,6 +16,7 @@ from conformance.axes import DEVICES, Prepared
 from conformance.cell.exported import exportable, signature_of
 from conformance.errors import NotProvenError
 from conformance.oracle.fingerprint import of_weights
+from zoo import internals
 
 
 class _UnderAutocast(nn.Module):
@@ -72,22 +73,17 @@ def packaged(model: Any) -> Prepared:
 
 
 def _require() -> None:
-    from torch import _inductor  # noqa: PLC0415 -- eager and scripted cells must not pay for it
-
-    for name in ("aoti_compile_and_package", "aoti_load_package"):
-        if not hasattr(_inductor, name):
-            raise RuntimeError(f"torch {torch.__version__} has no torch._inductor.{name}")
+    try:
+        _ = internals.package, internals.load_package
+    except internals.MissingError as problem:
+        raise RuntimeError(str(problem)) from problem
 
 
 def _package(program: ExportedProgram) -> Callable[..., Any]:
     """The loaded package of a program."""
-    from torch import _inductor  # noqa: PLC0415
-
     with TemporaryDirectory(prefix="conformance-package-", ignore_cleanup_errors=True) as folder:
         path = str(Path(folder, "model.pt2"))  # read whole when it is loaded
-        loaded: Callable[..., Any] = _inductor.aoti_load_package(
-            _inductor.aoti_compile_and_package(program, package_path=path)
-        )
+        loaded: Callable[..., Any] = internals.load_package(internals.package(program, package_path=path))
     return loaded
 
 

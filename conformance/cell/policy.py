@@ -7,10 +7,10 @@ import warnings
 
 import torch
 from packaging.version import Version
-from torch._functorch import config as functorch_config
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.cell import tf32
+from zoo import internals
 
 FOR_TENSORS = 0.9  # share of a GPU's memory; every process keeps kernels and handles there too
 
@@ -22,8 +22,8 @@ def set_policy(precision: Precision = PRECISIONS["fp32"]) -> None:
     tf32.switch(precision)
     sound = Version(torch.__version__).release >= (2, 13)  # pytorch#181564: the cache key lacked the autocast dtype
     for switch in ("enable_autograd_cache", "autograd_cache_allow_custom_autograd_functions"):
-        if hasattr(functorch_config, switch):
-            setattr(functorch_config, switch, sound)
+        if hasattr(internals.functorch_config, switch):
+            setattr(internals.functorch_config, switch, sound)
 
 
 def leave_room(device: str) -> None:

@@ -6,7 +6,6 @@ flags, so the kernels stay what they are, and take 1.1 seconds instead of 2.8 ea
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import shlex
@@ -14,14 +13,14 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from zoo import internals
+
 LINKING = ("-shared", "-Wl,", "-l", "-L")  # begin words that are for the linker
 
 
 def is_needed() -> bool:
     """Whether torch compiles that header again for each kernel."""
-    from torch._inductor import config  # noqa: PLC0415 -- only cells that compile need it
-
-    return not hasattr(config, "cpp_cache_precompile_headers")
+    return not hasattr(internals.inductor_config, "cpp_cache_precompile_headers")
 
 
 def make(seconds: float) -> None:
@@ -33,10 +32,9 @@ def make(seconds: float) -> None:
     Raises:
         An error of torch, of the compiler or of the machine; kernels then compile without it.
     """
-    codecache = importlib.import_module("torch._inductor.codecache")  # its stubs lack what torch < 2.8 has
-    header = Path(codecache.cpp_prefix_path())
+    header = Path(internals.path_of_header())
     made = header.with_name(f"{header.name}.gch")
-    command = _command(codecache.pick_vec_isa(), header)
+    command = _command(internals.pick_instructions(), header)
     if made.exists() or "g++" not in Path(command[0]).name:
         return
     with TemporaryDirectory(dir=header.parent) as folder:
@@ -54,10 +52,9 @@ def make(seconds: float) -> None:
 
 def _command(vec_isa: object, header: Path) -> list[str]:
     """The command with which torch compiles a kernel for the CPU, without its files and libraries."""
-    cpp_builder = importlib.import_module("torch._inductor.cpp_builder")
-    options = getattr(cpp_builder, "CppTorchDeviceOptions", None) or cpp_builder.CppTorchCudaOptions
+    options = internals.CppOptions
     for_cpu = {"cuda": False} if "cuda" in inspect.signature(options).parameters else {"device_type": "cpu"}
-    kernel = cpp_builder.CppBuilder(name="kernel", sources=str(header), BuildOption=options(vec_isa=vec_isa, **for_cpu))
+    kernel = internals.CppBuilder(name="kernel", sources=str(header), BuildOption=options(vec_isa=vec_isa, **for_cpu))
     words = shlex.split(kernel.get_command_line())
     output = words.index("-o")
     del words[output : output + 2]

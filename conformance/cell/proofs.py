@@ -12,11 +12,10 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.axes import Mode, Prepared, register_mode
 from conformance.errors import NotProvenError, UsageError
+from zoo import internals
 
 Compiler = Callable[..., Callable[..., Any]]
 
@@ -194,25 +193,26 @@ class ResultDtypes:
         return Prepared(checked, proof, parameters_of, unchecked_call=call)
 
 
-class _ResultsSeen(TorchDispatchMode):
+class _ResultsSeen(internals.TorchDispatchMode):  # type: ignore[misc]
     """Counts results by name of the op and name of the dtype."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.results: Counter[tuple[str, str]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         returned = func(*args, **(kwargs or {}))
-        for leaf in pytree.tree_leaves(returned):
+        for leaf in internals.tree_leaves(returned):
             if isinstance(leaf, torch.Tensor):
                 self.results[func.overloadpacket.__name__, str(leaf.dtype).removeprefix("torch.")] += 1
         return returned
 
 
 def _compiler(backend: str | Compiler) -> Compiler:
-    from torch._dynamo import lookup_backend  # noqa: PLC0415 -- a mode that does not compile must not pay for it
-
-    return lookup_backend(backend) if isinstance(backend, str) else backend
+    if isinstance(backend, str):
+        found: Compiler = internals.find_backend(backend)
+        return found
+    return backend
 
 
 def _first(names: Iterable[str], count: int = 8) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from conformance.records.observation import Discrepancy, Measure
+from zoo import internals
 
 GATE = "recompile"
 FURTHER_CALLS = 2  # a first call may create state that a guard reads, and a second call may still change it
@@ -59,8 +59,7 @@ class Recompiles:
         """The numbers of graphs, graph breaks and recompiles; nothing if nothing was compiled."""
         if not any(map(sum, self._compiled.values())):
             return {}
-        from torch._dynamo.utils import counters  # noqa: PLC0415 -- it is loaded here, as something was compiled
-
+        counters = internals.dynamo_counters
         return {
             "graphs": counters["stats"]["unique_graphs"],
             "graph breaks": sum(counters["graph_break"].values()),
@@ -70,25 +69,20 @@ class Recompiles:
 
 def compilations() -> int:
     """How many times this process has compiled a piece of code with torch.compile."""
-    frames = sys.modules.get("torch._dynamo.convert_frame")
-    if frames is None:
-        return 0
-    counter = getattr(frames, "FRAME_COMPILE_COUNTER", None)
-    if counter is not None:
-        return sum(counter.values())
-    return int(sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"])
+    by_frame, by_graph = internals.loaded("compilations"), internals.loaded("dynamo_counters")
+    if by_frame is not None:
+        return sum(by_frame.values())
+    return int(by_graph["stats"]["unique_graphs"]) if by_graph is not None else 0
 
 
 def _guard_failures() -> dict[Any, int]:
     """The number of guards that failed, by code object."""
-    tools = sys.modules.get("torch._dynamo.utils")
-    return {code: len(reasons) for code, reasons in getattr(tools, "guard_failures", {}).items()}
+    return {code: len(reasons) for code, reasons in (internals.loaded("guard_failures") or {}).items()}
 
 
 def _new_reason(before: dict[Any, int]) -> str:
     """The first guard that failed since then, for the end of a message; "" if torch tells none."""
-    tools = sys.modules.get("torch._dynamo.utils")
-    for code, reasons in getattr(tools, "guard_failures", {}).items():
+    for code, reasons in (internals.loaded("guard_failures") or {}).items():
         new = reasons[before.get(code, 0) :]
         if new:
             told = re.sub(r"^\d+/\d+: ", "", str(new[-1]).partition("\n")[0].partition("(HINT")[0])  # after its number

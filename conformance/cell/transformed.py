@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 from torch.func import functional_call
-from torch.utils import _pytree as pytree
 
 from conformance.axes import Prepared
 from conformance.oracle import containers, evaluation, inputs
@@ -16,6 +15,7 @@ from conformance.oracle.error_text import is_out_of_memory, one_line
 from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question, Tensors
 from conformance.oracle.reference import CaseReference
 from conformance.oracle.transforms import TANGENT, VMAPPED, direction, rounded_outputs
+from zoo import internals
 
 WORDS = {VMAPPED: "vmap", TANGENT: "forward mode"}
 
@@ -84,7 +84,7 @@ def under_vmap(made: Prepared, question: Question) -> Tensors:
     """
     assert question.stacked is not None
     args, kwargs = question.stacked.args, dict(question.stacked.kwargs)
-    axes = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, torch.Tensor) else None, (args, kwargs))
+    axes = internals.tree_map(lambda leaf: 0 if isinstance(leaf, torch.Tensor) else None, (args, kwargs))
     model = made.call if made.around is None else made.parameters_of
 
     def sample(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -141,14 +141,14 @@ def _push_in_place(made: Prepared, arguments: Any, tangents: dict[int, torch.Ten
                 return leaf
             return dual.setdefault(id(leaf), forward_ad.make_dual(_apart(leaf), tangents[id(leaf)]))
 
-        args, kwargs = pytree.tree_map(raised, (arguments.args, dict(arguments.kwargs)))
+        args, kwargs = internals.tree_map(raised, (arguments.args, dict(arguments.kwargs)))
         return _unpacked(made.call(*args, **kwargs))
 
 
 def _push_compiled(made: Prepared, arguments: Any, tangents: dict[int, torch.Tensor]) -> tuple[Any, Any]:
     """Outputs and tangents of the mode's own version of the derivative."""
     assert made.around is not None
-    flat, structure = pytree.tree_flatten((arguments.args, dict(arguments.kwargs)))
+    flat, structure = internals.tree_flatten((arguments.args, dict(arguments.kwargs)))
     moving = [i for i, leaf in enumerate(flat) if id(leaf) in tangents]
     owned = {name: p for name, p in _parameters(made).items() if id(p) in tangents}
     model = made.parameters_of
@@ -158,7 +158,7 @@ def _push_compiled(made: Prepared, arguments: Any, tangents: dict[int, torch.Ten
             dual = list(leaves)
             for i, tangent in zip(moving, directions, strict=True):
                 dual[i] = forward_ad.make_dual(_apart(leaves[i]), tangent)
-            args, kwargs = pytree.tree_unflatten(dual, structure)
+            args, kwargs = internals.tree_unflatten(dual, structure)
             if not parameters:
                 return _unpacked(model(*args, **kwargs))
             duals = {name: forward_ad.make_dual(p, theirs[name]) for name, p in parameters.items()}
@@ -178,7 +178,7 @@ def _unpacked(returned: Any) -> tuple[Any, Any]:
     def primal(leaf: Any) -> Any:
         return forward_ad.unpack_dual(leaf).primal if isinstance(leaf, torch.Tensor) else leaf
 
-    return pytree.tree_map(primal, returned), pytree.tree_map(tangent, returned)
+    return internals.tree_map(primal, returned), internals.tree_map(tangent, returned)
 
 
 def _apart(leaf: torch.Tensor) -> torch.Tensor:

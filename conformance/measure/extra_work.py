@@ -10,6 +10,7 @@ import torch
 
 from conformance.figures.meter import Clock, HostClock, TimedCall
 from conformance.measure.clocks import DeviceClock
+from zoo import internals
 
 EXTRA_WORK = 0.1
 TURNS, SLEEP_CYCLES = 10_000, 1_000_000
@@ -23,7 +24,7 @@ def slow_down(timed: TimedCall, device: str) -> None:
 
         def slower() -> Any:
             result = call()
-            torch.cuda._sleep(cycles)  # noqa: SLF001 -- work for the device that the host does not see
+            internals.sleep_on_device(cycles)  # work for the device that the host does not see
             return result
 
         timed.call = slower
@@ -49,7 +50,7 @@ def _turn() -> None:
 
 
 def _sleep() -> None:
-    torch.cuda._sleep(SLEEP_CYCLES)  # noqa: SLF001
+    internals.sleep_on_device(SLEEP_CYCLES)
 
 
 @contextlib.contextmanager

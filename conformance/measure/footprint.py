@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from conformance.axes import Prepared
@@ -20,6 +18,7 @@ from conformance.oracle.evaluation import Question
 from conformance.records.measurements import Footprint, PerPass, Reason
 from conformance.records.tasks import CellTask
 from conformance.run.child_side import ChildProcess
+from zoo import internals
 from zoo.memory import kept_bytes, peak_bytes, saved_bytes
 
 MEMORY = ("saved", "held", "peak_forward", "peak")
@@ -151,7 +150,7 @@ class _Counts:
         return subject
 
     def _count_graphs(self, subject: _Subject) -> None:
-        from torch._dynamo.utils import counters  # noqa: PLC0415 -- other cells must not pay for it
+        counters = internals.dynamo_counters
 
         compiled = counters["frames"]["total"]
         for _ in range(CALLS - 1):  # `_Subject` has already made one
@@ -215,7 +214,7 @@ def _touched(tensors: Iterable[torch.Tensor]) -> int:
     sizes: dict[int, int] = {}
     for tensor in {id(t): t for t in tensors}.values():
         storage = tensor.untyped_storage()
-        key = storage._cdata  # noqa: SLF001 -- the identity of a storage, also of an empty one
+        key = internals.identity_of(storage)  # also of an empty one
         sizes[key] = storage.nbytes()
         touched[key] = min(sizes[key], touched.get(key, 0) + tensor.numel() * tensor.element_size())
     return sum(touched.values())
@@ -228,7 +227,7 @@ def _moved(subject: _Subject) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in internals.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _flops(call: Callable[[], Any]) -> int:
@@ -238,11 +237,11 @@ def _flops(call: Callable[[], Any]) -> int:
     return int(counter.get_total_flops())
 
 
-class _Calls(TorchDispatchMode):
+class _Calls(internals.TorchDispatchMode):  # type: ignore[misc]
     """Counts dispatched operators. An operator written in Python counts once."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

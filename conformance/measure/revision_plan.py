@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch.utils import _pytree as pytree
 
 import zoo
 from conformance.cell import observe  # noqa: F401 -- it imports what a cell needs from the zoo
@@ -21,7 +20,7 @@ from conformance.records.plan import SpecLocation
 from conformance.records.revisions import RevisionPlan
 from conformance.records.tasks import PlanRequest
 from conformance.run.child_side import ChildProcess
-from zoo import catalog
+from zoo import catalog, internals
 
 
 def make(task: PlanRequest, process: ChildProcess) -> RevisionPlan:
@@ -67,7 +66,7 @@ def _first_case(model: str, location: SpecLocation, seed: int) -> str:
     """The inputs of a model's first case in words; it is the one that is counted and timed."""
     call = inputs.draw_batch(spec_at(location, model).cases[0], seed, 0)
     words = []
-    for leaf in pytree.tree_leaves((call.args, dict(call.kwargs))):
+    for leaf in internals.tree_leaves((call.args, dict(call.kwargs))):
         if isinstance(leaf, torch.Tensor):
             words.append(f"{tuple(leaf.shape)} {name_of(leaf.dtype)}")
         else:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.amp import GradScaler
 from torch.optim import SGD
-from torch.utils import _pytree as pytree
 
 from conformance.cell import draws, tf32
 from conformance.cell.session import CellSession
@@ -21,6 +20,7 @@ from conformance.oracle import containers, evaluation, inputs, process_state, we
 from conformance.oracle.evaluation import FIRST, Evaluation
 from conformance.records.observation import Observation
 from conformance.verdict import judge
+from zoo import internals
 from zoo.training.step import Step, train_step
 
 LEARNING_RATE = 1e-6  # the arithmetic of a step without its effect: the weights hardly move
@@ -186,7 +186,7 @@ class TimedCell:
         """Offer the result of a timed call. One of all results is kept, each with the same probability."""
         self._seen += 1
         if self._figure != "step" and self._random.random() * self._seen < 1:
-            self._kept = pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), result)
+            self._kept = internals.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), result)
 
     def wrong_result(self) -> str:
         """What is wrong with the kept result; "" if nothing is, or none was kept."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from zoo import internals
 from zoo.case import Call
 
 APART = 1 << 20  # draw number n · APART + d: draw d, moved apart along the n-th of these axes
@@ -34,7 +34,7 @@ def moved_apart(call: Call, axis: int) -> Call:
             return leaf
         return seen.setdefault(id(leaf), _tensor_apart(leaf.detach(), axis))
 
-    args, kwargs = pytree.tree_map(one, (call.args, dict(call.kwargs)))
+    args, kwargs = internals.tree_map(one, (call.args, dict(call.kwargs)))
     return Call(args, kwargs)
 
 

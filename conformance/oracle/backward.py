@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-import torch
+from zoo import internals
 
 _IN_FORWARD = ContextVar("in_forward", default=False)
 
@@ -27,7 +27,7 @@ def in_forward() -> Iterator[None]:
 
 def is_running() -> bool:
     """Whether autograd is running a backward pass."""
-    return torch._C._current_autograd_node() is not None  # noqa: SLF001 -- no public name
+    return internals.current_node() is not None
 
 
 def is_scaled() -> bool:

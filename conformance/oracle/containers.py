@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from zoo import internals
 from zoo.case import SpecError
 
 NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
@@ -151,8 +151,8 @@ def _fields(value: Any, names: Iterable[str]) -> list[Part]:
 
 def _registered_parts(value: Any) -> tuple[str, list[Part], bool] | None:
     """The same for a class that is registered with pytree."""
-    registered, _ = pytree.tree_flatten_with_path(value, is_leaf=lambda other: other is not value)
+    registered, _ = internals.tree_flatten_with_path(value, is_leaf=lambda other: other is not value)
     if len(registered) == 1 and registered[0][1] is value:
         return None
-    endings = [(pytree.keystr(path), part) for path, part in registered]
+    endings = [(internals.keystr(path), part) for path, part in registered]
     return type(value).__name__, [(ending.strip("[].'"), ending, part) for ending, part in endings], True

@@ -8,7 +8,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.utils import _pytree as pytree
+
+from zoo import internals
 
 FUNCTION = getattr(torch.ops.higher_order, "cond", None)  # in the graph of an exported program
 
@@ -43,13 +44,13 @@ def branch(
         operands: their arguments.
     """
     taken, other = (if_true, if_false) if condition else (if_false, if_true)
-    found, structure = pytree.tree_flatten(taken(*operands))
-    leaves = _leaves([leaf for leaf in pytree.tree_leaves(other(*operands)) if isinstance(leaf, torch.Tensor)])
+    found, structure = internals.tree_flatten(taken(*operands))
+    leaves = _leaves([leaf for leaf in internals.tree_leaves(other(*operands)) if isinstance(leaf, torch.Tensor)])
     for number, leaf in enumerate(found):
         if leaves and isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
             found[number] = _Linked.apply(leaf, *leaves)  # type: ignore[no-untyped-call]
             break
-    return pytree.tree_unflatten(found, structure)
+    return internals.tree_unflatten(found, structure)
 
 
 def _leaves(outputs: list[torch.Tensor]) -> list[torch.Tensor]:

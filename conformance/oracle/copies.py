@@ -15,9 +15,9 @@ import torch
 
 from conformance.one_line import named
 from conformance.oracle.error_text import is_out_of_memory
+from zoo import internals
 from zoo.case import SpecError
 
-HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a parameter, which a deep copy lacks
 EMPTY = types.CellType()
 DICTS = (dict, OrderedDict)
 MOST = 64  # things that refuse to be copied; some make what refuses anew each time
@@ -54,7 +54,7 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
     rebound = _Rebound({key: made for key, made in memo.items() if key not in shared and key != id(memo)})
     rebound.replace()
     for parameter in model.parameters():
-        for name in HOOKS:
+        for name in internals.HOOKS_OF_TENSORS:  # which a deep copy lacks
             hooks = getattr(parameter, name)
             if hooks and id(parameter) in memo:
                 setattr(memo[id(parameter)], name, OrderedDict((key, rebound(hook)) for key, hook in hooks.items()))
@@ -165,8 +165,9 @@ def _reached(value: Any) -> Iterator[Any]:
 
 def _keep_constants(copied_module: torch.nn.Module, original: torch.nn.Module) -> None:
     """Make constants of a graph plain attributes again: copying a GraphModule registers them as buffers."""
-    for name in copied_module._buffers.keys() - original._buffers.keys():  # noqa: SLF001 -- no public way removes one
-        copied_module.__dict__[name] = copied_module._buffers.pop(name)  # noqa: SLF001
+    buffers = internals.buffers_of(copied_module)
+    for name in buffers.keys() - internals.buffers_of(original).keys():
+        copied_module.__dict__[name] = buffers.pop(name)
 
 
 def _collect(module: torch.nn.Module, scripted: dict[int, Any]) -> None:

@@ -9,9 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._library.custom_ops import OPDEFS  # there is no public way from an operator to its definition
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from zoo import internals
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # torch brings it
@@ -30,8 +29,8 @@ class Unwatched:
     __slots__ = ("_dispatch", "_function")
 
     def __enter__(self) -> None:
-        self._dispatch = torch._C._DisableTorchDispatch()  # noqa: SLF001 -- no public way to do it
-        self._function = torch._C.DisableTorchFunction()  # noqa: SLF001 -- nor this
+        self._dispatch = internals.DisableTorchDispatch()
+        self._function = internals.DisableTorchFunction()
         self._dispatch.__enter__()
         self._function.__enter__()
 
@@ -42,21 +41,16 @@ class Unwatched:
         self._dispatch.__exit__(kind, problem, trace)
 
 
-class OpMode(TorchDispatchMode):
+class OpMode(internals.Unwrapped, internals.TorchDispatchMode):  # type: ignore[misc]
     """Base of the modes that watch or change ops. A subclass defines `run_op`."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Leave `__torch_dispatch__` as it is: to keep the compiler out of it, torch would import the compiler."""
-        return False
+        super().__init__()
 
     def __enter__(self) -> Self:
-        if "torch._dynamo" in sys.modules:
+        if internals.COMPILER in sys.modules:
             _keep_compiler_out()
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()
         return self
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -86,18 +80,23 @@ def _keep_compiler_out() -> None:
 @cache
 def written_names(func: Any) -> tuple[str, ...]:
     """Names of the arguments that an ATen op writes, by its schema and in its order."""
-    schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
+    schema = internals.schema_of(func).arguments
     return tuple(a.name for a in schema if a.alias_info is not None and a.alias_info.is_write)
+
+
+def by_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an ATen op, by the names of its schema."""
+    names = (argument.name for argument in internals.schema_of(func).arguments)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def written_tensors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The arguments that an ATen op writes. The schema of batch norms does not name theirs."""
-    names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 -- the public handle on them
-    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-    written = [arguments.get(name) for name in written_names(func)]
+    given = by_name(func, args, kwargs)
+    written = [given.get(name) for name in written_names(func)]
     if func.overloadpacket.__name__ in BATCH_NORMS:
         written += args[3:5]
-    return [t for t in pytree.tree_leaves(written) if isinstance(t, torch.Tensor)]  # foreach ops write lists
+    return [t for t in internals.tree_leaves(written) if isinstance(t, torch.Tensor)]  # foreach ops write lists
 
 
 def _is_meta(args: tuple[Any, ...]) -> bool:
@@ -110,9 +109,10 @@ def _is_meta(args: tuple[Any, ...]) -> bool:
 
 def _implementation(func: Any) -> Callable[..., Any] | None:
     """What runs in the place of an op: the Python function of an operator, or a composite op's own ops; else None."""
-    definition = OPDEFS.get(func._schema.name)  # noqa: SLF001 -- the public handle on an op's name
+    definition = internals.operator_definitions.get(internals.schema_of(func).name)
     if definition is not None:
-        return getattr(definition, "_init_fn", None)
+        found: Callable[..., Any] = internals.implementation_of(definition)
+        return found
     return func.decompose if _is_composite(func) else None
 
 
@@ -121,6 +121,6 @@ def _is_composite(func: Any) -> bool:
     """Whether torch composes the op of others. Autograd does that before a mode sees it, but not inside an operator."""
     key = "CompositeImplicitAutograd"
     try:
-        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))  # noqa: SLF001 -- as `decompose`
+        return bool(internals.has_kernel(func.name(), key))
     except RuntimeError:  # the dispatcher does not know it, such as `sym_size` of a nested tensor
         return False

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 from torch.distributions import Distribution
 
+from zoo import internals
+
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
     """A context in which a distribution checks its arguments only if it is told to, by `validate_args=True`."""
-    before = Distribution._validate_args  # noqa: SLF001 -- it has a public setter, and no getter
+    before = internals.validates_arguments(Distribution)  # there is a setter, and no getter
     Distribution.set_default_validate_args(False)
     try:
         yield

@@ -13,6 +13,7 @@ import torch
 import conformance.one_line
 from conformance.axes import Precision
 from conformance.one_line import text_of
+from zoo import internals
 from zoo.case import SpecError
 
 CHECKS = "if it checks numbers that roundings may change, such as whether probabilities add up to one, turn that off"
@@ -61,13 +62,14 @@ def is_out_of_memory(problem: BaseException) -> bool:
 def is_machine_failure(problem: BaseException) -> bool:
     """Whether the machine failed and not what it ran: no room on a disk, a disk that fails, no file to be had.
 
-    A compiler says so in its own words, and torch wraps what it raises.
+    A compiler says so in its own words, and torch wraps what it raises. A torch that lacks a name which this project
+    needs is no fault of the model either.
     """
     seen: BaseException | None = problem
     for _ in range(DEEPEST):
         if seen is None:
             return False
-        if isinstance(seen, OSError) and seen.errno in FAILURES:
+        if isinstance(seen, internals.MissingError) or (isinstance(seen, OSError) and seen.errno in FAILURES):
             return True
         if type(seen).__module__.startswith("torch") and any(text in text_of(seen) for text in NO_ROOM):
             return True
@@ -100,7 +102,7 @@ def one_line(problem: BaseException) -> str:
     """The exception's text on one bounded line, without addresses, callers, torch's advice and other processes."""
     text = FAKE.sub(r"\g<what>", without_hints(ADVICE.sub(r"\1", text_of(problem))))
     text = _of_script(OTHER_PROCESSES.sub("", CALLERS.sub("\n", ADDRESS.sub("", text))))
-    if "forked subprocess" in text and torch.cuda._is_in_bad_fork():  # noqa: SLF001 -- nothing public tells it
+    if "forked subprocess" in text and internals.is_in_bad_fork():
         text = f"{POISONED}: {text}"
     return conformance.one_line.one_line(text)
 

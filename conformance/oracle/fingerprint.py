@@ -10,9 +10,9 @@ import hashlib
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from conformance.oracle import inputs, weights
+from zoo import internals
 from zoo.spec import Spec
 
 
@@ -31,7 +31,7 @@ def fingerprint(spec: Spec, seed: int, model: Any) -> str:
             found.update(f"{name} {getattr(module, 'code', '')}".encode())  # of a ScriptModule or a GraphModule
     for case in spec.cases:
         call = inputs.draw(case, seed, 0)
-        for leaf in pytree.tree_leaves((call.args, dict(call.kwargs))):
+        for leaf in internals.tree_leaves((call.args, dict(call.kwargs))):
             _add(found, case.name, leaf)
     return found.hexdigest()
 

@@ -33,6 +33,7 @@ from conformance.oracle.module_memory import ModuleMemory
 from conformance.oracle.narrow_draws import NarrowDraws
 from conformance.oracle.nested import map_leaves
 from conformance.oracle.questions import question_of
+from zoo import internals
 from zoo.case import Call, Case, SpecError
 from zoo.spec import Spec
 
@@ -297,4 +298,4 @@ def wide_model(model: Any) -> Any:
         return model
     wide = copied(model)
     widen_constants(wide)
-    return wide._apply(lambda t: t.to(inputs.widest(t.dtype)))  # noqa: SLF001 -- .double() drops imaginary parts
+    return internals.apply_to_tensors(wide)(lambda t: t.to(inputs.widest(t.dtype)))  # .double() drops imaginary parts

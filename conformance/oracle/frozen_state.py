@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from conformance.oracle.custom_ops import OpMode, written_names, written_tensors
 from conformance.oracle.gradient_flow import applications_watched
 from conformance.oracle.memory_sharing import home
-
-TAKEN_OUT = (torch.ops.aten.detach.default, torch.ops.aten._local_scalar_dense.default)  # noqa: SLF001 -- `item`
+from zoo import internals
 
 
 @dataclass
@@ -97,14 +95,14 @@ class _Record(OpMode):
 
 def _stops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an op takes a tensor out of autograd, unless a custom Function gives it a gradient all the same."""
-    if torch.is_grad_enabled() and func not in TAKEN_OUT:
+    if torch.is_grad_enabled() and func not in (torch.ops.aten.detach.default, internals.item_op):
         return False
-    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in internals.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     return any(tensor.requires_grad for tensor in tensors)
 
 
 def _copied(result: Any) -> Any:
-    return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, result)
+    return internals.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, result)
 
 
 def freeze(
@@ -142,5 +140,5 @@ def _given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     """The tensors that an op writes or returns; none of a view."""
     if func.is_view:
         return []
-    returned = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+    returned = [t for t in internals.tree_leaves(result) if isinstance(t, torch.Tensor)]
     return [*written_tensors(func, args, kwargs), *returned]

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-TRANSFORMS = "_functorch/eager_transforms.py"  # torch.func.grad and its kin, which hide from autograd what they track
-CONTEXT = torch._C._FunctionBase  # noqa: SLF001 -- what a Function's forward gets as `ctx`
+from zoo import internals
 
 
 def has_gradient(*tensors: Any) -> bool:
@@ -28,7 +27,8 @@ def has_gradient(*tensors: Any) -> bool:
     if torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in tensors):
         return True
     return any(
-        (_is_forward(frame.f_code) and _may_need_gradient(frame)) or frame.f_code.co_filename.endswith(TRANSFORMS)
+        (_is_forward(frame.f_code) and _may_need_gradient(frame))
+        or frame.f_code.co_filename == internals.file_of_transforms  # which hide from autograd what they track
         for frame in _frames()
     )
 
@@ -82,5 +82,5 @@ def _may_need_gradient(frame: FrameType) -> bool:
     arguments = inspect.getargvalues(frame)
     given = [arguments.locals.get(name) for name in arguments.args]
     given += arguments.locals.get(arguments.varargs or "", ())
-    context = next((value for value in given if isinstance(value, CONTEXT)), None)
+    context = next((value for value in given if isinstance(value, internals.FunctionBase)), None)
     return context is None or any(context.needs_input_grad)

@@ -9,6 +9,7 @@ import torch
 from conformance.oracle.custom_ops import OpMode, written_names
 from conformance.oracle.inputs import is_rounded, widest
 from conformance.oracle.nested import leaves_of, map_leaves
+from zoo import internals
 
 
 class WidenedOps(OpMode):
@@ -19,10 +20,10 @@ class WidenedOps(OpMode):
 
         So do cotangents: they are drawn where `Widened` does not apply either.
         """
-        if func.is_view or not torch._C._is_torch_function_enabled():  # noqa: SLF001 -- nothing public tells it
+        if func.is_view or not internals.is_torch_function_enabled():
             return func(*args, **kwargs)
         written = written_names(func)
-        names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001 -- the public handle on them
+        names = [argument.name for argument in internals.schema_of(func).arguments]
         wide_args = [a if name in written else _wide(a) for name, a in zip(names, args, strict=False)]
         wide_kwargs = {name: value if name in written else _wide(value) for name, value in kwargs.items()}
         return func(*wide_args, **wide_kwargs)
@@ -42,7 +43,7 @@ class NarrowWatch(OpMode):
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op as it was called; `Widened` would widen a call that comes from here."""
-        with torch._C.DisableTorchFunction():  # noqa: SLF001 -- there is no public name
+        with internals.DisableTorchFunction():
             result = func(*args, **kwargs)
         self.draws |= kwargs.get("generator") is not None
         self.seen |= any(is_rounded(t) and t.dtype != widest(t.dtype) for t in leaves_of(result))
@@ -64,9 +65,8 @@ def widen_constants(model: torch.nn.Module) -> None:
     """
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
-            own = module._c  # noqa: SLF001 -- there is no public way to the graphs of all methods
-            for name in own._method_names():  # noqa: SLF001
-                _widen_nodes(own._get_method(name).graph)  # noqa: SLF001
+            for graph in internals.graphs_of(module):
+                _widen_nodes(graph)
 
 
 def _widen_nodes(block: Any) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.nn.modules import module as of_all_modules
 from torch.utils.hooks import RemovableHandle
 
-EVERYWHERE = ("_global_backward_hooks", "_global_backward_pre_hooks")
-OF_MODULES = ("_backward_hooks", "_backward_pre_hooks")
+from zoo import internals
+
 SAME = 1e-9  # two gradients whose relative difference is below this are the same
 
 
@@ -49,9 +48,9 @@ def _without(model: Any, leaves: list[torch.Tensor]) -> Iterator[None]:
     Hooks of the nodes of the graph, `tensor.grad_fn.register_hook`, stay.
     """
     modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
-    kept = [getattr(of_all_modules, name) for name in EVERYWHERE]
-    kept += [vars(module).get(name) for module in modules for name in OF_MODULES]
-    kept += [leaf._backward_hooks for leaf in leaves]  # noqa: SLF001 -- nothing public tells of them
+    kept = [internals.all_backward_hooks, internals.all_backward_pre_hooks]
+    kept += [vars(module).get(name) for module in modules for name in internals.BACKWARD_HOOKS]
+    kept += [internals.hooks_of(leaf) for leaf in leaves]
     none = RemovableHandle(OrderedDict())
     with contextlib.ExitStack() as stack:
         for hooks in filter(None, kept):

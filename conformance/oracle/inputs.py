@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from conformance.oracle import apart
 from conformance.seeds import seed_of
+from zoo import internals
 from zoo.case import Call, Case
 
 COMPRESSED = {  # names of the methods that give the indices of a sparse tensor, by its layout
@@ -92,14 +92,14 @@ def draw(case: Case, seed: int, picks: Picks, *, coarse: bool = True) -> Call:
     if isinstance(picks, int):
         return draw_batch(case, seed, picks, coarse=coarse)
     draws = {number: draw_batch(case, seed, number, coarse=coarse) for number in {number for number, _ in picks}}
-    leaves = {d: pytree.tree_flatten((call.args, dict(call.kwargs))) for d, call in draws.items()}
+    leaves = {d: internals.tree_flatten((call.args, dict(call.kwargs))) for d, call in draws.items()}
     structure = leaves[picks[0][0]][1]
     rows = len(picks)
     gathered = [
         torch.stack([leaves[d][0][i][row] for d, row in picks]) if _has_rows(first, rows) else first
         for i, first in enumerate(leaves[picks[0][0]][0])
     ]
-    args, kwargs = pytree.tree_unflatten(gathered, structure)
+    args, kwargs = internals.tree_unflatten(gathered, structure)
     return Call(args, kwargs)
 
 
@@ -123,7 +123,7 @@ def _drawn(case: Case, seed: int, number: int) -> Call:
 
 def row_count(call: Call) -> int:
     """Length of the first axis of the first tensor among the arguments; 0 if there is none."""
-    for leaf in pytree.tree_leaves((call.args, dict(call.kwargs))):
+    for leaf in internals.tree_leaves((call.args, dict(call.kwargs))):
         if isinstance(leaf, torch.Tensor):
             return leaf.shape[0] if leaf.dim() else 0
     return 0
@@ -136,7 +136,7 @@ def fewer_rows(call: Call) -> Call:
     def shortened(leaf: Any) -> Any:
         return leaf[:-1] if _has_rows(leaf, rows) else leaf
 
-    args, kwargs = pytree.tree_map(shortened, (call.args, dict(call.kwargs)))
+    args, kwargs = internals.tree_map(shortened, (call.args, dict(call.kwargs)))
     return Call(args, kwargs)
 
 
@@ -149,7 +149,7 @@ def reordered(call: Call) -> Call:
         axes = tuple(reversed(range(leaf.dim())))
         return leaf.permute(axes).contiguous().permute(axes)
 
-    args, kwargs = pytree.tree_map(reversed_axes, (call.args, dict(call.kwargs)))
+    args, kwargs = internals.tree_map(reversed_axes, (call.args, dict(call.kwargs)))
     return Call(args, kwargs)
 
 
@@ -175,7 +175,7 @@ def place(call: Call, convert: Callable[[torch.Tensor], torch.Tensor]) -> Call:
             seen[id(leaf)] = _with_layout(leaf, convert)
         return seen[id(leaf)]
 
-    args, kwargs = pytree.tree_map(one, (call.args, dict(call.kwargs)))
+    args, kwargs = internals.tree_map(one, (call.args, dict(call.kwargs)))
     return Call(args, kwargs)
 
 
@@ -195,8 +195,8 @@ def _with_values(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.T
     """A sparse tensor like this one with converted values."""
     unchecked: dict[str, Any] = {"check_invariants": False}  # torch warns of the default
     if tensor.layout == torch.sparse_coo:
-        values = convert(tensor._values()).clone()  # noqa: SLF001 -- the public name refuses repeated indices
-        indices = tensor._indices().to(values.device, copy=True)  # noqa: SLF001 -- the same
+        values = convert(internals.read_values(tensor)).clone()  # the public names refuse repeated indices
+        indices = internals.read_indices(tensor).to(values.device, copy=True)
         coalesced = tensor.is_coalesced()
         return torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=coalesced, **unchecked)
     if tensor.layout not in COMPRESSED:
@@ -224,7 +224,7 @@ def fresh(call: Call) -> Call:
     """The same leaves in other containers; the same call if it has none."""
     if not has_containers(call):
         return call
-    return Call(*pytree.tree_map(lambda leaf: leaf, (call.args, dict(call.kwargs))))
+    return Call(*internals.tree_map(lambda leaf: leaf, (call.args, dict(call.kwargs))))
 
 
 def new_leaves(model: Any, call: Call, before: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -242,12 +242,12 @@ def new_leaves(model: Any, call: Call, before: Mapping[str, Any]) -> dict[str, t
 
 def has_containers(call: Call) -> bool:
     """Whether an argument is a container, such as a list or a cache; also an empty one."""
-    return not all(pytree.tree_structure(value).is_leaf() for value in (*call.args, *call.kwargs.values()))
+    return not all(internals.tree_structure(value).is_leaf() for value in (*call.args, *call.kwargs.values()))
 
 
 def restore(call: Call, pristine: Call) -> None:
     """Undo in-place changes of the arguments: copy `pristine` into `call`, which has the same structure."""
-    leaves, originals = (pytree.tree_leaves((c.args, dict(c.kwargs))) for c in (call, pristine))
+    leaves, originals = (internals.tree_leaves((c.args, dict(c.kwargs))) for c in (call, pristine))
     for leaf, original in zip(leaves, originals, strict=True):
         if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
             _flat(leaf.data).copy_(_flat(original))
@@ -256,15 +256,15 @@ def restore(call: Call, pristine: Call) -> None:
 def cotangent(name: str, like: torch.Tensor, seed: tuple[object, ...]) -> torch.Tensor:
     """Random representable values with the shape, dtype and device of `like`; name and seed determine them."""
     dtype = torch.complex64 if like.is_complex() else torch.float32
-    with torch._C.DisableTorchFunction():  # noqa: SLF001 -- `Widened` would draw other numbers
+    with internals.DisableTorchFunction():  # `Widened` would draw other numbers
         values = torch.randn(like.shape, generator=seeded(*seed, name), dtype=dtype)
         return representable(values).to(device=like.device, dtype=like.dtype)
 
 
 def named_leaves(tree: Any, name: str) -> dict[str, Any]:
     """The leaves of a nested container by path: {"x": …} or {"x[0]": …, "x['mean']": …}."""
-    leaves, _ = pytree.tree_flatten_with_path(tree)
-    return {f"{name}{pytree.keystr(path)}": leaf for path, leaf in leaves}
+    leaves, _ = internals.tree_flatten_with_path(tree)
+    return {f"{name}{internals.keystr(path)}": leaf for path, leaf in leaves}
 
 
 def named_inputs(model: Any, call: Call) -> dict[str, Any]:

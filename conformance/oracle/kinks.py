@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 
 from conformance.oracle import kink_gaps
 from conformance.oracle.custom_ops import OpMode, Unwatched
 from conformance.oracle.gradient_flow import has_gradient
 from conformance.oracle.inputs import is_rounded
 from conformance.oracle.memory_sharing import home
+from zoo import internals
 
 MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three times the noise of a perturbed bfloat16 run
 TIE = 2.0**-40  # times the rms: this close to a kink, even float64 may give either gradient
@@ -54,7 +53,7 @@ class KinkWatch(OpMode):
         self._compared: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}  # the mask, and what made it
         self._chosen: dict[int, tuple[torch.UntypedStorage, torch.Tensor | None, float]] = {}  # memory, gap, rms
         # What rounding moves but no gradient reaches. A weak reference lets the numbers go, and keeps their identity.
-        self._computed: dict[int, StorageWeakRef] = {}
+        self._computed: dict[int, internals.StorageWeakRef] = {}
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op, and note it if it has a kink."""
@@ -110,7 +109,7 @@ class KinkWatch(OpMode):
             memory = leaf.untyped_storage()
             own = home(memory)
             if any(self._moves(t) or (t.requires_grad and home(t.untyped_storage()) != own) for t in operands):
-                self._computed[own] = StorageWeakRef(memory)
+                self._computed[own] = internals.StorageWeakRef(memory)
 
     def _note(self, name: str, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         operands = rest[:1] if name in kink_gaps.SAMPLERS else (x, *rest, *kwargs.values())
@@ -205,7 +204,7 @@ class KinkWatch(OpMode):
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     """The strided tensors among the operands or results of an op."""
-    leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for leaf in internals.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     return [leaf for leaf in leaves if leaf.layout == torch.strided]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
+from zoo import internals
+
 Pair = tuple[str, str]
 
 
@@ -61,4 +63,4 @@ def _positions(tensor: torch.Tensor, offset: int) -> torch.Tensor:
 
 def home(memory: torch.UntypedStorage) -> int:
     """The identity of memory, also of an empty one, for as long as something holds it."""
-    return int(memory._cdata)  # noqa: SLF001 -- no public name
+    return int(internals.identity_of(memory))

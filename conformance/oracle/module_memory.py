@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from conformance.oracle.hooks import OF_MODULES
+from zoo import internals
 
 
 class ModuleMemory:
@@ -27,7 +27,8 @@ class ModuleMemory:
         for module in modules:
             if not isinstance(module, torch.jit.ScriptModule):
                 own = vars(module)
-                held = [value for name, value in own.items() if name not in OF_MODULES]  # a check may hold these
+                checked = internals.BACKWARD_HOOKS  # a check may hold these
+                held = [value for name, value in own.items() if name not in checked]
                 self._held += [_copied(value) for value in (own, *held) if isinstance(value, (dict, list))]
 
     def restore(self) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+from zoo import internals
+
 REGISTRIES = {
-    "_parameters": "parameters",
-    "_buffers": "buffers",
-    "_modules": "submodules",
-    **dict.fromkeys(HOOKS, "hooks"),
+    internals.PARAMETERS: "parameters",
+    internals.BUFFERS: "buffers",
+    internals.SUBMODULES: "submodules",
+    **dict.fromkeys(internals.HOOKS_OF_MODULES, "hooks"),
 }
 
 

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from conformance.oracle import containers, inputs, process_state, weights
 from conformance.oracle.conventions import Conventions
@@ -18,6 +17,7 @@ from conformance.oracle.float64 import Oracle
 from conformance.oracle.frozen_state import freeze
 from conformance.oracle.slopes import differ, random_direction, sides
 from conformance.oracle.written_parameters import unwritten
+from zoo import internals
 from zoo.case import Call
 
 Tensors = dict[str, torch.Tensor]
@@ -107,7 +107,7 @@ class MovableModel:
         def fresh(leaf: Any) -> Any:
             return leaf.clone() if id(leaf) in mutated else leaf
 
-        args, kwargs = pytree.tree_map(fresh, (self.question.call.args, dict(self.question.call.kwargs)))
+        args, kwargs = internals.tree_map(fresh, (self.question.call.args, dict(self.question.call.kwargs)))
         process_state.seed_draws(self.question.changes_state, self._model)
         with torch.enable_grad(), process_state.restored(), self._kept():
             return self._model(*args, **kwargs)
@@ -153,7 +153,7 @@ def _on_plain_memory(oracle: Oracle, question: Question) -> Question:
             return leaf
         return copied.setdefault(id(leaf), leaf.detach().clone(memory_format=torch.contiguous_format))
 
-    args, kwargs = pytree.tree_map(plain, (question.pristine.args, dict(question.pristine.kwargs)))
+    args, kwargs = internals.tree_map(plain, (question.pristine.args, dict(question.pristine.kwargs)))
     call = Call(args, kwargs)
     return replace(question, call=call, names=inputs.named_inputs(oracle.namer, call))
 
@@ -164,10 +164,11 @@ def _renew(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue
-        for name, buffer in module._buffers.items():  # noqa: SLF001 -- setting the attribute may run the model's code
+        buffers, parameters = internals.buffers_of(module), internals.parameters_of(module)
+        for name, buffer in buffers.items():  # setting the attribute may run the model's code
             if buffer is not None:
-                module._buffers[name] = new.setdefault(id(buffer), buffer.detach().clone())  # noqa: SLF001
-        for name, parameter in module._parameters.items():  # noqa: SLF001
+                buffers[name] = new.setdefault(id(buffer), buffer.detach().clone())
+        for name, parameter in parameters.items():
             if parameter is not None and not parameter.requires_grad:
                 copied = torch.nn.Parameter(parameter.detach().clone(), requires_grad=False)
-                module._parameters[name] = new.setdefault(id(parameter), copied)  # type: ignore[assignment]  # noqa: SLF001
+                parameters[name] = new.setdefault(id(parameter), copied)

@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import overrides
-from torch.utils import _python_dispatch
 
-_READ_PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)  # noqa: SLF001 -- torch < 2.9 has none
-_TOP_OF_SAVING = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # noqa: SLF001 -- torch < 2.6 has none
+from zoo import internals
+
 _PRODUCTS = tuple((backend, op) for backend in ("cuda", "mkldnn") for op in ("matmul", "conv", "rnn"))
 _BACKENDS = {
-    "mkldnn": ("_get_mkldnn_enabled", "_set_mkldnn_enabled"),
-    "flash attention": ("_get_flash_sdp_enabled", "_set_sdp_use_flash"),
-    "math attention": ("_get_math_sdp_enabled", "_set_sdp_use_math"),
-    "memory-efficient attention": ("_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
-    "cudnn attention": ("_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
-}  # how torch._C reads and sets them
+    "mkldnn": "mkldnn",
+    "flash attention": "flash_attention",
+    "math attention": "math_attention",
+    "memory-efficient attention": "frugal_attention",
+    "cudnn attention": "cudnn_attention",
+}  # what follows `get_` and `set_` in `zoo.internals`
 DRAWS = "random generator"  # its word in `zoo.states.STATES`
 _GUARDS: list[Any] = []  # what switches inference mode off again, for the life of the process
 
@@ -40,16 +38,11 @@ class Switch:
 
     state: str
     read: Callable[[], Any]
-    put: Callable[[Any], None]
-
-
-def _default_device() -> str | None:
-    context = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
-    return None if context is None else str(context.device)
+    put: Callable[[Any], object]
 
 
 def _put_inference_mode(enabled: bool) -> None:  # noqa: FBT001 -- a value that was read
-    _GUARDS.append(torch._C._InferenceMode(enabled))  # noqa: SLF001 -- nothing else ends it
+    _GUARDS.append(internals.InferenceMode(enabled))  # nothing else ends it
 
 
 def _autocast() -> dict[str, Any]:
@@ -74,7 +67,9 @@ def _products() -> dict[str, Any]:
 
 
 def _new_products() -> dict[str, Any]:
-    return {f"{b} {op}": _READ_PRECISION(b, op) for b, op in _PRODUCTS} if _READ_PRECISION is not None else {}
+    if not hasattr(internals, "get_fp32_precision"):
+        return {}
+    return {f"{backend} {op}": internals.get_fp32_precision(backend, op) for backend, op in _PRODUCTS}
 
 
 def _put_products(value: dict[str, Any]) -> None:
@@ -82,7 +77,7 @@ def _put_products(value: dict[str, Any]) -> None:
         torch.set_float32_matmul_precision(value["float32"])
         torch.backends.cudnn.allow_tf32 = value["cudnn tf32"]
     for (backend, op), precision in ((k.split(" "), v) for k, v in value.items() if k not in ("float32", "cudnn tf32")):
-        torch._C._set_fp32_precision_setter(backend, op, precision)  # noqa: SLF001
+        internals.set_fp32_precision(backend, op, precision)
 
 
 def _determinism() -> dict[str, Any]:
@@ -90,7 +85,7 @@ def _determinism() -> dict[str, Any]:
     return {
         "algorithms": torch.are_deterministic_algorithms_enabled(),
         "warn only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "filling of new memory": torch._C._get_deterministic_fill_uninitialized_memory(),  # noqa: SLF001
+        "filling of new memory": internals.get_filling(),
         "cudnn.deterministic": cudnn.deterministic,
         "cudnn.benchmark": cudnn.benchmark,
         "cudnn.enabled": cudnn.enabled,
@@ -99,46 +94,46 @@ def _determinism() -> dict[str, Any]:
 
 def _put_determinism(value: dict[str, Any]) -> None:
     torch.use_deterministic_algorithms(value["algorithms"], warn_only=value["warn only"])
-    torch._C._set_deterministic_fill_uninitialized_memory(value["filling of new memory"])  # noqa: SLF001
+    internals.set_filling(value["filling of new memory"])
     for name in ("deterministic", "benchmark", "enabled"):
         setattr(torch.backends.cudnn, name, value[f"cudnn.{name}"])
 
 
 def _backends() -> dict[str, bool]:
-    return {name: getattr(torch._C, read)() for name, (read, _) in _BACKENDS.items()}  # noqa: SLF001
+    return {name: getattr(internals, f"get_{switch}")() for name, switch in _BACKENDS.items()}
 
 
 def _put_backends(value: dict[str, bool]) -> None:
     for name, enabled in value.items():
-        getattr(torch._C, _BACKENDS[name][1])(enabled)  # noqa: SLF001
+        getattr(internals, f"set_{_BACKENDS[name]}")(enabled)
 
 
 def _saving() -> tuple[Any, ...]:
     """The innermost functions that `torch.autograd.graph.saved_tensors_hooks` has set."""
-    return _TOP_OF_SAVING(False) or () if _TOP_OF_SAVING is not None else ()
+    return (internals.get_saving_hooks(False) or ()) if hasattr(internals, "get_saving_hooks") else ()
 
 
 def _put_saving(value: tuple[Any, ...]) -> None:
     while _saving() and _saving() != value:
-        torch._C._autograd._pop_saved_tensors_default_hooks()  # noqa: SLF001
+        internals.pop_saving_hooks()
     if value and not _saving():
-        torch._C._autograd._push_saved_tensors_default_hooks(*value)  # noqa: SLF001
+        internals.push_saving_hooks(*value)
 
 
 class _Stack:
     """The modes that are on, innermost last, without the one that `torch.set_default_device` puts there.
 
     Args:
-        length, at: functions of torch: how many modes are on, and the one at a place.
-        module: the module of torch with the functions that switch a mode on and off.
+        kind: "function" or "dispatch", as in the names of `zoo.internals`.
     """
 
-    def __init__(self, length: Callable[[], int], at: Callable[[int], Any], module: Any) -> None:
-        self._length, self._at, self._module = length, at, module
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
 
     def read(self) -> tuple[Any, ...]:
         """The modes; `==` compares them by identity."""
-        modes = (self._at(i) for i in range(self._length()))
+        length = getattr(internals, f"count_{self._kind}_modes")()
+        modes = map(getattr(internals, f"get_{self._kind}_mode"), range(length))
         return tuple(mode for mode in modes if type(mode).__name__ != "DeviceContext")
 
     def put(self, value: tuple[Any, ...]) -> None:
@@ -148,23 +143,25 @@ class _Stack:
         while kept < min(len(now), len(value)) and now[kept] is value[kept]:
             kept += 1
         for _ in now[kept:]:
-            self._module._pop_mode()  # noqa: SLF001 -- torch has no public way to end a mode left on
+            getattr(internals, f"pop_{self._kind}_mode")()
         for mode in value[kept:]:
-            self._module._push_mode(mode)  # noqa: SLF001
+            getattr(internals, f"push_{self._kind}_mode")(mode)
+
+
+def _multithreading() -> bool:
+    return bool(internals.is_multithreading_enabled())
 
 
 def _anomaly() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
-_C = torch._C  # noqa: SLF001
-_FUNCTIONS = _Stack(_C._len_torch_function_stack, _C._get_function_stack_at, overrides)  # noqa: SLF001
-_DISPATCH = _Stack(_C._len_torch_dispatch_stack, _C._get_dispatch_stack_at, _python_dispatch)  # noqa: SLF001
+_FUNCTIONS, _DISPATCH = _Stack("function"), _Stack("dispatch")
 
 SWITCHES = (
     Switch("inference mode", torch.is_inference_mode_enabled, _put_inference_mode),  # it carries grad mode along
-    Switch("grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled),  # noqa: SLF001
-    Switch("default device", _default_device, torch.set_default_device),  # before the modes: it is one of them
+    Switch("grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+    Switch("default device", internals.default_device, torch.set_default_device),  # before the modes: it is one of them
     Switch("modes", _FUNCTIONS.read, _FUNCTIONS.put),
     Switch("modes", _DISPATCH.read, _DISPATCH.put),
     Switch("default dtype", torch.get_default_dtype, torch.set_default_dtype),
@@ -172,7 +169,7 @@ SWITCHES = (
     Switch("matmul precision", _products, _put_products),
     Switch("determinism", _determinism, _put_determinism),
     Switch("threads", torch.get_num_threads, torch.set_num_threads),
-    Switch("threads", torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),  # noqa: SLF001
+    Switch("threads", _multithreading, torch.autograd.set_multithreading_enabled),
     Switch("backends", _backends, _put_backends),
     Switch("hooks", _saving, _put_saving),
     Switch("anomaly mode", _anomaly, lambda value: torch.set_anomaly_enabled(*value)),

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from conformance.oracle import inputs
 from conformance.oracle.evaluation import Question
+from zoo import internals
 from zoo.case import Call, Case
 
 FIRST_NUMBER = 64  # of the draws; the numbers below are those from which the first inputs of a case are chosen
@@ -92,7 +92,7 @@ class Redraw:
 
 def alike(one: Call, other: Call) -> bool:
     """Whether two calls differ only in the content of their tensors, so that a compiled call fits both."""
-    (mine, how), (theirs, as_well) = (pytree.tree_flatten((c.args, dict(c.kwargs))) for c in (one, other))
+    (mine, how), (theirs, as_well) = (internals.tree_flatten((c.args, dict(c.kwargs))) for c in (one, other))
     return how == as_well and all(map(_alike, mine, theirs))
 
 

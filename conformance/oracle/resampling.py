@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from conformance.oracle.custom_ops import by_name
+
 Noise = Callable[[torch.Tensor], torch.Tensor]
 
 LINEAR = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
@@ -90,8 +92,7 @@ def resampled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: N
         weight: perturbs the weights of one axis: float64 of shape (output size, input size).
     """
     name = func.overloadpacket.__name__
-    schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
-    given = {**dict(zip((a.name for a in schema), args, strict=False)), **kwargs}
+    given = by_name(func, args, kwargs)
     values: torch.Tensor = args[0]
     backward = name.endswith("_backward")
     kernel = KERNELS[name.removesuffix("_backward")]

@@ -20,7 +20,7 @@ from conformance.axes import PRECISIONS, Precision
 from conformance.gates.budget import NOISE
 from conformance.oracle import backward, partial_sums
 from conformance.oracle.counting import counts, may_count
-from conformance.oracle.custom_ops import BATCH_NORMS, OpMode, Unwatched, written_names
+from conformance.oracle.custom_ops import BATCH_NORMS, OpMode, Unwatched, by_name, written_names
 from conformance.oracle.inputs import has_fractions, is_rounded
 from conformance.oracle.kink_gaps import selects_in_groups
 from conformance.oracle.nested import leaves_of, map_leaves
@@ -115,7 +115,7 @@ class Rounding(OpMode):
         return self
 
     def __exit__(self, *problem: object) -> None:
-        super().__exit__(*problem)  # type: ignore[no-untyped-call]
+        super().__exit__(*problem)
         for hook in self._hooks.pop():
             hook.remove()
 
@@ -269,6 +269,5 @@ def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     names = written_names(func)
     if not names:
         return []
-    schema = func._schema.arguments  # noqa: SLF001 -- the public handle on an op's schema
-    given = {**dict(zip((a.name for a in schema), args, strict=False)), **kwargs}
+    given = by_name(func, args, kwargs)
     return [leaf for name in names for leaf in leaves_of(given.get(name)) if is_rounded(leaf)]

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from zoo import internals
+
 REDUCTIONS = frozenset({"sum", "mean", "nansum", "cumsum", "prod", "cumprod", "trace"})
 # Ops of linear algebra that compute each result from a whole matrix, step after step.
 DECOMPOSITIONS = frozenset(
@@ -25,7 +27,7 @@ def adds_single_terms(name: str, func: Any, args: tuple[Any, ...]) -> bool:
     if name not in REDUCTIONS or not args or not isinstance(args[0], torch.Tensor):
         return False
     shape, axes = args[0].shape, args[1] if len(args) > 1 else None
-    if axes is None or func._overloadname == "default":  # noqa: SLF001
+    if axes is None or internals.overload_of(func) == "default":
         return args[0].numel() <= 1
     axes = [axes] if isinstance(axes, int) else axes
     return all(shape[axis] == 1 for axis in axes) if axes else args[0].numel() <= 1

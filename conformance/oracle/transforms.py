@@ -12,11 +12,11 @@ from functools import reduce
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from conformance.errors import SelfCheckError
 from conformance.oracle import containers, evaluation, inputs
 from conformance.oracle.evaluation import FIRST, Evaluation, Question, Tensors
+from zoo import internals
 from zoo.case import Call, Case, SpecError
 
 VMAPPED, TANGENT = "vmapped", "tangent of"
@@ -31,7 +31,7 @@ def stacked(case: Case, seed: int, picks: inputs.Picks) -> Call:
         SpecError: there is no tensor to stack, or the draws differ in anything but the numbers of their tensors.
     """
     calls = [inputs.draw(case, seed, which) for which in (picks, *OTHER_DRAWS)]
-    flat = [pytree.tree_flatten((call.args, dict(call.kwargs))) for call in calls]
+    flat = [internals.tree_flatten((call.args, dict(call.kwargs))) for call in calls]
     (first, structure), others = flat[0], flat[1:]
     if not any(isinstance(leaf, torch.Tensor) for leaf in first):
         raise SpecError(f"case {case.name}: vmappable, but no argument is a tensor that could hold a batch")
@@ -39,7 +39,7 @@ def stacked(case: Case, seed: int, picks: inputs.Picks) -> Call:
         raise SpecError(f"case {case.name}: vmappable, but its draws differ in structure, shape, dtype or constants")
     columns = zip(first, *(leaves for leaves, _ in others), strict=True)
     together = [torch.stack(column) if isinstance(column[0], torch.Tensor) else column[0] for column in columns]
-    args, kwargs = pytree.tree_unflatten(together, structure)
+    args, kwargs = internals.tree_unflatten(together, structure)
     return Call(args, kwargs)
 
 
@@ -83,7 +83,7 @@ def _looped(model: Any, batch: Call, reset: Callable[[], None]) -> Tensors:
         def one(leaf: Any, sample: int = sample) -> Any:
             return leaf[sample].clone() if isinstance(leaf, torch.Tensor) else leaf
 
-        args, kwargs = pytree.tree_map(one, (batch.args, dict(batch.kwargs)))
+        args, kwargs = internals.tree_map(one, (batch.args, dict(batch.kwargs)))
         with torch.no_grad():
             returned.append(containers.tensors_of(model(*args, **kwargs)))
     reset()

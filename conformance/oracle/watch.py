@@ -12,6 +12,7 @@ import torch
 from conformance.gates.distance import same_bytes
 from conformance.oracle import process_state
 from conformance.oracle.module_state import ModuleState
+from zoo import internals
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Watch:
             process_state.seed_draws(self._may_change, self._owner)
         drawn = process_state.random_state(self._owner) if self._noted else {}
         modules = self._modules()
-        with torch._C.DisableTorchFunction():  # noqa: SLF001 -- a look at a tensor is no work of the model
+        with internals.DisableTorchFunction():  # a look at a tensor is no work of the model
             for leaf in self._leaves:
                 leaf.begin()
         try:
@@ -64,7 +65,7 @@ class Watch:
             changed = process_state.restore(switches)
             for module in modules:
                 changed = module.restore(self._may_change) | changed
-            with torch._C.DisableTorchFunction():  # noqa: SLF001 -- the same
+            with internals.DisableTorchFunction():
                 self._note(phase, changed, drawn)
 
     def _modules(self) -> list[ModuleState]:
@@ -98,10 +99,10 @@ class _Leaf:
 
     def begin(self) -> None:
         leaf = self._leaf
-        self._version = 0 if leaf.is_inference() else leaf._version  # noqa: SLF001 -- no public name
+        self._version = 0 if leaf.is_inference() else internals.version_of(leaf)
         self._gradient = leaf.grad if leaf.is_leaf else None
         self._requires_grad = leaf.requires_grad
-        self._hooks = dict(leaf._backward_hooks or {})  # noqa: SLF001
+        self._hooks = dict(internals.hooks_of(leaf) or {})
 
     def finish(self, phase: str) -> str:
         """What happened to the content; "" for nothing, or if it is not noted."""
@@ -111,7 +112,7 @@ class _Leaf:
         if not same_bytes(self._content, leaf):
             self._content = leaf.detach().clone()
             return f"changed in {phase}, undeclared"
-        version = 0 if leaf.is_inference() else leaf._version  # noqa: SLF001
+        version = 0 if leaf.is_inference() else internals.version_of(leaf)
         return f"written in {phase}, undeclared, though with the same bytes" if version != self._version else ""
 
     def restore(self, state: str, *, kept: bool) -> str:
@@ -123,7 +124,7 @@ class _Leaf:
             text = f"of {self.name} to {leaf.requires_grad}"
             leaf.requires_grad_(self._requires_grad)
         elif state == "hooks" and not kept:
-            hooks = leaf._backward_hooks or {}  # noqa: SLF001
+            hooks = internals.hooks_of(leaf) or {}
             if hooks.keys() != self._hooks.keys():
                 text = f"of {self.name}: {len(hooks)} hooks, {len(self._hooks)} before"
                 for key in hooks.keys() - self._hooks.keys():

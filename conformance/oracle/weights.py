@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from zoo import internals
 from zoo.case import SpecError
 
 
@@ -58,7 +59,7 @@ def reset_buffers(owner: Any, state: dict[str, torch.Tensor], *, tables: bool = 
 def not_persistent(owner: Any) -> set[str]:
     """The names of the buffers of a module that are not persistent; those of a ScriptModule are not known."""
     modules = owner.named_modules() if isinstance(owner, torch.nn.Module) else ()
-    named = ((path, vars(module).get("_non_persistent_buffers_set", ())) for path, module in modules)
+    named = ((path, vars(module).get(internals.TRANSIENT_BUFFERS, ())) for path, module in modules)
     return {f"{path}.{name}".lstrip(".") for path, names in named for name in names}
 
 

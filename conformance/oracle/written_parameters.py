@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from conformance.oracle.custom_ops import OpMode, written_tensors
 from conformance.oracle.memory_sharing import home
+from zoo import internals
 
 SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # a C descriptor has it
 
@@ -34,9 +35,9 @@ def unwritten(model: torch.nn.Module, written: list[torch.nn.Parameter]) -> Iter
         for module in model.modules():
             if isinstance(module, torch.jit.ScriptModule):
                 continue
-            own = module._parameters  # noqa: SLF001 -- setting the attribute refuses what is no Parameter
+            own = internals.parameters_of(module)  # setting the attribute refuses what is no Parameter
             stack.callback(own.update, dict(own))
-            own.update({name: copies.get(id(parameter), parameter) for name, parameter in own.items()})  # type: ignore[misc]
+            own.update({name: copies.get(id(parameter), parameter) for name, parameter in own.items()})
         stack.enter_context(_Undone([*copies.values()]))
         stack.enter_context(_Unset([*copies.values()]))
         yield

@@ -21,7 +21,6 @@ from conformance.run.process import OPENING_KEY
 
 WAITING = "waiting for the machine"  # in this phase the deadline does not run
 _serving: list[bool] = []  # whether this process is a child
-COMPILER = "torch._dynamo"  # see `conformance.fork_server.import_compiler`
 LOOK_SECONDS = 0.1  # between two looks whether somebody waits for the machine; a small model has parts of 2 ms
 USAGE_LENGTH = 4000  # of the text of a `UsageError`, which names everything that a person needs
 
@@ -133,12 +132,13 @@ def take_streams() -> tuple[int, int]:
     return taken
 
 
-def serve(orders: int, answers: int) -> int:
+def serve(orders: int, answers: int, has_compiler: Callable[[], bool] = lambda: True) -> int:
     """Read a task, call its function, and send what it returns or raises.
 
     Args:
         orders: the pipe that brings the task. It stays open as long as the run's process wants this one to live.
         answers: the pipe that takes the answers.
+        has_compiler: tells whether this process has imported the compiler; a fresh interpreter does not say.
 
     Returns:
         The exit code of the process.
@@ -157,13 +157,13 @@ def serve(orders: int, answers: int) -> int:
     os.environ.update(request["variables"])  # the fork server may have started with others
     if request["folder"] is not None:
         os.chdir(request["folder"])
-    return _answer(request, channel.Sender(answers, bytes.fromhex(request["key"])))
+    return _answer(request, channel.Sender(answers, bytes.fromhex(request["key"])), has_compiler)
 
 
-def _answer(request: dict[str, Any], sender: channel.Sender) -> int:
+def _answer(request: dict[str, Any], sender: channel.Sender, has_compiler: Callable[[], bool]) -> int:
     process = ChildProcess(lambda phase: sender.send(phase=phase))
     try:
-        with _imports_told(sender):
+        with _imports_told(sender, has_compiler):
             result = call(request["function"], request["task"], process)
         sender.send(result=result, remarks=process.remarks)
     except UsageError as problem:
@@ -177,13 +177,13 @@ def _answer(request: dict[str, Any], sender: channel.Sender) -> int:
 
 
 @contextlib.contextmanager
-def _imports_told(sender: channel.Sender) -> Iterator[None]:
+def _imports_told(sender: channel.Sender, has_compiler: Callable[[], bool]) -> Iterator[None]:
     """Tell the run if the context has to import the compiler, which later children may need too."""
-    before = COMPILER in sys.modules
+    before = has_compiler()
     try:
         yield
     finally:
-        if not before and COMPILER in sys.modules:
+        if not before and has_compiler():
             sender.send(imported=True)
 
 

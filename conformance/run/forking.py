@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 
@@ -46,6 +47,11 @@ def _load(step: Callable[[], object]) -> None:
         step()
     gc.enable()
     gc.freeze()  # what is there lives as long as the process, so no child's collector needs to scan it
+
+
+def _has_compiler() -> bool:
+    """Whether this process has imported the compiler."""
+    return PRELOAD in sys.modules and bool(sys.modules[PRELOAD].has_compiler())
 
 
 class _Server:
@@ -109,7 +115,7 @@ class _Server:
             os.close(self._woken)
             os.close(self._wakes)
             self._control.detach()
-            code = child_side.serve(orders, answers)
+            code = child_side.serve(orders, answers, _has_compiler)
         finally:
             os._exit(code)
 

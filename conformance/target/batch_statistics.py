@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from conformance.oracle.copies import copied
+from zoo import internals
 
 
 def settle(model: nn.Module, batch: torch.Tensor) -> nn.Module:
@@ -33,6 +35,7 @@ def settle(model: nn.Module, batch: torch.Tensor) -> nn.Module:
     return model
 
 
-def _with_statistics(model: nn.Module) -> list[_BatchNorm]:
+def _with_statistics(model: nn.Module) -> list[Any]:
     """The batch norms that keep running statistics."""
-    return [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    norms = [module for module in model.modules() if isinstance(module, internals.batch_norm)]
+    return [norm for norm in norms if norm.track_running_stats]

@@ -18,7 +18,8 @@ from conformance.records.own_model import TRAINING, OwnModel, name_from
 from conformance.records.plan import SpecLocation
 from conformance.run.definitions import MAIN, Definitions, pickler
 from conformance.target import hooked, parametrized
-from conformance.target.wrapped import OPERATORS
+from conformance.target.wrapped import is_operator
+from zoo import internals
 from zoo.case import Call
 from zoo.convention import Convention
 from zoo.expect import Expect
@@ -56,8 +57,10 @@ def captured(
 
 
 def _located(target: Any, own: OwnModel, path: Path, definitions: Definitions) -> SpecLocation:
-    if isinstance(target, OPERATORS) or hasattr(target, "_opoverload"):
-        name = str(getattr(target, "_opoverload", target)).replace("::", ".").removesuffix(".default")
+    if isinstance(target, torch.library.CustomOpDef):  # type: ignore[attr-defined]
+        target = internals.overload_of_definition(target)
+    if is_operator(target):
+        name = str(target).replace("::", ".").removesuffix(".default")
         _register(name, definitions)
         return SpecLocation("torch", own=replace(own, name=name_from(name), thing=f"ops.{name}"))
     own = replace(own, name=name_from(_name_of(target)))
@@ -82,12 +85,15 @@ def _register(name: str, definitions: Definitions) -> None:
     """Have other processes register an operator: by the libraries that this one has loaded, and by its module."""
     for library in sorted(torch.ops.loaded_libraries):
         definitions.lines.append(f"__import__('torch').ops.load_library({library!r})")
-    known = getattr(torch._library.custom_ops, "OPDEFS", {})  # noqa: SLF001 -- nothing public tells the module
+    known = internals.operator_definitions
     namespace, _, rest = name.partition(".")
-    function = getattr(known.get(f"{namespace}::{rest.partition('.')[0]}"), "_init_fn", None)
-    if function is not None and function.__module__ == MAIN:
+    definition = known.get(f"{namespace}::{rest.partition('.')[0]}")
+    if definition is None:
+        return
+    function = internals.implementation_of(definition)
+    if function.__module__ == MAIN:
         definitions.add([function.__name__])
-    elif function is not None:
+    else:
         definitions.lines.append(f"import {function.__module__}")
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from conformance.errors import UsageError
 from conformance.one_line import named
 from conformance.oracle.copies import copied
-from conformance.target.wrapped import OPERATORS, ignored, wrapped
+from conformance.target.wrapped import ignored, is_operator, wrapped
 from zoo.case import Case
 
 OF_SCRIPTS = ("eager", "compiled", "compiled_dynamic", "exported", "graphed", "packaged")  # the modes that scripts lack
@@ -57,7 +57,7 @@ def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 --
         return Forms(f"a module {type(thing).__name__}", lambda: copied(fetch()))
     if isinstance(thing, type):
         return _of_class(thing, case)
-    if isinstance(thing, OPERATORS) or inspect.isbuiltin(thing):
+    if is_operator(thing) or inspect.isbuiltin(thing):
         called = getattr(thing, "overloadpacket", thing)  # TorchScript takes no overload; it chooses one by the types
         return Forms("an operator", lambda: wrapped(called, case))
     if not callable(thing):

@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import nn
 
-from conformance.oracle.copies import HOOKS
+from zoo import internals
 
 
 def reduced(value: Any) -> Any:
     """How to pickle a parameter with hooks, as `pickle.Pickler.reducer_override` asks; else NotImplemented."""
     if not isinstance(value, nn.Parameter):
         return NotImplemented
-    hooks = {name: OrderedDict(getattr(value, name)) for name in HOOKS if getattr(value, name)}
+    hooks = {name: OrderedDict(getattr(value, name)) for name in internals.HOOKS_OF_TENSORS if getattr(value, name)}
     if not hooks:
         return NotImplemented
     rebuild, arguments = value.__reduce_ex__(2)[:2]

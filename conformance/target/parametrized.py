@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from zoo import internals
+
 
 def reduced(value: Any) -> Any:
     """How to pickle a module with parametrizations, as `pickle.Pickler.reducer_override` asks; else NotImplemented."""
@@ -17,7 +19,7 @@ def reduced(value: Any) -> Any:
     base = parametrize.type_before_parametrizations(value)
     names = tuple(value.parametrizations)  # type: ignore[arg-type]  # a ModuleDict
     state = dict(getattr(base, "__getstate__", vars)(value))
-    state["_load_state_dict_pre_hooks"] = OrderedDict()  # weight_norm's, for old checkpoints, cannot be pickled
+    state[internals.LOADING_HOOKS] = OrderedDict()  # weight_norm's, for old checkpoints, cannot be pickled
     return bare, (base, names), state
 
 

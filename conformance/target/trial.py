@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule
-from torch.utils import _pytree as pytree
 
 from conformance.axes import MODES
 from conformance.counted import some
@@ -24,6 +23,7 @@ from conformance.oracle.questions import question_of
 from conformance.records.own_model import OwnModel
 from conformance.target.forms import Forms
 from conformance.target.spec import spec_of
+from zoo import internals
 from zoo.case import Call, SpecError
 from zoo.spec import Spec
 from zoo.states import STATES
@@ -124,7 +124,7 @@ def _moved(model: Any, names: list[str], step: float, call: Call) -> Call:
     def moved(leaf: Any) -> Any:
         return leaf + step * leaf.abs().clamp_min(1.0) if id(leaf) in chosen else leaf
 
-    args, kwargs = pytree.tree_map(moved, (call.args, dict(call.kwargs)))
+    args, kwargs = internals.tree_map(moved, (call.args, dict(call.kwargs)))
     return Call(args, kwargs)
 
 

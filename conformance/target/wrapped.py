@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from zoo import internals
 from zoo.case import Call, Case
 
 TYPES = {bool: "bool", int: "int", float: "float", str: "str", torch.Tensor: "Tensor", torch.nn.Parameter: "Tensor"}
-OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)  # noqa: SLF001 -- they have no public name
 TYPING = {name: getattr(typing, name) for name in ("List", "Optional", "Tuple")}  # what the sources name
 
 
@@ -33,7 +33,7 @@ def wrapped(target: Any, case: Case) -> Callable[..., Any]:
     is_function = isinstance(target, type)
     called = target.apply if is_function else target
     function = _made("model", f"def model({parameters}):\n    return target({passed})\n", {"target": called})
-    if isinstance(target, OPERATORS):
+    if is_operator(target):
         function.operator = target  # type: ignore[attr-defined]  # for opcheck
     return function
 
@@ -52,6 +52,11 @@ def ignored(function: type[torch.autograd.Function], case: Case) -> Any:
         f"def model({parameters}) -> {returned}:\n    return call({passed})\n"
     )
     return torch.jit.script(_made("model", source, {"target": function.apply}))
+
+
+def is_operator(target: Any) -> bool:
+    """Whether it is an operator, or one overload of it."""
+    return isinstance(target, (internals.OpOverload, internals.OpOverloadPacket))
 
 
 def _call(case: Case) -> Call:

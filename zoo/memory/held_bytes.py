@@ -13,24 +13,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from zoo import internals
 
 
-class _NewStorages(TorchDispatchMode):
+class _NewStorages(internals.TorchDispatchMode):  # type: ignore[misc]
     """Records device and size of every storage that an op returns and that was not an input of an op before."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.sizes: dict[StorageWeakRef, tuple[str, int]] = {}
+        super().__init__()
+        self.sizes: dict[internals.StorageWeakRef, tuple[str, int]] = {}
 
     def record(self, tree: Any, *, new: bool) -> None:
-        for leaf in tree_leaves(tree):
+        for leaf in internals.tree_leaves(tree):
             if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
                 storage = leaf.untyped_storage()
                 size = storage.nbytes() if new else 0
-                self.sizes.setdefault(StorageWeakRef(storage), (storage.device.type, size))
+                self.sizes.setdefault(internals.StorageWeakRef(storage), (storage.device.type, size))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.record((args, kwargs), new=False)
@@ -69,9 +68,9 @@ def held_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
         raise TypeError(f"held_bytes: fn must be callable, got {type(fn).__name__}")
     with _NewStorages() as storages:
         result = fn(*args)
-    for leaf in tree_leaves(result):
+    for leaf in internals.tree_leaves(result):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
-            storages.sizes.pop(StorageWeakRef(leaf.untyped_storage()), None)
+            storages.sizes.pop(internals.StorageWeakRef(leaf.untyped_storage()), None)
     held: Counter[str] = Counter()
     for storage, (device, size) in storages.sizes.items():
         held[device] += 0 if storage.expired() else size

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._profiler import _EventType
 from torch.autograd.profiler import profile
-from torch.utils._pytree import tree_leaves
+
+from zoo import internals
 
 
 def peak_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
@@ -76,7 +76,7 @@ def kept_bytes(fn: Callable[..., Any], *args: Any) -> Counter[str]:
     _warm(fn, args, "kept_bytes")
     result, events = _watched(fn, args)
     _, alive = _replayed(events)
-    for leaf in tree_leaves(result):
+    for leaf in internals.tree_leaves(result):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
             storage = leaf.untyped_storage()
             alive.pop((storage.device.type, storage.data_ptr()), None)
@@ -112,7 +112,7 @@ def _watched(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, list[A
 
 def _allocations(events: list[Any]) -> Iterator[Any]:
     for event in events:
-        if event.tag == _EventType.Allocation:
+        if event.tag == internals.allocation_event.Allocation:
             yield event
         yield from _allocations(event.children)
 

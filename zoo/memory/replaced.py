@@ -16,7 +16,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.multiprocessing.reductions import StorageWeakRef
+
+from zoo import internals
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,24 +71,25 @@ class Replaced(saved_tensors_hooks):
         return known
 
     def _unpack(self, packed: _Packed) -> Tensor:
-        if packed.held._version != packed.version:  # noqa: SLF001
+        if internals.version_of(packed.held) != packed.version:
             shape = list(packed.held.shape)
             raise RuntimeError(f"{self._name}: a tensor of shape {shape}, saved for backward, was changed in place")
         return packed.held.to(packed.device, packed.dtype)
 
 
 def _packed(tensor: Tensor, held: Tensor) -> _Packed:
-    return _Packed(held, held._version, tensor.device, tensor.dtype)  # noqa: SLF001
+    return _Packed(held, internals.version_of(held), tensor.device, tensor.dtype)
 
 
 def _stays(tensor: Tensor) -> bool:
     if tensor.layout != torch.strided:
         return True
-    base = tensor if tensor._base is None else tensor._base  # noqa: SLF001
+    base = internals.base_of(tensor)
+    base = tensor if base is None else base
     return base.is_leaf and base.requires_grad
 
 
 def _identity(tensor: Tensor) -> tuple[Any, ...]:
     """Return a key that is equal for equal views of one storage; a weak reference prevents reuse of its address."""
     place = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())
-    return StorageWeakRef(tensor.untyped_storage()), tensor._version, *place  # noqa: SLF001
+    return internals.StorageWeakRef(tensor.untyped_storage()), internals.version_of(tensor), *place

@@ -13,7 +13,8 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+
+from zoo import internals
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,13 @@ def _watched(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, WeakSe
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in internals.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _storages(tensors: Any) -> dict[int, int]:
     """Return bytes by address of the storage object; the address of the data is 0 for every meta tensor."""
     storages = [tensor.untyped_storage() for tensor in tensors if tensor.layout == torch.strided]
-    return {storage._cdata: storage.nbytes() for storage in storages}  # noqa: SLF001
+    return {internals.identity_of(storage): storage.nbytes() for storage in storages}
 
 
 def _leaves(result: Any) -> list[Tensor]:

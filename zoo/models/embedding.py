@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+from zoo import internals
 from zoo.arguments import want_integers, want_sizes, want_tensors
 from zoo.case import Case
 from zoo.convention import Convention
@@ -120,7 +121,7 @@ class TokenEmbedding(nn.Module):
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
             asynchronous = asynchronous or torch.compiler.is_compiling()
         if asynchronous:
-            torch._assert_async(inside, message)  # noqa: SLF001 - no other check avoids a synchronisation
+            internals.assert_async(inside, message)
         elif not bool(inside):
             raise IndexError(message)
 

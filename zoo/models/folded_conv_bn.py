@@ -18,6 +18,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from zoo.arguments import want_tensors
 from zoo.case import Case
@@ -111,6 +112,16 @@ def fold_conv_bn(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
     return result.eval()
 
 
+def _border(conv: nn.Conv2d) -> list[int]:
+    """Return what a convolution pads, in the order of `F.pad`: left, right, top, bottom."""
+    if isinstance(conv.padding, str):
+        added = [d * (k - 1) * (conv.padding == "same") for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
+        (top, bottom), (left, right) = [(n // 2, n - n // 2) for n in added]
+    else:
+        (top, left), (bottom, right) = conv.padding, conv.padding
+    return [left, right, top, bottom]
+
+
 class ConvThenNorm(nn.Module):
     """norm(conv(x)), the two layers that `FoldedConvNorm` makes one of.
 
@@ -152,6 +163,10 @@ class FoldedConvNorm(ConvThenNorm):
     >>> torch.testing.assert_close(model(x), model.norm(model.conv(x)))
     """
 
+    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+        super().__init__(conv, norm)
+        self.border = _border(conv)
+
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, in_channels, h, w), floating, to (batch, out_channels, h', w').
 
@@ -169,8 +184,10 @@ class FoldedConvNorm(ConvThenNorm):
         assert variance is not None
         scale, shift = _affine(mean, variance, self.norm.weight, self.norm.bias, self.norm.eps)
         weight, bias = _folded(self.conv.weight, self.conv.bias, scale, shift)
-        y: Tensor = self.conv._conv_forward(x, weight, bias)  # noqa: SLF001 -- it knows the padding modes
-        return y
+        padding = self.conv.padding
+        if self.conv.padding_mode != "zeros":
+            x, padding = F.pad(x, self.border, mode=self.conv.padding_mode), (0, 0)
+        return F.conv2d(x, weight, bias, self.conv.stride, padding, self.conv.dilation, self.conv.groups)
 
 
 def _build(layer: type[ConvThenNorm], channels: int = 16, groups: int = 1) -> ConvThenNorm:

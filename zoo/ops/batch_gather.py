@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo import internals
 from zoo.arguments import want_tensors
 from zoo.case import Case
 from zoo.claim import Claim
@@ -41,7 +42,7 @@ def _check(caller: str, tensor: Tensor, index: Tensor) -> None:
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         asynchronous = asynchronous or torch.compiler.is_compiling()
     if asynchronous:
-        torch._assert_async(inside, message)  # noqa: SLF001 - no other check avoids a synchronisation
+        internals.assert_async(inside, message)
     elif not bool(inside):
         raise IndexError(message)
 

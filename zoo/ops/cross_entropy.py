@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+from zoo import internals
 from zoo.arguments import want_floating
 from zoo.case import Case
 from zoo.error_input import ErrorInput
@@ -44,7 +45,7 @@ def _check_sums(caller: str, sums: Tensor) -> None:
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         asynchronous = asynchronous or torch.compiler.is_compiling()
     if asynchronous:
-        torch._assert_async(normalised.all(), message)  # noqa: SLF001 - no other check avoids a synchronisation
+        internals.assert_async(normalised.all(), message)
     elif not bool(normalised.all()):
         raise ValueError(f"{message}, got a sum of {float(sums[~normalised][0])}")
 

@@ -10,6 +10,7 @@ Instead: set TORCHINDUCTOR_AUTOGRAD_CACHE=0 if this torch shows the fault.
 import torch
 from torch import Tensor
 
+from zoo import internals
 from zoo.probe import EVERY_MINOR, Probe, Seen, Unavailable
 
 SYMPTOM = "under float16 autocast the product is bfloat16"
@@ -17,10 +18,7 @@ SYMPTOM = "under float16 autocast the product is bfloat16"
 
 def observe(device: str) -> str:
     """Compile a product under bfloat16, then under float16 autocast; return SYMPTOM if the second is bfloat16."""
-    from torch._dynamo import reset  # noqa: PLC0415 -- importing this file must not load the compiler
-    from torch._functorch import config as tracing  # noqa: PLC0415
-    from torch._inductor import config as inductor  # noqa: PLC0415
-
+    tracing, inductor = internals.functorch_config, internals.inductor_config
     if not hasattr(tracing, "enable_autograd_cache"):
         raise Unavailable("this torch has no AOTAutograd cache")
 
@@ -30,7 +28,7 @@ def observe(device: str) -> str:
     x = torch.ones(4, 4, device=device)
     with tracing.patch(enable_autograd_cache=True), inductor.patch(fx_graph_cache=True):
         for dtype in (torch.bfloat16, torch.float16):
-            reset()  # leaves only the cache on disk, as in a new process
+            torch.compiler.reset()  # leaves only the cache on disk, as in a new process
             with torch.autocast(device, dtype=dtype):
                 out = torch.compile(product)(x, x)
     return SYMPTOM if out.dtype == torch.bfloat16 else ""

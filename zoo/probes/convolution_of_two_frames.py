@@ -12,10 +12,11 @@ Instead: give the model more frames, or turn oneDNN off around backward (`torch.
 import torch
 from torch import nn
 
+from zoo import internals
 from zoo.probe import Probe, Seen, Unavailable
 
 SYMPTOM = "the gradient is wrong by more than half of its size"
-has_bfloat16 = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)
+has_bfloat16 = getattr(internals, "has_avx512_bf16", bool)
 
 
 def observe(device: str) -> str:

@@ -14,10 +14,11 @@ around the call (`torch.backends.mkldnn.flags(enabled=False)`).
 import torch
 from torch.nn import functional
 
+from zoo import internals
 from zoo.probe import Probe, Seen, Unavailable
 
 SYMPTOM = "the error is as large as the result"
-has_amx = getattr(torch.cpu, "_is_amx_tile_supported", bool)
+has_amx = getattr(internals, "has_amx", bool)
 
 
 def observe(device: str) -> str:

@@ -13,6 +13,7 @@ Instead: script before torch's compiler is imported, or build the module once mo
 import torch
 from torch import Tensor, nn
 
+from zoo import internals
 from zoo.probe import Probe, Seen, Unavailable
 
 SYMPTOM = "a module with a tuple at the address of an op that is gone does not compile"
@@ -39,7 +40,7 @@ def observe(device: str) -> str:
     """
     library = torch.library.Library("zoo_probe", "DEF")
     library.define("replaced.first(Tensor x) -> Tensor")
-    address = id(torch.ops.zoo_probe.replaced._op)  # noqa: SLF001 -- nothing public hands out what TorchScript knows
+    address = id(internals.handle_of(torch.ops.zoo_probe.replaced))
     library.define("replaced.second(Tensor x, int n) -> Tensor")
     kept: list[tuple[int, ...]] = []
     while len(kept) < TRIES and (not kept or id(kept[-1]) != address):
