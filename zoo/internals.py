@@ -29,7 +29,7 @@ class Internal:
     """One name.
 
     Attributes:
-        path: "module:name", and after " or " where other versions have it. For an attribute, "type.name" of its owner.
+        path: "module:name" or "module", and after " or " where other versions have it; of an attribute "type.name".
         lost: what cannot be done without it.
         torch: the versions that have it, in the form of PEP 440; "" for all that this project is checked on.
     """
@@ -116,15 +116,15 @@ VALUES = {
     "push_dispatch_mode": Internal("torch.utils._python_dispatch:_push_mode", _MODES),
     # the compiler; looking one of these up imports it
     "register_script_op": Internal("torch.jit._builtins:_register_builtin", "TorchScript takes a value for an op"),
-    "dynamo_config": Internal("torch._dynamo:config", "the limit of recompiles cannot be set"),
+    "dynamo_config": Internal("torch._dynamo.config", "the limit of recompiles cannot be set"),
     "dynamo_counters": Internal("torch._dynamo.utils:counters", _COMPILED),
     "guard_failures": Internal("torch._dynamo.utils:guard_failures", "the reason of a recompile is not known"),
     "compilations": Internal("torch._dynamo.convert_frame:FRAME_COMPILE_COUNTER", "recompiles are counted by graphs"),
     "compare_as_benchmarks": Internal("torch._dynamo.utils:same", "the rule of torch's benchmarks cannot be tried"),
     "find_backend": Internal("torch._dynamo:lookup_backend", "a backend cannot be named"),
     "compile_fx": Internal("torch._inductor.compile_fx:compile_fx", "Inductor cannot be called"),
-    "inductor_config": Internal("torch._inductor:config", "Inductor's options are not known"),
-    "functorch_config": Internal("torch._functorch:config", "the cache of graphs cannot be switched"),
+    "inductor_config": Internal("torch._inductor.config", "Inductor's options are not known"),
+    "functorch_config": Internal("torch._functorch.config", "the cache of graphs cannot be switched"),
     "graphs_of_device": Internal("torch._inductor.cudagraph_trees:get_manager", "CUDA graphs are not proven"),
     "package": Internal("torch._inductor:aoti_compile_and_package", "there are no packaged cells", ">=2.6"),
     "load_package": Internal("torch._inductor:aoti_load_package", "there are no packaged cells", ">=2.6"),

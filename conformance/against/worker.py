@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -39,10 +38,9 @@ class Worker:
 
     def __init__(self, path: Sequence[Path], environment: Mapping[str, str], deadline: float | None = None) -> None:
         self._deadline = deadline
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 -- open as long as the process lives
         folders = [*map(str, path), *filter(None, [os.environ.get("PYTHONPATH", "")])]
         own = {"PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}  # the working folder must hide no module
-        self._process = Spawned({}, [sys.executable, "-c", START], {**environment, **own}, self._complaints)
+        self._process = Spawned({}, [sys.executable, "-c", START], {**environment, **own})
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +49,6 @@ class Worker:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.end()
-        self._complaints.close()
 
     def send(self, target: Target[TaskT, ResultT], task: TaskT) -> None:
         """Send a task without waiting for its result."""
@@ -100,11 +97,10 @@ class Worker:
     def _last_words(self) -> str:
         self._process.wait(GRACE_SECONDS)
         self._process.end()
-        self._complaints.seek(0)
-        printed = self._complaints.read().decode(errors="replace").strip().splitlines()
+        printed = self._process.last_lines()
         code = self._process.exit_code
         died = "killed, and still there" if code is None else process_table.how_it_died(code)
-        return f"{died}: {one_line(printed[-1])}" if printed else died
+        return f"{died}: {printed[-1]}" if printed else died
 
 
 def serve() -> None:

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TextIO
 
 from conformance.errors import UsageError
-from conformance.show.text import plain, printable, visible
+from conformance.show.text import plain, printable
 
 PLAIN = "conformance.plain"  # the name of the error handler for characters that an encoding lacks
 
 
 def say(text: str) -> None:
-    """Print a message on the error stream."""
-    print(f"conformance: {visible(text)}", file=sys.stderr)  # noqa: T201 -- this is the interface
+    """Print a message on the error stream. What it quotes cannot command the terminal."""
+    print(f"conformance: {printable(text)}", file=sys.stderr)  # noqa: T201 -- this is the interface
 
 
 def tell(text: str) -> None:

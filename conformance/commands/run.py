@@ -22,7 +22,7 @@ from conformance.commands.output import say, tell, what_was_lost
 from conformance.commands.resume import resumed
 from conformance.commands.stored import exit_code, read, show
 from conformance.commands.ticker import Ticker
-from conformance.errors import StoreError, UsageError
+from conformance.errors import StoreError, UsageError, with_last_lines
 from conformance.exit_codes import ExitCode
 from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import default_jobs
@@ -233,7 +233,9 @@ def planned(request: PlanRequest) -> Plan:
     ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method=method)
     if ending.result is None:
         asked = " ".join(request.sources) or (request.own.name if request.own else "the zoo")
-        raise UsageError(ending.message if ending.kind == "refused" else f"planning {asked}: {ending.message}")
+        if ending.kind == "refused":
+            raise UsageError(ending.message)
+        raise UsageError(with_last_lines(f"planning {asked}: {ending.message}", ending.said))
     return ending.result
 
 

@@ -118,6 +118,7 @@ class Observation:
         seconds: seconds spent in each phase; those of the reference are for the whole model.
         cases: names of the cases that were called and compared.
         rest: the tensors that are not among `discrepancies`, in a stored run; None if all are there.
+        said: the last lines that a process printed on its error stream before it crashed or timed out.
     """
 
     ending: str
@@ -129,6 +130,7 @@ class Observation:
     seconds: Mapping[str, float] = field(default_factory=dict)
     cases: tuple[str, ...] = ()
     rest: Rest | None = None
+    said: tuple[str, ...] = ()
 
     def outputs(self, case: str) -> list[Discrepancy]:
         """The tensors of a case that the model gives: what it returns, puts into its inputs, or writes on purpose."""

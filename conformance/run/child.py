@@ -39,6 +39,7 @@ class Ending(Generic[ResultT]):
         message: one line: the error, the signal, the exit code or the deadline.
         seconds: wall time from start to end.
         remarks: what else to know, each one line: a lock or a fork server that this machine does not have.
+        said: the last lines that it printed on its error stream, if it crashed or timed out.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Ending(Generic[ResultT]):
     message: str = ""
     seconds: float = 0.0
     remarks: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
 
 def run(target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method: str = "forkserver") -> Ending[ResultT]:
@@ -119,13 +121,14 @@ def _ended(process: Process, target: Target[TaskT, ResultT], deadline: float) ->
     seconds = time.monotonic() - started
     if process.lost:
         text = f"{process.lost} while this ran alone under it, twice"
-        return Ending("crashed", None, heard.phase, text, seconds), True
+        return Ending("crashed", None, heard.phase, text, seconds, said=process.last_lines()), True
     if kind == "timed out":
-        return Ending(kind, None, heard.phase, f"no answer within {left}", seconds), False
+        text = f"no answer within {left}"
+        return Ending(kind, None, heard.phase, text, seconds, said=process.last_lines()), False
     if kind == "crashed" or process.exit_code != 0:
         own_words = told if kind == "crashed" else None
         cause = own_words or _cause_of_death(process.exit_code, answered=kind != "crashed")
-        return Ending("crashed", None, heard.phase, cause, seconds), False
+        return Ending("crashed", None, heard.phase, cause, seconds, said=process.last_lines()), False
     if kind == "refused":
         return Ending(kind, None, heard.phase, told, seconds), False
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -128,7 +129,7 @@ def main() -> None:
 def take_streams() -> tuple[int, int]:
     """Own descriptors for standard input and output, which go nowhere from here on; a process started here has none."""
     taken = os.dup(0), os.dup(1)
-    _silence(0, 1)
+    _silence()
     return taken
 
 
@@ -147,12 +148,14 @@ def serve(orders: int, answers: int, has_compiler: Callable[[], bool] = lambda: 
     if hasattr(os, "setsid"):
         with contextlib.suppress(OSError):  # it leads its session already
             os.setsid()
+    if hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it hides how compilers end
     lifeline.die_with_parent()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # the system kills the cell, not the run
     request = next(channel.Receiver(orders, OPENING_KEY).messages())
     lifeline.tie(orders)
-    _silence(0, 1, 2)
+    _silence()
     sys.path[:] = request["path"]
     os.environ.update(request["variables"])  # the fork server may have started with others
     if request["folder"] is not None:
@@ -187,10 +190,10 @@ def _imports_told(sender: channel.Sender, has_compiler: Callable[[], bool]) -> I
             sender.send(imported=True)
 
 
-def _silence(*descriptors: int) -> None:
-    """Discard what models and compilers print: the pipe is the only channel."""
+def _silence() -> None:
+    """Discard what models and compilers print. What they print on the error stream goes to the run, if they crash."""
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in descriptors:
+    for descriptor in (0, 1):
         os.dup2(nowhere, descriptor)
     if nowhere > 2:  # noqa: PLR2004 -- none of the standard streams
         os.close(nowhere)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from conformance.axes import PRECISIONS
-from conformance.errors import MachineError
+from conformance.errors import MachineError, with_last_lines
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, Plan, PlannedCell
@@ -79,7 +79,7 @@ class Executor:
             task = cell_task(self._plan, cell, self._references.path(cell.model))
             task = replace(task, cache=cache, fingerprint=made.fingerprint if made.kept else "")
             ending = _ended(cell.id, CELL, task, deadline=self._plan.deadline, method=method)
-            seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message)
+            seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message, said=ending.said)
             if seen.ending != DAMAGED:
                 break
             self._references.forget(cell.model, made)
@@ -121,7 +121,8 @@ class Executor:
         ending = _ended(f"the reference of {model}", REFERENCE, task, deadline=deadline, method="forkserver")
         seconds, result = round(ending.seconds, 4), ending.result
         if result is None:
-            return MadeReference(seconds, Observation(ending.kind, "reference", message=ending.message))
+            seen = Observation(ending.kind, "reference", message=ending.message, said=ending.said)
+            return MadeReference(seconds, seen)
         if result.ending == MACHINE:
             raise MachineError(f"the reference of {model} was not made: {result.message}")
         if result.ending != "ok":
@@ -144,7 +145,8 @@ def _ended(
     except (OSError, MemoryError) as problem:
         raise MachineError(f"{what} was not judged: no process could be started: {problem}") from problem
     if ending.kind == "crashed" and ending.phase in NOTHING_RAN:
-        raise MachineError(f"{what} was not judged: its process ended before the model ran: {ending.message}")
+        text = f"{what} was not judged: its process ended before the model ran: {ending.message}"
+        raise MachineError(with_last_lines(text, ending.said))
     return ending
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from conformance.one_line import one_line
 from conformance.run import environment, process_table
-from conformance.run.process import LAST_SECONDS, Process, command, inherited_environment
+from conformance.run.process import GRACE_SECONDS, LAST_SECONDS, Process, command, inherited_environment
 
 READY_SECONDS = 300.0  # to import torch from a cold disk
 START_SECONDS = 60.0  # for one fork
@@ -77,8 +77,8 @@ class ForkServer:
         Thread(target=self._hear, daemon=True).start()
         self._await(self._ready, READY_SECONDS, "is not ready")
 
-    def start(self, child: Forked, orders: int, answers: int) -> None:
-        """Fork a child that reads its task from one descriptor and sends its answers to the other.
+    def start(self, child: Forked, *descriptors: int) -> None:
+        """Fork a child that reads its task from the first descriptor, answers to the second, complains to the third.
 
         Raises:
             LostError: the server does not do it.
@@ -88,7 +88,7 @@ class ForkServer:
             child.number = self._started
             self._children[child.number] = child
         try:
-            self._send({"start": child.number}, orders, answers)
+            self._send({"start": child.number}, *descriptors)
             self._await(child.started, START_SECONDS, "starts no process")
         finally:
             if not child.pid:
@@ -123,13 +123,16 @@ class ForkServer:
         with self._lock:
             if self.lost:
                 return
-            with contextlib.suppress(ChildProcessError):
+            try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
-                if pid and os.WIFSTOPPED(status):
-                    self._lose(f"was stopped by {process_table.name_of_signal(os.WSTOPSIG(status))}")
-                elif pid:
-                    self._process.returncode = os.waitstatus_to_exitcode(status)
-                    self._lose(self._last_words(self._process.returncode))
+            except ChildProcessError:  # this process ignores SIGCHLD, so the system keeps no ended process
+                self._lose(f"has ended{self._last_words()}")
+                return
+            if pid and os.WIFSTOPPED(status):
+                self._lose(f"was stopped by {process_table.name_of_signal(os.WSTOPSIG(status))}")
+            elif pid:
+                code = self._process.returncode = os.waitstatus_to_exitcode(status)
+                self._lose(f"{'was ' if code < 0 else ''}{process_table.how_it_died(code)}{self._last_words()}")
 
     def close(self) -> None:
         """End the server and its children."""
@@ -158,10 +161,12 @@ class ForkServer:
                     child = self._children.get(told["child"])
                 if child is not None:
                     child.hear(told)
-        until = time.monotonic() + LAST_SECONDS
+        until = time.monotonic() + GRACE_SECONDS
         while not self.lost and time.monotonic() < until:
             self.check()
             time.sleep(0.01)
+        with self._lock:
+            self._lose("closed its socket")
 
     def _await(self, event: Event, seconds: float, fault: str) -> None:
         """Wait for something that the server should do; time in which this process sleeps does not count."""
@@ -191,12 +196,10 @@ class ForkServer:
         for child in self._children.values():
             child.hear({"lost": self.lost})
 
-    def _last_words(self, code: int) -> str:
+    def _last_words(self) -> str:
         printed = os.pread(self._said, 2**16, max(0, os.fstat(self._said).st_size - 2**16))
         lines = printed.decode(errors="replace").strip().splitlines()
-        died = process_table.how_it_died(code)
-        died = f"was {died}" if code < 0 else died
-        return f"{died}: {one_line(lines[-1])}" if lines else died
+        return f": {one_line(lines[-1])}" if lines else ""
 
 
 class Forked(Process):
@@ -213,16 +216,17 @@ class Forked(Process):
         self._server = server
         theirs_in, orders = os.pipe()
         answers, theirs_out = os.pipe()
+        complaints, theirs_err = os.pipe()
         try:
-            server.start(self, theirs_in, theirs_out)
+            server.start(self, theirs_in, theirs_out, theirs_err)
         except LostError:
-            os.close(orders)
-            os.close(answers)
+            for descriptor in (orders, answers, complaints):
+                os.close(descriptor)
             raise
         finally:
-            os.close(theirs_in)
-            os.close(theirs_out)
-        super().__init__(orders, answers, request)
+            for descriptor in (theirs_in, theirs_out, theirs_err):
+                os.close(descriptor)
+        super().__init__(orders, answers, complaints, request)
 
     def hear(self, told: dict[str, Any]) -> None:
         """Take in what the server says of this child, or that the server is lost."""

@@ -24,7 +24,7 @@ from conformance.run import child_side, lifeline, process_table
 PRELOAD = "conformance.fork_server"
 PR_SET_CHILD_SUBREAPER = 36
 CONTROL = 0  # the descriptor of the socket to the run; a child replaces it when it silences its streams
-MESSAGE_BYTES, DESCRIPTORS = 4096, 2
+MESSAGE_BYTES, DESCRIPTORS = 4096, 3
 LAST_ROUNDS, ROUND_SECONDS = 100, 0.05
 
 
@@ -50,8 +50,9 @@ def _load(step: Callable[[], object]) -> None:
 
 
 def _has_compiler() -> bool:
-    """Whether this process has imported the compiler."""
-    return PRELOAD in sys.modules and bool(sys.modules[PRELOAD].has_compiler())
+    """Whether this process has imported the compiler, or cannot import it for all children."""
+    ask = getattr(sys.modules.get(PRELOAD), "has_compiler", None)
+    return ask is None or bool(ask())
 
 
 class _Server:
@@ -92,23 +93,25 @@ class _Server:
                 else:
                     self._bury(request["bury"])
 
-    def _fork(self, number: int, orders: int, answers: int) -> None:
+    def _fork(self, number: int, orders: int, answers: int, complaints: int) -> None:
         try:
             pid = os.fork()
         except OSError as problem:
             self._tell(child=number, lost=f"the fork server forks no process: {problem}")
             pid = -1
         if pid == 0:
-            self._become_child(orders, answers)
-        os.close(orders)
-        os.close(answers)
+            self._become_child(orders, answers, complaints)
+        for descriptor in (orders, answers, complaints):
+            os.close(descriptor)
         if pid > 0:
             self._numbers[pid] = number
             self._tell(child=number, pid=pid)
 
-    def _become_child(self, orders: int, answers: int) -> None:
+    def _become_child(self, orders: int, answers: int, complaints: int) -> None:
         code = 1
         try:
+            os.dup2(complaints, 2)
+            os.close(complaints)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.default_int_handler)

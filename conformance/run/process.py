@@ -16,14 +16,16 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from types import MappingProxyType
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from conformance.one_line import one_line
 from conformance.run import channel, environment, process_table
 
 GRACE_SECONDS = 5.0  # for a child to exit after it has sent its result
 LAST_SECONDS = 60.0  # for a killed child to disappear; a driver may hold it while a kernel still runs
 NAP_SECONDS = 0.01
 OPENING_KEY = bytes(channel.KEY_BYTES)  # of messages to a child, the first of which brings the key of its answers
+SAID_LINES, SAID_LENGTH, SAID_BYTES = 20, 400, 2**16  # what is kept of a process's error stream, and of a line
 IGNORED = ("PYTHONWARNINGS", "PYTHONINSPECT")  # a warning of torch is no error of a model, and nobody talks to a child
 
 
@@ -49,6 +51,7 @@ class Process:
     Args:
         orders: descriptor of the pipe to the child.
         answers: descriptor of the pipe from the child.
+        complaints: descriptor of the pipe that brings what the child prints on its error stream.
         request: what the child should do; see `run.child_side.serve`. The variables of children go with it.
 
     Attributes:
@@ -61,9 +64,12 @@ class Process:
     exit_code: int | None = None
     lost: str = ""
 
-    def __init__(self, orders: int, answers: int, request: dict[str, Any]) -> None:
+    def __init__(self, orders: int, answers: int, complaints: int, request: dict[str, Any]) -> None:
         key = channel.new_key()
         self._orders, self._answers = orders, answers
+        self._said = bytearray()
+        self._overhearing = Thread(target=self._overhear, args=(complaints,), daemon=True)
+        self._overhearing.start()
         self._receiver = channel.Receiver(answers, key)
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._writing = Thread()
@@ -115,6 +121,18 @@ class Process:
     def share(self) -> None:
         """Spare later processes what this one had to import, if they can share it."""
 
+    def last_lines(self) -> tuple[str, ...]:
+        """The last lines that it printed on its error stream, each on one bounded line. Ask when it has ended."""
+        self._overhearing.join(GRACE_SECONDS)  # what it started may still hold the pipe
+        lines = bytes(self._said).decode(errors="replace").splitlines()
+        return tuple(one_line(line, SAID_LENGTH) for line in lines if line.strip())[-SAID_LINES:]
+
+    def _overhear(self, complaints: int) -> None:
+        with os.fdopen(complaints, "rb", buffering=0) as pipe:
+            while printed := pipe.read(SAID_BYTES):
+                self._said += printed
+                del self._said[:-SAID_BYTES]
+
     def _write(self, frame: bytes, before: Thread | None) -> None:
         if before is not None:
             before.join()
@@ -162,7 +180,6 @@ class Spawned(Process):
         request: what the child should do.
         words: the command that starts it; None for one that calls a function, see `run.child_side.serve`.
         variables: environment variables beside those of this process.
-        complaints: takes what it prints on its error stream.
 
     Raises:
         OSError: the system starts no process.
@@ -173,25 +190,28 @@ class Spawned(Process):
         request: dict[str, Any],
         words: list[str] | None = None,
         variables: Mapping[str, str] = NO_VARIABLES,
-        complaints: IO[bytes] | int = subprocess.DEVNULL,
     ) -> None:
         self._process = subprocess.Popen(  # noqa: S603
             words or command("conformance.run.child_side"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=subprocess.PIPE,
             env={**inherited_environment(), **variables},
             start_new_session=True,  # an interrupt reaches the parent, and the parent decides
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
         )
         self.pid = self._process.pid
-        super().__init__(_taken(self._process.stdin), _taken(self._process.stdout), request)
+        ours = self._process
+        super().__init__(_taken(ours.stdin), _taken(ours.stdout), _taken(ours.stderr), request)
 
     def has_ended(self) -> bool:
         """Whether the process has ended. Where the system can, its id is kept, so that no other process gets it."""
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.poll() is not None
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        except ChildProcessError:  # the caller ignores SIGCHLD, so the system keeps no ended process
+            return True
 
     def end(self) -> None:
         """Kill the process and everything that it started."""

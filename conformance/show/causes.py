@@ -20,6 +20,7 @@ class Cause:
         model: name of the model.
         status: their verdict.
         text: what the first of them says.
+        said: the last lines that its process printed on its error stream, if it crashed.
         cells: their ids.
         named: these cells in a few words. If they are all cells of the model, or all of one mode, it names that;
             otherwise the first of them.
@@ -30,6 +31,7 @@ class Cause:
     text: str
     cells: tuple[str, ...]
     named: str
+    said: tuple[str, ...] = ()
 
 
 def causes(verdicts: Iterable[Verdict]) -> list[Cause]:
@@ -46,7 +48,14 @@ def causes(verdicts: Iterable[Verdict]) -> list[Cause]:
         if verdict.red and verdict.status != "NOTRUN":
             found.setdefault((model, verdict.status, _reason(verdict)), []).append(verdict)
     return [
-        Cause(model, status, same[0].text, tuple(v.cell for v in same), _named([v.cell for v in same], beside))
+        Cause(
+            model,
+            status,
+            same[0].text,
+            tuple(v.cell for v in same),
+            _named([v.cell for v in same], beside),
+            same[0].observation.said,
+        )
         for (model, status, _), same in found.items()
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET  # it only writes
 from pathlib import Path
 
-from conformance.errors import MachineError
+from conformance.errors import MachineError, with_last_lines
 from conformance.one_line import one_line
 from conformance.records.cell import model_of
 from conformance.records.plan import Place
@@ -66,7 +66,8 @@ def _add_case(suite: ET.Element, verdict: Verdict, place: Place | None) -> None:
     _add_properties(case, known)
     if verdict.red:
         kind = "error" if verdict.status in NO_RESULT else "failure"
-        ET.SubElement(case, kind, type=verdict.status, message=_plain(verdict.text)).text = _plain(verdict.text)
+        red = ET.SubElement(case, kind, type=verdict.status, message=_plain(verdict.text))
+        red.text = with_last_lines(_plain(verdict.text), map(_plain, verdict.observation.said))
     elif verdict.status in NOT_DONE:
         ET.SubElement(case, "skipped", type=verdict.status, message=_plain(verdict.reason or verdict.text))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from conformance.axes import NOT_PROVEN
 from conformance.counted import counted, some
+from conformance.errors import with_last_lines
 from conformance.figures.speed import SPEED, Speed, completed
 from conformance.figures.speed import speeds as known_speeds
 from conformance.records.cell import SizedModel, model_of
@@ -215,7 +216,8 @@ def _remarks(verdicts: list[Verdict]) -> list[str]:
 def _red_lines(verdicts: list[Verdict]) -> Iterator[str]:
     """What is wrong, a line for each cause."""
     for cause in causes(verdicts):
-        yield f"{STATUSES[cause.status].glyph} {cause.named}  {cause.status}  {visible(cause.text)}"
+        text = f"{STATUSES[cause.status].glyph} {cause.named}  {cause.status}  {visible(cause.text)}"
+        yield with_last_lines(text, map(visible, cause.said))
 
 
 def _kept_references(verdicts: list[Verdict]) -> str:

@@ -171,18 +171,23 @@ def _torchvision(text: str, name: str, settings: dict[str, Any], pictures: int) 
 
 
 def declare_operators() -> None:
-    """Declare what torchvision registers meta kernels for, if its C++ library does not load.
+    """Declare what torchvision registers meta kernels for, if it has a C++ library that does not load.
 
-    A package built for torch with CUDA does not fit a torch without; its import would fail at `nms`.
+    A package built for torch with CUDA does not fit a torch without; its import would fail at `nms`. To declare an
+    operator twice ends the process, so nothing is declared where any of its libraries loads, whatever it is called.
     """
     found = importlib.util.find_spec("torchvision")
     if found is None or found.origin is None or hasattr(torch.ops.torchvision, "nms"):
         return
-    try:
-        torch.ops.load_library(str(Path(found.origin).parent / "_C.so"))
-    except OSError:
-        for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    libraries = [*Path(found.origin).parent.glob("_C*.so")]
+    for library in libraries:
+        try:
+            torch.ops.load_library(str(library))
+        except OSError:
+            continue
+        return
+    for name in ("nms", "qnms") if libraries else ():
+        torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def _timm(text: str, name: str, settings: dict[str, Any], pictures: int) -> Architecture:

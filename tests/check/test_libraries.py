@@ -185,3 +185,33 @@ def test_check_takes_its_name_alone(timm):
 
 def judged(text):
     return check(text, modes="eager", precisions="fp32")
+
+
+@pytest.mark.parametrize(
+    ("names", "loads", "declared"),
+    [
+        (["_C.so"], True, []),
+        (["_C_stable.so"], True, []),  # from 0.29 on
+        (["_C.so"], False, ["nms", "qnms"]),
+        (["_C_stable.so"], False, ["nms", "qnms"]),
+        ([], False, []),
+    ],
+)
+def test_operators_are_declared_where_no_library_of_torchvision_loads(tmp_path, monkeypatch, names, loads, declared):
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    for name in ("__init__.py", *names):
+        (package / name).touch()
+    tried, found = [], []
+
+    def load(path):
+        tried.append(path)
+        if not loads:
+            raise OSError("it is built for another torch")
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    monkeypatch.setattr(torch.ops, "load_library", load)
+    monkeypatch.setattr(torch.library, "define", lambda name, _: found.append(name.removeprefix("torchvision::")))
+    libraries.declare_operators()
+    assert (tried, found) == ([str(package / name) for name in names], declared)

@@ -105,6 +105,32 @@ def test_without_a_fork_server_children_are_spawned_and_say_so(monkeypatch, code
     assert first.remarks[0].startswith("every process imports torch anew, because the fork server ")
 
 
+IGNORING = """
+import json, signal, time
+from harness import targets
+from conformance.run import child, fork_server, process
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as some daemons do, and all that they start
+whole = fork_server.command
+fork_server.command = lambda module: [*whole(module)[:-1], "import os; os.write(2, b'no torch'); os.abort()"]
+run = lambda function, **task: child.run(targets.target_of(function), task, deadline=60.0)
+started = time.monotonic()
+first = run(targets.echo)
+took = time.monotonic() - started
+fork_server.command = whole
+child._without_server.clear()
+again = [run(targets.echo).kind, run(targets.complain, lines=1, ends="abort").said]
+print(json.dumps([first.kind, first.remarks[0], took, again]))
+"""
+
+
+def test_a_caller_that_ignores_the_ends_of_its_children_hears_of_them_all_the_same():
+    kind, remark, took, again = printed(IGNORING)
+    assert (kind, again) == ("answered", ["answered", ["line 0", "the last words of native code"]])
+    assert remark == "every process imports torch anew, because the fork server has ended: no torch"
+    assert took < 60.0  # it waited for 300 s
+
+
 def test_children_that_start_while_others_end_are_not_taken_for_orphans(light):
     with ThreadPoolExecutor(8) as threads:
         endings = list(threads.map(lambda _: run(targets.echo), range(240)))

@@ -68,6 +68,18 @@ def die(task, process):
     os.kill(os.getpid(), task["signal"])
 
 
+def complain(task, process):
+    """Print many lines on the error stream, below Python too, and end in some way."""
+    process.enter("complaining")
+    for number in range(task["lines"]):
+        sys.stderr.write(f"line {number}\n")
+    os.write(2, b"the last words of native code\n")
+    if task["ends"] == "hang":
+        time.sleep(3600)
+    os.kill(os.getpid(), signal.SIGABRT) if task["ends"] == "abort" else None
+    return {}
+
+
 def raise_something(task, process):
     """Raise an exception that nobody catches."""
     process.enter("raising")

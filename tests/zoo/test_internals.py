@@ -1,6 +1,7 @@
 """Names of torch that it does not document: all of them in one file, there on this torch, and looked up late."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -103,6 +104,8 @@ def test_a_name_is_in_this_torch_if_the_file_says_so(name):
     version = torch.__version__.split("+")[0]
     assert hasattr(internals, name) == SpecifierSet(listed.torch).contains(version, prereleases=True)
     assert listed.lost
+    if inspect.ismodule(getattr(internals, name, None)):
+        assert ":" not in listed.path  # it is imported, even if nothing has imported it before
 
 
 @pytest.mark.parametrize("name", internals.ATTRIBUTES)

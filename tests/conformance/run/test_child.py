@@ -40,6 +40,15 @@ def test_an_answer_comes_from_a_fresh_process_that_leads_its_session(method):
     assert 0 < first.seconds < PATIENCE
 
 
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_the_last_lines_that_a_process_prints_before_it_dies_are_kept(method):
+    ending = run(targets.complain, lines=100_000, ends="abort", method=method)
+    assert (ending.kind, ending.phase, ending.message) == ("crashed", "complaining", "killed by SIGABRT")
+    assert ending.said == (*(f"line {number}" for number in range(99_981, 100_000)), "the last words of native code")
+    assert run(targets.complain, lines=3, ends="hang", deadline=1.0, method=method).said[0] == "line 0"
+    assert run(targets.complain, lines=100_000, ends="well", method=method).kind == "answered"
+
+
 def test_records_cross_in_both_directions():
     target = targets.target_of(targets.renamed, Cell, Cell)
     ending = child.run(target, Cell("merge", "eager", "fp32", "cpu"), deadline=PATIENCE)
