@@ -5,6 +5,7 @@ import torch
 from harness.processes import printed
 
 from conformance.oracle.error_text import POISONED, one_line
+from zoo import internals
 
 RUNTIME = """
 import json, os, torch
@@ -107,7 +108,7 @@ def test_only_a_refused_process_blames_the_fork_server(monkeypatch):
     """A model may fork workers of its own, which CUDA refuses just so."""
     problem = RuntimeError("Cannot re-initialize CUDA in forked subprocess.")
     assert one_line(problem) == str(problem)
-    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    monkeypatch.setattr(internals, "is_in_bad_fork", lambda: True)
     assert one_line(problem) == f"{POISONED}: {problem}"
     assert one_line(ValueError("no CUDA here")) == "no CUDA here"
 

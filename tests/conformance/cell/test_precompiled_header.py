@@ -7,6 +7,7 @@ import torch
 from packaging.version import Version
 
 from conformance.cell import compiler, precompiled_header
+from zoo import internals
 
 codecache = pytest.importorskip("torch._inductor.codecache")
 isa = pytest.importorskip("torch._inductor.cpu_vec_isa", reason="torch 2.4 keeps it elsewhere")
@@ -19,8 +20,8 @@ def header(tmp_path, monkeypatch):
     """A small header in place of Inductor's."""
     path = tmp_path / "prefix.h"
     path.write_text("#pragma once\ninline int answer() { return 42; }\n")
-    monkeypatch.setattr(codecache, "cpp_prefix_path", lambda: str(path), raising=False)
-    monkeypatch.setattr(codecache, "pick_vec_isa", lambda: isa.invalid_vec_isa)
+    monkeypatch.setattr(internals, "path_of_header", lambda: str(path), raising=False)
+    monkeypatch.setattr(internals, "pick_instructions", lambda: isa.invalid_vec_isa)
     return path
 
 
