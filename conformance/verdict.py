@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from conformance.records.observation import RAISES, REDRAWN, SHORTER, Discrepancy, Measure, Observation
+from conformance.records.observation import PROBED, RAISES, REDRAWN, SHORTER, Discrepancy, Measure, Observation
 from conformance.records.plan import Expectation
 from conformance.records.remarks import remarks
 from conformance.records.verdicts import Verdict
@@ -47,8 +47,10 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
     Args:
         cell: id of the cell.
         seen: what was observed.
-        expectations: the declared divergences that apply to this cell on this torch, from the plan.
+        expectations: the declared divergences that apply to this cell on this torch, from the plan. One that hangs on a
+            probe is in force if what was observed says that the probe shows its fault.
     """
+    expectations = [e for e in expectations if not e.probe or seen.facts.get(PROBED + e.probe)]
     renamed = [e for e in expectations if e.outcome == "dtype"]
     dtypes = {e.tensor: e.dtype for e in renamed}
     verdict = _plain_verdict(cell, seen, dtypes)

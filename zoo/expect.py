@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,8 @@ from zoo.case import SpecError
 
 OUTCOMES = ("dtype", "refuses", "FAIL", "UNSTABLE", "VOID", "INVALID", "INCONCLUSIVE", "ERROR")
 ENDINGS = ("CRASH", "TIMEOUT", "OOM")
-TEXTS = ("reason", "link", "torch", "tensor", "dtype", "error", "match", "gate", "case")
+TEXTS = ("reason", "link", "torch", "tensor", "dtype", "error", "match", "gate", "case", "probe")
+PROBES = "zoo.probes"  # the package of the probes
 
 
 def is_dtype(word: str) -> bool:
@@ -69,6 +71,8 @@ class Expect:
         error, match: for "refuses" and "ERROR": the exception's type name and a regular expression.
         gate, case: for "FAIL": the gate that must fail, and the name of the case in which it must, also if the case
             runs again with other weights; or the gate "raises", the tensor "output" and the name of an error input.
+        probe: the name of a probe of the zoo, for a divergence that hangs on the processor, a library or the device. It
+            is declared where the probe shows its fault on the machine of the run; elsewhere the cell must pass.
 
     >>> known = Expect(outcome="VOID", modes=("compiled",), torch=">=2.6", reason="falls back to eager")
     >>> known.concerns("compiled", "fp32", "cpu", "2.13.0"), known.concerns("compiled", "fp32", "cpu", "2.4.1")
@@ -88,6 +92,7 @@ class Expect:
     match: str = ""
     gate: str = ""
     case: str = ""
+    probe: str = ""
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES + ENDINGS:
@@ -105,6 +110,8 @@ class Expect:
             )
         if self.outcome in ("refuses", "ERROR") and not (self.error and self.match):
             raise SpecError(f"an expectation of {self.outcome!r} needs error and match")
+        if self.probe and not (self.probe.isidentifier() and importlib.util.find_spec(f"{PROBES}.{self.probe}")):
+            raise SpecError(f"expectation {self.reason!r}: there is no probe {self.probe!r} in {PROBES}")
         try:
             SpecifierSet(self.torch)
             re.compile(self.match)

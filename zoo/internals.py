@@ -1,7 +1,7 @@
 """Every name of torch that torch does not document. No other file of this project reaches for one.
 
 `internals.tree_leaves` is looked up when it is first used, and never at import. Where this torch lacks a name,
-`MissingError` says what cannot be done without it; `hasattr(internals, "has_amx")` asks without an error.
+`MissingError` says what cannot be done without it; `hasattr(internals, "load_package")` asks without an error.
 A torch that drops a name so breaks what needs it, and nothing else.
 
 The names of ATen ops are not among them: the dispatcher tells them, and they are compared, not looked up.
@@ -81,8 +81,6 @@ VALUES = {
     "allocation_event": Internal("torch._C._profiler:_EventType", "peak_bytes cannot count"),
     "checks_without_numpy": Internal("torch.amp.autocast_mode:HAS_NUMPY", "custom_fwd needs NumPy to be installed"),
     # processors and devices
-    "has_amx": Internal("torch.cpu:_is_amx_tile_supported", "AMX is not recognised", ">=2.6"),
-    "has_avx512_bf16": Internal("torch.cpu:_is_avx512_bf16_supported", "AVX512-BF16 is not recognised", ">=2.6"),
     "is_in_bad_fork": Internal("torch.cuda:_is_in_bad_fork", "CUDA refused in a fork is blamed on the model"),
     "sleep_on_device": Internal("torch.cuda:_sleep", "the meter of CUDA cannot be tried"),
     "count_gpus": Internal("torch._C:_cuda_getDeviceCount", "CUDA does not work in forks; a torch for CPUs has none"),

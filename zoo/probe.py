@@ -12,6 +12,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -154,6 +155,20 @@ class Probe:
     def concerns(self, device: str) -> bool:
         """Return whether the probe applies to a device type."""
         return not self.devices or device in self.devices
+
+
+def processor_has(flag: str) -> bool:
+    """Return whether the system says that the processor has some instructions, such as "amx_tile" (Linux).
+
+    Raises:
+        TypeError: `flag` is not a str.
+    """
+    if not isinstance(flag, str):
+        raise TypeError(f"processor_has: flag must be a str, got {type(flag).__name__}")
+    try:
+        return flag in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return False
 
 
 def find(package: str = "zoo.probes") -> list[Probe]:

@@ -7,30 +7,27 @@ processes read and run them, so this process never imports torch.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from conformance.axes import DEVICES, choose
 from conformance.commands.output import tell
-from conformance.errors import UsageError, suggestion
+from conformance.errors import UsageError, suggestion, with_last_lines
 from conformance.exit_codes import ExitCode
 from conformance.records.probes import (
+    PACKAGE,
     READ_PROBES,
-    RUN_PROBE,
     ProbeFinding,
     ProbeInfo,
     ProbeList,
     ProbeRun,
     ProbeSighting,
     ProbesRequest,
-    ProbeTask,
 )
 from conformance.records.verdicts import STATUSES
-from conformance.run import child, documents, environment
+from conformance.run import child, documents, environment, probed
 from conformance.run.child import Ending
 from conformance.show.text import table, visible
 
-PACKAGE = "zoo.probes"
 READING_DEADLINE = 300.0
 
 
@@ -93,7 +90,9 @@ def read(device: str) -> tuple[ProbeInfo, ...]:
 def _listed(device: str) -> ProbeList:
     ending = child.run(READ_PROBES, ProbesRequest(PACKAGE, device), deadline=READING_DEADLINE)
     if ending.result is None:
-        raise UsageError(ending.message if ending.kind == "refused" else f"reading the probes: {ending.message}")
+        if ending.kind == "refused":
+            raise UsageError(ending.message)
+        raise UsageError(with_last_lines(f"reading the probes: {ending.message}", ending.said))
     return ending.result
 
 
@@ -101,9 +100,7 @@ def _finding(probe: ProbeInfo, device: str, timeout: float) -> ProbeFinding:
     if not probe.concerns:
         alone = f"not run: it is about {' and '.join(probe.devices)} alone"
         return ProbeFinding(probe.name, "SKIPPED", alone, probe.link, probe.summary, probe.remedy)
-    with tempfile.TemporaryDirectory(prefix="conformance-probe-", ignore_cleanup_errors=True) as cache:
-        task = ProbeTask(f"{PACKAGE}.{probe.name}", device, cache)
-        return judge_probe(probe, device, child.run(RUN_PROBE, task, deadline=timeout))
+    return judge_probe(probe, device, probed.observe(probe.name, device, timeout, PACKAGE))
 
 
 def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) -> ProbeFinding:
@@ -114,8 +111,7 @@ def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) ->
         device: the device that it ran on.
         ending: how the process that ran it ended.
     """
-    result = ending.result
-    kind, seen = (result.kind, result.text) if result is not None else (ending.kind, ending.message)
+    kind, seen = probed.told(ending)
     status = _status(probe, kind, seen)
     if STATUSES[status].red:
         declared = f"declared for this torch: {probe.symptom if probe.declared else 'nothing'}"
@@ -126,10 +122,10 @@ def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) ->
 
 
 def _status(probe: ProbeInfo, kind: str, seen: str) -> str:
-    shows = seen == probe.symptom and kind in ("saw", "crashed")
-    if probe.declared is None and (shows or kind == "saw"):
+    shown = probed.shows(probe.symptom, kind, seen)
+    if probe.declared is None and (shown or kind == "saw"):
         return "INCONCLUSIVE"
-    if shows:
+    if shown:
         return "EXPECTED" if probe.declared else "FAIL"
     if kind == "saw" and not seen:
         return "STALE" if probe.declared else "PASS"

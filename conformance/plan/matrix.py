@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import sys
@@ -26,7 +27,7 @@ from conformance.run.child_side import ChildProcess
 from conformance.run.sources import imported
 from zoo.case import SpecError
 from zoo.catalog import WRONG_ON_PURPOSE
-from zoo.expect import Expect
+from zoo.expect import PROBES, Expect
 from zoo.spec import Spec
 
 TF32_CAPABILITY = (8, 0)
@@ -141,6 +142,8 @@ def expectation(declared: Expect) -> Expectation:
         declared.match,
         declared.gate,
         declared.case,
+        declared.probe,
+        importlib.import_module(f"{PROBES}.{declared.probe}").PROBE.symptom if declared.probe else "",
     )
 
 

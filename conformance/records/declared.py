@@ -23,3 +23,4 @@ class Declared:
     match: str = ""
     gate: str = ""
     case: str = ""
+    probe: str = ""

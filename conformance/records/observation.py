@@ -10,6 +10,7 @@ from typing import Any
 from conformance.records.convert import Rounded
 
 RAISES = "raises"  # the gate of the error inputs
+PROBED = "shows "  # begins the fact that a probe shows its fault on this machine, or does not; see `Expectation`
 LEFT_ASIDE = "left aside"  # the fact of a cell whose model returns other things than tensors
 REDRAWN, SHORTER = "-redrawn", "-shorter"  # added to the name of a case that runs again with other weights
 FP32, OTHER_WEIGHTS = "fp32", "fp32 with other weights"  # who judges what a cell cannot

@@ -21,7 +21,12 @@ def in_words(value: object) -> str:
 
 @dataclass(frozen=True)
 class Expectation:
-    """A declared divergence, as the judge sees it. `zoo.Expect` explains the fields."""
+    """A declared divergence, as the judge sees it. `zoo.Expect` explains the fields.
+
+    Attributes:
+        probe: it is declared only where this probe shows its fault, see `PROBED`; "" for everywhere.
+        symptom: what the probe returns then.
+    """
 
     outcome: str
     reason: str
@@ -32,6 +37,8 @@ class Expectation:
     match: str = ""
     gate: str = ""
     case: str = ""
+    probe: str = ""
+    symptom: str = ""
 
 
 @dataclass(frozen=True)

@@ -137,5 +137,6 @@ class ProbeRun:
     findings: tuple[ProbeFinding, ...]
 
 
+PACKAGE = "zoo.probes"
 READ_PROBES = Target("conformance.plan.probes:read", ProbesRequest, ProbeList)
 RUN_PROBE = Target("conformance.cell.probe:observe", ProbeTask, ProbeSighting)

@@ -17,6 +17,7 @@ from conformance.records.verdicts import Verdict
 from conformance.run import child, environment
 from conformance.run.child_side import WAITING
 from conformance.run.kept_references import KeptReferences
+from conformance.run.probed import Probed
 from conformance.run.references import References
 from conformance.run.stored_code import StoredCode
 from conformance.verdict import judge
@@ -46,6 +47,7 @@ class Executor:
         self._references = References(folder)
         self._kept = KeptReferences(environment.references_in_use(), plan.environment, plan.digests)
         self._code = StoredCode(plan.compiling_modes)
+        self._probed = Probed(plan.deadline)
 
     def verdict(self, planned: PlannedCell) -> Verdict:
         """Run one planned cell and judge it.
@@ -72,10 +74,11 @@ class Executor:
 
     def _judged(self, planned: PlannedCell, *, cache: str = "", method: str) -> Verdict:
         cell = planned.cell
+        shown, untold = self._shown(planned)
         for _ in range(1 + REFERENCES_MADE_AGAIN):
             made = self._references.of(cell.model, self._made)
             if made.refused is not None:
-                return judge(cell.id, made.refused, planned.expect)
+                return judge(cell.id, replace(made.refused, facts=shown), planned.expect)
             task = cell_task(self._plan, cell, self._references.path(cell.model))
             task = replace(task, cache=cache, fingerprint=made.fingerprint if made.kept else "")
             ending = _ended(cell.id, CELL, task, deadline=self._plan.deadline, method=method)
@@ -86,10 +89,17 @@ class Executor:
             self._kept.forget(self._task(cell.model))
         if seen.ending in (DAMAGED, MACHINE):
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
-        seen = replace(seen, seconds={KEPT if made.kept else "reference": made.seconds, **seen.seconds})
-        verdict = judge(cell.id, seen, planned.expect)
-        notes = (*verdict.notes, *ending.remarks)
+        seconds = {KEPT if made.kept else "reference": made.seconds, **seen.seconds}
+        verdict = judge(cell.id, replace(seen, seconds=seconds, facts={**seen.facts, **shown}), planned.expect)
+        notes = (*verdict.notes, *ending.remarks, *untold)
         return replace(verdict, seconds=ending.seconds, notes=notes)
+
+    def _shown(self, planned: PlannedCell) -> tuple[dict[str, bool], tuple[str, ...]]:
+        """What the probes show on which the divergences of a cell hang; see `Probed.facts`."""
+        try:
+            return self._probed.facts(planned.expect, planned.cell.device)
+        except (OSError, MemoryError) as problem:
+            raise MachineError(f"{planned.id} was not judged: no process could be started: {problem}") from problem
 
     def reference(self, model: str) -> Observation | Path:
         """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells.

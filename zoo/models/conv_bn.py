@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from zoo.arguments import want_floating, want_numbers, want_sizes
 from zoo.case import Case
 from zoo.claim import Claim
+from zoo.expect import Expect
 from zoo.functions.batch_norm2d import batch_norm2d
 from zoo.functions.conv2d import conv2d
 from zoo.functions.fused_conv_bn2d import fused_conv_bn2d
@@ -160,6 +161,17 @@ def _scale(layer: type[ConvNorm]) -> Scale:
     )
 
 
+_WRONG_WITH_AMX = Expect(
+    outcome="FAIL",
+    reason="oneDNN computes a bfloat16 convolution of eight images with a kernel of side 8 wrong, as AMX does it",
+    link="https://github.com/pytorch/pytorch/issues/169688",
+    precisions=("amp_bf16",),
+    devices=("cpu",),
+    tensor="gradient of conv1.weight",
+    gate="norm",
+    probe="convolution_wrong_with_amx",
+)
+
 CONV_BN = Spec(
     name="conv_bn",
     alias="conv_bn_classifier",
@@ -179,7 +191,7 @@ CONV_BN = Spec(
     dtypes="follows",
     one_graph=True,
     reference=_reference,
-    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, STRIDES_NOT_SORTED),
+    expectations=(FUNCTION_APPLY_REFUSED, NESTED_FUNCTION_NOT_TRACED, STRIDES_NOT_SORTED, _WRONG_WITH_AMX),
     scale=_scale(ConvNorm),
 )
 

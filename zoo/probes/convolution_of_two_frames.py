@@ -12,21 +12,19 @@ Instead: give the model more frames, or turn oneDNN off around backward (`torch.
 import torch
 from torch import nn
 
-from zoo import internals
-from zoo.probe import Probe, Seen, Unavailable
+from zoo.probe import Probe, Seen, Unavailable, processor_has
 
 SYMPTOM = "the gradient is wrong by more than half of its size"
-has_bfloat16 = getattr(internals, "has_avx512_bf16", bool)
 
 
 def observe(device: str) -> str:
     """Differentiate a convolution over two frames in bfloat16; return SYMPTOM if its gradient is far from float64's.
 
     Raises:
-        Unavailable: the processor has no AVX-512 BF16, or this torch cannot tell.
+        Unavailable: the processor has no AVX-512 BF16, or the system does not say so.
     """
-    if not has_bfloat16():
-        raise Unavailable("the processor has no AVX-512 BF16, or this torch cannot tell")
+    if not processor_has("avx512_bf16"):
+        raise Unavailable("the processor has no AVX-512 BF16, or the system does not say so")
     torch.manual_seed(0)
     convolution = nn.Conv3d(16, 16, (3, 1, 1), padding=(1, 0, 0), bias=False, device=device)
     frames = torch.randn(2, 16, 2, 4, 4, device=device)

@@ -3,7 +3,7 @@
 torch leaves bfloat16 convolutions on the CPU to oneDNN. On Intel processors with AMX, oneDNN chooses a kernel whose
 result has an error as large as the result itself, if the input has eight channels and the side of the kernel is 8 or
 12. The weight gradient of a 3×3 convolution over eight images of 10×10 is such a convolution, when a custom Function
-writes it as one: `conv_bn` and `fused_conv_bn` of this zoo are red in bfloat16 on these processors.
+writes it as one: `conv_bn` and `fused_conv_bn` of this zoo declare it, where this probe shows it.
 
 Only on the CPU: GPUs do not use oneDNN here.
 
@@ -14,21 +14,19 @@ around the call (`torch.backends.mkldnn.flags(enabled=False)`).
 import torch
 from torch.nn import functional
 
-from zoo import internals
-from zoo.probe import Probe, Seen, Unavailable
+from zoo.probe import Probe, Seen, Unavailable, processor_has
 
 SYMPTOM = "the error is as large as the result"
-has_amx = getattr(internals, "has_amx", bool)
 
 
 def observe(device: str) -> str:
     """Convolve in bfloat16; return SYMPTOM if the result is far from that in float64.
 
     Raises:
-        Unavailable: the processor has no AMX, or this torch cannot tell.
+        Unavailable: the processor has no AMX, or the system does not say so.
     """
-    if not has_amx():
-        raise Unavailable("the processor has no AMX, or this torch cannot tell")
+    if not processor_has("amx_tile"):
+        raise Unavailable("the processor has no AMX, or the system does not say so")
     torch.manual_seed(0)
     image = torch.randn(1, 8, 10, 10, dtype=torch.bfloat16, device=device)
     kernel = torch.randn(8, 8, 8, 8, dtype=torch.bfloat16, device=device)
