@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from conformance.errors import UsageError, suggestion
@@ -164,7 +165,8 @@ def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0, compiles:
         The new row of `MODES`.
 
     Raises:
-        UsageError: the name is malformed or taken, or prepare is not callable.
+        UsageError: the name is malformed, a built-in mode or another function has it, or prepare is not callable. A
+            function of the same name, as from a notebook's cell that runs again, takes the place of the first.
 
     >>> register_mode("plain", lambda model: Prepared(model, proof=dict), compiles=False).name
     'plain'
@@ -172,12 +174,19 @@ def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0, compiles:
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UsageError(f"mode name {name!r}: want lower-case letters, digits and '_'")
-    if name in MODES:
-        raise UsageError(f"mode {name!r} is already registered")
     if not callable(prepare):
         raise UsageError(f"mode {name!r}: prepare must be callable, got {prepare!r}")
+    if name in MODES and _origin(MODES[name].prepare) != _origin(prepare):
+        raise UsageError(f"mode {name!r} is already registered")
     MODES[name] = Mode(name, warm_calls, prepare, compiles=compiles)
     return MODES[name]
+
+
+def _origin(prepare: Any) -> Any:
+    """Where a function is defined, and for `register_backend` the backend too."""
+    if isinstance(prepare, partial):
+        return [_origin(part) for part in (prepare.func, *prepare.args)]
+    return getattr(prepare, "__module__", ""), getattr(prepare, "__qualname__", prepare)
 
 
 def exists(value: Mode | Precision, device: str) -> bool:

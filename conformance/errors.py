@@ -99,13 +99,16 @@ class NotInstalledError(RuntimeError):
     """An environment with another version of torch could not be made. The message is one line."""
 
 
+BELOW = "\n    "  # before each further line of a message, so that no text can pass for a line of a report
+
+
 def with_last_lines(text: str, said: Iterable[str]) -> str:
     r"""A message, and below it the last lines that a process printed on its error stream before it ended.
 
     >>> with_last_lines("killed by SIGABRT", ["what(): no"])
     'killed by SIGABRT\n    what(): no'
     """
-    return "\n    ".join([text, *said])
+    return BELOW.join([text, *said])
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from conformance.axes import DEVICES, MODES, PRECISIONS, choose
 from conformance.commands import checking
 from conformance.commands.check_report import Report
 from conformance.errors import UsageError
@@ -18,13 +19,14 @@ from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
 from conformance.run import declarations
 from conformance.target import libraries
+from conformance.target import modes as own_modes
 from conformance.target.capture import captured
 from conformance.target.spec import attribute
 from zoo.case import Call, SpecError
 from zoo.convention import Convention
 from zoo.expect import Expect
 
-RUN, MAIN = "run", "__main__:"
+RUN, REGISTERED, MAIN = "run", "modes", "__main__:"
 
 
 def check(  # noqa: PLR0913 -- everything that a person may want to say; only the model and its inputs must be said
@@ -72,13 +74,14 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
     folder = Path(tempfile.mkdtemp(prefix="conformance-check-"))
     try:
         request = PlanRequest(
-            modes=_names("modes", modes),
-            precisions=_names("precisions", precisions),
-            devices=(device,),
+            modes=_names("mode", modes, () if isinstance(target, (str, os.PathLike)) else MODES),
+            precisions=_names("precision", precisions, PRECISIONS),
+            devices=_names("device", device, DEVICES),
             seed=seed,
             declared=declarations.read(file) if file else (),
         )
         location = _located(target, _call(inputs, kwargs), folder / checking.SAVED, train, given)
+        request = replace(request, registered=own_modes.captured(request.modes, folder / checking.SAVED / REGISTERED))
         if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
             request = replace(request, sources=(os.fspath(target),), given=location.own)
         else:
@@ -113,8 +116,11 @@ def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Call:
         raise UsageError(f"check: kwargs must map names to arguments, got {kwargs!r}") from problem
 
 
-def _names(axis: str, given: str | Iterable[str]) -> tuple[str, ...]:
+def _names(axis: str, given: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """The names that were given for an axis. A source that is named may bring modes of its own: then none is known."""
     names = (given,) if isinstance(given, str) else tuple(given)
     if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"check: {axis} must be names, got {given!r}")
+        raise UsageError(f"check: {axis}s must be names, got {given!r}")
+    if known:
+        choose(axis, tuple(known), names)
     return names

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from zoo.case import SpecError
 OUTCOMES = ("dtype", "refuses", "FAIL", "UNSTABLE", "VOID", "INVALID", "INCONCLUSIVE", "ERROR")
 ENDINGS = ("CRASH", "TIMEOUT", "OOM")
 TEXTS = ("reason", "link", "torch", "tensor", "dtype", "error", "match", "gate", "case", "probe")
-PROBES = "zoo.probes"  # the package of the probes
+PROBES = Path(__file__).parent / "probes"
 
 
 def is_dtype(word: str) -> bool:
@@ -110,8 +110,8 @@ class Expect:
             )
         if self.outcome in ("refuses", "ERROR") and not (self.error and self.match):
             raise SpecError(f"an expectation of {self.outcome!r} needs error and match")
-        if self.probe and not (self.probe.isidentifier() and importlib.util.find_spec(f"{PROBES}.{self.probe}")):
-            raise SpecError(f"expectation {self.reason!r}: there is no probe {self.probe!r} in {PROBES}")
+        if self.probe and not (self.probe.isidentifier() and (PROBES / f"{self.probe}.py").is_file()):
+            raise SpecError(f"expectation {self.reason!r}: there is no probe {self.probe!r} in zoo.probes")
         try:
             SpecifierSet(self.torch)
             re.compile(self.match)

@@ -162,6 +162,10 @@ def processor_has(flag: str) -> bool:
 
     Raises:
         TypeError: `flag` is not a str.
+
+    >>> from zoo.probe import processor_has
+    >>> processor_has("no_such_instructions")
+    False
     """
     if not isinstance(flag, str):
         raise TypeError(f"processor_has: flag must be a str, got {type(flag).__name__}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -130,12 +130,12 @@ def register_backend(name: str, backend: str | Compiler) -> Mode:
     """
     if not isinstance(backend, str) and not callable(backend):
         raise UsageError(f"backend {name!r}: want the name of a backend or a function, got {backend!r}")
+    return register_mode(name, partial(_compiled_by, name, backend))
 
-    def prepare(model: Any) -> Prepared:
-        runs = Runs(f"a graph of {name}")
-        return runs.prepared(torch.compile(model, backend=runs.compiler(backend), dynamic=False))
 
-    return register_mode(name, prepare)
+def _compiled_by(name: str, backend: str | Compiler, model: Any) -> Prepared:
+    runs = Runs(f"a graph of {name}")
+    return runs.prepared(torch.compile(model, backend=runs.compiler(backend), dynamic=False))
 
 
 class ResultDtypes:

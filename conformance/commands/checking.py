@@ -93,8 +93,9 @@ def copied(contents: Contents, old: Path, new: Path) -> None:
     def moved(path: str) -> str:
         return str(kept / Path(path).relative_to(old)) if Path(path).is_relative_to(old) else path
 
-    models = {name: location.moved(moved) for name, location in contents.plan.models.items()}
-    store.create(new, replace(contents.plan, models=models))
+    plan = contents.plan
+    models, modes = ({n: place.moved(moved) for n, place in some.items()} for some in (plan.models, plan.modes))
+    store.create(new, replace(plan, models=models, modes=modes))
     writer = Writer(new)
     try:
         shutil.copytree(old, kept)

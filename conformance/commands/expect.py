@@ -96,4 +96,5 @@ def _on_axes(model: str, one: Expectation, cells: Sequence[Cell]) -> Iterator[De
     for (mode, device), found in precisions.items():
         modes.setdefault((device, tuple(found)), []).append(mode)
     for (device, named), same in modes.items():
-        yield Declared(model, **asdict(one), modes=tuple(same), precisions=named, devices=(device,))
+        fields = {name: value for name, value in asdict(one).items() if name != "symptom"}
+        yield Declared(model, **fields, modes=tuple(same), precisions=named, devices=(device,))

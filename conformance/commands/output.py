@@ -16,15 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from conformance.errors import UsageError
-from conformance.show.text import plain, printable
+from conformance.errors import BELOW, UsageError
+from conformance.show.text import plain, printable, visible
 
 PLAIN = "conformance.plain"  # the name of the error handler for characters that an encoding lacks
 
 
 def say(text: str) -> None:
     """Print a message on the error stream. What it quotes cannot command the terminal."""
-    print(f"conformance: {printable(text)}", file=sys.stderr)  # noqa: T201 -- this is the interface
+    print(f"conformance: {BELOW.join(map(visible, text.split(BELOW)))}", file=sys.stderr)  # noqa: T201 -- this is the interface
 
 
 def tell(text: str) -> None:

@@ -48,6 +48,23 @@ def load(location: SpecLocation) -> ModuleType:
         raise UsageError(f"{location.name} does not import: {named(problem)}") from None
 
 
+def load_registering(location: SpecLocation) -> ModuleType:
+    """Import a module or a file, and note that the modes which it registers come from there.
+
+    Raises:
+        UsageError: it does not import.
+    """
+    before = set(MODES)
+    loaded = load(location)
+    _registering.update(dict.fromkeys(set(MODES) - before, location))
+    return loaded
+
+
+def registering() -> dict[str, SpecLocation]:
+    """The source of each mode that a source has registered in this process."""
+    return dict(_registering)
+
+
 def module_of(location: SpecLocation) -> ModuleType | None:
     """The module or file of a location, imported; None for a saved model.
 
@@ -145,7 +162,7 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
     _check_names(found)
     if given != NOTHING_GIVEN and not any(location.own for _, location in found):
         raise UsageError("inputs, --train and --eval are for a model without a spec; every model here has one")
-    return list({spec.name: (spec, location) for spec, location in found}.values()), dict(_registering)
+    return list({spec.name: (spec, location) for spec, location in found}.values()), registering()
 
 
 def names_in_the_zoo(source: str) -> list[str]:
@@ -218,9 +235,7 @@ def _find_one(source: str, given: OwnModel) -> list[Found]:
         if place:
             raise UsageError(f"{source!r} is a model of the zoo, and a package declares it as {place}; name the module")
         return [(spec, SpecLocation(catalog.home_of(source)))]
-    modes = set(MODES)
-    loaded = load(location)
-    _registering.update(dict.fromkeys(set(MODES) - modes, location))
+    loaded = load_registering(location)
     if name and not isinstance(found := attribute(loaded, name), Spec):
         return [_own(replace(location, own=replace(given, name=name_from(name), thing=name)))]
     specs = [found] if name else catalog.specs_of(loaded)

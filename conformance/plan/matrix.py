@@ -21,13 +21,14 @@ from conformance.records.cell import Cell, SizedModel
 from conformance.records.declared import Declared
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Expectation, Plan, PlannedCell, SpecLocation
+from conformance.records.probes import PACKAGE
 from conformance.records.sentinels import PLANTED
 from conformance.records.tasks import Nothing, PlanRequest
 from conformance.run.child_side import ChildProcess
 from conformance.run.sources import imported
 from zoo.case import SpecError
 from zoo.catalog import WRONG_ON_PURPOSE
-from zoo.expect import PROBES, Expect
+from zoo.expect import Expect
 from zoo.spec import Spec
 
 TF32_CAPABILITY = (8, 0)
@@ -143,7 +144,7 @@ def expectation(declared: Expect) -> Expectation:
         declared.gate,
         declared.case,
         declared.probe,
-        importlib.import_module(f"{PROBES}.{declared.probe}").PROBE.symptom if declared.probe else "",
+        importlib.import_module(f"{PACKAGE}.{declared.probe}").PROBE.symptom if declared.probe else "",
     )
 
 

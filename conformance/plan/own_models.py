@@ -18,8 +18,10 @@ from zoo.spec import Spec
 
 def found(asked: PlanRequest) -> tuple[list[find.Found], dict[str, SpecLocation]]:
     """The specs of the sources, or of the one model without a spec that is judged in their place; see `find.find`."""
+    if asked.registered is not None:
+        find.load_registering(asked.registered)
     if asked.own is not None:
-        return [(find.spec_at(asked.own, ""), asked.own)], {}
+        return [(find.spec_at(asked.own, ""), asked.own)], find.registering()
     return find.find(asked.sources, asked.given)
 
 

@@ -53,6 +53,7 @@ class PlanRequest:
         given: what was said of the models without a spec: their inputs, and the mode to put them into.
         own: the location of a model without a spec that is judged in place of sources.
         declared: divergences that are declared outside the code.
+        registered: the file that registers the modes of the caller's process; None if it has registered none.
     """
 
     sources: tuple[str, ...] = ()
@@ -65,6 +66,7 @@ class PlanRequest:
     given: OwnModel = NOTHING_GIVEN
     own: SpecLocation | None = None
     declared: tuple[Declared, ...] = ()
+    registered: SpecLocation | None = None
 
     @property
     def may_compile(self) -> bool:

@@ -46,7 +46,7 @@ def captured(
     if train not in TRAINING:
         raise UsageError(f"check: train must be True, False or None, got {train!r}")
     definitions = Definitions()
-    _store((call, expect), folder / CALL, definitions, "the inputs")
+    store((call, expect), folder / CALL, definitions, "the inputs")
     own = OwnModel(call=str(folder / CALL), training=TRAINING[train])
     location = SpecLocation(own=own) if target is None else _located(target, own, folder / MODEL, definitions)
     if definitions.lines:
@@ -70,7 +70,7 @@ def _located(target: Any, own: OwnModel, path: Path, definitions: Definitions) -
     elif isinstance(target, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
         torch.jit.save(target, str(path))
     else:
-        _store(target, path, definitions, f"the model, a {type(target).__name__},")
+        store(target, path, definitions, f"the model, a {type(target).__name__},")
     return SpecLocation(own=replace(own, saved=str(path)))
 
 
@@ -97,8 +97,15 @@ def _register(name: str, definitions: Definitions) -> None:
         definitions.lines.append(f"import {function.__module__}")
 
 
-def _store(value: Any, path: Path, definitions: Definitions, what: str) -> None:
+def store(value: Any, path: Path, definitions: Definitions, what: str, instead: str = ELSE) -> None:
     """Store anything, with the definitions of what it needs of the main module; otherwise by cloudpickle.
+
+    Args:
+        value: anything.
+        path: the file to write.
+        definitions: takes the definitions.
+        what: what it is, for the message.
+        instead: what to do where it cannot be stored.
 
     Raises:
         UsageError: neither can.
@@ -113,13 +120,13 @@ def _store(value: Any, path: Path, definitions: Definitions, what: str) -> None:
             import cloudpickle  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 -- it need not be installed
         except ImportError:
             raise UsageError(
-                f"check: {what} cannot be sent to another process: {named(problem)}. {ELSE}, or install cloudpickle"
+                f"check: {what} cannot be sent to another process: {named(problem)}. {instead}, or install cloudpickle"
             ) from problem
         definitions.lines[:] = before
         try:
             torch.save(value, path, pickle_module=_picklers(_with_reduced(cloudpickle.Pickler)))
         except Exception as again:
-            raise UsageError(f"check: {what} cannot be pickled: {named(again)}. {ELSE}") from again
+            raise UsageError(f"check: {what} cannot be pickled: {named(again)}. {instead}") from again
 
 
 def _picklers(of_class: type[pickle.Pickler]) -> Any:

@@ -38,7 +38,7 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
     Raises:
         UsageError: there is no such model, it cannot be loaded, or its inputs cannot be read.
     """
-    _define(own.definitions)
+    define(own.definitions)
     known = libraries.architecture(own.library, train=own.training == "train") if own.library else None
     if known:
         build = known.build
@@ -116,8 +116,12 @@ def _switch(own: OwnModel, model: Any) -> None:
         raise UsageError(f"{own.name} cannot be put into {own.training} mode: {named(problem)}") from problem
 
 
-def _define(path: str) -> None:
-    """Execute what a model needs of the caller's main module, in the main module of this process."""
+def define(path: str) -> None:
+    """Execute what a model needs of the caller's main module, in the main module of this process; "" for nothing.
+
+    Raises:
+        UsageError: it cannot be executed.
+    """
     if not path or path in _defined:
         return
     main = sys.modules["__main__"]

@@ -165,6 +165,50 @@ def test_a_script_without_a_guard_runs_once(tmp_path):
     assert (tmp_path / "ran").read_text() == "once "
 
 
+MODES = """
+import torch
+import conformance
+
+def mine(graph, examples):
+    return graph.forward
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return torch.sin(x)
+
+def halved(model):
+    return lambda x: model(x) / 2
+
+for _ in range(2):  # a notebook's cell may run again
+    conformance.register_backend("mine", mine)
+conformance.register_mode("halved", halved, compiles=False)
+report = conformance.check(Net(), torch.randn(3, 4), modes=("mine", "halved"), precisions="fp32")
+print([(cell.cell, cell.status) for cell in report.cells])
+report = conformance.check(Net(), torch.randn(3, 4), precisions="fp32")
+print([cell.cell.partition("[")[2].partition("-")[0] for cell in report.cells])
+for wrong in ({"modes": "mein"}, {"precisions": "fp31"}, {"device": "gpu"}):
+    try:
+        conformance.check(Net(), torch.randn(3, 4), **wrong)
+    except conformance.UsageError as problem:
+        print(problem)
+conformance.register_mode("lambda_mode", lambda model: model, compiles=False)
+try:
+    conformance.check(Net(), torch.randn(3, 4))
+except conformance.UsageError as problem:
+    print(problem)
+"""
+
+
+def test_modes_that_a_script_registers_are_judged(tmp_path):
+    lines = python(tmp_path, f"import sys\nsys.modules['cloudpickle'] = None\n{MODES}").splitlines()
+    assert lines[0] == "[('net[mine-fp32-cpu]', 'PASS'), ('net[halved-fp32-cpu]', 'FAIL')]"
+    assert lines[1] == "['eager', 'scripted', 'compiled', 'mine', 'halved']"
+    assert lines[2:4] == ["unknown mode 'mein'; did you mean mine?", "unknown precision 'fp31'; did you mean fp32?"]
+    assert lines[4].startswith("unknown device 'gpu'")
+    assert lines[5].startswith("check: the mode 'lambda_mode' cannot be sent to another process: ")
+    assert "at the top of a module, a script or a notebook's cell, or install cloudpickle" in lines[5]
+
+
 NOTEBOOK = """
 import linecache, sys
 CELLS = [

@@ -62,6 +62,28 @@ def test_plain(conformance):
 """
 
 
+CONFTEST = """
+import conformance
+
+
+def mine(graph, examples):
+    return graph.forward
+
+
+def early(model):
+    return lambda *arguments: model(*arguments) * 1.5
+
+
+conformance.register_backend("mine", mine)
+conformance.register_mode("early", early, compiles=False)
+"""
+REGISTERED = """
+@pytest.mark.conformance(modes=["mine", "early"], precisions="fp32")
+def test_gate(conformance):
+    conformance.check(Gate(), torch.randn(6, 4))
+"""
+
+
 def suite(folder, source, *arguments, pyproject=""):
     """What pytest prints of a test file in a folder of its own."""
     (folder / "test_nets.py").write_text(NETS + source)
@@ -161,3 +183,12 @@ def test_what_is_unknown_is_one_line(tmp_path, marker, table, message):
     assert message in printed
     assert "Traceback" not in printed
     assert "1 error" in printed
+
+
+@pytest.mark.parametrize("mode", ["prepend", "importlib"])
+def test_modes_of_a_conftest_are_judged(tmp_path, mode):
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    printed = suite(tmp_path, REGISTERED, f"--import-mode={mode}")
+    assert "1 failed, 1 passed" in printed, printed
+    assert "gate[early-fp32-cpu]  FAIL" in printed
+    assert "unknown mode 'mein'; did you mean mine?" in suite(tmp_path, REGISTERED.replace('"mine"', '"mein"'))

@@ -25,6 +25,7 @@ LEFT_OUT = (
     "zoo.probes.",  # run by name
     "zoo.counterexamples.",  # wrong on purpose
     "zoo.arguments",  # the checks, as is every want_…
+    "zoo.internals",  # of this project alone
     "zoo.training.__main__",  # a command line, which argparse checks
 )
 ANY_NAME = ("zoo.training.checkpoint.save_checkpoint", "zoo.training.checkpoint.load_checkpoint")  # of parts

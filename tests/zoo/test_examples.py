@@ -11,7 +11,9 @@ import zoo
 MODULES = [
     entry.name
     for entry in pkgutil.walk_packages(zoo.__path__, "zoo.")
-    if not entry.ispkg and ".probes." not in entry.name  # a probe is its own example
+    if not entry.ispkg
+    and ".probes." not in entry.name  # a probe is its own example
+    and entry.name != "zoo.internals"  # of this project alone
 ]
 
 

@@ -171,9 +171,8 @@ def test_a_file_says_what_to_do_instead_and_imports_torch_and_the_record_alone(p
     assert "\n\nInstead: " in ast.get_docstring(tree)
     named = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     named |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert {name for name in named if name.partition(".")[0] not in {"torch", *sys.stdlib_module_names}} == {
-        "zoo.probe"
-    }
+    others = {name for name in named if name.partition(".")[0] not in {"torch", *sys.stdlib_module_names}}
+    assert {"zoo.probe"} <= others <= {"zoo.probe", "zoo"}  # `zoo.internals` is for names that torch does not document
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
