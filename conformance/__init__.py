@@ -46,3 +46,8 @@ def __getattr__(name: str) -> "Any":
     if name in HOMES:
         return getattr(importlib.import_module(HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

@@ -1,5 +1,8 @@
 """Reference implementations of PyTorch models, ops and custom Functions, each with its own contract."""
 
+import importlib
+from typing import Any
+
 from zoo.autograd_graph import draw_graph
 from zoo.candidate import Candidate
 from zoo.case import Call, Case, SpecError
@@ -34,3 +37,17 @@ __all__ = [
     "register",
     "trace_dtypes",
 ]
+
+FOLDERS = ("counterexamples", "data", "functions", "memory", "models", "ops", "probes", "training")
+
+
+def __getattr__(name: str) -> Any:
+    """A folder of the zoo, such as `zoo.models`, which is imported when it is first used."""
+    if name in FOLDERS:
+        return importlib.import_module(f"zoo.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What is public: names and folders."""
+    return sorted([*__all__, *FOLDERS])

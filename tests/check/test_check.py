@@ -203,7 +203,10 @@ def test_modes_that_a_script_registers_are_judged(tmp_path):
     lines = python(tmp_path, f"import sys\nsys.modules['cloudpickle'] = None\n{MODES}").splitlines()
     assert lines[0] == "[('net[mine-fp32-cpu]', 'PASS'), ('net[halved-fp32-cpu]', 'FAIL')]"
     assert lines[1] == "['eager', 'scripted', 'compiled', 'mine', 'halved']"
-    assert lines[2:4] == ["unknown mode 'mein'; did you mean mine?", "unknown precision 'fp31'; did you mean fp32?"]
+    assert lines[2:4] == [
+        "unknown mode 'mein'; did you mean mine?",
+        "unknown precision 'fp31'; did you mean fp32, fp16?",
+    ]
     assert lines[4].startswith("unknown device 'gpu'")
     assert lines[5].startswith("check: the mode 'lambda_mode' cannot be sent to another process: ")
     assert "at the top of a module, a script or a notebook's cell, or install cloudpickle" in lines[5]
