@@ -11,7 +11,7 @@ from conformance.against import comparison
 from conformance.commands import bisect, claims, compat, diff, expect, github, listing, merge, probes, run, show, verify
 from conformance.commands.arguments import STORE, parser
 from conformance.commands.judging import Choice
-from conformance.commands.output import say
+from conformance.commands.output import choose_colour, say
 from conformance.commands.run import RunOptions
 from conformance.errors import MachineError, UsageError, suggestion
 from conformance.exit_codes import ExitCode
@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     with ExitStack() as surroundings:
         try:
             options, further = parser().parse_known_args(arguments)
+            choose_colour(options.color)
             if not _prints_page(options):
                 surroundings.enter_context(github.commands_off())
             return _execute(options, further)
@@ -61,7 +62,8 @@ def _execute(options: argparse.Namespace, further: list[str]) -> int:
     if options.command == "bench" and options.against:
         return _compare(options, further)
     if options.command in ("run", "bench"):
-        return run.run(_run_options(options, further))
+        options.sources += [word for word in further if not word.startswith("-")]  # argparse takes them before options
+        return run.run(_run_options(options, [word for word in further if word.startswith("-")]))
     if further:
         raise UsageError(f"{options.command}: unknown option {further[0]}{suggestion(further[0], options.known)}")
     return _look(options)

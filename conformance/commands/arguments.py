@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from conformance.commands import values
+from conformance.commands.output import COLOURS
 from conformance.errors import UsageError
 from conformance.records.tasks import CELL_SECONDS
 from conformance.version import VERSION
@@ -58,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_commands_on_runs(commands)
     for command in commands.choices.values():
+        command.add_argument("--color", choices=COLOURS, default="auto", help="of the output (default: auto)")
         command.set_defaults(known=sorted(command._option_string_actions))  # noqa: SLF001 -- argparse has no other way
     return whole
 

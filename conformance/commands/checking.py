@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from conformance.commands.compile_cache import compile_cache
+from conformance.commands.forecast import Forecast
 from conformance.commands.run import planned
+from conformance.commands.ticker import Ticker
 from conformance.errors import StoreError, UsageError
 from conformance.records.convert import to_json
 from conformance.records.plan import Plan, PlannedCell
@@ -21,6 +25,7 @@ from conformance.run import environment, pool, sentinels, store
 from conformance.run.child_side import is_child
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
+from conformance.show.progress import Progress
 
 SAVED, PLANTED = "saved", "planted"  # the folder of the saved model in a run folder; the job that judges planted cells
 
@@ -66,14 +71,22 @@ def judged(request: PlanRequest, folder: Path) -> Contents:
 
 def _judge(plan: Plan, folder: Path, writer: Writer) -> None:
     executor = Executor(plan, folder / store.REFERENCES)
-    jobs: dict[str, Callable[[], tuple[Verdict, ...]]] = {p.id: partial(_alone, executor, p) for p in plan.cells}
+    forecast = Forecast(store.read(folder), folder)
+    ticker = Ticker(Progress(forecast.expected, "cell", os.cpu_count() or 1), stream=sys.stderr, only_on_terminal=True)
+    jobs: dict[str, Callable[[], tuple[Verdict, ...]]] = {
+        p.id: partial(_alone, executor, p, ticker.progress, forecast) for p in plan.cells
+    }
     jobs[PLANTED] = partial(sentinels.judged, plan, folder / store.REFERENCES)
-    found = dict(pool.carry_out(jobs))
+    with ticker.beating():
+        found = dict(pool.carry_out(jobs))
     _add(writer, (found[planned.id][0] for planned in plan.cells), found[PLANTED])
 
 
-def _alone(executor: Executor, cell: PlannedCell) -> tuple[Verdict, ...]:
-    return (executor.verdict(cell),)
+def _alone(executor: Executor, cell: PlannedCell, progress: Progress, forecast: Forecast) -> tuple[Verdict, ...]:
+    progress.started(cell.id, time.monotonic())
+    verdict = executor.verdict(cell)
+    progress.done(cell.id, forecast.took(verdict), red=verdict.red)
+    return (verdict,)
 
 
 def copied(contents: Contents, old: Path, new: Path) -> None:

@@ -1,13 +1,15 @@
 """Ends the command when a person or the system interrupts it: within seconds, and with everything that it started.
 
-The first signal stops and kills all processes below this one, and raises KeyboardInterrupt in the main thread. Further
-signals are ignored. If the command still runs a few seconds later, whatever holds it, it is ended from another thread.
+The first signal says how to go on, stops and kills all processes below this one, and raises KeyboardInterrupt in the
+main thread. Further signals are ignored. If the command still runs a few seconds later, whatever holds it, it is ended
+from another thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import threading
 import time
@@ -20,6 +22,7 @@ from conformance.run import process_table
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 SECONDS = 3.5  # until the command is ended by force
 SWEEP_SECONDS = 0.1
+STDOUT = 1
 
 
 class Ending:
@@ -38,6 +41,7 @@ class _Answer:
     def __init__(self) -> None:
         self.signalled = 0  # the first signal that came
         self.held = False
+        self.first_words = ""
         self.last_words: Callable[[], None] = lambda: None
 
 
@@ -56,6 +60,11 @@ def answered() -> Iterator[Ending]:
     exec("")  # noqa: S102 -- one that an interrupt has left makes CPython end by SIGINT; the next one makes it forget
     for number in numbers:  # nothing is left to be done, but the interpreter has not left yet
         signal.signal(number, lambda *_: os._exit(ending.code))
+
+
+def first_words(text: str) -> None:
+    """What to print as soon as a signal comes, before anything else that may take long."""
+    _answer.first_words = text
 
 
 def last_words(speak: Callable[[], None]) -> None:
@@ -83,10 +92,18 @@ def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     _answer.signalled = number
+    _say_first_words()
     kill_everything_below()
     threading.Thread(target=_see_to_the_end, name="interrupt", daemon=True).start()
     if not _answer.held:
         raise KeyboardInterrupt
+
+
+def _say_first_words() -> None:
+    """Print them past the stream of Python, which may be in the middle of a line; not where nobody reads."""
+    with contextlib.suppress(OSError, ValueError):
+        if _answer.first_words and select.select([], [STDOUT], [], 0)[1]:
+            os.write(STDOUT, f"\n{_answer.first_words}\n".encode(errors="backslashreplace"))
 
 
 def kill_everything_below() -> None:

@@ -54,6 +54,20 @@ class Choice:
     known: tuple[str, ...] = ()
 
 
+def check_options(choice: Choice) -> None:
+    """Refuse options and plugins that pytest does not take, before anything is planned.
+
+    Raises:
+        UsageError: it does not take one.
+    """
+    if not (choice.further or choice.plugins):
+        return
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        code = int(pytest.main(["--markers", *_settings(choice)]))
+    if code != ExitCode.OK:
+        raise UsageError(_refusal(said.getvalue(), choice))
+
+
 def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> int:
     """Judge the cells that have no verdict; returns an exit code.
 
@@ -125,18 +139,23 @@ def _workers(choice: Choice, contents: Contents, forecast: Forecast) -> int:
 
 
 def _arguments(choice: Choice, contents: Contents, folder: Path, workers: str) -> list[str]:
-    arguments = [store.PLAN, f"--conformance-run={folder}", "-c", os.devnull, "--noconftest"]
+    arguments = [store.PLAN, f"--conformance-run={folder}"]
     if os.path.expandvars(folder) == str(folder):  # pytest would expand them, and find no such folder
         arguments.append(f"--rootdir={folder}")
-    arguments += ["-qq", "--no-header", "--tb=short", "--capture=no"]
-    arguments += [word for name in PLUGINS for word in ("-p", name)]
-    arguments += [word for name in NOT_NEEDED for word in ("-p", f"no:{name}")]
-    arguments += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     if workers not in SMALLEST_CAPACITY:
         restarts = GUILTY * len(contents.missing)  # as many as there can be, so that every cell gets its verdict
         arguments += ["-n", workers, "--dist=loadscope", f"--max-worker-restart={restarts}"]
     if choice.expression:
         arguments += ["-k", choice.expression]
-    arguments += ["-x"] if choice.first else []
-    arguments += ["-v"] if choice.verbose else []
-    return [*arguments, *(word for name in choice.plugins for word in ("-p", name)), *choice.further]
+    return [*arguments, *_settings(choice)]
+
+
+def _settings(choice: Choice) -> list[str]:
+    """What pytest is told whatever is judged: its plugins, what it should leave out, and what the person adds."""
+    settings = ["-c", os.devnull, "--noconftest", "-qq", "--no-header", "--tb=short", "--capture=no"]
+    settings += [word for name in PLUGINS for word in ("-p", name)]
+    settings += [word for name in NOT_NEEDED for word in ("-p", f"no:{name}")]
+    settings += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
+    settings += ["-x"] if choice.first else []
+    settings += ["-v"] if choice.verbose else []
+    return [*settings, *(word for name in choice.plugins for word in ("-p", name)), *choice.further]

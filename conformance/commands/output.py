@@ -10,16 +10,20 @@ import codecs
 import contextlib
 import errno
 import io
+import os
 import select
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
 from conformance.errors import BELOW, UsageError
-from conformance.show.text import plain, printable, visible
+from conformance.show.text import painted, plain, printable, visible
 
 PLAIN = "conformance.plain"  # the name of the error handler for characters that an encoding lacks
+COLOURS = ("auto", "always", "never")
+_colour = ["auto"]  # what a person has chosen
 
 
 def say(text: str) -> None:
@@ -29,7 +33,24 @@ def say(text: str) -> None:
 
 def tell(text: str) -> None:
     """Print a part of a report on the output stream. What it quotes cannot command the terminal."""
-    print(printable(text), flush=True)  # noqa: T201 -- this is the interface
+    shown = printable(text)
+    print(painted(shown) if _is_coloured() else shown, flush=True)  # noqa: T201 -- this is the interface
+
+
+def choose_colour(when: str) -> None:
+    """Colour what `tell` prints "always", "never" or "auto": on a terminal unless NO_COLOR or TERM=dumb forbids it."""
+    _colour[:] = [when]
+
+
+def _is_coloured() -> bool:
+    if _colour[0] != "auto":
+        return _colour[0] == "always"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def columns(stream: TextIO) -> int | None:
+    """The width of a terminal; None if the stream is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def write(path: Path | None, text: Callable[[], str]) -> None:

@@ -74,6 +74,7 @@ class Recorder:
         reporter: Any = config.pluginmanager.get_plugin("terminaldistreporter")
         if reporter is not None:
             reporter.ensure_show_status = lambda: None  # it would say twice that workers start
+            reporter.rewrite = lambda *_, **__: None  # and over the line that shows how far the run is
         keep_working_folder_off_path()
         shield_from_terminal(scheduling.nodemanager.group)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from conformance.commands import github, interrupts
 from conformance.commands.compile_cache import compile_cache
 from conformance.commands.forecast import MEASURE_SECONDS
-from conformance.commands.judging import Choice, judge
+from conformance.commands.judging import Choice, check_options, judge
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.commands.resume import resumed
 from conformance.commands.stored import exit_code, read, show
@@ -86,8 +86,11 @@ def run(options: RunOptions) -> int:
     """
     if options.junit:
         _check_writable(options.junit.parent, f"--junitxml {options.junit}")
+    check_options(options.choice)
     folder = resumed(options.resume, options.request) if options.resume else _new_run(options)
     started = time.monotonic()
+    again = visible(shlex.quote(str(folder)))
+    interrupts.first_words(f"interrupted: conformance run --resume {again}")
     interrupts.last_words(lambda: _report(options, folder, started))
     code = _session(options, folder)
     if code == ExitCode.NOTHING_SELECTED:
@@ -170,8 +173,6 @@ def _report(options: RunOptions, folder: Path, started: float) -> None:
     for path in bench.write_plots(contents, folder) if contents.plan.measure == "bench" else ():
         tell(f"plot: {visible(str(path))}")
     again = visible(shlex.quote(str(folder)))
-    if interrupts.signalled() and not contents.missing:
-        tell(f"interrupted: conformance run --resume {again}")
     lost = what_was_lost()
     if lost:
         say(f"the output could not be written: {lost}; conformance show {again} prints it again")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from conformance.commands.output import say, tell
+from conformance.commands.output import columns, say, tell
 from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
 from conformance.run import store
@@ -54,7 +55,7 @@ def report(contents: Contents, folder: Path, seconds: float | None = None) -> st
             drawn = bench.Bench(contents)
             parts = [drawn.text(), ""]
             list(drawn.plots())
-        parts.append(matrix.render(contents, seconds=seconds, folder=folder))
+        parts.append(matrix.render(contents, seconds=seconds, folder=folder, terminal=columns(sys.stdout)))
     except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
         told = f"{type(problem).__name__}: {problem}"
         raise UsageError(f"{folder}: its records contradict each other, so there is no report: {told}") from problem

@@ -1,15 +1,17 @@
-"""Shows how far a run is: on a terminal in a line that changes, elsewhere in a line now and then."""
+"""Shows how far a run is: on a terminal in a line that changes, elsewhere in a line now and then, or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import TextIO
 
 from conformance.commands import interrupts
-from conformance.commands.output import tell
+from conformance.commands.output import columns, tell
 from conformance.show.progress import Progress
 from conformance.show.text import printable
 
@@ -24,12 +26,23 @@ class Ticker:
     Args:
         progress: the work.
         every_line: print every line that is offered, not only those that must be seen.
+        stream: where to; None for the output stream.
+        only_on_terminal: print nothing where the stream is no terminal.
     """
 
-    def __init__(self, progress: Progress, *, every_line: bool = False) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        *,
+        every_line: bool = False,
+        stream: TextIO | None = None,
+        only_on_terminal: bool = False,
+    ) -> None:
         self.progress = progress
         self._every_line = every_line
-        self._terminal = sys.stdout.isatty()
+        self._only_on_terminal = only_on_terminal
+        self._stream = stream or sys.stdout
+        self._terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._told = time.monotonic()
         self._lock = threading.RLock()
 
@@ -59,14 +72,15 @@ class Ticker:
                 self.clear()
                 tell(line)
             if self._terminal:
-                sys.stdout.write(f"{ERASE}{printable(self.progress.line())}")
-                sys.stdout.flush()
-            elif not self._every_line and time.monotonic() - self._told >= EVERY_SECONDS:
+                room = (columns(self._stream) or 0) - 1  # a longer line would leave a row behind at each change
+                self._stream.write(f"{ERASE}{printable(self.progress.line())[:room]}")
+                self._stream.flush()
+            elif not (self._every_line or self._only_on_terminal) and time.monotonic() - self._told >= EVERY_SECONDS:
                 self._told = time.monotonic()
                 tell(self.progress.line())
 
     def clear(self) -> None:
         """Remove the line that changes."""
         if self._terminal:
-            sys.stdout.write(ERASE)
-            sys.stdout.flush()
+            self._stream.write(ERASE)
+            self._stream.flush()

@@ -65,7 +65,7 @@ def plan(asked: PlanRequest) -> Plan:
     known_modes = modes_of_all(specs)
     modes = choose("mode", tuple(known_modes), asked.modes, usual(known_modes))
     precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual(PRECISIONS))
-    devices = choose("device", DEVICES, asked.devices)
+    devices = choose("device", DEVICES, asked.devices, tuple(name for name in DEVICES if not why_absent(name)))
     _check_devices("mode", known_modes, asked.modes, devices)
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
     check_present(*asked.devices)

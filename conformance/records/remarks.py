@@ -1,10 +1,12 @@
-"""Says what a report remarks of a cell that passes: what was not judged in it, and what is unusual."""
+"""Says what a report remarks of a cell that passes: what was not judged in it, and what is unusual.
+
+A remark is a sentence that many cells may share, and what is this cell's own of it in brackets at the end.
+"""
 
 from __future__ import annotations
 
 from conformance.axes import NOT_PROVEN, SYMBOLIC
 from conformance.counted import some
-from conformance.one_line import one_line
 from conformance.records.observation import FP32, LEFT_ASIDE, OTHER_WEIGHTS, RAISES, Observation
 
 WHY_LEFT = {
@@ -28,8 +30,6 @@ OF_FACTS = {  # what is said of a cell with a fact
     "graph breaks": "compiled with graph breaks",
     NOT_PROVEN: "the proof of the mode is empty, so nothing shows that the mode took effect",
 }
-WHERE = " from user code: "  # Dynamo names the line behind the cause
-LONGEST_ERROR = 120  # characters of an error in a remark
 
 
 def remarks(seen: Observation) -> tuple[str, ...]:
@@ -41,27 +41,23 @@ def remarks(seen: Observation) -> tuple[str, ...]:
     notes = []
     empty = [case for case in seen.cases if all(d.kind == "empty" for d in seen.outputs(case))]
     if empty:
-        notes.append(f"every output is empty, so only shapes and dtypes were judged in case {', '.join(empty)}")
+        notes.append(f"every output of a case is empty, so only shapes and dtypes were judged ({', '.join(empty)})")
     if any(d.weak for d in seen.discrepancies):
         notes.append("some parts of a tensor are too small to judge on their own here")
     for judge, why in WHY_LEFT.items():
         lost = sorted({d.tensor for d in seen.discrepancies if d.left_to == judge})
-        notes += [f"{why}, so only {judge} judges {some(lost, 2)}"] * bool(lost)
+        notes += [f"{why}, so only {judge} judges a tensor ({some(lost, 2)})"] * bool(lost)
     left = sorted({d.tensor for d in seen.discrepancies if d.kind == "remainder"})
     if left:
         notes.append(
-            "larger terms cancel, and float32 holds little of what is left, so only its size is judged: "
-            f"{some(left, 2)}"
+            "larger terms cancel, and float32 holds little of what is left, so only its size is judged "
+            f"({some(left, 2)})"
         )
     if aside := seen.facts.get(LEFT_ASIDE):
-        notes.append(f"results of type {aside} are left aside, because they are no tensors")
+        notes.append(f"results that are no tensors are left aside ({aside})")
     notes += [said for fact, said in OF_FACTS.items() if seen.facts.get(fact)]
-    notes += [
-        f"error input {d.case} raises another error here: {one_line(m.detail.partition(WHERE)[0], LONGEST_ERROR)}"
-        for d in seen.discrepancies
-        for m in d.measures
-        if m.gate == RAISES and m.value and m.met
-    ]
+    others = [d.case for d in seen.discrepancies for m in d.measures if m.gate == RAISES and m.value and m.met]
+    notes += [f"an error input raises another error than in eager ({some(others, 2)})"] * bool(others)
     if seen.facts.get(SYMBOLIC, 1) == 0:
         notes.append("no graph has symbolic sizes, so each shape was compiled by itself")
     return tuple(notes)

@@ -14,7 +14,7 @@ from conformance.records.measurements import FIGURES, Ceilings, CompileCost, Foo
 from conformance.run import regular_file
 from conformance.run.store import Contents
 from conformance.show import plot
-from conformance.show.text import duration, ratio_text, speed_text, table, visible, without_speed
+from conformance.show.text import duration, ratio_text, speed_text, table, visible, without_speed, wrapped
 
 NEVER = "never"
 LEGEND = """
@@ -46,7 +46,7 @@ class Bench:
             parts += [f"── {self._title(model)}, {device} ──", self._speed_table(cells), self._cost_table(cells)]
         parts.append(LEGEND.strip() if parts else "no cell passes, so nothing was measured")
         parts.append("\n".join(self._crossovers()))
-        parts += ["\n".join(without_speed(FIGURES[figure], found)) for figure, found in self._speeds.items()]
+        parts += [wrapped("\n".join(without_speed(FIGURES[n], found))) for n, found in self._speeds.items()]
         return "\n\n".join(part for part in parts if part)
 
     def plots(self) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from conformance.records.verdicts import STATUSES, Verdict
 from conformance.run.store import Contents
 from conformance.show import counterexamples
 from conformance.show.causes import causes
-from conformance.show.text import SIGNS, speed_text, table, visible, without_speed, wrapped
+from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrapped
 
 LEGEND = """
 Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, {size}, on
@@ -37,6 +37,8 @@ BREAKS = (
 )
 UNPROVEN = "not proven: the proof of the mode is empty, so nothing shows that the mode took effect."
 
+DETAILED = re.compile(r"(.*) \((.*)\)", re.DOTALL)  # a remark, see `records.remarks`
+
 Footnotes = dict[tuple[str, str, str], int]  # kind, reason and link: number
 
 
@@ -44,7 +46,7 @@ def line(verdict: Verdict) -> str:
     """A finished cell on one line."""
     status = STATUSES[verdict.status]
     margin = "" if verdict.margin is None else figure(verdict.margin)
-    text = f"{status.glyph} {verdict.cell:<58} {verdict.status:<12} {margin:>8} {verdict.seconds:6.2f} s"
+    text = f"{status.glyph} {verdict.cell:<44} {verdict.status:<12} {margin:>6} {verdict.seconds:6.2f} s"
     counts = [_counted(verdict, name) for name in ("graph", "graph break", "recompile")]
     return f"{text}  {', '.join(counts)}" if all(counts) else text
 
@@ -62,14 +64,18 @@ def measured_line(contents: Contents, job: str) -> str:
     return f"◷ {speeds or named}" if speeds or named else ""
 
 
-def render(contents: Contents, *, folder: Path | None, seconds: float | None = None) -> str:
+def render(
+    contents: Contents, *, folder: Path | None, seconds: float | None = None, terminal: int | None = None
+) -> str:
     """The whole report as text.
 
     Args:
         contents: contents of the run folder.
         folder: path of the run folder, for the last line; None: it is not kept.
         seconds: wall time of the command; None if it is not known.
+        terminal: columns of the terminal; None: it goes elsewhere. Tables are as wide as they are.
     """
+    width = min(WIDTH, terminal or WIDTH)
     selected = set(contents.selected)
     cells = [p for p in contents.plan.cells if p.id in selected]
     verdicts = {name: contents.verdicts.get(name, Verdict(name, "NOTRUN", short="not run")) for name in selected}
@@ -90,11 +96,13 @@ def render(contents: Contents, *, folder: Path | None, seconds: float | None = N
             parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
             parts.append(counterexamples.section(wrong, verdicts) if right != shown else "")
     ordered = [verdicts[p.id] for p in cells]
-    parts += [_legend(speeds, contents.plan), _legend_of_marks(ordered)]
-    parts.append("\n".join(_red_lines(ordered)))
-    parts.append("\n".join(_footnote(number, *note) for note, number in notes.items()))
-    parts.append("\n".join([*_assumed(contents.plan), *_remarks(ordered), *without_speed("speed", speeds)]))
-    parts.append(_kept_references(ordered) if folder else "")  # `conformance.check` has no --fresh
+    parts += [wrapped(_legend(speeds, contents.plan), width), wrapped(_legend_of_marks(ordered), width)]
+    red = "\n".join(_red_lines(ordered))
+    parts.append(wrapped(red, terminal) if terminal else red)
+    parts.append("\n".join(_footnote(number, *note, width) for note, number in notes.items()))
+    remarks = [*_assumed(contents.plan), *_remarks(ordered), *without_speed("speed", speeds)]
+    remarks += _kept_references(ordered) if folder else []  # `conformance.check` has no --fresh
+    parts.append(wrapped("\n".join(remarks), width))
     parts.append(_totals(ordered, folder, seconds))
     return "\n\n".join(part for part in parts if part)
 
@@ -154,7 +162,7 @@ def _legend(speeds: dict[str, Speed], plan: Plan) -> str:
     size = AT_SIZES if any(plan.working.values()) else FIRST_CASE
     short = OF_LAUNCH_BOUND if any(s.is_short and s.ratios for s in speeds.values()) else ""
     text = LEGEND.format(signs=SIGNS, figures=names, size=size, launch_bound=short)
-    return textwrap.fill(" ".join(text.split()), 120) if names else ""
+    return " ".join(text.split()) if names else ""
 
 
 def _marks(verdict: Verdict) -> list[str]:
@@ -195,22 +203,39 @@ def figure(margin: float) -> str:
     return f"{margin:.2f}" if 0.005 <= margin < 1000 else f"{margin:.0e}"  # noqa: PLR2004 -- a display range
 
 
-def _footnote(number: int, kind: str, reason: str, link: str) -> str:
-    return wrapped(f"({number}) {kind}: {visible(reason)}") + (f"\n    {visible(link)}" if link else "")
+def _footnote(number: int, kind: str, reason: str, link: str, width: int) -> str:
+    return wrapped(f"({number}) {kind}: {visible(reason)}", width) + (f"\n    {visible(link)}" if link else "")
 
 
 def _assumed(plan: Plan) -> list[str]:
-    """The contracts that were assumed of models without a spec."""
-    return [wrapped(f"· assumed of {model}: {visible('; '.join(lines))}") for model, lines in plan.assumed.items()]
+    """The contracts that were assumed of models without a spec, a line for those of whom the same was assumed."""
+    models: dict[str, list[str]] = {}
+    for model, lines in plan.assumed.items():
+        models.setdefault("; ".join(lines), []).append(model)
+    return [f"· assumed of {some(named, 2)}: {visible(text)}" for text, named in models.items()]
 
 
 def _remarks(verdicts: list[Verdict]) -> list[str]:
-    """The notes of cells that are not red, each once."""
-    cells: dict[str, list[str]] = {}
+    """The notes of cells that are not red, a line for each kind, with how many cells it concerns."""
+    cells: dict[str, dict[str, list[str]]] = {}
     for verdict in verdicts:
         for note in () if verdict.red else verdict.notes:
-            cells.setdefault(note, []).append(verdict.cell)
-    return [wrapped(f"· {visible(note)}: {some(named)}") for note, named in cells.items()]
+            found = DETAILED.fullmatch(note)
+            sentence, detail = (found[1], found[2]) if found else (note, "")
+            cells.setdefault(sentence, {}).setdefault(detail, []).append(verdict.cell)
+    return [f"· {visible(sentence)}: {_concerned(by_detail)}" for sentence, by_detail in cells.items()]
+
+
+def _concerned(cells: dict[str, list[str]]) -> str:
+    """The cells that a remark concerns, by its details: one by name, more by their number and one of them."""
+    every = [cell for named in cells.values() for cell in named]
+    detail = next(iter(cells))
+    first = f"{every[0]}{f' ({visible(detail)})' if detail else ''}"
+    if len(every) == 1:
+        return first
+    models = dict.fromkeys(map(model_of, every))
+    of = f"of {next(iter(models))}" if len(models) == 1 else f"of {len(models)} models"
+    return f"{len(every)} cells {of}, such as {first}"
 
 
 def _red_lines(verdicts: list[Verdict]) -> Iterator[str]:
@@ -220,9 +245,10 @@ def _red_lines(verdicts: list[Verdict]) -> Iterator[str]:
         yield with_last_lines(text, map(visible, cause.said))
 
 
-def _kept_references(verdicts: list[Verdict]) -> str:
-    models = dict.fromkeys(model_of(v.cell) for v in verdicts if KEPT in v.observation.seconds)
-    return wrapped(f"references of an earlier run (--fresh makes new ones): {', '.join(models)}") if models else ""
+def _kept_references(verdicts: list[Verdict]) -> list[str]:
+    models = list(dict.fromkeys(model_of(v.cell) for v in verdicts if KEPT in v.observation.seconds))
+    whose = models[0] if len(models) == 1 else f"{len(models)} models"
+    return [f"· references of an earlier run: {whose} (--fresh makes new ones)"] if models else []
 
 
 def _totals(verdicts: list[Verdict], folder: Path | None, seconds: float | None) -> str:

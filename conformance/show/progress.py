@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ MINUTE, HOUR = 60.0, 3600.0
 class Progress:
     """Counts what is done and estimates what is left.
 
-    The estimate of what is left is corrected by what the same kind of item took so far.
+    The estimate of what is left is corrected by what this run has shown: how long items of the same kind took, or else
+    all items, and how much of its time passes in none of them, as on a machine that does other work too.
 
     Attributes:
         expected: the kind of each item and about how many seconds it will take, by name.
@@ -42,6 +44,7 @@ class Progress:
     _done: set[str] = field(default_factory=set)
     _since: dict[str, float] = field(default_factory=dict)
     _took: dict[str, float] = field(default_factory=dict)
+    _began: float = math.inf
 
     def keep(self, names: Collection[str]) -> None:
         """Count these items alone."""
@@ -50,6 +53,7 @@ class Progress:
     def started(self, name: str, at: float) -> None:
         """Count an item as being worked on, from a time of `time.monotonic` on."""
         self._since[name] = at
+        self._began = min(self._began, at)
 
     def done(self, name: str, seconds: float, *, red: bool = False) -> None:
         """Count an item that is finished."""
@@ -78,7 +82,7 @@ class Progress:
         for name, taken in self._taken().items():
             kind, seconds = self.expected.get(name, ("", 0.0))
             rest -= min(taken, self._pace(kind) * seconds)
-        return max(rest, 0.0) / self.at_once
+        return max(rest, 0.0) * self._drag() / self.at_once
 
     def _taken(self) -> dict[str, float]:
         """How many seconds the items that are being worked on have taken so far. Another thread may ask for it."""
@@ -86,9 +90,17 @@ class Progress:
         return {name: now - since for name, since in self._since.copy().items()}
 
     def _pace(self, kind: str) -> float:
-        """How many times longer than expected the items of a kind take; 1 before one is done."""
-        expected = self._seconds(done=True).get(kind, 0.0)
-        return self._took[kind] / expected if expected else 1.0
+        """How many times longer than expected the items of a kind take, or all if none of them is done; at first 1."""
+        expected = self._seconds(done=True)
+        if expected.get(kind):
+            return self._took[kind] / expected[kind]
+        return sum(list(self._took.values())) / sum(expected.values()) if sum(expected.values()) else 1.0
+
+    def _drag(self) -> float:
+        """How many times longer the work takes than the items in it, as far as they are known."""
+        busy = sum(list(self._took.values())) + sum(self._taken().values())
+        passed = max(0.0, time.monotonic() - self._began) * self.at_once
+        return max(1.0, passed / busy) if self._took and busy else 1.0
 
     def _seconds(self, *, done: bool) -> dict[str, float]:
         """The expected seconds of all items that are done or not, by kind."""

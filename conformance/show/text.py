@@ -13,12 +13,14 @@ from conformance.counted import some
 from conformance.figures.speed import Speed
 from conformance.records.measurements import FASTER, NOISY, SAME, SLOWER, Ratio, Reason
 
-WIDTH = 100
+WIDTH = 100  # of a paragraph, unless a terminal is narrower
 ARROWS = {FASTER: "▲", SLOWER: "▼", SAME: "=", NOISY: "~"}
 PLAIN = str.maketrans(
     dict(zip("✓✗≠–·▲▼µ◷×−‖²§…─⟨⟩", "+x#-.^vu@x-|2S.-<>", strict=True)) | {"≤": "<=", "≥": ">=", "±": "+-"}
 )  # signs of the reports in ASCII, for encodings that lack them
 MARKDOWN = re.compile(r"[|<>&`*\[\]@]|(?<!\w)#|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # what starts something; not a_b#c
+COLOURS = {"✓": 32, "✗": 31, "?": 31, "≠": 33, "–": 2, "·": 2}  # of a sign and the words behind it
+MARKED = re.compile(r"(?<!\S)([✓✗?≠–](?!\S)|·(?= not run))(?: \S+)*", re.MULTILINE)
 SIGNS = "▲ faster, ▼ slower, = the same within 3 %, ~ too noisy to say, with the 99 % interval in brackets"
 
 
@@ -67,13 +69,23 @@ def without_speed(figure: str, speeds: Mapping[str, Speed]) -> list[str]:
     for short, cells in why.items():
         detail = cells[0][1].detail
         more = f" ({visible(detail)})" if detail else ""
-        lines.append(wrapped(f"· no {figure}, {visible(short)}: {some([cell for cell, _ in cells])}{more}"))
+        lines.append(f"· no {figure}, {visible(short)}: {some([cell for cell, _ in cells])}{more}")
     return lines
 
 
-def wrapped(text: str) -> str:
-    """A paragraph of at most `WIDTH` columns, indented from its second line on."""
-    return textwrap.fill(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, width: int = WIDTH) -> str:
+    """Paragraphs of at most so many columns, indented from their second line on."""
+    fill = {"subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(textwrap.fill(line, width, **fill) for line in text.split("\n"))  # type: ignore[arg-type]
+
+
+def painted(text: str) -> str:
+    r"""A report in colours: green what is right, red what is wrong, yellow what is as declared.
+
+    >>> painted("✓ 0.10  ✗ norm 88  –")
+    '\x1b[32m✓ 0.10\x1b[0m  \x1b[31m✗ norm 88\x1b[0m  \x1b[2m–\x1b[0m'
+    """
+    return MARKED.sub(lambda found: f"\x1b[{COLOURS[found[1]]}m{found[0]}\x1b[0m", text)
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:

@@ -157,6 +157,30 @@ def test_what_was_red_on_the_default_branch_is_not_new(job, artifacts):
     assert acting.results["compare"][0] == 0
 
 
+def test_the_summary_says_what_differs_from_the_baseline(job, artifacts):
+    acted(job, targets=f"merge {EAGER}")
+    stored = artifacts.folder / artifacts.names[0]
+    kept = stored.rename(stored.with_name("of-the-default-branch"))
+    green, acting = acted(job, targets=f"merge docs/nets.py {EAGER}", baseline_run=kept)
+    assert not green, of_steps(acting)
+    summary = acting.summary
+    assert "# ✗ 1 new red" in summary, of_steps(acting)
+    assert "<code>forgetful&#91;eager-amp&#95;bf16-cpu&#93;</code>" in summary
+    assert summary.index("# ✗ 1 new red") > summary.index("red model")
+
+
+def test_every_step_of_the_action_runs_and_none_hides_an_error(job, artifacts):
+    steps = read(ROOT / "action.yml")["runs"]["steps"]
+    assert not [step for step in steps if "|| true" in step.get("run", "")]
+    _, first = acted(job)
+    stored = artifacts.folder / artifacts.names[0]
+    kept = stored.rename(stored.with_name("of-the-default-branch"))
+    _, second = acted(job, baseline_run=kept, python="3.11")
+    ran = {*first.results, *second.results}
+    assert {step.get("id") or step["name"] for step in steps} == ran
+    assert "compare" not in first.results
+
+
 @pytest.mark.parametrize(
     ("inputs", "step", "told"),
     [
