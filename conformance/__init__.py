@@ -28,11 +28,12 @@ HOMES = {
     "register_mode": "conformance.axes",
     "NotConformingError": "conformance.commands.check_report",
     "Report": "conformance.commands.check_report",
-    "check": "conformance.own_model",  # imports torch
-    "ResultDtypes": "conformance.cell.proofs",  # imports torch
-    "Runs": "conformance.cell.proofs",  # imports torch
-    "register_backend": "conformance.cell.proofs",  # imports torch
+    "check": "conformance.own_model",
+    "ResultDtypes": "conformance.cell.proofs",
+    "Runs": "conformance.cell.proofs",
+    "register_backend": "conformance.cell.proofs",
 }
+NEED_TORCH = ("check", "ResultDtypes", "Runs", "register_backend")
 
 
 def __getattr__(name: str) -> "Any":
@@ -43,11 +44,35 @@ def __getattr__(name: str) -> "Any":
     """
     import importlib  # noqa: PLC0415
 
+    if name in NEED_TORCH:
+        return getattr(_with_torch(HOMES[name]), name)
     if name in HOMES:
         return getattr(importlib.import_module(HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:
+def _with_torch(home: str) -> "Any":
+    """A module that imports torch.
+
+    Raises:
+        UsageError: this Python or this torch is not supported, or torch does not import.
+    """
+    import importlib  # noqa: PLC0415
+
+    from conformance import errors, torch_versions  # noqa: PLC0415
+
+    complaint = torch_versions.complaint()
+    if complaint:
+        raise errors.UsageError(complaint)
+    try:
+        return importlib.import_module(home)
+    except Exception as problem:
+        complaint = torch_versions.complaint_about_import()
+        if complaint:
+            raise errors.UsageError(complaint) from problem
+        raise
+
+
+def __dir__() -> "list[str]":
     """The public names."""
     return __all__

@@ -18,6 +18,9 @@ from conformance.exit_codes import ExitCode
 from conformance.records.own_model import OwnModel
 from conformance.records.tasks import PlanRequest
 from conformance.run import declarations
+from conformance.torch_versions import complaint
+
+NEED_TORCH = ("run", "bench", "list", "claims", "probes", "bisect")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,6 +62,8 @@ def _prints_page(options: argparse.Namespace) -> bool:
 
 
 def _execute(options: argparse.Namespace, further: list[str]) -> int:
+    if options.command in NEED_TORCH and complaint():
+        raise UsageError(complaint())
     if options.command == "bench" and options.against:
         return _compare(options, further)
     if options.command in ("run", "bench"):

@@ -19,6 +19,7 @@ from conformance.one_line import named, one_line
 from conformance.records.convert import from_json, to_json
 from conformance.run import channel, lifeline, machine_lock
 from conformance.run.process import OPENING_KEY
+from conformance.torch_versions import complaint_about_import
 
 WAITING = "waiting for the machine"  # in this phase the deadline does not run
 _serving: list[bool] = []  # whether this process is a child
@@ -112,13 +113,24 @@ def call(function: str, task: Any, *further: Any) -> Any:
 
     Raises:
         RecordError: the task is not of the type that the function takes.
+        UsageError: torch does not import.
         Whatever the function raises.
     """
     module, _, name = function.partition(":")
-    found = getattr(importlib.import_module(module), name)
+    found = getattr(_imported(module), name)
     hints = typing.get_type_hints(found)
     result = found(from_json(hints.get("task", Any), task), *further)
     return to_json(result, hints.get("return"))
+
+
+def _imported(name: str) -> Any:
+    """A module of this project. If it does not import because torch does not, only that is said."""
+    try:
+        return importlib.import_module(name)
+    except Exception as problem:
+        if complaint := complaint_about_import():
+            raise UsageError(complaint) from problem
+        raise
 
 
 def main() -> None:

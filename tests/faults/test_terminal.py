@@ -31,6 +31,12 @@ def on_terminal(folder, *command, **environment):
     return process.returncode, printed.decode().replace("\r\n", "\n")
 
 
+def elsewhere(folder, *command):
+    """What a command prints where there is no terminal."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
 def _read(descriptor):
     try:
         return os.read(descriptor, 2**16)
@@ -48,9 +54,9 @@ def source(tmp_path):
 def test_the_line_that_changes_fits_and_leaves_nothing_behind(tmp_path, source):
     code, printed = on_terminal(tmp_path, *COMMAND, "run", source, *FP32, "-n2")
     assert code == 1, printed
-    progress = [line.partition("\n")[0] for line in printed.split(ERASE)[1:]]
-    assert any("of 3 cells done" in line for line in progress)
-    assert max(map(len, progress)) < COLUMNS
+    progress = [part for part in printed.split(ERASE) if "of 3 cells done" in part]
+    assert progress
+    assert max(len(part.partition("\n")[0]) for part in progress) < COLUMNS
     assert "bringing up nodes" not in printed
     paragraphs = [line for line in printed.splitlines() if line.startswith(("· ", "    ", "\x1b[31m✗ red["))]
     assert paragraphs
@@ -75,15 +81,7 @@ def test_there_are_colours_unless_somebody_forbids_them(tmp_path, source, option
 
 def test_elsewhere_there_are_colours_if_asked_for(tmp_path, source):
     for option, coloured in (("--color=auto", False), ("--color=always", True)):
-        words = [*COMMAND, "run", source, *FP32, "-k", "one", option]
-        done = subprocess.run(
-            words,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = elsewhere(tmp_path, *COMMAND, "run", source, *FP32, "-k", "one", option)
         assert ("\x1b[" in done.stdout) == coloured, done.stdout
 
 
@@ -106,8 +104,6 @@ def test_check_shows_progress_on_a_terminal_and_none_elsewhere(tmp_path):
     command = (COMMAND[0], "-W", "ignore", "script.py")
     _, printed = on_terminal(tmp_path, *command)
     assert "0 of 1 cell done" in printed
-    assert printed.splitlines()[-1] == f"{ERASE}PASS"
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
+    assert printed.endswith(f"{ERASE}PASS\n")
+    done = elsewhere(tmp_path, *command)
     assert (done.stdout, done.stderr) == ("PASS\n", "")
