@@ -1,7 +1,7 @@
 """The commands of the project; `nox -l` lists them.
 
 Arguments after `--` go to the tool that a session runs. `--torch=VERSION` among them takes another torch. The
-environments of `matrix`, `minimums`, `newest` and `nightly` are removed after use; `nox -r` keeps them.
+environments of `sample`, `matrix`, `minimums`, `newest` and `nightly` are removed after use; `nox -r` keeps them.
 """
 
 import sys
@@ -18,12 +18,15 @@ sys.path[:0] = [str(HERE), str(HERE / ".ci")]  # nox looks in neither
 
 import environments  # noqa: E402
 
-from conformance.torch_versions import DEFAULT, PYTHON, VERSIONS  # noqa: E402
+from conformance.torch_versions import DEFAULT, PYTHON, PYTHONS, VERSIONS  # noqa: E402
 
 STUDIES = ("calibrate", "miniatures", "meters")  # modules of benchmarks/
 MATRIX = Path(".conformance", "matrix")  # the runs of `matrix` and its relatives, a folder for each
-SAMPLE = ("merge", "cube", "mlp")  # of `gate`: an op, a custom Function and a module
+NEWEST = "newest"  # the id of a `sample`
+SAMPLE = ("mlp", "merge", "row_sum", "cube", "checkerboard_scripted", "train_step", "--mode=eager", "--mode=scripted")
+COMPILED = ("mlp", "cube", "--mode=compiled", "--precision=amp_bf16")
 WRONG = ("docs/nets.py", "--mode=eager", "-k", "forgetful")
+LIBRARIES = ("torchvision", "timm")
 PROJECT = nox.project.load_toml("pyproject.toml")["project"]
 
 nox.needs_version = ">=2026.8"  # `CommandFailed` has the exit code
@@ -86,12 +89,18 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("python,torch", [nox.param(PYTHON, version, id=version, tags=["matrix"]) for version in VERSIONS])
+@nox.parametrize(
+    "python,torch",
+    [
+        *(nox.param(PYTHON, version, id=version, tags=["matrix"]) for version in VERSIONS),
+        nox.param(PYTHONS[-1], VERSIONS[-1], id=f"python{PYTHONS[-1]}-{VERSIONS[-1]}", tags=["matrix"]),
+    ],
+)
 def matrix(session: nox.Session, torch: str) -> None:
     """Judge the zoo and run the probes with one torch; the run is stored as .conformance/matrix/VERSION."""
     with environments.removed(session):
         environments.install(session, torch, "-e", ".[numpy]")
-        judge(session, torch)
+        judge(session, torch if session.python == PYTHON else f"python{session.python}-{torch}")
 
 
 @nox.session(python=lowest(PROJECT["requires-python"]))
@@ -138,17 +147,21 @@ def merge(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="venv")  # whose pip knows which versions lie on disk
-def gate(session: nox.Session) -> None:
-    """Judge a few models in all modes, and one that must be red; and with another torch, if one lies on disk."""
-    environments.install(session, DEFAULT, "-e", ".")
-    session.run("conformance", "run", "--no-speed", *SAMPLE)
-    if not red(session, "run", "--no-speed", *WRONG):
-        session.error(f"conformance run {' '.join(WRONG)} is green, and the model is wrong")
-    other = environments.on_disk(session, [version for version in VERSIONS if version != DEFAULT])
-    if other:
-        session.notify(f"matrix({other})", SAMPLE)
-    else:
-        session.log(f"no torch but {DEFAULT} lies on disk")
+@nox.parametrize("torch", [nox.param(version, id=version) for version in (*VERSIONS, NEWEST)])
+def sample(session: nox.Session, torch: str) -> None:
+    """Judge something of every kind with one torch, and a wrong model; `newest` is the newest one that pip can get."""
+    with environments.removed(session):
+        if torch == NEWEST:
+            later = VERSIONS[VERSIONS.index(DEFAULT) + 1 :]
+            environments.install_first(session, later[::-1], "-e", ".")
+        else:
+            environments.install(session, torch, "-e", ".")
+        environments.add(session, LIBRARIES)
+        session.run("conformance", "run", "--no-speed", *SAMPLE)
+        session.run("conformance", "run", "--no-speed", *COMPILED)
+        session.run("python", ".ci/sample.py")
+        if not red(session, "run", "--no-speed", *WRONG):
+            session.error(f"conformance run {' '.join(WRONG)} is green, and the model is wrong")
 
 
 @nox.session

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
+from subprocess import STDOUT
 from tempfile import TemporaryDirectory, TemporaryFile
 from textwrap import shorten
 from typing import Any
@@ -26,7 +27,6 @@ from pins import version, wrong
 INDEX, NIGHTLY_INDEX = "TORCH_INDEX", "TORCH_NIGHTLY_INDEX"  # variables: where torch comes from, if not from the usual
 FAILURE = re.compile(r"^\s*(error|fatal|×)", re.IGNORECASE | re.MULTILINE)
 LONGEST_REASON = 300
-GPU_LIBRARIES = ("nvidia", "cuda", "triton")  # how the names of packages begin that are gigabytes to download
 
 
 def install(session: Session, torch: str, *others: str, pins: Mapping[str, str] | None = None) -> None:
@@ -82,25 +82,33 @@ def verify(session: Session, pins: Mapping[str, str]) -> None:
     session.log(f"torch is the torch asked for, {pins['torch']}")
 
 
-def on_disk(session: Session, versions: Sequence[str]) -> str:
-    """The last of some versions that lies in pip's folders of wheels, and needs no GPU libraries; "" if none does.
+def install_first(session: Session, versions: Sequence[str], *others: str) -> None:
+    """Install the first of some versions of torch that the installer can get, then everything else, and verify it.
 
     Args:
-        session: the session; pip is in its environment.
-        versions: versions of torch.
+        session: the session, which ends with an error if it can get none.
+        versions: the versions, the one that is wanted most first.
+        others: requirements and options of the installer.
     """
-    look = ("pip", "install", "--quiet", "--dry-run", "--no-index", "--no-deps", "--ignore-installed")
-    for number in reversed(versions):
-        with TemporaryDirectory() as folder:
-            report = Path(folder, "report.json")
-            found = (f"--report={report}", f"torch=={number}")
-            session.run("python", "-m", *look, *found, silent=True, log=False, success_codes=[0, 1])
-            if not report.exists():
-                continue
-            about = json.loads(report.read_text(encoding="utf-8"))["install"][0]["metadata"]
-        if not any(needed.startswith(GPU_LIBRARIES) for needed in about.get("requires_dist", [])):
-            return number
-    return ""
+    for number in versions:
+        printed = _failure(session, f"torch=={number}", *_from(session, os.environ.get(INDEX)))
+        if not printed:
+            install(session, number, *others)
+            return
+        session.warn(f"torch {number} cannot be installed: {_reason(printed)}")
+    session.error(f"no second torch was judged: none of {', '.join(versions)} can be installed")
+
+
+def add(session: Session, libraries: Sequence[str]) -> None:
+    """Install libraries beside the torch that is there, as far as they can be installed."""
+    torch = version(_facts(session), "torch")
+    with TemporaryDirectory() as folder:
+        constraint = Path(folder, "constraint.txt")
+        constraint.write_text(f"torch=={Version(torch).public}\n", encoding="utf-8")
+        for library in libraries:
+            if printed := _failure(session, "--constraint", str(constraint), library):
+                session.warn(f"nothing of {library} is judged, it cannot be installed: {_reason(printed)}")
+    verify(session, {"torch": torch})
 
 
 @contextmanager
@@ -129,17 +137,24 @@ def _from(session: Session, index: str | None) -> list[str]:
 
 def _obtain(session: Session, *arguments: str) -> None:
     """Install; if that fails, show what the installer printed, and end the session with its reason on one line."""
+    printed = _failure(session, *arguments)
+    if printed:
+        print(printed)  # noqa: T201
+        python = session.python or platform.python_version()
+        wanted = " ".join(argument for argument in arguments if "://" not in argument)
+        session.error(f"{wanted} cannot be installed with Python {python} on {platform.machine()}: {_reason(printed)}")
+
+
+def _failure(session: Session, *arguments: str) -> str:
+    """Install; what the installer printed if that failed, or "" if it did not."""
     # not nox's create_tmp: it moves TMPDIR for all that the session runs, and the machine's lock lies there
     with TemporaryFile("w+", encoding="utf-8", errors="replace") as printed:
         try:
-            session.install(*arguments, silent=False, stdout=printed)
+            session.install(*arguments, silent=False, stdout=printed, stderr=STDOUT)
         except CommandFailed:
             printed.seek(0)
-            text = printed.read()
-            print(text)  # noqa: T201
-            python = session.python or platform.python_version()
-            wanted = " ".join(argument for argument in arguments if "://" not in argument)
-            session.error(f"{wanted} cannot be installed with Python {python} on {platform.machine()}: {_reason(text)}")
+            return printed.read() or "it printed nothing"
+    return ""
 
 
 def _reason(printed: str) -> str:

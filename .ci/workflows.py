@@ -18,11 +18,19 @@ MARKED = re.compile(r"(?ms)^(?P<indent> *)# <(?P<name>[a-z ]+)>\n.*?^ *# </(?P=n
 
 
 def sessions() -> list[dict[str, str]]:
-    """The sessions that nox lists for the workflows: name, version of torch, and Python."""
+    """The sessions that nox lists for the workflows: name, id, version of torch, and Python."""
     asked = ["--noxfile", str(ROOT / "noxfile.py"), "--list", "--json", "--session", "matrix", *LATEST]
     command = [sys.executable, "-m", "nox", *asked]
     listed = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)  # noqa: S603
-    return [{"name": s["name"], "torch": s["call_spec"].get("torch", ""), "python": s["python"]} for s in listed]
+    return [
+        {
+            "name": s["name"],
+            "id": s["session"].partition("(")[2].removesuffix(")"),
+            "torch": s["call_spec"].get("torch", ""),
+            "python": s["python"],
+        }
+        for s in listed
+    ]
 
 
 def written(text: str, blocks: dict[str, list[str]]) -> str:
@@ -45,12 +53,20 @@ def pages() -> dict[Path, str]:
     listed = sessions()
     matrix = [session for session in listed if session["name"] == "matrix"]
     latest = [session for session in listed if session["name"] in LATEST]
-    versions = [f"torch: {_list(s['torch'] for s in matrix)}", f"python: {_list(s['python'] for s in matrix)}"]
+    usual = [session for session in matrix if session["id"] == session["torch"]]
+    versions = [f"session: {_list(s['id'] for s in usual)}", f"python: {_list(s['python'] for s in usual)}"]
     numbers = range(1, SHARDS + 1)
-    names = [f"{session['torch']}-{number}-of-{SHARDS}" for session in matrix for number in numbers]
+    names = [f"{session['id']}-{number}-of-{SHARDS}" for session in matrix for number in numbers]
+    others = [{"session": s["id"], "python": s["python"]} for s in matrix if s not in usual]  # of another Python
+    shards = [{**other, "shard": number, "shards": SHARDS} for other in others for number in numbers]
     blocks = {
-        "versions": versions,
-        "versions and shards": [*versions, f"shard: {list(numbers)}", f"shards: [{SHARDS}]"],
+        "versions": [*versions, f"include: {json.dumps(others)}"],
+        "versions and shards": [
+            *versions,
+            f"shard: {list(numbers)}",
+            f"shards: [{SHARDS}]",
+            f"include: {json.dumps(shards)}",
+        ],
         "shards": ["SHARDS: >-", *(f"  {name}" for name in names)],
         "latest": [
             "session: ${{ fromJSON(vars.TORCH_NIGHTLY_INDEX && '"

@@ -33,6 +33,11 @@ def main():
         return int(os.environ.get("WRONG_CODE", "1"))
     return int(os.environ.get("JUDGE_CODE", "0")) if sys.argv[1] == "run" else 0
 """
+SAMPLE = """
+import os, sys
+print("judge: a live module")
+sys.exit(int(os.environ.get("SAMPLE_CODE", "0")))
+"""
 PROJECT = """
 [build-system]
 requires = []
@@ -55,6 +60,7 @@ class Project:
         self.no_index = folder / "no index"
         self.no_index.mkdir()
         shutil.copytree(ROOT / ".ci", self.folder / ".ci")
+        (self.folder / ".ci" / "sample.py").write_text(SAMPLE, encoding="utf-8")
         shutil.copy(ROOT / "noxfile.py", self.folder)
         (self.folder / "conformance").mkdir()
         versions = (ROOT / "conformance" / "torch_versions.py").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 import pytest
 from harness import wheels
 
-from conformance.torch_versions import VERSIONS
+from conformance.torch_versions import PYTHONS, VERSIONS
 
 BACKENDS = ("uv", "venv")
 
@@ -17,7 +17,7 @@ def test_each_version_is_a_session_with_an_id_and_a_tag(project):
     code, output = project.nox("--list", "--tags", "matrix")
     assert code == 0
     listed = [line.split(" ")[1] for line in output.splitlines() if line.startswith("* ")]
-    assert listed == [f"matrix({version})" for version in VERSIONS]
+    assert listed == [*(f"matrix({version})" for version in VERSIONS), f"matrix(python{PYTHONS[-1]}-{VERSIONS[-1]})"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -158,16 +158,42 @@ def test_without_that_index_nothing_is_installed(project):
     assert (code, "TORCH_NIGHTLY_INDEX is not set" in last_line(output)) == (1, True)
 
 
-def test_the_gate_takes_another_torch_that_lies_on_disk_and_needs_no_gpu_libraries(project):
-    wheels.torch(project.packages, "2.15.0", requires=['nvidia-cublas==13.1; sys_platform == "linux"'])
-    code, output = project.nox("-s", "gate", backend="venv")
+def test_the_sample_judges_something_of_every_kind_and_a_wrong_model(project):
+    code, output = project.nox("-s", "sample(2.6.0)", backend="venv")
     assert code == 0, output
-    assert (project.runs, output.count("judge: run --no-speed merge cube mlp")) == (["2.6.0"], 1)
-    assert "--no-speed" in (project.folder / ".conformance/matrix/2.6.0/arguments").read_text()
+    assert output.count("torch is the torch asked for, 2.6.0") == 3
+    assert "judge: run --no-speed mlp merge row_sum cube checkerboard_scripted train_step" in output
+    assert "judge: run --no-speed mlp cube --mode=compiled" in output
+    assert "judge: a live module" in output
+    assert "nothing of timm is judged, it cannot be installed: ERROR" in output
+    assert project.environments == []
 
 
-def test_the_gate_fails_if_a_wrong_model_is_green(project):
-    for version in ("2.4.1", "2.6.0"):
-        (project.packages / f"torch-{version}-py3-none-any.whl").unlink()
-    code, output = project.nox("-s", "gate", backend="venv", WRONG_CODE="0")
-    assert (code, "is green, and the model is wrong" in last_line(output)) == (1, True)
+def test_the_sample_of_the_newest_torch_takes_the_newest_that_can_be_had(project):
+    wheels.torch(project.packages, "2.14.1")
+    wheels.wheel(project.packages, "timm", "1.0", requires=["torch"])
+    code, output = project.nox("-s", "sample(newest)", backend="venv")
+    assert code == 0, output
+    assert "torch 2.15.0 cannot be installed: ERROR: Could not find a version" in output
+    assert output.count("torch is the torch asked for, 2.14.1") == 3
+    assert "nothing of timm" not in output
+
+
+def test_without_a_second_torch_the_sample_fails_and_says_so(project):
+    code, output = project.nox("-s", "sample(newest)", backend="venv")
+    assert code == 1
+    assert "no second torch was judged: none of 2.15.0, 2.14.1 can be installed" in last_line(output)
+    assert "judge:" not in output
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"WRONG_CODE": "0"}, "is green, and the model is wrong"),
+        ({"JUDGE_CODE": "1"}, "Session sample(2.6.0) failed"),
+        ({"SAMPLE_CODE": "1"}, "Session sample(2.6.0) failed"),
+    ],
+)
+def test_the_sample_fails_if_something_is_red_or_a_wrong_model_is_green(project, environment, told):
+    code, output = project.nox("-s", "sample(2.6.0)", backend="venv", **environment)
+    assert (code, told in output) == (1, True), output

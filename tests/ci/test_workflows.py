@@ -8,7 +8,7 @@ import pytest
 from harness.command import ROOT
 from harness.workflow_steps import read
 
-from conformance.torch_versions import VERSIONS
+from conformance.torch_versions import PYTHONS, VERSIONS
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ACTION = ROOT / "action.yml"
@@ -32,9 +32,14 @@ def test_the_workflows_follow_from_the_list_of_nox():
 def test_the_matrix_judges_every_version_in_every_shard_and_the_guardian_knows_them_all():
     jobs = read(ROOT / ".github" / "workflows" / "matrix.yml")["jobs"]
     judged, merged = jobs["judge"]["strategy"]["matrix"], jobs["merge"]["strategy"]["matrix"]
-    assert (judged["torch"], merged["torch"]) == (list(VERSIONS), list(VERSIONS))
+    assert (judged["session"], merged["session"]) == (list(VERSIONS), list(VERSIONS))
+    newest = {"session": f"python{PYTHONS[-1]}-{VERSIONS[-1]}", "python": PYTHONS[-1]}
+    assert merged["include"] == [newest]
+    assert judged["include"] == [{**newest, "shard": n, "shards": len(judged["shard"])} for n in judged["shard"]]
     assert judged["shard"] == list(range(1, judged["shards"][0] + 1))
-    names = [f"{version}-{n}-of-{judged['shards'][0]}" for version in VERSIONS for n in judged["shard"]]
+    names = [
+        f"{version}-{n}-of-{judged['shards'][0]}" for version in (*VERSIONS, newest["session"]) for n in judged["shard"]
+    ]
     guardian = jobs["guardian"]
     assert guardian["steps"][1]["env"]["SHARDS"].split() == names
     assert (guardian["if"], guardian["needs"]) == ("${{ always() }}", ["judge", "merge"])
@@ -59,7 +64,7 @@ def test_the_files_match_the_schema_of_github(schema, files):
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [("runs-on: ubuntu-latest", "runs-on: ubuntu"), ("matrix.torch", "matrix.trch"), ("with:", "whit:")],
+    [("runs-on: ubuntu-latest", "runs-on: ubuntu"), ("matrix.session", "matrix.sesion"), ("with:", "whit:")],
 )
 def test_the_checkers_would_find_something(tmp_path, right, wrong):
     page = tmp_path / "matrix.yml"
