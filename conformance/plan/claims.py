@@ -45,7 +45,8 @@ def make(task: PlanRequest, process: ChildProcess) -> Plan:
                 modes=tuple(mode for claim in claims for mode in (claim.mode, claim.baseline_mode)),
                 precisions=tuple(name for claim in claims for name in (claim.precision, claim.baseline_precision)),
                 devices=(),
-            )
+            ),
+            DEVICES,
         )
         return _at_sizes(whole, published)
     except SpecError as problem:

@@ -39,10 +39,7 @@ def test_the_error_that_was_asked_for_is_a_pass_without_a_remark(eager):
 def test_another_error_is_a_remark_and_in_eager_a_fail():
     found = verdict(RIGHT, called(ANOTHER))
     assert (found.status, found.margin) == ("PASS", 0.5)
-    assert found.notes == ("error input scalar raises another error here: ValueError: it is a scalar",)
-    place = f' from user code: File "{"net" * 40}.py", line 3, in forward return a + b'
-    long = verdict(RIGHT, called(ANOTHER, text=f"ValueError: it is a scalar{place}"))
-    assert long.notes == found.notes
+    assert found.notes == ("an error input raises another error than in eager (scalar)",)
     found = verdict(RIGHT, called(ANOTHER, eager=True))
     assert (found.status, found.text) == ("FAIL", "raises  output, case scalar: ValueError: it is a scalar")
 
@@ -53,12 +50,6 @@ def test_no_error_is_a_fail_in_every_mode(eager):
     assert (found.status, found.short) == ("FAIL", "raises")
     assert found.text == "raises  output, case scalar: float32 [3]; it must raise ValueError"
     assert causes([found])[0].text == found.text
-
-
-def test_a_long_error_is_cut_in_a_remark():
-    (note,) = verdict(RIGHT, called(ANOTHER, text=f"RuntimeError: {'x' * 300} the cause")).notes
-    assert len(note) < 180
-    assert note.endswith("the cause")
 
 
 def test_the_other_gates_come_first():

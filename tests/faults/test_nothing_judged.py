@@ -91,7 +91,7 @@ def test_what_gives_a_value_is_judged_as_before(judged, model):
 
 
 def test_a_case_of_empty_tensors_beside_another_is_a_remark(judged):
-    assert re.search(r"only shapes and dtypes were judged in case no-rows:\s+partly_empty", judged[1])
+    assert re.search(r"only shapes and dtypes were judged:\s+partly_empty\[eager-fp32-cpu\] \(no-rows\)", judged[1])
 
 
 # The rule, on observations made by hand

@@ -87,6 +87,7 @@ OBSERVATION = observation.Observation(
     seconds={"call": 0.25},
     cases=("typical",),
     rest=REST,
+    said=("a last line",),
 )
 VERDICT = verdicts.Verdict(
     cell=CELL.id,
@@ -101,7 +102,9 @@ VERDICT = verdicts.Verdict(
     observation=OBSERVATION,
 )
 
-EXPECTATION = plan.Expectation("fails", "a reason", "a link", "x", "bfloat16", "ValueError", "a match", "norm", "case")
+EXPECTATION = plan.Expectation(
+    *("fails", "a reason", "a link", "x", "bfloat16", "ValueError", "a match", "norm", "case", "a probe", "a symptom")
+)
 PLANNED = plan.PlannedCell(CELL, "no device", (EXPECTATION,))
 OWN = own_model.OwnModel(
     name="net",
@@ -148,7 +151,7 @@ PLAN = plan.Plan(
 
 DECLARED = declared.Declared(
     *("merge", "dtype", "a reason", "a link", ("eager",), ("fp32",), ("cpu",), ">=2.6", "output", "float32"),
-    *("ValueError", "a match", "norm", "typical"),
+    *("ValueError", "a match", "norm", "typical", "a probe"),
 )
 REQUEST = tasks.PlanRequest(
     *(("merge",), ("eager",), ("fp32",), ("cpu",)),
@@ -158,6 +161,7 @@ REQUEST = tasks.PlanRequest(
     given=OWN,
     own=LOCATION,
     declared=(DECLARED,),
+    registered=LOCATION,
 )
 CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache", "00ff", 64)
 LISTED = tasks.ListedModel("merge", "a summary", ("typical",))

@@ -94,7 +94,8 @@ def shown(monkeypatch, stream, **options):
 
 def test_a_terminal_has_a_line_that_changes_and_the_red_cells_above_it(monkeypatch):
     assert shown(monkeypatch, Terminal()) == (
-        f"{ERASE}✗ a is red\n{ERASE}1 of 2 cells done, 1 red, about 1 min left{ERASE}2 of 2 cells done, 1 red{ERASE}"
+        f"{ERASE}\x1b[31m✗ a is red\x1b[0m\n"
+        f"{ERASE}1 of 2 cells done, 1 red, about 1 min left{ERASE}2 of 2 cells done, 1 red{ERASE}"
     )
 
 

@@ -53,7 +53,7 @@ class Net(torch.nn.Linear):
 CASE = Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g),))
 NET = Spec(name="net", summary="a net", source="a test", build=lambda: Net(3, 2), cases=(CASE,))
 """
-KEPT = "references of an earlier run (--fresh makes new ones): net"
+KEPT = "references of an earlier run: net (--fresh makes new ones)"
 
 
 def weights(value):

@@ -127,10 +127,7 @@ def test_a_device_that_is_absent_and_was_asked_for_is_four(tmp_path):
 def test_a_mistyped_option_names_its_neighbour_and_leaves_no_run(nets):
     code, output = conformance(nets, "run", "nets.py", *FP32, "--modee=eager")
     assert code == ExitCode.USAGE, output
-    assert output.splitlines()[2:] == [
-        "conformance: unknown option --modee=eager; did you mean --mode, --device, --seed?"
-    ]
-    assert "Traceback" not in output
+    assert output == "conformance: unknown option --modee=eager; did you mean --mode, --device, --seed?\n"
     assert stored_runs(nets) == []
 
 

@@ -26,7 +26,7 @@ def judged(output=PLAIN, facts=None, **gradients):
 def test_it_is_remarked_that_only_the_size_of_a_gradient_is_judged():
     found = judged(w=LEFT, x=PLAIN)
     assert found.status == "PASS"
-    assert [note.rpartition(": ")[2] for note in found.notes] == ["gradient of w"]
+    assert [note.rpartition("judged ")[2] for note in found.notes] == ["(gradient of w)"]
 
 
 def test_a_weak_canary_is_a_remark_and_no_verdict():
@@ -42,7 +42,7 @@ def test_it_is_remarked_that_numbers_were_drawn_in_float32():
 
 def test_of_many_gradients_two_are_named():
     (note,) = judged(w=LEFT, v=LEFT, u=LEFT, x=PLAIN).notes
-    assert note.endswith("judged: gradient of u, gradient of v and 1 more")
+    assert note.endswith("judged (gradient of u, gradient of v and 1 more)")
 
 
 def test_what_a_low_precision_cannot_tell_is_inconclusive_if_nothing_else_is_told():
@@ -55,7 +55,7 @@ def test_what_a_low_precision_cannot_tell_is_inconclusive_if_nothing_else_is_tol
 
 def test_the_remark_says_who_judges_what_a_cell_cannot():
     (note,) = judged(x={**PLAIN, "left_to": OTHER_WEIGHTS}, w=PLAIN).notes
-    assert note.endswith("so only fp32 with other weights judges gradient of x")
+    assert note.endswith("so only fp32 with other weights judges a tensor (gradient of x)")
 
 
 @pytest.mark.parametrize("others", [{"w": LEFT}, {"w": LEFT, "v": LEFT}, {"w": LEFT, "v": UNRESOLVED}], ids=len)
