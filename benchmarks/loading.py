@@ -43,8 +43,7 @@ TEXT = """# Loading images
 Written by `python -m benchmarks.loading --write`. {environment}
 
 `zoo.data` reads images from a folder and from tar archives: each image once per epoch, for any number of workers and
-ranks, and an error that names the file where one cannot be read. It needs Pillow:
-`pip install 'torch-conformance[images]'`.
+ranks, and an error that names the file where one cannot be read. It needs Pillow: `pip install pillow`.
 
 ## Start
 

@@ -6,6 +6,7 @@ import ast
 import functools
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -14,9 +15,16 @@ sys.path.append(str(FOLDER.parent))  # else docs/zoo, which has no __init__.py, 
 import zoo_pages  # noqa: E402
 
 import conformance  # noqa: E402
+import zoo  # noqa: E402
 from conformance.commands import probes  # noqa: E402
+from conformance.figures import atlas  # noqa: E402
+from conformance.figures.atlas import Atlas  # noqa: E402
+from conformance.figures.history import RED  # noqa: E402
+from conformance.records.plan import Judge  # noqa: E402
 from conformance.show import probes as probes_page  # noqa: E402
-from conformance.torch_versions import VERSIONS  # noqa: E402
+from conformance.torch_versions import PYTHONS, VERSIONS  # noqa: E402
+
+OF_THE_PROJECT = ("README", "CHANGELOG", "CONTRIBUTING")
 
 
 def architecture_page() -> str:
@@ -50,11 +58,54 @@ def _docstring(path: Path) -> str:
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
 
 
-def with_versions(name: str) -> str:
-    """A page, its list of the versions of torch written anew."""
+def written_anew(name: str) -> str:
+    """A page: between its marks, the versions of torch and of Python that are supported, and what was seen of them."""
     text = (FOLDER / name).read_text(encoding="utf-8")
-    listed = f"{', '.join(VERSIONS[:-1])} and {VERSIONS[-1]}"
-    return re.sub(r"(<!-- torch versions -->).*?(<!-- /torch versions -->)", lambda m: f"{m[1]}{listed}{m[2]}", text)
+    found = atlas.read(FOLDER / "compat.json")
+    assert found
+    lines = "".join(f"\n- {line}" for line in seen(found))
+    for mark, words in {
+        "torch versions": in_words(VERSIONS),
+        "Pythons": f"{PYTHONS[0]} to {PYTHONS[-1]}",
+        "seen": f"{lines}\n",
+    }.items():
+        begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+        text = re.sub(f"(?s)({begin}).*?({end})", rf"\g<1>{words}\g<2>", text)
+    return text
+
+
+def seen(found: Atlas) -> list[str]:
+    """What the runs of an atlas show, the newest first: one line for all modes and versions that were judged alike.
+
+    A line holds the date, the revision, torch, Python, the devices, the modes, how many of their cells were judged, and
+    how many of these are red now.
+    """
+    versions: dict[tuple[Judge, str, str, int, str], list[str]] = {}
+    for maker in found.makers:
+        for mode, judged in maker.cells.items():
+            versions.setdefault((maker.judge, maker.python, in_words(maker.devices), judged, mode), []).append(
+                maker.torch
+            )
+    modes: dict[tuple[Judge, str, str, int, tuple[str, ...]], list[str]] = {}
+    for (*alike, mode), torch in versions.items():
+        modes.setdefault((*alike, tuple(torch)), []).append(mode)
+    lines = []
+    for (judge, python, devices, judged, torch), names in sorted(
+        modes.items(), key=lambda item: item[0][0].day, reverse=True
+    ):
+        cells = [history.states for history in found.cells if history.cell.mode in names]
+        red = sum(states[v].kind == RED for states in cells for v in torch if v in states)
+        lines.append(
+            f"{judge.day}, revision {judge.revision or 'unknown'}: torch {in_words(torch)}, Python {python}, "
+            f"{devices}: {judged * len(names)} of {len(cells)} cells ({in_words(names)}), {red or 'none'} red"
+        )
+    unseen = sorted({*zoo.list_models()} - {history.cell.model for history in found.cells})
+    return lines + [f"not judged yet: {in_words(unseen)}"] * bool(unseen)
+
+
+def in_words(names: Sequence[str]) -> str:
+    """Such as "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 PAGES = {
@@ -62,7 +113,10 @@ PAGES = {
     **{f"zoo/{folder}.md": functools.partial(zoo_pages.entries, folder) for folder in zoo_pages.TITLES},
     "probes.md": lambda: probes_page.page(probes.read("cpu")),
     "architecture.md": architecture_page,
-    **{name: functools.partial(with_versions, name) for name in ("ci.md", "../README.md", "../CHANGELOG.md")},
+    **{
+        name: functools.partial(written_anew, name)
+        for name in ("ci.md", "../README.md", "../CHANGELOG.md", "../CONTRIBUTING.md")
+    },
 }
 
 

@@ -4,11 +4,16 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import zoo
+from conformance.figures.atlas import Atlas, Maker
+from conformance.figures.history import History, State
+from conformance.records.cell import Cell
+from conformance.records.plan import Judge
 from conformance.show.claims import INTRODUCTION
 from zoo.functions.cube_cpp import missing_tools
 
@@ -30,7 +35,7 @@ def test_a_generated_page_is_what_the_specs_say(page):
 
 
 def test_the_command_that_writes_the_pages_runs_as_documented(tmp_path):
-    for name in ("docs", "zoo", "README.md", "CHANGELOG.md"):
+    for name in ("docs", "zoo", *(f"{page}.md" for page in build.OF_THE_PROJECT)):
         copy = shutil.copytree if (DOCS.parent / name).is_dir() else shutil.copy
         copy(DOCS.parent / name, tmp_path / name)
     page = tmp_path / "docs" / "zoo" / "ops.md"
@@ -46,3 +51,26 @@ def test_the_page_of_claims_has_the_words_of_the_command_and_of_the_specs():
     assert page.startswith(INTRODUCTION.format(header=header))
     texts = [claim.text for name in zoo.list_models() for claim in zoo.get_spec(name).claims]
     assert [text for text in texts if f"| {text}<br>" not in page] == []
+
+
+def seen(state="works", **of_maker):
+    """What the pages say of a net that one run judged with torch 2.15.0."""
+    cells = [Cell("net", mode, "fp32", "cpu") for mode in ("eager", "compiled")]
+    states = {"2.15.0": State(state, "")}
+    maker = Maker("2.15.0", "3.11", ("cpu",), {"eager": 1, "compiled": 1}, Judge("2026-11-28", "a2f07bf"), "")
+    found = Atlas(("2.15.0",), (replace(maker, **of_maker),), tuple(History(cell, states) for cell in cells))
+    return build.seen(found)[0]
+
+
+def test_what_was_seen_is_said_no_better_than_it_was():
+    said = "2026-11-28, revision a2f07bf: torch 2.15.0, Python 3.11, cpu: 2 of 2 cells (eager and compiled), none red"
+    assert seen() == said
+    assert seen("red") == said.replace("none", "2")
+    assert seen(cells={"eager": 1}) == said.replace("2 of 2", "1 of 1").replace(" and compiled", "")
+    assert seen(cells={"eager": 0}) == said.replace("2 of 2", "0 of 1").replace(" and compiled", "")
+    assert seen(judge=Judge("2026-11-28")) == said.replace("a2f07bf", "unknown")
+
+
+def test_a_model_that_no_run_has_judged_is_named():
+    (line,) = build.seen(Atlas())
+    assert line == f"not judged yet: {build.in_words(sorted(zoo.list_models()))}"

@@ -7,18 +7,15 @@ for a file the zoo is not either.
 
 from __future__ import annotations
 
-import importlib.util
 import io
-import os
-import subprocess
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.errors import UsageError
-
-OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set in a git hook, for its repository
+from conformance.run import git
+from conformance.run.judge import PACKAGES, folder_of
 
 
 @dataclass(frozen=True)
@@ -67,20 +64,12 @@ def at_revision(current: Checkout, revision: str, folder: Path) -> Checkout:
     if current.sources and current.sources[0].endswith(".py"):
         taken = [_extract(Path(s), revision, folder / str(n)) for n, s in enumerate(current.sources)]
         return Checkout(taken[0][0], tuple(str(place) for _, place in taken), current.path)
-    name, zoo = _extract(_folder_of("zoo"), revision, folder)
+    name, zoo = _extract(folder_of("zoo"), revision, folder)
     return Checkout(name, current.sources, (zoo.parent, *current.path))
 
 
 def _path() -> tuple[Path, ...]:
-    return tuple(dict.fromkeys(_folder_of(package).parent for package in ("zoo", "conformance")))
-
-
-def _folder_of(package: str) -> Path:
-    """The folder of a package, without importing it."""
-    found = importlib.util.find_spec(package)
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).resolve().parent
+    return tuple(dict.fromkeys(folder_of(package).parent for package in PACKAGES))
 
 
 def _extract(path: Path, revision: str, folder: Path) -> tuple[str, Path]:
@@ -88,41 +77,21 @@ def _extract(path: Path, revision: str, folder: Path) -> tuple[str, Path]:
     asked = f"--against {revision}"
     if not path.exists():
         raise UsageError(f"{asked}: no file {path}")
-    top = Path(_git(path.parent, "rev-parse", "--show-toplevel", otherwise=f"{asked}: {path} is in no git repository"))
+    top = Path(
+        git.line(path.parent, "rev-parse", "--show-toplevel", otherwise=f"{asked}: {path} is in no git repository")
+    )
     unknown = f"{asked}: no such revision in {top}"
     if revision.startswith("-"):
         raise UsageError(unknown)
-    commit = _git(top, "rev-parse", "--verify", f"{revision}^{{commit}}", otherwise=unknown)
-    name = _git(top, "rev-parse", "--short", commit, otherwise=unknown)
+    commit = git.line(top, "rev-parse", "--verify", f"{revision}^{{commit}}", otherwise=unknown)
+    name = git.line(top, "rev-parse", "--short", commit, otherwise=unknown)
     inside = path.relative_to(top)
     absent = f"{asked}: {inside} is not in {name} of {top}"
-    _git(top, "cat-file", "-e", f"{commit}:{inside.as_posix()}", otherwise=absent)
+    git.line(top, "cat-file", "-e", f"{commit}:{inside.as_posix()}", otherwise=absent)
     wanted = (inside if path.is_dir() else inside.parent).as_posix()
-    archive = _run(top, "archive", "--format=tar", commit, "--", wanted, otherwise=absent)
+    archive = git.output(top, "archive", "--format=tar", commit, "--", wanted, otherwise=absent)
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         if hasattr(tarfile, "data_filter"):  # Python 3.10 and 3.11 have it since a later patch
             tar.extraction_filter = tarfile.data_filter
         tar.extractall(folder)  # noqa: S202 -- git made it from a commit of this repository
     return name, folder / inside
-
-
-def _git(folder: Path, *arguments: str, otherwise: str) -> str:
-    return _run(folder, *arguments, otherwise=otherwise).decode().strip()
-
-
-def _run(folder: Path, *arguments: str, otherwise: str) -> bytes:
-    """What git prints.
-
-    Raises:
-        UsageError: git fails; the message is `otherwise` and git's own last line.
-    """
-    environment = {key: value for key, value in os.environ.items() if key not in OF_A_HOOK}
-    command = ["git", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, check=False)  # noqa: S603
-    except FileNotFoundError:
-        raise UsageError(f"{otherwise} (there is no git)") from None
-    if done.returncode:
-        told = done.stderr.decode(errors="replace").strip().splitlines()
-        raise UsageError(f"{otherwise} ({told[-1]})" if told else otherwise)
-    return done.stdout

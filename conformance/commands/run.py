@@ -32,6 +32,7 @@ from conformance.records.tasks import PLAN, PlanRequest
 from conformance.run import child, environment, fork_server, pool, regular_file, shards, store
 from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
+from conformance.run.judge import describe_judge
 from conformance.run.store import Contents, Writer
 from conformance.show import bench, junit, matrix
 from conformance.show.progress import Progress
@@ -217,7 +218,8 @@ def _new_run(options: RunOptions) -> Path:
     _check_writable(options.folder, f"--store {options.folder}")
     plan = planned(replace(options.request, all_sizes=options.measure == "bench"))
     shard = shards.shard(plan, *options.shard, options.balance) if options.shard else None
-    store.create(folder, replace(plan, measure=options.measure, shard=shard, every_tensor=options.every_tensor))
+    plan = replace(plan, measure=options.measure, shard=shard, every_tensor=options.every_tensor)
+    store.create(folder, replace(plan, judge=describe_judge()))
     return folder
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.version import Version
 
 from conformance.errors import RecordError, UsageError
-from conformance.figures.history import Fault, History, State, faults, histories, version_of
+from conformance.figures.history import Fault, History, State, faults, histories, is_judged, minor_of, version_of
 from conformance.records.cell import Cell
 from conformance.records.convert import from_json, to_json
+from conformance.records.plan import Judge
 from conformance.records.probes import ProbeRun
 from conformance.run import regular_file, sealed
 from conformance.run.summaries import Summary
@@ -22,9 +24,22 @@ LARGEST = 64 * 2**20  # bytes of a file
 
 @dataclass(frozen=True)
 class Maker:
-    """What made the verdicts of a torch version, in one line."""
+    """What made verdicts of a torch version.
+
+    Attributes:
+        torch: the version.
+        python: the version of Python, such as "3.11".
+        devices: the devices on which cells were judged.
+        cells: the number of cells that were judged, by mode; those of a mode that is judged anew are left out.
+        judge: the code that judged.
+        text: the run and its machine in one line.
+    """
 
     torch: str
+    python: str
+    devices: tuple[str, ...]
+    cells: Mapping[str, int]
+    judge: Judge
     text: str
 
 
@@ -87,11 +102,9 @@ def joined(runs: Sequence[Summary], probes: Sequence[ProbeRun], earlier: Atlas) 
     """
     cells = histories(runs, earlier.cells)
     found = faults(probes, earlier.faults)
-    new = [Maker(version_of(run.plan.environment.torch), _made(run)) for run in runs]
-    anew = {(maker.torch, planned) for maker, run in zip(new, runs, strict=True) for planned in run.verdicts}
-    kept = {version for old in earlier.cells for version in old.states if (version, old.cell.id) not in anew}
-    makers = [*(maker for maker in earlier.makers if maker.torch in kept), *new]
-    makers.sort(key=lambda maker: Version(maker.torch))
+    new = [_maker(run) for run in runs]
+    makers = [*_still_there(earlier, new, runs), *new]
+    makers.sort(key=lambda maker: (Version(maker.torch), Version(maker.python)))
     return Atlas(_versions(makers, cells, found), tuple(makers), tuple(cells), tuple(found))
 
 
@@ -142,11 +155,32 @@ def _lines(items: Iterable[object]) -> str:
     return ",\n".join(json.dumps(item) for item in items)
 
 
-def _made(run: Summary) -> str:
+def _maker(run: Summary) -> Maker:
+    known, judged = run.plan.environment, [p.cell for p in run.plan.own_cells if is_judged(run.verdicts.get(p.id))]
+    return Maker(
+        version_of(known.torch),
+        minor_of(known.python),
+        tuple(dict.fromkeys(cell.device for cell in judged)),
+        dict(Counter(cell.mode for cell in judged)),
+        run.plan.judge,
+        _made(run, len(judged)),
+    )
+
+
+def _still_there(earlier: Atlas, new: Sequence[Maker], runs: Sequence[Summary]) -> Iterator[Maker]:
+    """What made those earlier verdicts that no run gives anew, each with the modes of these."""
+    anew = {(m.torch, m.python, p) for m, run in zip(new, runs, strict=True) for p in run.verdicts}
+    for maker in earlier.makers:
+        own = [h.cell for h in earlier.cells if maker.torch in h.states]
+        modes = {cell.mode for cell in own if (maker.torch, maker.python, cell.id) not in anew}
+        if modes & maker.cells.keys():
+            yield replace(maker, cells={mode: n for mode, n in maker.cells.items() if mode in modes})
+
+
+def _made(run: Summary, judged: int) -> str:
     """What made a run, and how many of its cells are judged."""
     known = run.plan.environment
-    skipped = sum(verdict.status == "SKIPPED" for verdict in run.verdicts.values())
-    judged, planned = len(run.verdicts) - skipped, len(run.planned) - skipped
+    planned = len(run.planned) - sum(verdict.status == "SKIPPED" for verdict in run.verdicts.values())
     lacking = "" if judged == planned else f" of {planned}, incomplete"
     part = f" · shard {run.plan.shard}" if run.plan.shard else ""
     machine = f"torch {known.torch} · Python {known.python} · {known.cpu} {known.cpu_capability}"

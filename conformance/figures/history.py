@@ -15,7 +15,7 @@ from conformance.records.probes import ProbeFinding, ProbeRun
 from conformance.records.verdicts import STATUSES, Verdict
 from conformance.run.summaries import Summary
 
-WORKS, OTHER_DTYPE, DECLARED, RED, NOT_JUDGED = "works", "another dtype", "does not work", "red", "not judged"
+WORKS, OTHER_DTYPE, DECLARED, RED = "works", "another dtype", "does not work", "red"
 SHOWN, CORRECT, UNKNOWN = "shows", "correct", "not known"
 StateT = TypeVar("StateT")
 OF_PROBES = {"EXPECTED": SHOWN, "FAIL": SHOWN, "PASS": CORRECT, "STALE": CORRECT}
@@ -26,7 +26,7 @@ class State:
     """How a cell is in one version.
 
     Attributes:
-        kind: `WORKS`; `OTHER_DTYPE` or `DECLARED`, both as declared; `RED`; or `NOT_JUDGED`.
+        kind: `WORKS`; `OTHER_DTYPE` or `DECLARED`, both as declared; or `RED`.
         status, short: the status of the verdict, and its few words.
         reason, link: the declared reason, or the text of a red verdict.
     """
@@ -100,6 +100,16 @@ def version_of(torch: str) -> str:
         raise UsageError(f"torch {torch!r:.60} is no version, so it cannot be compared with others") from None
 
 
+def minor_of(python: str) -> str:
+    """The version of a Python without its patch, such as "3.11"."""
+    return ".".join(python.split(".")[:2])
+
+
+def is_judged(verdict: Verdict | None) -> bool:
+    """Whether a verdict says anything of its model."""
+    return verdict is not None and verdict.status not in ("SKIPPED", "NOTRUN")
+
+
 def histories(runs: Sequence[Summary], earlier: Iterable[History] = ()) -> list[History]:
     """Each cell in all versions, in the earlier order, and then in the order in which the runs plan them.
 
@@ -108,21 +118,28 @@ def histories(runs: Sequence[Summary], earlier: Iterable[History] = ()) -> list[
         earlier: further cells, or older states of the same ones, which count where no run judges them.
 
     Raises:
-        UsageError: two runs of one version have verdicts on the same cell.
+        UsageError: two runs of one version, with the same Python, have verdicts on the same cell, or with different
+            Pythons they differ in one.
     """
     earlier = list(earlier)
     found: dict[Cell, dict[str, State]] = {old.cell: {} for old in earlier}
-    judges: dict[tuple[str, str], Summary] = {}
+    judges: dict[tuple[str, str, str], Summary] = {}
     for run in runs:
-        version = version_of(run.plan.environment.torch)
+        version, python = version_of(run.plan.environment.torch), minor_of(run.plan.environment.python)
         for planned in run.plan.own_cells:
-            state = _state(run.verdicts.get(planned.id))
-            if state.kind == NOT_JUDGED:
+            verdict = run.verdicts.get(planned.id)
+            if verdict is None or not is_judged(verdict):
                 continue
-            other = judges.setdefault((version, planned.id), run)
-            if other is not run:
-                raise UsageError(f"{other.folder} and {run.folder} both judge {planned.id} with torch {version}")
-            found.setdefault(planned.cell, {})[version] = state
+            state = _state(verdict)
+            twin = judges.setdefault((version, python, planned.id), run)
+            if twin is not run:
+                raise UsageError(f"{twin.folder} and {run.folder} both judge {planned.id} with torch {version}")
+            other = found.setdefault(planned.cell, {}).setdefault(version, state)
+            if other.kind != state.kind:
+                raise UsageError(
+                    f"{planned.id} with torch {version} depends on Python: {state.kind} with {python} in {run.folder}, "
+                    f"{other.kind} with another"
+                )
     for old in earlier:
         found[old.cell] = {**old.states, **found[old.cell]}
     return [History(cell, _rising(states)) for cell, states in found.items()]
@@ -132,9 +149,7 @@ def _rising(states: Mapping[str, StateT]) -> dict[str, StateT]:
     return {version: states[version] for version in sorted(states, key=Version)}
 
 
-def _state(verdict: Verdict | None) -> State:
-    if verdict is None or verdict.status in ("SKIPPED", "NOTRUN"):
-        return State(NOT_JUDGED, verdict.status if verdict else "NOTRUN")
+def _state(verdict: Verdict) -> State:
     if verdict.status == "PASS":
         return State(WORKS, verdict.status)
     if verdict.red:

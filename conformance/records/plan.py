@@ -99,6 +99,25 @@ class SpecLocation:
 
 
 @dataclass(frozen=True)
+class Judge:
+    """The code that judges a run.
+
+    Attributes:
+        day: when the run was planned, in UTC, such as "2026-11-28"; "" if it is not known.
+        revision: the commit of `conformance` and `zoo`, with a "+" if a file of theirs differs from it; "" if they are
+            in no repository.
+        code: a digest of all their files.
+    """
+
+    day: str = ""
+    revision: str = ""
+    code: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.revision or 'no revision'}, code {self.code or 'unknown'}"
+
+
+@dataclass(frozen=True)
 class Place:
     """Where a spec is written, for a person who looks for it.
 
@@ -180,6 +199,7 @@ class Plan:
         every_tensor: what was measured of every tensor is stored, not only of those near their budgets.
         working: the size at which each model is timed, by device and by the model's name, as far as its spec has one.
         assumed: the contracts that were assumed of each model without a spec, a line each, by the model's name.
+        judge: the code that judges them.
     """
 
     seed: int
@@ -202,6 +222,7 @@ class Plan:
     every_tensor: bool = False
     working: Mapping[str, Mapping[str, SizedModel]] = field(default_factory=dict)
     assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    judge: Judge = field(default_factory=Judge)
 
     def working_size(self, cell: Cell) -> SizedModel | None:
         """The size at which a cell is timed; None for that of its model's first case."""

@@ -22,7 +22,16 @@ from conformance.run.verify import verify
 
 PROCESSOR = ("cpu", "cpu_capability")  # hosted machines of one kind differ in these
 NOT_COMPARED = ("executable", "cores")  # of the environment: no verdict depends on them
-APART = ("environment", "digests", "models", "modes", "cells", "shard", "written")  # of the plan: compared by parts
+APART = (
+    "environment",
+    "digests",
+    "models",
+    "modes",
+    "cells",
+    "shard",
+    "written",
+    "judge",
+)  # of the plan: compared by parts
 SHORT = ("seed", "deadline", "measure")  # of the plan: short enough to show
 MOST_NAMED = 3
 
@@ -110,6 +119,8 @@ def _differences(one: Plan, other: Plan, *, any_cpu: bool) -> Iterator[str]:
         was, found = getattr(one.environment, field.name), getattr(other.environment, field.name)
         if was != found and field.name not in NOT_COMPARED and not (any_cpu and field.name in PROCESSOR):
             yield f"{field.name} {in_words(was)} and {in_words(found)}"
+    if one.judge.code != other.judge.code:
+        yield f"they have different judges, {one.judge} and {other.judge}"
     yield from _mapping("source", _relative(one), _relative(other))
     yield from _mapping("cell", _by_id(one.cells), _by_id(other.cells))
     for name in (field.name for field in fields(one) if field.name not in APART):

@@ -24,7 +24,7 @@ Section = tuple[str, list[list[str]], list[str]]  # title, rows, head
 def text(atlas: Atlas) -> str:
     """The atlas as text."""
     notes: Notes = {}
-    parts = ["\n".join(visible(maker.text) for maker in atlas.makers), visible(_sentence(atlas))]
+    parts = ["\n".join(map(visible, _makers(atlas))), visible(_sentence(atlas))]
     sections = _sections(atlas, notes)
     parts += [f"{title}:\n{table(rows, head)}" for title, rows, head in sections]
     parts.append(LEGEND if sections else "")
@@ -42,7 +42,7 @@ def markdown(atlas: Atlas) -> str:
     notes: Notes = {}
     parts = [
         "# What works since which torch",
-        *([_list([maker.text for maker in atlas.makers])] if atlas.makers else []),
+        *([_list(_makers(atlas))] if atlas.makers else []),
         escaped(_sentence(atlas)),
     ]
     sections = _sections(atlas, notes)
@@ -56,6 +56,10 @@ def markdown(atlas: Atlas) -> str:
         faults, head = _fault_rows(atlas)
         parts += ["## Faults of torch", _table(faults, head), LEGEND_OF_FAULTS]
     return "\n\n".join(parts) + "\n"
+
+
+def _makers(atlas: Atlas) -> list[str]:
+    return [f"{maker.text} · {maker.judge.day or 'no date'} · {maker.judge}" for maker in atlas.makers]
 
 
 def _sentence(atlas: Atlas) -> str:

@@ -125,6 +125,7 @@ OWN = own_model.OwnModel(
 LOCATION = plan.SpecLocation("a.module", "/a/file.py", OWN)
 ENVIRONMENT = plan.Environment("2.9", "3.12", "Linux", "a processor", "AVX2", 8, 1, ("a GPU",), "12.8", "python")
 PLACE = plan.Place("/a/file.py", 7)
+JUDGE = plan.Judge("2026-11-28", "a2f07bf", "00ff")
 SHARD = plan.Shard(1, (("merge@64",),))
 PLAN = plan.Plan(
     seed=3,
@@ -147,6 +148,7 @@ PLAN = plan.Plan(
     shard=SHARD,
     working={"cpu": {"merge@64": SIZED}},
     assumed={"merge@64": ("a contract",)},
+    judge=JUDGE,
 )
 
 DECLARED = declared.Declared(
@@ -176,7 +178,7 @@ EXAMPLES = (
     *(CELL, SIZED, CLAIM, DECLARED),
     *(REASON, RATIO, SAMPLE, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
     *(MEASURE, DISCREPANCY, REST, OBSERVATION, VERDICT),
-    *(EXPECTATION, PLANNED, OWN, LOCATION, PLACE, ENVIRONMENT, SHARD, PLAN),
+    *(EXPECTATION, PLANNED, OWN, LOCATION, PLACE, ENVIRONMENT, SHARD, JUDGE, PLAN),
     *(REQUEST, CELL_TASK, LISTED),
     tasks.Nothing(),
     tasks.Listing((LISTED,)),

@@ -120,7 +120,7 @@ def test_compiled_gives_the_same_value_and_gradient(function):
 
 def test_without_numpy_the_error_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(ModuleNotFoundError, match=r"^cube_numpy: needs NumPy: pip install 'torch-\w+\[numpy\]'$"):
+    with pytest.raises(ModuleNotFoundError, match=r"^cube_numpy: needs NumPy: pip install numpy$"):
         cube_numpy(torch.ones(2))
 
 

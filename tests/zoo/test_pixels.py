@@ -86,7 +86,7 @@ def test_data_that_is_not_bytes_is_refused():
 
 def test_without_pillow_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"pip install torch-conformance\[images\]"):
+    with pytest.raises(ImportError, match=r"needs Pillow: pip install pillow"):
         decode_rgb(b"", "x")
 
 

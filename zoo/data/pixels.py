@@ -47,7 +47,7 @@ def decode_rgb(data: bytes, origin: str) -> Tensor:
     try:
         from PIL import Image  # noqa: PLC0415 - optional: the zoo imports without it
     except ImportError as missing:
-        raise ImportError("decode_rgb: needs Pillow: pip install torch-conformance[images]") from missing
+        raise ImportError("decode_rgb: needs Pillow: pip install pillow") from missing
     try:
         with Image.open(io.BytesIO(data)) as image:
             if image.mode.startswith(("I", "F")):

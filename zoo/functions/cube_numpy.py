@@ -25,7 +25,7 @@ def _numpy() -> Any:
     try:
         return importlib.import_module("numpy")
     except ImportError:
-        raise ModuleNotFoundError("cube_numpy: needs NumPy: pip install 'torch-conformance[numpy]'") from None
+        raise ModuleNotFoundError("cube_numpy: needs NumPy: pip install numpy") from None
 
 
 def _array(x: Tensor) -> Any:

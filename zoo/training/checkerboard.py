@@ -149,7 +149,7 @@ def save_picture(path: Path, *boards: Tensor) -> None:
     try:
         from PIL import Image  # noqa: PLC0415 -- an optional dependency
     except ImportError as problem:
-        raise ImportError("save_picture: needs Pillow: pip install 'torch-conformance[images]'") from problem
+        raise ImportError("save_picture: needs Pillow: pip install pillow") from problem
     side_by_side = torch.cat(boards, dim=1)
     height, width = side_by_side.shape
     pixels = (side_by_side * 255).round().to(torch.uint8).contiguous()

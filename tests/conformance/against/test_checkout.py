@@ -63,7 +63,7 @@ def test_a_zoo_that_is_too_old_is_refused_by_name(repository, tmp_path_factory, 
     (repository / "zoo").mkdir()
     (repository / "zoo" / "__init__.py").write_text("OLD = True\n")
     name = commit(repository)
-    monkeypatch.setattr(checkout, "_folder_of", lambda package: (repository if package == "zoo" else ROOT) / package)
+    monkeypatch.setattr(checkout, "folder_of", lambda package: (repository if package == "zoo" else ROOT) / package)
     old = checkout.at_revision(checkout.working_tree(("merge",)), "HEAD", tmp_path_factory.mktemp("then"))
     assert old.name == name
     with pytest.raises(UsageError, match=r"its zoo has no zoo\.\w+, which this conformance needs"):

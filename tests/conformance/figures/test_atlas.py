@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 from harness.made_by_hand import ENVIRONMENT
-from harness.whole_runs import plan_of_zoo, verdict, write
+from harness.whole_runs import MODES, plan_of_zoo, verdict, write
 
 from conformance import cli
 from conformance.figures import atlas
+from conformance.records.plan import Judge
 from conformance.records.probes import ProbeFinding, ProbeRun
 from conformance.run import documents
 
@@ -59,6 +60,51 @@ def test_a_newer_run_replaces_what_it_judges(tmp_path):
     assert [maker["text"].split(" · ")[-1] for maker in told["makers"]] == ["18 cells", "9 cells"]
     whole, _ = compat(tmp_path, "whole", again, run(tmp_path, "2.4.1", "PASS", ("net", "gate"), "whole"))
     assert [maker["text"].split(" · ")[-1] for maker in json.loads(whole.read_text())["makers"]] == ["18 cells"]
+
+
+JUDGE = Judge("2026-11-28", "a2f07bf", "00ff")
+
+
+def judged_on(tmp_path, python, status="PASS", modes=MODES, day="2026-11-28"):
+    plan = plan_of_zoo(("net",), torch="2.15.0", environment={"python": python}, judge=replace(JUDGE, day=day))
+    plan = replace(plan, cells=tuple(p for p in plan.cells if p.cell.mode in modes))
+    return write(tmp_path / f"{python}-{day}", plan, {CELL: status} if "compiled" in modes else ())
+
+
+def test_the_file_holds_date_revision_and_judge_of_each_run(tmp_path):
+    found, page = compat(tmp_path, "one", judged_on(tmp_path, "3.11.7"))
+    (maker,) = json.loads(found.read_text())["makers"]
+    assert maker["judge"] == {"day": "2026-11-28", "revision": "a2f07bf", "code": "00ff"}
+    assert (maker["python"], maker["devices"]) == ("3.11", ["cpu"])
+    assert maker["cells"] == {"eager": 3, "scripted": 3, "compiled": 3}
+    assert "9 cells · 2026-11-28 · a2f07bf, code 00ff" in page.read_text()
+
+
+def test_what_judged_a_mode_is_left_out_when_the_mode_is_judged_anew(tmp_path):
+    first, _ = compat(tmp_path, "first", judged_on(tmp_path, "3.11.7"))
+    again = judged_on(tmp_path, "3.11.9", modes=("eager", "scripted"), day="2026-12-01")
+    found, _ = compat(tmp_path, "again", first, again)
+    makers = json.loads(found.read_text())["makers"]
+    assert [(maker["judge"]["day"], maker["cells"]) for maker in makers] == [
+        ("2026-11-28", {"compiled": 3}),
+        ("2026-12-01", {"eager": 3, "scripted": 3}),
+    ]
+
+
+def test_two_pythons_may_judge_the_same_cells_alike(tmp_path, capsys):
+    runs = [judged_on(tmp_path, "3.11.7"), judged_on(tmp_path, "3.14.1")]
+    found, _ = compat(tmp_path, "both", *runs)
+    both = json.loads(found.read_text())
+    assert [maker["python"] for maker in both["makers"]] == ["3.11", "3.14"]
+    assert len(both["cells"]) == 9
+    anew, _ = compat(tmp_path, "anew", found, judged_on(tmp_path, "3.14.2"))
+    assert [maker["text"][:28] for maker in json.loads(anew.read_text())["makers"]] == [
+        "torch 2.15.0 · Python 3.11.7",
+        "torch 2.15.0 · Python 3.14.2",
+    ]
+    assert cli.main(["compat", str(runs[0]), str(judged_on(tmp_path, "3.13.0", "FAIL"))]) == 4
+    told = capsys.readouterr().err
+    assert f"{CELL} with torch 2.15.0 depends on Python: red with 3.13 in {tmp_path / '3.13.0'}" in told
 
 
 @pytest.mark.parametrize(
