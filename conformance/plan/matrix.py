@@ -70,7 +70,7 @@ def plan(asked: PlanRequest, devices: Sequence[str] = ()) -> Plan:
     known_modes = modes_of_all(specs)
     modes = choose("mode", tuple(known_modes), asked.modes, usual(known_modes))
     precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual(PRECISIONS))
-    devices = devices or choose("device", DEVICES, asked.devices, [name for name in DEVICES if not why_absent(name)])
+    devices = devices or choose("device", DEVICES, asked.devices, _present())
     _check_devices("mode", known_modes, asked.modes, devices)
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
     check_present(*asked.devices)
@@ -205,6 +205,11 @@ def check_present(*devices: str) -> None:
         reason = why_absent(device)
         if reason:
             raise UsageError(f"device {device!r} was asked for, but {reason}")
+
+
+def _present() -> tuple[str, ...]:
+    """The devices that this machine has."""
+    return tuple(device for device in DEVICES if not why_absent(device))
 
 
 def why_absent(device: str, precision: str = "fp32") -> str:
