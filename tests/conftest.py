@@ -1,7 +1,5 @@
 """Keeps sources of runs out of pytest's imports; gives every test the same modes and random numbers in any order."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -19,9 +17,7 @@ def seeded() -> None:
 
 
 @pytest.fixture(autouse=True)
-def modes() -> Iterator[None]:
-    """Forget the modes that a test registers: `conformance.check` would judge them."""
-    before = dict(MODES)
-    yield
-    MODES.clear()
-    MODES.update(before)
+def built_in_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the modes that another test or its material has registered: `conformance.check` would judge them."""
+    for name in [name for name, mode in MODES.items() if mode.prepare]:
+        monkeypatch.delitem(MODES, name)
