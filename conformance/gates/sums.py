@@ -36,6 +36,7 @@ class Rounded:
 
     Attributes:
         draws: number of draws.
+        runs: number of rounded runs; they are of the first draws.
         squares: the sums of y*².
         crowding: the root of the sum over draws of the squared sums of y*²; it is large if few draws make up `squares`.
         bias: the part of the sums over rounded runs that does not average out, as far as it stands out of their noise,
@@ -44,6 +45,7 @@ class Rounded:
     """
 
     draws: int
+    runs: int
     squares: torch.Tensor
     crowding: torch.Tensor
     bias: Sums
@@ -64,6 +66,7 @@ class Rounded:
         grown = (squares / self.squares).nan_to_num(more, posinf=more)
         return Rounded(
             draws,
+            self.runs,
             squares,
             crowding,
             Sums(self.bias.gain * grown, self.bias.shift * more),
@@ -121,6 +124,11 @@ def sums_of(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Su
     return Sums(parts(gains), parts(shifts))
 
 
+def squares_of(truths: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sums of y*² in each draw: float64 of shape (draws, sums)."""
+    return torch.stack([parts(_finite(truth).square()) for truth in truths])
+
+
 def farthest_sums(many: Sequence[Sums]) -> Sums:
     """The largest absolute sums of several."""
     gains, shifts = (torch.stack(sums).abs().amax(0) for sums in zip(*((s.gain, s.shift) for s in many), strict=True))
@@ -146,7 +154,7 @@ def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor], 
         gains.maximum(max(constant, float(of_tensor)) * squares),
         _beyond(noise.shift, gaps).maximum(constant * totals),
     )
-    return Rounded(len(gaps), squares, crowding, bias, noise)
+    return Rounded(len(gaps), len(gaps), squares, crowding, bias, noise)
 
 
 def _beyond(noise: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
@@ -155,7 +163,7 @@ def _beyond(noise: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
 
 def _squares(truths: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """`Rounded.squares` and `Rounded.crowding`."""
-    by_draw = torch.stack([parts(_finite(truth).square()) for truth in truths])
+    by_draw = squares_of(truths)
     return by_draw.sum(0), by_draw.square().sum(0).sqrt()
 
 

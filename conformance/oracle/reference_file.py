@@ -101,7 +101,7 @@ def _tensor_tree(known: TensorReference | None) -> dict[str, Any] | None:
 def _redraws_tree(redraws: Redraws) -> dict[str, Any]:
     """Few large tensors, because each tensor of a file takes time to read."""
     vectors = {
-        precision: [r.draws, torch.stack([r.squares, r.crowding, *vars(r.bias).values(), *vars(r.noise).values()])]
+        precision: [r.draws, r.runs, torch.stack([r.squares, r.crowding, *vars(r.bias).values(), *vars(r.noise).values()])]
         for precision, r in redraws.rounded.items()
     }
     return {"truths": torch.stack(redraws.truths), "rounded": vectors}
@@ -109,8 +109,8 @@ def _redraws_tree(redraws: Redraws) -> dict[str, Any]:
 
 def _redraws(saved: dict[str, Any]) -> Redraws:
     rounded = {
-        precision: Rounded(draws, rows[0], rows[1], Sums(rows[2], rows[3]), Sums(rows[4], rows[5]))
-        for precision, (draws, rows) in saved["rounded"].items()
+        precision: Rounded(draws, runs, rows[0], rows[1], Sums(rows[2], rows[3]), Sums(rows[4], rows[5]))
+        for precision, (draws, runs, rows) in saved["rounded"].items()
     }
     return Redraws(tuple(saved["truths"]), rounded)
 

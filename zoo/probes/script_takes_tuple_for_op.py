@@ -62,6 +62,6 @@ PROBE = Probe(
     source="no report found; pytorch#10927 brought the table of addresses",
     symptom=SYMPTOM,
     devices=("cpu",),
-    seen={"cpu": Seen(torch=">=2.10", checked=("2.10.0", "2.13.0", "2.14.1"))},
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.10.0", "2.13.0", "2.14.1", "2.15.0"))},
     observe=observe,
 )

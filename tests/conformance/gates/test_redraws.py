@@ -158,6 +158,26 @@ def test_a_draw_that_makes_up_most_of_the_sums_averages_less(truths):
     assert torch.allclose(crowded.noise.shift, even.noise.shift)
 
 
+@pytest.mark.parametrize(
+    ("number", "factor", "red"),
+    [(9, 1.07, False), (9, 0.93, False), (2, 1.07, True), (9, 1.2, True), (9, math.nan, True)],
+    ids=["stray", "other way", "in a draw with a rounded run", "farther than the first draw may", "nan"],
+)
+def test_one_draw_without_a_rounded_run_may_stray_as_far_as_the_first(number, factor, red):
+    generator = torch.Generator().manual_seed(0)
+    truths = [torch.randn(8, 400, generator=generator, dtype=torch.float64) for _ in range(DRAWS)]
+    truths[number] *= 3
+    found = [rounded(t) for t in truths]
+    runs = rounded_sums(found[:4], truths[:4]).over(DRAWS, truths)
+    found[number] = with_row_3([found[number]], lambda t: factor * t[3])[0]
+    oracle, sums = OracleTensor(truths[0]), Sums(torch.zeros(409), torch.zeros(409))
+    far = Distance(0.05 * oracle.norm, tuple(0.05 * norms for norms in oracle.slice_norms), 0.05, 0.05)
+    redraws = Redraws(tuple(t.float() for t in truths), {"amp_bf16": runs})
+    spread = {"fp32": far, "amp_bf16": far}
+    judged = TensorReference(oracle, spread, False, {}, False, 1.0, {"amp_bf16": sums}, redraws)
+    assert (margin(found, judged) < 1) is not red
+
+
 def test_parts_are_the_sum_of_all_and_of_every_slice():
     tensor = torch.arange(6.0).reshape(2, 3)
     assert parts(tensor).tolist() == [15.0, 3.0, 12.0, 3.0, 5.0, 7.0]
