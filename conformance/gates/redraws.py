@@ -148,7 +148,7 @@ class OverDraws:
             lost = f"absent or of another shape in {draws - len(there)} further draws"
             return (Measure("gain", math.inf, 0.0, lost),)
         sums = sums_of(there, self._truths)
-        if any(bool((one.abs() > most).any()) for one, most in ((sums.gain, allowed.gain), (sums.shift, allowed.shift))):
+        if not _within(sums, allowed):
             sums = self._without_farthest(there, sums)
         over = f"over {draws} draws"
         square = float(squares[0]) or 1.0
@@ -158,10 +158,8 @@ class OverDraws:
         most = shifted if shifted.margin > worst.margin else worst
         return (whole, Measure("gain", most.value, most.budget, f"{most.detail}, {over}"))
 
-
     def _without_farthest(self, found: Sequence[torch.Tensor], sums: Sums) -> Sums:
-        """The sums without the draw that strays farthest, if no rounded run was of it and it strays no farther than
-        the first draw may.
+        """The sums without the farthest draw of those that were not run rounded, if it is as near as the first must be.
 
         Rounded runs of some draws do not show how ill-conditioned another one is, such as a softmax near a tie, and its
         error may outweigh those of all others. A wrong factor or constant is in each draw.
@@ -176,6 +174,10 @@ class OverDraws:
             _less_farthest(sums.gain, gains, self._share * squares),
             _less_farthest(sums.shift, shifts, self._share * (counts * squares).sqrt()),
         )
+
+
+def _within(sums: Sums, allowed: Sums) -> bool:
+    return bool((sums.gain.abs() <= allowed.gain).all() and (sums.shift.abs() <= allowed.shift).all())
 
 
 def _less_farthest(totals: torch.Tensor, terms: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:

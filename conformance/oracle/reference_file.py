@@ -100,11 +100,12 @@ def _tensor_tree(known: TensorReference | None) -> dict[str, Any] | None:
 
 def _redraws_tree(redraws: Redraws) -> dict[str, Any]:
     """Few large tensors, because each tensor of a file takes time to read."""
-    vectors = {
-        precision: [r.draws, r.runs, torch.stack([r.squares, r.crowding, *vars(r.bias).values(), *vars(r.noise).values()])]
-        for precision, r in redraws.rounded.items()
-    }
-    return {"truths": torch.stack(redraws.truths), "rounded": vectors}
+
+    def rows(r: Rounded) -> torch.Tensor:
+        return torch.stack([r.squares, r.crowding, *vars(r.bias).values(), *vars(r.noise).values()])
+
+    rounded = {precision: [r.draws, r.runs, rows(r)] for precision, r in redraws.rounded.items()}
+    return {"truths": torch.stack(redraws.truths), "rounded": rounded}
 
 
 def _redraws(saved: dict[str, Any]) -> Redraws:
