@@ -162,17 +162,18 @@ class OverDraws:
         """The sums without the farthest draw of those that were not run rounded, if it is as near as the first must be.
 
         Rounded runs of some draws do not show how ill-conditioned another one is, such as a softmax near a tie, and its
-        error may outweigh those of all others. A wrong factor or constant is in each draw.
+        error may outweigh those of all others. A wrong factor or constant is in each draw, and so in the others too.
         """
         late = slice(self._rounded.runs, self.draws)
         each = [sums_of([y], [truth]) for y, truth in zip(found[late], self._truths[late], strict=True)]
         if not each:
             return sums
         squares, counts = squares_of(self._truths[late]), _counts(self._reference)
+        even = torch.full_like(squares, 1.0 / self.draws)
         gains, shifts = (torch.stack(terms) for terms in zip(*((s.gain, s.shift) for s in each), strict=True))
         return Sums(
-            _less_farthest(sums.gain, gains, self._share * squares),
-            _less_farthest(sums.shift, shifts, self._share * (counts * squares).sqrt()),
+            _less_farthest(sums.gain, gains, self._share * squares, squares / self._rounded.squares),
+            _less_farthest(sums.shift, shifts, self._share * (counts * squares).sqrt(), even),
         )
 
 
@@ -180,17 +181,20 @@ def _within(sums: Sums, allowed: Sums) -> bool:
     return bool((sums.gain.abs() <= allowed.gain).all() and (sums.shift.abs() <= allowed.shift).all())
 
 
-def _less_farthest(totals: torch.Tensor, terms: torch.Tensor, limits: torch.Tensor) -> torch.Tensor:
-    """Sums without the term that is farthest on their side, where this is within its limit and makes them smaller.
+def _less_farthest(
+    totals: torch.Tensor, terms: torch.Tensor, limits: torch.Tensor, shares: torch.Tensor
+) -> torch.Tensor:
+    """Sums as if the term that is farthest on their side were like the others, where it is within its limit.
 
     Args:
         totals: the sums: float64 of shape (sums,).
         terms: some of the terms of each: float64 of shape (terms, sums).
         limits: the limits of the terms: the same shape.
+        shares: the part of a sum that each term is if all draws are wrong alike: the same shape.
     """
     farthest, at = (terms * totals.sign()).max(0)
     fits = farthest <= limits.gather(0, at[None])[0]
-    rest = totals - totals.sign() * farthest
+    rest = (totals - totals.sign() * farthest) / (1.0 - shares.gather(0, at[None])[0])
     return rest.where(fits & (rest.abs() < totals.abs()), totals)
 
 
