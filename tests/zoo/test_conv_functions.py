@@ -121,6 +121,7 @@ def test_twin_agrees_bit_for_bit(name):
         assert torch.equal(mine, its)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # by torch 2.15
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_operators_keep_their_registration_promises(name):
     x, *rest = inputs(name, torch.float32)

@@ -84,6 +84,7 @@ def test_twin_agrees_bit_for_bit(name):
     assert torch.equal(one, other)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # by torch 2.15
 @pytest.mark.parametrize("name", [*NAMES, "exp_fp32", "cube_backward"])
 def test_operators_keep_their_registration_promises(name):
     operator = getattr(torch.ops.torch_conformance, name).default

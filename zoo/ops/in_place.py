@@ -9,7 +9,8 @@ effects.
 
 Two things differ from eager. TorchScript compiles `x **= 2` to `x = x ** 2`, which leaves the caller's tensor as it was
 (and `x %= y` to `fmod`, whose sign is that of `x`); no report of either was found. A compiled `augment` writes into
-`x`, but its gradient with respect to `y` cannot be computed: backward raises an error. For both, return a new tensor.
+`x`, but before torch 2.15 its gradient with respect to `y` cannot be computed: backward raises an error. For both,
+return a new tensor.
 """
 
 from __future__ import annotations

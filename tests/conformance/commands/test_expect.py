@@ -1,11 +1,15 @@
 """Red cells become declarations, a person gives the reasons, and the cells are as declared until something changes."""
 
+import pytest
+import torch
 from harness.command import ROOT, conformance, run_folder
+from packaging.version import Version
 
 SCRIPTED = ("--mode=scripted", "--precision=fp32", "--precision=amp_bf16", "--device=cpu", "--no-speed")
 NETS = str(ROOT / "docs" / "nets.py")
 
 
+@pytest.mark.skipif(Version(torch.__version__) >= Version("2.14.dev0"), reason="no Function.apply in TorchScript")
 def test_from_red_to_as_declared_and_to_stale(tmp_path):
     code, printed = conformance(tmp_path, "run", NETS, *SCRIPTED)
     assert (code, "4 cells: 2 pass, 2 fail" in printed) == (1, True), printed
