@@ -90,8 +90,11 @@ import time
 import torch
 import conformance
 
+seconds = [5.0]
+
 def model(x):
-    time.sleep(2)
+    if x.dtype == torch.float32:  # not the fifty calls of the reference
+        time.sleep(seconds.pop() if seconds else 0.0)
     return x * 2
 
 report = conformance.check(model, torch.randn(3), modes="eager", precisions="fp32")
