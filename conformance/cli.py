@@ -133,6 +133,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         shard=options.shard,
         balance=options.balance,
         every_tensor=options.every_tensor,
+        full=options.full,
         choice=Choice(
             expression=options.expression,
             workers=options.workers or "",

@@ -73,7 +73,7 @@ def observation_of(session: CellSession) -> Observation:
     with process.phase("prepare"):
         made = session.prepare()
     found: list[Discrepancy] = []
-    for case in session.spec.cases:
+    for case in session.cases:
         known = session.known(case)
         question = session.question(case, eager)
         with process.phase("call"):
@@ -92,17 +92,17 @@ def observation_of(session: CellSession) -> Observation:
     with process.phase("opcheck"):
         found += operator_check.checked(session, eager)
     with process.phase("change"):
-        for case in session.spec.cases:
+        for case in session.cases:
             found += after_changes(session, made, eager, case, session.known(case))
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
     facts |= session.facts | tf32.prove(session.precision, session.cell.device)
     if session.spec.error_inputs and not session.mode.forward_only:
         with process.phase("error inputs"):  # last, because they may leave anything behind
             found += error_inputs.called(session, made)
-    facts |= {fact: True for case in session.spec.cases for fact in session.known(case).assumed}
-    others = dict.fromkeys(name for case in session.spec.cases for name in session.known(case).container.others())
+    facts |= {fact: True for case in session.cases for fact in session.known(case).assumed}
+    others = dict.fromkeys(name for case in session.cases for name in session.known(case).container.others())
     facts |= {LEFT_ASIDE: ", ".join(others)} if others else {}
-    cases = tuple(case.name for case in session.spec.cases)
+    cases = tuple(case.name for case in session.cases)
     return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts)
 
 

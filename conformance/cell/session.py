@@ -65,7 +65,8 @@ def open_task(task: CellTask, process: ChildProcess) -> CellSession:
     known = load(task.cell.precision)
     if task.fingerprint and task.fingerprint != fingerprint(spec, task.seed, float64.prepared_model(spec, task.seed)):
         raise DamagedReferenceError(f"the kept reference of {spec.name} is of other weights or inputs")
-    return CellSession(spec, task.cell, task.seed, process, known, cache(partial(load, "fp32")), task.expect)
+    at_float32, left_out = cache(partial(load, "fp32")), frozenset(task.left_out)
+    return CellSession(spec, task.cell, task.seed, process, known, at_float32, task.expect, left_out)
 
 
 @dataclass
@@ -78,6 +79,7 @@ class CellSession:
         references: the reference of each case, by case name; empty if the work needs no oracle.
         at_float32: returns the references of a cell in float32; few cells need them.
         expect: the declared divergences that apply to the cell.
+        left_out: the names of the cases that are not judged.
         facts: proof of the mode, and other facts for the record.
         dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
         comparison: compares one tensor; a study of the gates can replace it to see every tensor.
@@ -92,6 +94,7 @@ class CellSession:
     references: dict[str, CaseReference] = field(default_factory=dict)
     at_float32: Callable[[], dict[str, CaseReference]] = dict
     expect: tuple[Expectation, ...] = ()
+    left_out: frozenset[str] = frozenset()
     facts: dict[str, Any] = field(default_factory=dict)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     comparison: Comparison = compare
@@ -117,6 +120,11 @@ class CellSession:
     def is_eager(self) -> bool:
         """Whether the cell's mode is eager, the baseline of the other modes."""
         return self.cell.mode == "eager"
+
+    @property
+    def cases(self) -> list[Case]:
+        """The cases that are judged."""
+        return [case for case in self.spec.cases if case.name not in self.left_out]
 
     def known(self, case: Case) -> CaseReference:
         """The reference of a case; `ANY_DRAW`, the first draw, if the work needs no oracle."""

@@ -31,7 +31,14 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
     judge = commands.add_parser("run", help="check models, and time the cells that pass", epilog=FURTHER)
     _add_run_options(judge)
-    judge.add_argument("--no-speed", dest="measure", action="store_const", const="", default="speed", help="only check")
+    judge.add_argument(
+        "--full", action="store_true", help="all cases and all speeds; only the whole zoo has less without it"
+    )
+    speed = judge.add_mutually_exclusive_group()
+    speed.add_argument("--no-speed", dest="measure", action="store_const", const="", help="only check")
+    speed.add_argument(
+        "--speed", dest="measure", action="store_const", const="speed", help="time all that passes, your own models too"
+    )
     judge.add_argument(
         "--shard", type=values.shard, metavar="I/N", help="only part I of N of the models; merge joins them"
     )
@@ -39,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="check, then measure speed, memory and compile cost", epilog=FURTHER)
     _add_run_options(bench)
     bench.add_argument("--against", metavar="REV", help="compare with the sources at a revision of their repository")
-    bench.set_defaults(measure="bench", shard=None, balance=None)
+    bench.set_defaults(measure="bench", full=True, shard=None, balance=None)
     models = commands.add_parser("list", help="list models with their summaries and cases")
     models.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
     _add_claims_options(commands.add_parser("claims", help="measure again what sources say that models gain"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from conformance.counted import counted
@@ -80,9 +81,10 @@ class Forecast:
 
 def _speeds(plan: Plan, durations: Durations) -> float:
     """The seconds of all speeds. Jobs prepare on all cores, the first of a group compiles, and they measure in turn."""
-    timed = [one for one in plan.own_cells if not one.skip]
+    timed = [one for one in plan.own_cells if not one.skip and plan.is_timed(one.cell.model, one.cell.precision)]
     jobs = PROCESSES * len({(one.cell.model, one.cell.precision, one.cell.device) for one in timed})
-    compiling = WORKING_SIZE * sum(durations.cell(one) for one in timed if one.cell.mode in plan.compiling_modes)
+    compiled = [replace(one, left_out=()) for one in timed if one.cell.mode in plan.compiling_modes]
+    compiling = WORKING_SIZE * sum(map(durations.cell, compiled))
     return jobs * MEASURE_SECONDS + (jobs * PREPARE_SECONDS + compiling) / (os.cpu_count() or 1)
 
 

@@ -22,10 +22,11 @@ from conformance.commands.output import say, tell, what_was_lost
 from conformance.commands.resume import resumed
 from conformance.commands.stored import exit_code, read, show
 from conformance.commands.ticker import Ticker
+from conformance.counted import counted
 from conformance.errors import StoreError, UsageError, with_last_lines
 from conformance.exit_codes import ExitCode
 from conformance.figures.bench_jobs import bench_jobs
-from conformance.figures.speed import default_jobs
+from conformance.figures.speed import HEART, HEART_PRECISIONS, default_jobs, is_needed
 from conformance.records.measurements import Result
 from conformance.records.plan import Plan
 from conformance.records.tasks import PLAN, PlanRequest
@@ -51,7 +52,7 @@ class RunOptions:
 
     Attributes:
         request: the cells to plan.
-        measure: "" for nothing, "speed", or "bench".
+        measure: "" for nothing, "speed", or "bench"; None for the speeds of models of the zoo.
         resume: the folder of a run to finish; None for a new run.
         folder: the folder in which new runs are stored.
         fresh: reuse no compiled code and no reference of earlier runs.
@@ -60,10 +61,11 @@ class RunOptions:
         shard: number of the part to judge, from 1, and of all parts; None for all cells.
         balance: the folder of a run whose seconds balance the parts; None for those of the zoo.
         every_tensor: store what is measured of every tensor.
+        full: judge every case and time every model, although nobody has named a model.
     """
 
     request: PlanRequest
-    measure: str
+    measure: str | None
     resume: Path | None
     folder: Path
     fresh: bool = False
@@ -72,6 +74,7 @@ class RunOptions:
     shard: tuple[int, int] | None = None
     balance: Path | None = None
     every_tensor: bool = False
+    full: bool = False
 
 
 def run(options: RunOptions) -> int:
@@ -189,20 +192,27 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
         return
     executor = Executor(contents.plan, folder / store.REFERENCES)
     jobs = JOBS[contents.plan.measure](contents, executor)
-    batches = [{name: job for name, job in batch.items() if name not in contents.results} for batch in jobs]
-    pending = [name for batch in batches for name in batch]
+    taken = dict(contents.results)
+    pending = [name for batch in jobs for name in batch if is_needed(name, taken)]
     if not pending:
         return
     if contents.plan.measure == "speed":
         tell("")
         show(contents, folder)
-    tell(f"\ntaking {len(pending)} measurements")
+    tell(f"\ntaking up to {counted(len(pending), 'measurement')}")
     progress = Progress(dict.fromkeys(pending, ("measurement", MEASURE_SECONDS)), "speed")
+
+    def needed() -> Iterator[dict[str, Callable[[], Result]]]:
+        for batch in jobs:
+            yield {name: job for name, job in batch.items() if is_needed(name, taken)}
+            progress.keep([name for name in pending if name in taken or is_needed(name, taken)])
+
     ticker = Ticker(progress, every_line=options.choice.verbose)
     before = time.monotonic()
     try:
-        for name, result in pool.measure(batches):
+        for name, result in pool.measure(needed()):
             writer.add_result(name, result)
+            taken[name] = result
             now = time.monotonic()
             progress.done(name, now - before)
             before = now
@@ -216,11 +226,23 @@ def _new_run(options: RunOptions) -> Path:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = (options.folder / "runs" / name).resolve()
     _check_writable(options.folder, f"--store {options.folder}")
-    plan = planned(replace(options.request, all_sizes=options.measure == "bench"))
+    bench = options.measure == "bench"
+    quick = not (bench or options.full or options.request.sources)
+    plan = planned(replace(options.request, all_sizes=bench, first_case=quick))
     shard = shards.shard(plan, *options.shard, options.balance) if options.shard else None
-    plan = replace(plan, measure=options.measure, shard=shard, every_tensor=options.every_tensor)
+    plan = replace(_measured(plan, options, quick=quick), shard=shard, every_tensor=options.every_tensor)
     store.create(folder, replace(plan, judge=describe_judge()))
     return folder
+
+
+def _measured(plan: Plan, options: RunOptions, *, quick: bool) -> Plan:
+    """The plan with what is measured: without a wish, the speeds of models of the zoo, in a quick run of its heart."""
+    if options.measure is not None or options.full:
+        return replace(plan, measure="speed" if options.measure is None else options.measure)
+    precisions = tuple(dict.fromkeys(one.cell.precision for one in plan.cells))
+    chosen = {name: HEART_PRECISIONS if quick else precisions for name, at in plan.models.items() if at.is_of_zoo}
+    timed = {name: of for name, of in chosen.items() if name in HEART or not quick}
+    return replace(plan, measure="speed" if timed else "", timed=timed)
 
 
 def planned(request: PlanRequest) -> Plan:

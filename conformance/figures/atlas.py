@@ -14,7 +14,7 @@ from conformance.errors import RecordError, UsageError
 from conformance.figures.history import Fault, History, State, faults, histories, is_judged, minor_of, version_of
 from conformance.records.cell import Cell
 from conformance.records.convert import from_json, to_json
-from conformance.records.plan import Judge
+from conformance.records.plan import ALL_CASES, Judge
 from conformance.records.probes import ProbeRun
 from conformance.run import regular_file, sealed
 from conformance.run.summaries import Summary
@@ -156,7 +156,7 @@ def _lines(items: Iterable[object]) -> str:
 
 
 def _maker(run: Summary) -> Maker:
-    known, judged = run.plan.environment, [p.cell for p in run.plan.own_cells if is_judged(run.verdicts.get(p.id))]
+    known, judged = run.plan.environment, [p.cell for p in run.plan.own_cells if is_judged(p, run.verdicts.get(p.id))]
     return Maker(
         version_of(known.torch),
         minor_of(known.python),
@@ -181,7 +181,8 @@ def _made(run: Summary, judged: int) -> str:
     """What made a run, and how many of its cells are judged."""
     known = run.plan.environment
     planned = len(run.planned) - sum(verdict.status == "SKIPPED" for verdict in run.verdicts.values())
-    lacking = "" if judged == planned else f" of {planned}, incomplete"
+    why = "incomplete" if run.plan.depth == ALL_CASES else f"without {run.plan.depth}"
+    lacking = "" if judged == planned else f" of {planned}, {why}"
     part = f" · shard {run.plan.shard}" if run.plan.shard else ""
     machine = f"torch {known.torch} · Python {known.python} · {known.cpu} {known.cpu_capability}"
     return f"{machine} · {judged} cells{lacking}{part}"

@@ -49,7 +49,7 @@ def surroundings(before: Summary, after: Summary) -> dict[str, tuple[str, str]]:
     found = {}
     for field in fields(before.plan.environment):
         found[field.name] = tuple(in_words(getattr(run.plan.environment, field.name)) for run in (before, after))
-    for name in ("seed", "deadline", "measure", "shard"):
+    for name in ("seed", "deadline", "measure", "shard", "depth"):
         found[name] = tuple(in_words(getattr(run.plan, name)) for run in (before, after))
     return {name: (one, other) for name, (one, other) in found.items() if one != other}
 

@@ -11,6 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 from conformance.errors import UsageError
 from conformance.records.cell import Cell
+from conformance.records.plan import PlannedCell
 from conformance.records.probes import ProbeFinding, ProbeRun
 from conformance.records.verdicts import STATUSES, Verdict
 from conformance.run.summaries import Summary
@@ -105,9 +106,9 @@ def minor_of(python: str) -> str:
     return ".".join(python.split(".")[:2])
 
 
-def is_judged(verdict: Verdict | None) -> bool:
-    """Whether a verdict says anything of its model."""
-    return verdict is not None and verdict.status not in ("SKIPPED", "NOTRUN")
+def is_judged(planned: PlannedCell, verdict: Verdict | None) -> bool:
+    """Whether a verdict says anything of its model, at all its cases."""
+    return verdict is not None and verdict.status not in ("SKIPPED", "NOTRUN") and not planned.left_out
 
 
 def histories(runs: Sequence[Summary], earlier: Iterable[History] = ()) -> list[History]:
@@ -128,7 +129,7 @@ def histories(runs: Sequence[Summary], earlier: Iterable[History] = ()) -> list[
         version, python = version_of(run.plan.environment.torch), minor_of(run.plan.environment.python)
         for planned in run.plan.own_cells:
             verdict = run.verdicts.get(planned.id)
-            if verdict is None or not is_judged(verdict):
+            if verdict is None or not is_judged(planned, verdict):
                 continue
             state = _state(verdict)
             twin = judges.setdefault((version, python, planned.id), run)

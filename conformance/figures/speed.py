@@ -1,4 +1,4 @@
-"""Plans which cells of a judged run to time side by side, in two processes each, and combines the results.
+"""Plans which cells of a judged run to time side by side, in up to two processes, and combines the results.
 
 Only cells that pass are timed, next to eager fp32 with the same weights and inputs.
 """
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from conformance.figures import ratio
 from conformance.records.cell import Cell
-from conformance.records.measurements import CellTiming, Ratio, Reason, Result, Timing
+from conformance.records.measurements import NOISY, CellTiming, Ratio, Reason, Result, Timing
 from conformance.records.observation import Observation
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import TIMING, TimingTask
@@ -27,6 +27,22 @@ DEFAULT = "default"  # in place of a figure's name: that of `default_figure`, at
 LAUNCH_SECONDS = 0.2e-3  # a call that is shorter mostly starts ops
 PROCESSES = 2  # each process has a bias of its own, from the addresses of its weights
 BUDGET, DEFAULT_BUDGET = 0.5, 0.25  # seconds that the calls of one cell may take in one process
+
+HEART = (
+    "merge",
+    "merge_tiled",
+    "batch_gather_loop",
+    "batch_gather_native",
+    "batch_gather_scripted",
+    "batch_gather_vectorised",
+    "checkerboard",
+    "checkerboard_scripted",
+    "fused_conv_bn2d",
+    "square",
+    "matmul_amp",
+    "train_step",
+)  # the models of the zoo that are timed if nobody asks for more
+HEART_PRECISIONS = ("fp32",)
 
 Job = Callable[[], Result]
 AnyJob = TypeVar("AnyJob")
@@ -83,17 +99,18 @@ class TimingGroup:
         return [p.id for p in self.cells if p.cell.precision == self.cells[-1].cell.precision]
 
     def jobs(self, figure: str) -> list[str]:
-        """The names under which its results are stored."""
+        """The names under which its results are stored; see `is_needed`."""
         return [f"{SPEED}{figure} {self.name} #{index}" for index in range(PROCESSES)] if self.cells else []
 
 
 def timing_groups(plan: Plan, verdicts: Mapping[str, Verdict]) -> list[TimingGroup]:
-    """One group for each model, precision and device: all cells that pass, and eager fp32 as the baseline."""
+    """One group for each model, precision and device to time: all cells that pass, and eager fp32 as the baseline."""
     cells = {p.id: p for p in plan.cells if p.id in verdicts and not p.skip}
     groups: dict[tuple[str, str, str], list[str]] = {}
     for name, planned in cells.items():
         cell = planned.cell
-        groups.setdefault((cell.model, cell.precision, cell.device), []).append(name)
+        if plan.is_timed(cell.model, cell.precision):
+            groups.setdefault((cell.model, cell.precision, cell.device), []).append(name)
     return [_group(Cell(m, "eager", "fp32", d), p, names, cells, verdicts) for (m, p, d), names in groups.items()]
 
 
@@ -189,7 +206,7 @@ def speeds(contents: Contents, figure: str = DEFAULT) -> dict[str, Speed]:
     found: dict[str, Speed] = {}
     for group in timing_groups(contents.plan, contents.verdicts):
         results = _results(contents, group, figure)
-        if len(results) == len(group.jobs(figure)):
+        if not any(is_needed(job, contents.results) for job in group.jobs(figure)):
             found |= {speed.cell: speed for speed in group.refused}
             found |= {name: pooled_speed(name, results) for name in group.timed} if results else {}
     return found
@@ -198,6 +215,26 @@ def speeds(contents: Contents, figure: str = DEFAULT) -> dict[str, Speed]:
 def _results(contents: Contents, group: TimingGroup, figure: str) -> list[Timing | Reason]:
     done = [contents.result(Timing, name) for name in group.jobs(figure)]
     return [result for result in done if result is not None]
+
+
+def is_needed(job: str, results: Mapping[str, Result]) -> bool:
+    """Whether a job is not done and can still change a figure.
+
+    A second process cannot make an interval narrower, or give a figure that the first one refused. The speed of
+    starting ops is not worth one.
+
+    Args:
+        job: the name of a job.
+        results: what is done, by the name of the job.
+    """
+    if job in results:
+        return False
+    group, _, index = job.rpartition(" #")
+    first = results.get(f"{group} #0") if job.startswith(SPEED) and index != "0" else None
+    if not isinstance(first, Timing):
+        return first is None
+    ratios = [one.ratios.values() for one in first.cells.values() if (one.seconds or 0.0) >= LAUNCH_SECONDS]
+    return any(found.verdict != NOISY for each in ratios for found in each)
 
 
 def pooled_speed(name: str, results: Sequence[Timing | Reason]) -> Speed:
@@ -241,5 +278,6 @@ def completed(contents: Contents, job: str) -> list[Speed]:
     for group in timing_groups(contents.plan, contents.verdicts):
         if job in group.jobs(DEFAULT):
             results = _results(contents, group, DEFAULT)
-            return [pooled_speed(name, results) for name in group.timed] if len(results) == PROCESSES else []
+            pending = any(is_needed(name, contents.results) for name in group.jobs(DEFAULT))
+            return [] if pending else [pooled_speed(name, results) for name in group.timed]
     return []

@@ -78,7 +78,8 @@ def plan(asked: PlanRequest, devices: Sequence[str] = ()) -> Plan:
     for spec, location in found:
         own = own_models.modes_of(spec, location, asked.modes)
         taken = own_models.precisions_of(spec, location, precisions, asked.precisions)
-        cells += _cells(spec, _squares([own[m] for m in modes if m in own], taken, devices))
+        squares = _squares([own[m] for m in modes if m in own], taken, devices)
+        cells += _cells(spec, squares, own, first_case=asked.first_case)
     _check_any(cells, modes, precisions)
     used = dict.fromkeys(planned.cell.mode for planned in cells)
     return Plan(
@@ -113,12 +114,24 @@ def _working_sizes(specs: Sequence[Spec], device: str) -> dict[str, SizedModel]:
     return {name: SizedModel(name, size, scale.size_name) for name, scale, size in scaled if size}
 
 
-def _cells(spec: Spec, squares: Iterator[tuple[str, str, str]]) -> Iterator[PlannedCell]:
-    """The cells of a model, each with the declared divergences that apply to it."""
+def _cells(
+    spec: Spec, squares: Iterator[tuple[str, str, str]], modes: Mapping[str, Mode], *, first_case: bool
+) -> Iterator[PlannedCell]:
+    """The cells of a model, each with the declared divergences that apply to it.
+
+    Args:
+        spec: the spec of the model.
+        squares: mode, precision and device of each cell.
+        modes: the modes by name.
+        first_case: the cells of modes that compile judge the first case alone.
+    """
+    later = tuple(case.name for case in spec.cases[1:]) if first_case else ()
     for mode, precision, device in squares:
+        left_out = later if modes[mode].compiles else ()
         concerned = [e for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)]
+        declared = [expectation(e) for e in concerned if e.case not in left_out]
         cell = Cell(spec.name, mode, precision, device)
-        yield PlannedCell(cell, why_absent(device, precision), tuple(map(expectation, concerned)))
+        yield PlannedCell(cell, why_absent(device, precision), tuple(declared), left_out)
 
 
 def _is_wrong(location: SpecLocation) -> bool:

@@ -13,6 +13,8 @@ from conformance.records.limits import AboveZero, Name, OneOf
 from conformance.records.measurements import FIGURES
 from conformance.records.own_model import OwnModel
 
+ALL_CASES = "all cases"
+
 
 def in_words(value: object) -> str:
     """A field of a plan or of an environment, as messages show it."""
@@ -49,11 +51,13 @@ class PlannedCell:
         cell: the cell.
         skip: the reason why it is not run; "" if it is run.
         expect: the declared divergences that apply to this cell on this torch.
+        left_out: the names of its model's cases that it does not judge.
     """
 
     cell: Cell
     skip: str = ""
     expect: tuple[Expectation, ...] = ()
+    left_out: tuple[Name, ...] = ()
 
     @property
     def id(self) -> str:
@@ -79,6 +83,11 @@ class SpecLocation:
     def name(self) -> str:
         """The file, the module, or the architecture of a library."""
         return (self.own.saved or self.own.library if self.own else "") or self.file or self.module
+
+    @property
+    def is_of_zoo(self) -> bool:
+        """Whether it is a module of the zoo."""
+        return self.module.startswith("zoo.")
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -190,6 +199,7 @@ class Plan:
         compiling_modes: the modes of these cells that call the compiler.
         candidates: the names of each model's candidates, by the model's name; such a name stands in place of a mode.
         measure: "" for nothing, "speed", or "bench".
+        timed: the precisions in which each model is timed, by its name; None: every model in all of them.
         claims: the published claims that the cells test.
         sentinels: how each planted cell must come out, by its id; see `records.sentinels`.
         digests: the digest of each source file that the planning process imported, by path; see `run.sources`.
@@ -213,6 +223,7 @@ class Plan:
     compiling_modes: tuple[str, ...] = ()
     candidates: Mapping[str, tuple[Name, ...]] = field(default_factory=dict)
     measure: Annotated[str, OneOf(("", "speed", "bench"))] = ""
+    timed: Mapping[str, tuple[Name, ...]] | None = None
     claims: tuple[PublishedClaim, ...] = ()
     sentinels: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -227,6 +238,16 @@ class Plan:
     def working_size(self, cell: Cell) -> SizedModel | None:
         """The size at which a cell is timed; None for that of its model's first case."""
         return self.working.get(cell.device, {}).get(cell.model)
+
+    def is_timed(self, model: str, precision: str) -> bool:
+        """Whether the cells of a model in a precision are timed, if they pass."""
+        return self.timed is None or precision in self.timed.get(model, ())
+
+    @property
+    def depth(self) -> str:
+        """Which cases the cells judge, in words."""
+        modes = dict.fromkeys(one.cell.mode for one in self.cells if one.left_out)
+        return f"{' and '.join(modes)} at the first case" if modes else ALL_CASES
 
     @property
     def compiles_for(self) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ class PlanRequest:
         seed: seed of weights, inputs and cotangents.
         deadline: seconds that a cell may take.
         all_sizes: plan each model with a scale at all its sizes.
+        first_case: judge compiled cells at the first case of their model alone.
         given: what was said of the models without a spec: their inputs, and the mode to put them into.
         own: the location of a model without a spec that is judged in place of sources.
         declared: divergences that are declared outside the code.
@@ -63,6 +64,7 @@ class PlanRequest:
     seed: int = 0
     deadline: float = CELL_SECONDS
     all_sizes: bool = False
+    first_case: bool = False
     given: OwnModel = NOTHING_GIVEN
     own: SpecLocation | None = None
     declared: tuple[Declared, ...] = ()
@@ -147,6 +149,7 @@ class CellTask:
         cache: path of the folder of compiled code; "" for the one that all cells of the run share.
         fingerprint: the fingerprint that the model must have; "" if its reference is of this run.
         size: the size of the model; 0 for that of its cases.
+        left_out: the names of the model's cases that are not judged.
     """
 
     cell: Cell
@@ -158,6 +161,7 @@ class CellTask:
     cache: str = ""
     fingerprint: str = ""
     size: int = 0
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class ModelSeconds:
     Attributes:
         reference: those of its reference.
         cell: the mean of its cells that are not compiled; None if there were none.
-        compiled: the mean of those that are.
+        compiled: the mean of those that are, at all cases.
     """
 
     reference: float
@@ -59,12 +59,13 @@ class Durations:
         return self._known[model].reference if model in self._known else self._reference
 
     def cell(self, planned: PlannedCell) -> float:
-        """The seconds of a cell, without the reference."""
+        """The seconds of a cell, without the reference. All cases are taken to take as long as each other."""
         if planned.skip:
             return 0.0
         known = self._known.get(planned.cell.model)
         if planned.cell.mode in self._compiling:
-            return self._compiled if known is None or known.compiled is None else known.compiled
+            whole = self._compiled if known is None or known.compiled is None else known.compiled
+            return whole / (1 + len(planned.left_out))
         return self._cell if known is None or known.cell is None else known.cell
 
 
@@ -76,7 +77,7 @@ def of_run(contents: Contents) -> dict[str, ModelSeconds]:
         verdict = contents.verdicts.get(planned.id)
         if verdict is not None and not planned.skip:
             model, compiles = planned.cell.model, planned.cell.mode in contents.plan.compiling_modes
-            cells.setdefault(model, ([], []))[compiles].append(verdict.seconds)
+            cells.setdefault(model, ([], []))[compiles].append(verdict.seconds * (1 + len(planned.left_out)))
             reference = verdict.observation.seconds.get("reference", 0.0)
             references[model] = max(references.get(model, LEAST), reference)
     return {model: ModelSeconds(references[model], _mean(of[0]), _mean(of[1])) for model, of in cells.items()}

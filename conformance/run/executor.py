@@ -80,7 +80,8 @@ class Executor:
             if made.refused is not None:
                 return judge(cell.id, replace(made.refused, facts=shown), planned.expect)
             task = cell_task(self._plan, cell, self._references.path(cell.model))
-            task = replace(task, cache=cache, fingerprint=made.fingerprint if made.kept else "")
+            kept = made.fingerprint if made.kept else ""
+            task = replace(task, cache=cache, fingerprint=kept, left_out=planned.left_out)
             ending = _ended(cell.id, CELL, task, deadline=self._plan.deadline, method=method)
             seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message, said=ending.said)
             if seen.ending != DAMAGED:
@@ -90,7 +91,8 @@ class Executor:
         if seen.ending in (DAMAGED, MACHINE):
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
         seconds = {KEPT if made.kept else "reference": made.seconds, **seen.seconds}
-        verdict = judge(cell.id, replace(seen, seconds=seconds, facts={**seen.facts, **shown}), planned.expect)
+        seen = replace(seen, seconds=seconds, facts={**seen.facts, **shown})
+        verdict = judge(cell.id, seen, planned.expect, whole=not planned.left_out)
         notes = (*verdict.notes, *ending.remarks, *untold)
         return replace(verdict, seconds=ending.seconds, notes=notes)
 

@@ -121,6 +121,8 @@ def _differences(one: Plan, other: Plan, *, any_cpu: bool) -> Iterator[str]:
             yield f"{field.name} {in_words(was)} and {in_words(found)}"
     if one.judge.code != other.judge.code:
         yield f"they have different judges, {one.judge} and {other.judge}"
+    if one.depth != other.depth:
+        yield f"one judges {one.depth}, the other {other.depth}"
     yield from _mapping("source", _relative(one), _relative(other))
     yield from _mapping("cell", _by_id(one.cells), _by_id(other.cells))
     for name in (field.name for field in fields(one) if field.name not in APART):

@@ -24,7 +24,7 @@ def document(contents: Contents) -> str:
     root = ET.Element("testsuites", name="conformance")
     suite = ET.SubElement(root, "testsuite", name=_plain(f"torch {known.torch}"))
     about = {"torch": known.torch, "python": known.python, "system": known.system, "cpu": known.cpu}
-    _add_properties(suite, {**about, "seed": str(contents.plan.seed)})
+    _add_properties(suite, {**about, "seed": str(contents.plan.seed), "depth": contents.plan.depth})
     if contents.void:
         case = ET.SubElement(suite, "testcase", classname="conformance", name="planted cells", time="0")
         ET.SubElement(case, "error", type="VOID", message=_plain(contents.void))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from conformance.counted import counted
 from conformance.one_line import one_line
+from conformance.records.plan import ALL_CASES
 from conformance.records.verdicts import STATUSES, Verdict
 from conformance.run.store import Contents
 from conformance.show.causes import Cause, causes
@@ -53,7 +54,8 @@ def headline(contents: Contents, *, green: bool) -> str:
     sign, void = STATUSES["PASS" if green else "FAIL"].glyph, "VOID, " if contents.void else ""
     machine = " ".join(filter(None, [known.cpu, known.cpu_capability, *dict.fromkeys(known.gpus)]))
     about = " · ".join(code(part) for part in (f"torch {known.torch}", f"Python {known.python}", machine))
-    return f"{sign} {void}{counted(len(contents.selected), 'cell')}, {red} red{missing} · {about}"
+    depth = "" if contents.plan.depth == ALL_CASES else f" · {contents.plan.depth}"
+    return f"{sign} {void}{counted(len(contents.selected), 'cell')}, {red} red{missing} · {about}{depth}"
 
 
 def judged(contents: Contents) -> list[Verdict]:

@@ -14,7 +14,7 @@ from conformance.figures.speed import SPEED, Speed, completed
 from conformance.figures.speed import speeds as known_speeds
 from conformance.records.cell import SizedModel, model_of
 from conformance.records.measurements import FIGURES
-from conformance.records.plan import Plan, PlannedCell
+from conformance.records.plan import ALL_CASES, Plan, PlannedCell
 from conformance.records.references import KEPT
 from conformance.records.verdicts import STATUSES, Verdict
 from conformance.run.store import Contents
@@ -96,6 +96,7 @@ def render(
             parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
             parts.append(counterexamples.section(wrong, verdicts) if right != shown else "")
     ordered = [verdicts[p.id] for p in cells]
+    parts.append(wrapped(_left_out(contents.plan, cells), width))
     parts += [wrapped(_legend(speeds, contents.plan), width), wrapped(_legend_of_marks(ordered), width)]
     red = "\n".join(_red_lines(ordered))
     parts.append(wrapped(red, terminal) if terminal else red)
@@ -103,7 +104,7 @@ def render(
     remarks = [*_assumed(contents.plan), *_remarks(ordered), *without_speed("speed", speeds)]
     remarks += _kept_references(ordered) if folder else []  # `conformance.check` has no --fresh
     parts.append(wrapped("\n".join(remarks), width))
-    parts.append(_totals(ordered, folder, seconds))
+    parts.append(_totals(ordered, contents.plan, folder, seconds))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -245,17 +246,32 @@ def _red_lines(verdicts: list[Verdict]) -> Iterator[str]:
         yield with_last_lines(text, map(visible, cause.said))
 
 
+def _left_out(plan: Plan, cells: Sequence[PlannedCell]) -> str:
+    """What a run of the whole zoo leaves to --full, in one sentence; "" if nothing."""
+    short = [p for p in cells if p.left_out]
+    parts = []
+    if short:
+        mean = 1 + sum(len(p.left_out) for p in short) / len(short)
+        modes = " and ".join(dict.fromkeys(p.cell.mode for p in short))
+        parts.append(f"{modes}: the first of {mean:.1f} cases on average")
+    if plan.timed and any(plan.models[p.cell.model].is_of_zoo and p.cell.model not in plan.timed for p in cells):
+        precisions = " and ".join(dict.fromkeys(p for of in plan.timed.values() for p in of))
+        parts.append(f"speeds: {precisions} of {counted(len(plan.timed), 'model')}")
+    return f"{'; '.join(parts)}; --full for the rest" if parts else ""
+
+
 def _kept_references(verdicts: list[Verdict]) -> list[str]:
     models = list(dict.fromkeys(model_of(v.cell) for v in verdicts if KEPT in v.observation.seconds))
     whose = models[0] if len(models) == 1 else f"{len(models)} models"
     return [f"· references of an earlier run: {whose} (--fresh makes new ones)"] if models else []
 
 
-def _totals(verdicts: list[Verdict], folder: Path | None, seconds: float | None) -> str:
+def _totals(verdicts: list[Verdict], plan: Plan, folder: Path | None, seconds: float | None) -> str:
     counts = Counter(v.status for v in verdicts)
     parts = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
     took = "" if seconds is None else f" · {seconds:.0f} s"
-    line = f"{counted(len(verdicts), 'cell')}: {parts}{took}"
+    depth = "" if plan.depth == ALL_CASES else f" · {plan.depth}"
+    line = f"{counted(len(verdicts), 'cell')}: {parts}{depth}{took}"
     if folder is None:
         return line
     place = visible(str(folder))
