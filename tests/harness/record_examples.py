@@ -105,7 +105,7 @@ VERDICT = verdicts.Verdict(
 EXPECTATION = plan.Expectation(
     *("fails", "a reason", "a link", "x", "bfloat16", "ValueError", "a match", "norm", "case", "a probe", "a symptom")
 )
-PLANNED = plan.PlannedCell(CELL, "no device", (EXPECTATION,))
+PLANNED = plan.PlannedCell(CELL, "no device", (EXPECTATION,), ("empty",))
 OWN = own_model.OwnModel(
     name="net",
     thing="Net",
@@ -140,6 +140,7 @@ PLAN = plan.Plan(
     compiling_modes=("compiled",),
     candidates={"merge@64": ("fused",)},
     measure="bench",
+    timed={"merge@64": ("fp32",)},
     every_tensor=True,
     claims=(CLAIM,),
     digests={"/a/file.py": "00ff"},
@@ -160,12 +161,13 @@ REQUEST = tasks.PlanRequest(
     seed=1,
     deadline=2.5,
     all_sizes=True,
+    first_case=True,
     given=OWN,
     own=LOCATION,
     declared=(DECLARED,),
     registered=LOCATION,
 )
-CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache", "00ff", 64)
+CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache", "00ff", 64, ("empty",))
 LISTED = tasks.ListedModel("merge", "a summary", ("typical",))
 SEEN = probes.SeenOn(">=2.4", ("2.4.1",))
 PROBE = probes.ProbeInfo("p", "s", "an issue", "a source", "a symptom", ("cpu",), {"cpu": SEEN}, True, None, "do this")

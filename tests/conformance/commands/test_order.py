@@ -37,6 +37,16 @@ def test_a_model_that_may_take_the_run_down_is_last_with_its_cell_at_the_end(tmp
     assert all("[compiled-" in cell for cell in found[15:])
 
 
-def test_a_worker_takes_a_model_or_one_compiled_cell():
-    scopes = {scope_of(planned.cell, PLAN) for planned in PLAN.cells}
-    assert scopes == {"net", "gate", *(cell for cell in CELLS if "[compiled-" in cell)}
+def test_a_worker_takes_a_model_and_later_its_compiled_cells():
+    assert {scope_of(planned.cell, PLAN) for planned in PLAN.cells} == {"net", "gate", "net+", "gate+"}
+
+
+def test_the_compiled_cells_of_a_single_model_are_for_all_workers():
+    plan = plan_of_zoo(("net",))
+    compiled = [planned.id for planned in plan.cells if planned.cell.mode == "compiled"]
+    assert {scope_of(planned.cell, plan) for planned in plan.cells} == {"net", *compiled}
+
+
+def test_the_precisions_of_a_model_are_compiled_one_after_another(tmp_path):
+    found = ordered(CELLS, PLAN, Attempts(tmp_path), seconds() | {"net[compiled-amp_bf16-cpu]": 5.0})
+    assert [cell.partition("[")[0] for cell in found[12:]] == ["net"] * 3 + ["gate"] * 3

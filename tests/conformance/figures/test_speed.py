@@ -126,6 +126,37 @@ def contents(*results):
     return Contents(made, tuple(verdicts), verdicts, dict(zip(JOBS, results, strict=False)))
 
 
+@pytest.mark.parametrize(
+    ("first", "needed"),
+    [
+        (timed(scripted=1.5), True),
+        (timed(scripted=1.0, compiled=1.5), True),
+        (timed(scripted=1.035), False),  # too noisy to say, and a second interval makes it no narrower
+        (timed(scripted=1.5, seconds=1e-4), False),  # the speed of starting ops
+        (Timing("gradient", {EAGER: CellTiming(reason=Reason("too noisy"))}), False),
+        (Reason("crashed", "x"), False),
+    ],
+    ids=["faster", "same and faster", "noisy", "launch-bound", "no figure", "crashed"],
+)
+def test_a_second_process_runs_where_it_can_change_a_figure(first, needed):
+    assert [speed.is_needed(job, {}) for job in JOBS] == [True, True]
+    assert [speed.is_needed(job, {JOBS[0]: first}) for job in JOBS] == [False, needed]
+    assert bool(speed.speeds(contents(first))) is not needed
+    assert bool(speed.completed(contents(first), JOBS[0])) is not needed
+
+
+def test_only_the_precisions_that_were_asked_for_are_timed():
+    made = replace(plan(), timed={"net": ("fp32",)})
+    assert [group.name for group in speed.timing_groups(made, passed(made))] == ["net[fp32-cpu]"]
+    none = replace(made, timed={"other": ("fp32",)})
+    assert speed.timing_groups(none, passed(none)) == []
+
+
+def test_the_heart_of_the_zoo_is_in_it_and_is_timed_at_a_millisecond_or_more():
+    specs = [zoo.catalog.find_spec(name) for name in speed.HEART]
+    assert all(spec.fit is not None or spec.scale is not None for spec in specs)
+
+
 def test_a_group_has_no_speeds_until_all_its_results_are_stored():
     result = timed(scripted=1.0, compiled=1.0)
     assert speed.speeds(contents(result)) == {}

@@ -79,7 +79,7 @@ def folder(tmp_path_factory):
 def output(folder):
     """What a run of the models above prints."""
     axes = ("--mode=eager", "--mode=scripted", "--precision=fp32", "--device=cpu")
-    return conformance(folder, "run", "models.py", *axes, TMPDIR=str(folder))[1]  # with a lock of its own
+    return conformance(folder, "run", "models.py", "--speed", *axes, TMPDIR=str(folder))[1]  # with a lock of its own
 
 
 def row(output, model):
@@ -159,7 +159,7 @@ SPEC = Spec(name="wears_out", summary="wears out", source="a test", build=lambda
 def test_a_cell_that_raises_leaves_the_others_their_figures(tmp_path):
     (tmp_path / "models.py").write_text(WEARS_OUT)
     axes = ("--mode=eager", "--precision=fp32", "--precision=amp_bf16", "--device=cpu")
-    _, output = conformance(tmp_path, "run", "models.py", *axes, TMPDIR=str(tmp_path))
+    _, output = conformance(tmp_path, "run", "models.py", "--speed", *axes, TMPDIR=str(tmp_path))
     assert re.search(r"wears_out +fp32 +✓ \S+  ([\d.]+ µs|too noisy|control failed)", output), output
     if re.search(r"amp_bf16 +✓ \S+  (too noisy|control failed|no steady state)", output):
         pytest.skip("the machine was too busy for the meter, which gave up before the model was worn out")
