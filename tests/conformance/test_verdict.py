@@ -262,6 +262,16 @@ def test_a_dtype_as_the_contract_says_makes_its_expectation_stale():
     assert verdict(finished(tensor(), redrawn), expect("dtype", **DOUBLE)).status == "STALE"
 
 
+@pytest.mark.parametrize("declared", [expect("refuses"), expect("FAIL"), expect("dtype", **DOUBLE)])
+def test_what_is_declared_and_does_not_happen_may_hang_on_a_case_that_is_left_out(declared):
+    def status(seen):
+        return judge("model[compiled-fp32-cpu]", seen, [declared], whole=False).status
+
+    assert status(finished(tensor())) == "PASS"
+    assert status(finished(tensor("norm"))) == ("EXPECTED" if declared.outcome == "FAIL" else "FAIL")
+    assert status(finished(tensor("dtype"))) == ("FAIL" if declared.outcome == "refuses" else "EXPECTED")
+
+
 def test_of_two_declared_dtypes_one_gone_is_stale():
     seen = finished(tensor("dtype"), tensor(name="output[1]"))
     expectations = expect("dtype", **DOUBLE), expect("dtype", tensor="output[1]", dtype="float64")

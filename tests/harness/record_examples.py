@@ -167,7 +167,9 @@ REQUEST = tasks.PlanRequest(
     declared=(DECLARED,),
     registered=LOCATION,
 )
-CELL_TASK = tasks.CellTask(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache", "00ff", 64, ("empty",))
+CELL_TASK = tasks.CellTask(
+    *(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache", "00ff", 64, ("empty",))
+)
 LISTED = tasks.ListedModel("merge", "a summary", ("typical",))
 SEEN = probes.SeenOn(">=2.4", ("2.4.1",))
 PROBE = probes.ProbeInfo("p", "s", "an issue", "a source", "a symptom", ("cpu",), {"cpu": SEEN}, True, None, "do this")

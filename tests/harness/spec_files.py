@@ -32,9 +32,9 @@ def file_of(folder, name, expectations="", stem=""):
     return str(path)
 
 
-def planned(*sources, modes=(), precisions=(), devices=(), all_sizes=False):
+def planned(*sources, modes=(), precisions=(), devices=(), **others):
     """The plan of some sources, made in this process."""
-    request = PlanRequest(sources, modes, precisions, devices, seed=3, deadline=7.0, all_sizes=all_sizes)
+    request = PlanRequest(sources, modes, precisions, devices, seed=3, deadline=7.0, **others)
     return matrix.make(request, ChildProcess())
 
 

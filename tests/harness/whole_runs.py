@@ -23,6 +23,12 @@ def plan_of_zoo(models=("net", "gate", "line"), torch="2.13.0", **others):
     return replace(plan_for(*cells), environment=environment, **fields)
 
 
+def at_first_case(plan):
+    """The plan whose compiled cells leave one case out."""
+    cells = (replace(one, left_out=("empty",) if one.cell.mode == "compiled" else ()) for one in plan.cells)
+    return replace(plan, cells=tuple(cells))
+
+
 def seen(margin=0.1, dtype="float32", tensors=1):
     """What was observed in a cell whose worst error is that share of its budget."""
     measures = tuple(Measure(gate, margin, 1.0) for gate in ("norm", "slice", "gain", "pointwise"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from harness.made_by_hand import ENVIRONMENT
-from harness.whole_runs import MODES, plan_of_zoo, verdict, write
+from harness.whole_runs import MODES, at_first_case, plan_of_zoo, verdict, write
 
 from conformance import cli
 from conformance.figures import atlas
@@ -78,6 +78,15 @@ def test_the_file_holds_date_revision_and_judge_of_each_run(tmp_path):
     assert (maker["python"], maker["devices"]) == ("3.11", ["cpu"])
     assert maker["cells"] == {"eager": 3, "scripted": 3, "compiled": 3}
     assert "9 cells · 2026-11-28 · a2f07bf, code 00ff" in page.read_text()
+
+
+def test_cells_that_judged_their_first_case_alone_do_not_count(tmp_path):
+    quick = write(tmp_path / "quick", at_first_case(plan_of_zoo(("net",), torch="2.15.0")))
+    found, page = compat(tmp_path, "one", quick)
+    told = json.loads(found.read_text())
+    assert {row["cell"]["mode"] for row in told["cells"]} == {"eager", "scripted"}
+    assert told["makers"][0]["cells"] == {"eager": 3, "scripted": 3}
+    assert "6 cells of 9, without compiled at the first case" in page.read_text()
 
 
 def test_what_judged_a_mode_is_left_out_when_the_mode_is_judged_anew(tmp_path):

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from harness.whole_runs import plan_of_zoo, verdict, write
+from harness.whole_runs import at_first_case, plan_of_zoo, verdict, write
 
 from conformance import cli
 from conformance.figures.changes import KINDS, changes, surroundings
@@ -132,6 +132,12 @@ def test_the_header_says_what_differs(tmp_path):
         "gpus": ("none", "one, two"),
         "seed": ("0", "3"),
     }
+
+
+def test_the_header_says_which_run_judged_only_first_cases(tmp_path):
+    first, second = write(tmp_path / "a", PLAN), write(tmp_path / "b", at_first_case(PLAN))
+    around = surroundings(summaries.read(first), summaries.read(second))
+    assert around == {"depth": ("all cases", "compiled at the first case")}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, PlannedCell
 from conformance.run.store import Contents
+from zoo.catalog import get_spec
 
 MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_bf16")
 DTYPE = Expectation("dtype", "autocast", tensor="output", dtype="float32")
@@ -129,11 +130,11 @@ def contents(*results):
 @pytest.mark.parametrize(
     ("first", "needed"),
     [
-        (timed(scripted=1.5), True),
+        (timed(scripted=1.5, compiled=1.035), True),
         (timed(scripted=1.0, compiled=1.5), True),
-        (timed(scripted=1.035), False),  # too noisy to say, and a second interval makes it no narrower
-        (timed(scripted=1.5, seconds=1e-4), False),  # the speed of starting ops
-        (Timing("gradient", {EAGER: CellTiming(reason=Reason("too noisy"))}), False),
+        (timed(scripted=1.035, compiled=0.965), False),  # too noisy to say, and a second interval makes it no narrower
+        (timed(scripted=1.5, compiled=2.0, seconds=1e-4), False),  # the speed of starting ops
+        (Timing("gradient", {name(m, "fp32"): CellTiming(reason=Reason("too noisy")) for m in MODES}), False),
         (Reason("crashed", "x"), False),
     ],
     ids=["faster", "same and faster", "noisy", "launch-bound", "no figure", "crashed"],
@@ -153,7 +154,7 @@ def test_only_the_precisions_that_were_asked_for_are_timed():
 
 
 def test_the_heart_of_the_zoo_is_in_it_and_is_timed_at_a_millisecond_or_more():
-    specs = [zoo.catalog.find_spec(name) for name in speed.HEART]
+    specs = [get_spec(name) for name in speed.HEART]
     assert all(spec.fit is not None or spec.scale is not None for spec in specs)
 
 

@@ -1,6 +1,7 @@
 """What is planned: the product of models and axes, what is skipped or refused, and which modes compile."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,18 @@ def test_a_plan_is_the_product_of_models_and_axes(tmp_path):
     assert (plan.seed, plan.deadline) == (3, 7.0)
     assert {p.cell.device for p in plan.cells} == {"cpu"}
     assert plan.environment.torch == torch.__version__
+
+
+def test_at_the_first_case_compiled_cells_leave_the_others_out_and_what_is_declared_for_them(tmp_path):
+    declared = 'Expect(outcome="FAIL", reason="r", modes=("eager", "compiled"), gate="norm", case="later"),'
+    path = file_of(tmp_path, "one", declared)
+    text = Path(path).read_text().replace("inputs=inputs),)", 'inputs=inputs), Case(name="later", inputs=inputs))')
+    Path(path).write_text(text)
+    axes = {"modes": ("eager", "compiled"), "precisions": ("fp32",), "devices": ("cpu",)}
+    quick, whole = (planned(path, **axes, first_case=first) for first in (True, False))
+    assert [(one.left_out, len(one.expect)) for one in quick.cells] == [((), 1), (("later",), 0)]
+    assert [(one.left_out, len(one.expect)) for one in whole.cells] == [((), 1), ((), 1)]
+    assert (quick.depth, whole.depth) == ("compiled at the first case", "all cases")
 
 
 def test_the_working_size_of_a_model_is_planned_for_each_device():

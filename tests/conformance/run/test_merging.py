@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from harness.whole_runs import plan_of_zoo, write, write_shards
+from harness.whole_runs import at_first_case, plan_of_zoo, write, write_shards
 
 from conformance import cli
 from conformance.records.convert import to_json
@@ -42,6 +42,14 @@ def test_all_shards_make_the_run_that_was_planned(tmp_path, shards, capsys):
         for cell, found in store.read(shard).verdicts.items():
             assert contents.verdicts[cell] == found
     assert verify(tmp_path / "all").statuses == {cell: v.status for cell, v in contents.verdicts.items()}
+
+
+def test_shards_of_different_depths_are_not_joined(tmp_path, capsys):
+    whole = write_shards(tmp_path / "whole", plan_of_zoo(), PARTS)
+    quick = write_shards(tmp_path / "quick", at_first_case(plan_of_zoo()), PARTS)
+    code, said = merged(capsys, whole[0], quick[1], into=tmp_path / "all")
+    assert code == 4
+    assert "one judges all cases, the other compiled at the first case" in said
 
 
 @pytest.mark.parametrize("command", ["show", "verify"])

@@ -10,11 +10,13 @@ from conformance.axes import NOT_PROVEN
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import Reason
 from conformance.records.observation import Observation
+from conformance.records.plan import PlannedCell, SpecLocation
 from conformance.records.verdicts import Verdict
 from conformance.run.store import Contents
 from conformance.show import matrix
 
 MODES, PRECISIONS = ("eager", "scripted"), ("fp32", "amp_bf16")
+ZOO = SpecLocation("zoo.models.net")
 JOBS = ("speed default net[fp32-cpu] #0", "speed default net[fp32-cpu] #1")
 
 
@@ -46,6 +48,18 @@ def test_the_size_at_which_a_model_was_timed_stands_beside_the_time(tmp_path):
     text = rendered(replace(found, plan=plan), tmp_path)
     assert re.search(r"^net +fp32 +✓ 0  1 ms at width 256 +✓ 0  ▲2\.00 \[1\.98, 2\.02\]$", text, re.MULTILINE)
     assert "at the size beside the time" in " ".join(text.split())
+
+
+def test_what_a_run_leaves_out_stands_below_the_table_and_in_the_last_line(tmp_path):
+    modes = (*MODES, "compiled")
+    cells = [PlannedCell(Cell("net", m, "fp32", "cpu"), left_out=("a", "b") if m == "compiled" else ()) for m in modes]
+    plan = replace(plan_for(*cells, measure="speed"), timed={"other": ("fp32",)}, models={"net": ZOO})
+    verdicts = passed(plan)
+    quick = rendered(Contents(plan, tuple(verdicts), verdicts), tmp_path)
+    told = "compiled: the first of 3.0 cases on average; speeds: fp32 of 1 model; --full for the rest"
+    assert quick.split("\n\n")[2] == told
+    assert "3 cells: 3 pass · compiled at the first case ·" in quick
+    assert "--full" not in rendered(contents(), tmp_path)
 
 
 @pytest.mark.parametrize(("seconds", "is_short"), [(0.21e-3, False), (0.19e-3, True)])

@@ -1,0 +1,63 @@
+"""What a run judges and times if nobody says more: less of the whole zoo than of models that are named."""
+
+from dataclasses import replace
+
+import pytest
+from harness.whole_runs import plan_of_zoo
+
+from conformance.commands import run
+from conformance.figures.speed import HEART
+from conformance.records.plan import SpecLocation
+from conformance.records.tasks import PlanRequest
+from conformance.run import store
+
+ZOO, OWN = SpecLocation("zoo.models.merge"), SpecLocation(file="/nets.py")
+ALL = ("fp32", "amp_fp16", "amp_bf16")
+PLAN = replace(plan_of_zoo(("merge", "mlp", "mine")), models={"merge": ZOO, "mlp": ZOO, "mine": OWN})
+
+
+@pytest.fixture
+def planned_run(tmp_path, monkeypatch):
+    """Returns a function that makes a run folder; it returns what is asked of the planner, and the stored plan."""
+
+    def make(*sources, measure=None, full=False):
+        asked = []
+        monkeypatch.setattr(run, "planned", lambda request: asked.append(request) or PLAN)
+        options = run.RunOptions(PlanRequest(sources), measure, None, tmp_path, full=full)
+        folder = run._new_run(options)
+        return asked[0], store.read(folder).plan
+
+    return make
+
+
+def test_of_the_whole_zoo_the_first_cases_are_compiled_and_the_heart_is_timed_in_fp32(planned_run):
+    asked, plan = planned_run()
+    assert "merge" in HEART
+    assert asked.first_case
+    assert (plan.measure, plan.timed) == ("speed", {"merge": ("fp32",)})
+
+
+def test_with_full_all_cases_are_judged_and_all_models_are_timed(planned_run):
+    asked, plan = planned_run(full=True)
+    assert not asked.first_case
+    assert (plan.measure, plan.timed) == ("speed", None)
+
+
+def test_of_models_that_are_named_all_cases_are_judged_and_those_of_the_zoo_are_timed(planned_run):
+    asked, plan = planned_run("merge", "mlp", "nets.py")
+    assert not asked.first_case
+    assert (plan.measure, plan.timed) == ("speed", {"merge": ALL, "mlp": ALL})
+
+
+@pytest.mark.parametrize("sources", [(), ("nets.py",)])
+def test_who_asks_for_speeds_gets_all_and_who_asks_for_none_gets_none(planned_run, sources):
+    _, plan = planned_run(*sources, measure="speed")
+    assert (plan.measure, plan.timed) == ("speed", None)
+    _, plan = planned_run(*sources, measure="")
+    assert plan.measure == ""
+
+
+def test_a_bench_judges_and_times_everything(planned_run):
+    asked, plan = planned_run(measure="bench", full=True)
+    assert (asked.first_case, asked.all_sizes) == (False, True)
+    assert (plan.measure, plan.timed) == ("bench", None)
