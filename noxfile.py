@@ -166,7 +166,13 @@ def sample(session: nox.Session, torch: str) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests on all cores."""
+    """Run the tests that are fast, and some that compile or start commands, on all cores."""
+    session.run("pytest", "-n", "auto", "-m", "not slow", *install(session, project=".[images,numpy,tests]"))
+
+
+@nox.session
+def tests_all(session: nox.Session) -> None:
+    """Run all tests on all cores."""
     session.run("pytest", "-n", "auto", *install(session, project=".[images,numpy,tests]"))
 
 

@@ -6,7 +6,7 @@ import ast
 import functools
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -24,6 +24,7 @@ from conformance.records.plan import Judge  # noqa: E402
 from conformance.show import probes as probes_page  # noqa: E402
 from conformance.torch_versions import PYTHONS, VERSIONS  # noqa: E402
 
+DAY = len("2026-11-28")
 OF_THE_PROJECT = ("README", "CHANGELOG", "CONTRIBUTING")
 
 
@@ -63,15 +64,21 @@ def written_anew(name: str) -> str:
     text = (FOLDER / name).read_text(encoding="utf-8")
     found = atlas.read(FOLDER / "compat.json")
     assert found
-    lines = "".join(f"\n- {line}" for line in seen(found))
+    runs = seen(found)
     for mark, words in {
         "torch versions": in_words(VERSIONS),
         "Pythons": f"{PYTHONS[0]} to {PYTHONS[-1]}",
-        "seen": f"{lines}\n",
+        "seen": bulleted(runs),
+        "seen last": bulleted(run for run in runs if run[:DAY] == runs[0][:DAY]),
     }.items():
         begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
         text = re.sub(f"(?s)({begin}).*?({end})", rf"\g<1>{words}\g<2>", text)
     return text
+
+
+def bulleted(lines: Iterable[str]) -> str:
+    """A list in Markdown, between two line breaks."""
+    return "".join(f"\n- {line}" for line in lines) + "\n"
 
 
 def seen(found: Atlas) -> list[str]:

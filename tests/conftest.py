@@ -1,4 +1,9 @@
-"""Keeps sources of runs out of pytest's imports; gives every test the same modes and random numbers in any order."""
+"""Keeps sources of runs out of pytest's imports; gives every test the same modes and random numbers in any order.
+
+It marks the tests that compile or start commands as slow, file by file. One file of each kind is not among them.
+"""
+
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +14,41 @@ collect_ignore = [
     "specs",  # sources of conformance runs; they register modes
     "conformance/cuda/stand_in",  # turns CUDA into the CPU for the whole process
 ]
+
+
+TESTS = Path(__file__).parent
+SLOW = """
+benchmarks/test_calibration.py benchmarks/test_pages.py
+check/test_example.py check/test_libraries.py check/test_own_tests.py
+ci/test_sessions.py ci/test_steps.py
+conformance/against/test_comparison.py conformance/against/test_worker.py
+conformance/cell/test_compiled_dynamic.py conformance/cell/test_correct_models.py conformance/cell/test_miniatures.py
+conformance/cell/test_packaged.py conformance/cell/test_training_specs.py conformance/cell/test_vector_instructions.py
+conformance/cell/test_whole_casts.py
+conformance/commands/test_bisect.py conformance/commands/test_claims.py conformance/commands/test_expect.py
+conformance/commands/test_github.py conformance/commands/test_kept_references.py
+conformance/commands/test_listing.py conformance/commands/test_probes.py conformance/commands/test_shards.py
+conformance/commands/test_usage.py
+conformance/cuda/test_stand_in.py conformance/figures/test_timed_run.py conformance/gates/test_certainty.py
+conformance/measure/test_footprint.py conformance/measure/test_graphs.py
+conformance/oracle/test_stopped_gradients.py
+conformance/run/test_forks.py conformance/run/test_probed.py conformance/show/test_bench_run.py
+conformance/test_fork_server.py
+faults/test_around_the_run.py faults/test_caches.py faults/test_channel.py faults/test_compiler.py
+faults/test_exceptions.py faults/test_failpoints.py faults/test_interrupts.py faults/test_orphans.py
+faults/test_output.py faults/test_processes.py faults/test_resume.py faults/test_run_folder.py
+faults/test_sentinels.py faults/test_sources_apart.py faults/test_terminal.py faults/test_workers.py
+zoo/test_counterexamples.py zoo/test_distributed.py zoo/test_peak_bytes.py zoo/test_tar_images.py
+zoo/test_tar_shards.py
+""".split()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the files in `SLOW`."""
+    slow = {TESTS / name for name in SLOW}
+    for item in items:
+        if item.path in slow:
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

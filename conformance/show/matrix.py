@@ -29,7 +29,8 @@ one thread. {launch_bound}
 FIRST_CASE, AT_SIZES = "of the first case", "at the size beside the time, or else of the first case"
 LAUNCH_BOUND = "launch-bound"
 OF_LAUNCH_BOUND = (
-    "Launch-bound: a call takes less than 0.2 ms, so this is the speed of starting the ops, not of what they compute."
+    "Launch-bound: a call takes less than 0.2 ms, so this is the speed of starting the ops, not of what they "
+    "compute. It is measured in one process."
 )
 
 BREAKS = (
