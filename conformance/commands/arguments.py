@@ -31,14 +31,7 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
     judge = commands.add_parser("run", help="check models, and time the cells that pass", epilog=FURTHER)
     _add_run_options(judge)
-    judge.add_argument(
-        "--full", action="store_true", help="all cases and all speeds; only the whole zoo has less without it"
-    )
-    speed = judge.add_mutually_exclusive_group()
-    speed.add_argument("--no-speed", dest="measure", action="store_const", const="", help="only check")
-    speed.add_argument(
-        "--speed", dest="measure", action="store_const", const="speed", help="time all that passes, your own models too"
-    )
+    _add_extent(judge)
     judge.add_argument(
         "--shard", type=values.shard, metavar="I/N", help="only part I of N of the models; merge joins them"
     )
@@ -132,6 +125,18 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "--every-tensor", action="store_true", help="store the numbers of all tensors (default: near their budgets)"
     )
     _add_junit(parser)
+
+
+def _add_extent(judge: argparse.ArgumentParser) -> None:
+    """How much of what is asked for is judged and timed."""
+    judge.add_argument(
+        "--full", action="store_true", help="all cases and all speeds; only the whole zoo has less without it"
+    )
+    speed = judge.add_mutually_exclusive_group()
+    speed.add_argument("--no-speed", dest="measure", action="store_const", const="", help="only check")
+    speed.add_argument(
+        "--speed", dest="measure", action="store_const", const="speed", help="time all that passes, your own models too"
+    )
 
 
 def _add_claims_options(parser: argparse.ArgumentParser) -> None:

@@ -78,8 +78,7 @@ def plan(asked: PlanRequest, devices: Sequence[str] = ()) -> Plan:
     for spec, location in found:
         own = own_models.modes_of(spec, location, asked.modes)
         taken = own_models.precisions_of(spec, location, precisions, asked.precisions)
-        squares = _squares([own[m] for m in modes if m in own], taken, devices)
-        cells += _cells(spec, squares, own, first_case=asked.first_case)
+        cells += _cells(spec, [own[m] for m in modes if m in own], taken, devices, first_case=asked.first_case)
     _check_any(cells, modes, precisions)
     used = dict.fromkeys(planned.cell.mode for planned in cells)
     return Plan(
@@ -115,22 +114,21 @@ def _working_sizes(specs: Sequence[Spec], device: str) -> dict[str, SizedModel]:
 
 
 def _cells(
-    spec: Spec, squares: Iterator[tuple[str, str, str]], modes: Mapping[str, Mode], *, first_case: bool
+    spec: Spec, modes: Sequence[Mode], precisions: Sequence[str], devices: Sequence[str], *, first_case: bool
 ) -> Iterator[PlannedCell]:
     """The cells of a model, each with the declared divergences that apply to it.
 
     Args:
         spec: the spec of the model.
-        squares: mode, precision and device of each cell.
-        modes: the modes by name.
+        modes, precisions, devices: those of its cells.
         first_case: the cells of modes that compile judge the first case alone.
     """
     later = tuple(case.name for case in spec.cases[1:]) if first_case else ()
-    for mode, precision, device in squares:
-        left_out = later if modes[mode].compiles else ()
-        concerned = [e for e in spec.expectations if e.concerns(mode, precision, device, torch.__version__)]
+    for mode, precision, device in _squares(modes, precisions, devices):
+        left_out = later if mode.compiles else ()
+        concerned = [e for e in spec.expectations if e.concerns(mode.name, precision, device, torch.__version__)]
         declared = [expectation(e) for e in concerned if e.case not in left_out]
-        cell = Cell(spec.name, mode, precision, device)
+        cell = Cell(spec.name, mode.name, precision, device)
         yield PlannedCell(cell, why_absent(device, precision), tuple(declared), left_out)
 
 
@@ -141,12 +139,12 @@ def _is_wrong(location: SpecLocation) -> bool:
 
 def _squares(
     modes: Sequence[Mode], precisions: Sequence[str], devices: Sequence[str]
-) -> Iterator[tuple[str, str, str]]:
+) -> Iterator[tuple[Mode, str, str]]:
     """Mode, precision and device of every cell of a model, in order."""
     for device in devices:
         for precision in (p for p in precisions if exists(PRECISIONS[p], device)):
             for mode in (m for m in modes if exists(m, device)):
-                yield mode.name, precision, device
+                yield mode, precision, device
 
 
 def expectation(declared: Expect) -> Expectation:
