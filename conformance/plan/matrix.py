@@ -120,7 +120,9 @@ def _cells(
 
     Args:
         spec: the spec of the model.
-        modes, precisions, devices: those of its cells.
+        modes: the modes of its cells.
+        precisions: their precisions.
+        devices: their devices.
         first_case: the cells of modes that compile judge the first case alone.
     """
     later = tuple(case.name for case in spec.cases[1:]) if first_case else ()
