@@ -119,6 +119,8 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
     unfit = [name for name, given in idle.items() if given]
     if options.shard and unfit:
         raise UsageError(f"--shard splits the cells of a new run by its sources and axes; it does not take {unfit[0]}")
+    if options.resume and options.command == "run" and options.full:
+        raise UsageError("--resume finishes the run at the depth at which it was planned; leave out --full")
     if options.resume and options.every_tensor:
         raise UsageError("--resume stores as much as the run has stored so far; leave out --every-tensor")
     if options.balance and not options.shard:

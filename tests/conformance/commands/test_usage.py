@@ -49,6 +49,7 @@ def check_usage(folder, arguments, message):
         (("show", "nowhere"), "is no run folder: it has no plan.json"),
         (("run", "--mode=eager", "--resume", "nowhere"), "leave out axes"),
         (("run", "--every-tensor", "--resume", "nowhere"), "leave out --every-tensor"),
+        (("run", "--full", "--resume", "nowhere"), "leave out --full"),
         (("probes", "double_forward"), "no probe named 'double_forward'; did you mean double_backward"),
         (("probes", "--mode=eager"), "probes: unknown option --mode=eager"),
         (("show", "nowhere", "-k", "merge"), "show: unknown option -k"),
