@@ -123,7 +123,7 @@ def test_inside_code_that_is_executed_from_a_text(tmp_path):
 
 def test_while_it_measures(tmp_path):
     source = models(tmp_path, one="same", two="same")
-    process = started(tmp_path, "run", source, "--mode=eager", "--precision=fp32", "--device=cpu", "-n1")
+    process = started(tmp_path, "run", source, "--speed", "--mode=eager", "--precision=fp32", "--device=cpu", "-n1")
     read_until(process, "taking")
     to_all(process, signal.SIGINT)
     output, _ = left_quietly(process)

@@ -41,7 +41,7 @@ def matrix(tmp_path_factory):
     """A run of one net in two modes and all precisions of CUDA, with speeds: exit code, output, contents."""
     folder = tmp_path_factory.mktemp("matrix")
     (folder / "nets.py").write_text(NET)
-    code, output = on_the_stand_in(folder, "run", "nets.py", "--mode=eager", "--mode=scripted")
+    code, output = on_the_stand_in(folder, "run", "nets.py", "--speed", "--mode=eager", "--mode=scripted")
     return code, output, store.read(run_folder(output))
 
 

@@ -130,12 +130,12 @@ def test_a_time_that_wavers_gives_no_figure(output):
 def test_measurements_that_are_missing_are_taken_when_the_run_is_resumed(folder, output):
     stored = run_folder(output)
     lines = (stored / "cells.jsonl").read_bytes().splitlines(keepends=True)
-    (last,) = [n for n, line in enumerate(lines) if b"nothing[fp32-cpu] #1" in line]
+    (last,) = [n for n, line in enumerate(lines) if b"nothing[fp32-cpu] #0" in line]
     (stored / "cells.jsonl").write_bytes(b"".join(lines[:last]))
     (stored / "run.json").unlink()  # as if the run had been interrupted there
     code, shown = conformance(folder, "run", "--resume", str(stored), TMPDIR=str(folder))
     assert code == 1  # for the red cells of the models above
-    assert f"taking {len(lines) - last} measurements" in shown
+    assert re.search(r"taking up to \d+ measurements?\n", shown)
     assert "too fast to time" in row(shown, "nothing")
 
 
