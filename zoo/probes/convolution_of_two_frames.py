@@ -12,7 +12,7 @@ Instead: give the model more frames, or turn oneDNN off around backward (`torch.
 import torch
 from torch import nn
 
-from zoo.probe import Probe, Seen, Unavailable, processor_has
+from zoo.probe import EVERY_MINOR, Probe, Seen, Unavailable, processor_has
 
 SYMPTOM = "the gradient is wrong by more than half of its size"
 
@@ -44,24 +44,6 @@ PROBE = Probe(
     source="no report found; pytorch#68868 reported another weight gradient of oneDNN",
     symptom=SYMPTOM,
     devices=("cpu",),
-    seen={
-        "cpu": Seen(
-            torch=">=2.4",
-            checked=(
-                "2.4.1",
-                "2.5.1",
-                "2.6.0",
-                "2.7.1",
-                "2.8.0",
-                "2.9.1",
-                "2.10.0",
-                "2.11.0",
-                "2.12.1",
-                "2.13.0",
-                "2.14.1",
-                "2.15.0",
-            ),
-        )
-    },
+    seen={"cpu": Seen(torch=">=2.4", checked=EVERY_MINOR)},
     observe=observe,
 )
