@@ -181,7 +181,7 @@ def _made(run: Summary, judged: int) -> str:
     """What made a run, and how many of its cells are judged."""
     known = run.plan.environment
     planned = len(run.planned) - sum(verdict.status == "SKIPPED" for verdict in run.verdicts.values())
-    why = "incomplete" if run.plan.depth == ALL_CASES else f"without {run.plan.depth}"
+    why = "incomplete" if run.plan.depth == ALL_CASES else f"{run.plan.depth} does not count"
     lacking = "" if judged == planned else f" of {planned}, {why}"
     part = f" · shard {run.plan.shard}" if run.plan.shard else ""
     machine = f"torch {known.torch} · Python {known.python} · {known.cpu} {known.cpu_capability}"

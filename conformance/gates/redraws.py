@@ -128,11 +128,10 @@ class OverDraws:
 
     def __init__(self, reference: TensorReference, precision: Precision) -> None:
         assert reference.redraws is not None
-        self._reference, self._truths = reference, reference.redraws.truths
+        self._reference, self._precision, self._truths = reference, precision, reference.redraws.truths
         self._rounded = reference.redraws.rounded[precision.name]
         self.draws = self._rounded.draws
         self._budgets = budgets(reference, precision, self._rounded)
-        self._share = budget_for(reference, precision).norm / reference.oracle.norm
         self._size = (self.draws * _counts(reference) * self._rounded.squares).sqrt()
 
     def measures(self, found: Sequence[torch.Tensor | None]) -> tuple[Measure, ...]:
@@ -170,10 +169,11 @@ class OverDraws:
             return sums
         squares, counts = squares_of(self._truths[late]), _counts(self._reference)
         even = torch.full_like(squares, 1.0 / self.draws)
+        share = budget_for(self._reference, self._precision).norm / self._reference.oracle.norm  # of the first draw
         gains, shifts = (torch.stack(terms) for terms in zip(*((s.gain, s.shift) for s in each), strict=True))
         return Sums(
-            _less_farthest(sums.gain, gains, self._share * squares, squares / self._rounded.squares),
-            _less_farthest(sums.shift, shifts, self._share * (counts * squares).sqrt(), even),
+            _less_farthest(sums.gain, gains, share * squares, squares / self._rounded.squares),
+            _less_farthest(sums.shift, shifts, share * (counts * squares).sqrt(), even),
         )
 
 

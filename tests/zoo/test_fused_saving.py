@@ -65,10 +65,12 @@ def test_scripted_the_function_keeps_the_saving():
     assert saved_bytes(torch.jit.script(fused_conv_bn2d), *arguments()).total == 100_032
 
 
-@pytest.mark.skipif(SINCE_2_14, reason="it keeps the saving")
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled_the_function_loses_the_saving(backend):
+def test_compiled_the_function_loses_the_saving_before_torch_2_14_and_keeps_it_since(backend):
     saved = saved_bytes(compiled(fused_conv_bn2d, backend), *arguments())
+    if SINCE_2_14:
+        assert saved.total == 100_032
+        return
     assert WITH_OUTPUT < saved.total < 560_960
     assert saved.saved >= 460_800
 

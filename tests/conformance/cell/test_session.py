@@ -8,9 +8,11 @@ from harness.sources import MODULES
 from harness.spec_files import file_of
 
 from conformance.records.cell import Cell
+from conformance.records.observation import REDRAWN, SHORTER
 from conformance.records.plan import Expectation, SpecLocation
 from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask
 from conformance.run import child
+from zoo.catalog import get_spec
 
 MERGE = SpecLocation("zoo.models.merge")
 BACKEND = "import conformance\nconformance.register_mode('planted', lambda model: conformance.Prepared(model, dict))\n"
@@ -75,6 +77,18 @@ def test_references_are_read_where_the_task_names_their_file(tmp_path):
     assert "output" in found["tensors"]
     without = opened(task_for())
     assert (without["references"], without["tensors"]) == ([], [])
+
+
+def test_a_cell_judges_only_the_cases_that_are_not_left_out(tmp_path):
+    path = str(tmp_path / "merge.reference")
+    assert child.run(REFERENCE, ReferenceTask("merge", MERGE, 5, ("fp32",), path), deadline=120.0).result.ending == "ok"
+    names = tuple(case.name for case in get_spec("merge").cases)
+    for left_out in ((), names[1:]):
+        seen = child.run(CELL, task_for(reference=path, left_out=left_out), deadline=120.0).result
+        judged = names[: len(names) - len(left_out)]
+        assert (seen.ending, seen.cases) == ("finished", judged)
+        cases = {d.case.removesuffix(REDRAWN).removesuffix(SHORTER) for d in seen.discrepancies}
+        assert cases - {error.name for error in get_spec("merge").error_inputs} == {*judged}
 
 
 def test_a_low_precision_reads_with_other_weights_what_float32_is_held_to(tmp_path):

@@ -86,7 +86,7 @@ def test_cells_that_judged_their_first_case_alone_do_not_count(tmp_path):
     told = json.loads(found.read_text())
     assert {row["cell"]["mode"] for row in told["cells"]} == {"eager", "scripted"}
     assert told["makers"][0]["cells"] == {"eager": 3, "scripted": 3}
-    assert "6 cells of 9, without compiled at the first case" in page.read_text()
+    assert "6 cells of 9, compiled at the first case does not count" in page.read_text()
 
 
 def test_what_judged_a_mode_is_left_out_when_the_mode_is_judged_anew(tmp_path):

@@ -5,6 +5,9 @@ import re
 import pytest
 from harness.command import conformance, run_folder
 
+from conformance.figures.speed import DEFAULT, is_needed, timing_groups
+from conformance.run import store
+
 MODELS = """
 import time
 import torch
@@ -133,9 +136,13 @@ def test_measurements_that_are_missing_are_taken_when_the_run_is_resumed(folder,
     (last,) = [n for n, line in enumerate(lines) if b"nothing[fp32-cpu] #0" in line]
     (stored / "cells.jsonl").write_bytes(b"".join(lines[:last]))
     (stored / "run.json").unlink()  # as if the run had been interrupted there
+    kept = store.read(stored)
+    jobs = [job for group in timing_groups(kept.plan, kept.verdicts) for job in group.jobs(DEFAULT)]
+    pending = sum(is_needed(job, kept.results) for job in jobs)
+    assert pending >= 2  # both processes of the group that was taken away
     code, shown = conformance(folder, "run", "--resume", str(stored), TMPDIR=str(folder))
     assert code == 1  # for the red cells of the models above
-    assert re.search(r"taking up to \d+ measurements?\n", shown)
+    assert f"taking up to {pending} measurements\n" in shown
     assert "too fast to time" in row(shown, "nothing")
 
 
