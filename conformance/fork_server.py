@@ -1,12 +1,13 @@
 """Imports torch, the zoo and, if a cell compiles, the compiler into the fork server, before any cell starts.
 
-It only imports. What fails is left to the children, so a broken part ends no cell that does not need it. No op may run
-here: if the server has run one parallel region, its forked children hang. No call may reach the CUDA runtime: if the
-server has made a single one, CUDA does not work in its children.
+It also does what torch does once in each process that compiles. What fails is left to the children, so a broken part
+ends no cell that does not need it. No op may run here: if the server has run one parallel region, its forked children
+hang. No call may reach the CUDA runtime: if the server has made a single one, CUDA does not work in its children.
 """
 
 import contextlib
 import importlib
+import inspect
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ from functools import partial
 from typing import Any
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch does not need it, and nothing here does
+
+import torch
 
 from conformance.run import environment
 from zoo import internals
@@ -96,6 +99,18 @@ def _probe_processor() -> None:
         vector_instructions.find()
         if precompiled_header.is_needed():
             precompiled_header.make(PROBE_SECONDS)
+        else:
+            internals.KernelCache.load_pybinding_async([], "")  # compiles no kernel, but finds the header of all
+
+
+def _prepare_graphs() -> None:
+    """Hash torch's sources and trace Inductor's patterns, as the first compile of a process does. It takes 0.5 s.
+
+    The patterns are traced on fake tensors, so no op runs. With a GPU, some torches make those on it.
+    """
+    internals.hash_of_torch()
+    trace = internals.trace_patterns
+    trace(*[torch.device("cpu") for _ in inspect.signature(trace).parameters])
 
 
 def prepare() -> None:
@@ -105,6 +120,8 @@ def prepare() -> None:
     if environment.compiles_for():
         for name in internals.NEEDED_TO_COMPILE:
             harmless(partial(importlib.import_module, name))
+        if not torch.cuda.is_available():
+            harmless(_prepare_graphs)
     if "cpu" in environment.compiles_for():
         harmless(_probe_processor, PROBE_SECONDS)
     harmless(lambda: importlib.import_module("zoo.catalog").list_models())

@@ -46,6 +46,7 @@ _OPS = "the ops of a model cannot be seen, so nothing can be judged"
 _WRITES = "what an op writes is not known, so nothing can be judged"
 _COMPILED = "nothing proves that compiled code ran"
 _KERNELS = "Inductor's kernels for the CPU are prepared anew in every process"
+_GRAPHS = "what Inductor does once in a process it does anew in every one"
 _HOOKS = "hooks that a call leaves behind are not noticed"
 
 VALUES = {
@@ -132,6 +133,9 @@ VALUES = {
     ),
     "pick_instructions": Internal("torch._inductor.codecache:pick_vec_isa", _KERNELS),
     "path_of_header": Internal("torch._inductor.codecache:cpp_prefix_path", _KERNELS, "<2.8"),
+    "KernelCache": Internal("torch._inductor.codecache:CppPythonBindingsCodeCache", _KERNELS),
+    "hash_of_torch": Internal("torch._inductor.codecache:torch_key", _GRAPHS),
+    "trace_patterns": Internal("torch._inductor.fx_passes.joint_graph:lazy_init", _GRAPHS),
     "find_cpp_compiler": Internal("torch._inductor.cpp_builder:get_cpp_compiler", _KERNELS, ">=2.5"),
     "version_of_compiler": Internal("torch._inductor.cpp_builder:get_compiler_version_info", _KERNELS, ">=2.5"),
     "CppBuilder": Internal("torch._inductor.cpp_builder:CppBuilder", _KERNELS),

@@ -133,8 +133,8 @@ def _judged_and_measured(options: RunOptions, folder: Path, writer: Writer) -> i
     contents = read(folder)
     with compile_cache(contents.plan, fresh=options.fresh) as cache:
         kept = None if options.fresh else environment.references_of(contents.plan.environment)
-        devices, workers = contents.plan.compiles_for, options.choice.workers
-        environment.prepare_children(cache, compiles_for=devices, references=kept, cores=workers)
+        workers = options.choice.workers  # they prepare to compile when the first cell asks for it
+        environment.prepare_children(cache, compiles_for=(), references=kept, cores=workers)
         code = judge(options.choice, contents, folder, writer) if contents.missing else exit_code(contents)
         if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
             _measure(options, folder, writer)
@@ -201,6 +201,7 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
         show(contents, folder)
     tell(f"\ntaking up to {counted(len(pending), 'measurement')}")
     progress = Progress(dict.fromkeys(pending, ("measurement", MEASURE_SECONDS)), "speed")
+    environment.compile_for(contents.plan.compiles_for)
 
     def needed() -> Iterator[dict[str, Callable[[], Result]]]:
         for batch in jobs:

@@ -45,6 +45,11 @@ def prepare_children(
     os.environ.update(inherited(cache, compiles_for=compiles_for, references=references, cores=cores))
 
 
+def compile_for(devices: Collection[str]) -> None:
+    """Let the fork server prepare for more device types. One that has not is replaced, and its children end."""
+    os.environ[COMPILES_FOR] = " ".join(sorted(compiles_for().union(devices)))
+
+
 def of_children() -> dict[str, str]:
     """Those of these variables that are set in this process."""
     return {name: os.environ[name] for name in OWN if name in os.environ}

@@ -59,6 +59,8 @@ class Executor:
         if planned.skip:
             return Verdict(cell.id, "SKIPPED", planned.skip, short="skipped")
         self._code.look()
+        if self._code.is_used_by(cell.mode):
+            environment.compile_for(self._plan.compiles_for)
         apart = self._code.damaged and self._code.is_used_by(cell.mode)
         found = self._judged(planned, method="spawn" if apart else "forkserver")
         return self._judged_anew(planned, found) if self._code.may_have_spoiled(cell.mode, found) else found

@@ -68,6 +68,15 @@ with server.ops_kept():
     import torch._inductor.compile_fx
 print(json.dumps([len(seen), [name for op, name in seen if op() is None]]))
 """
+PREPARED = """
+import json, torch
+import conformance.fork_server
+from zoo import internals
+
+before = internals.trace_patterns.cache_info().misses
+torch.compile(lambda x: x.cos())(torch.ones(3))
+print(json.dumps([before, internals.trace_patterns.cache_info().misses]))
+"""
 CUDA_BUILD = pytest.mark.skipif(not hasattr(torch._C, "_cuda_isInBadFork"), reason="torch without CUDA refuses no fork")
 
 
@@ -116,6 +125,11 @@ def test_only_a_refused_process_blames_the_fork_server(monkeypatch):
 def test_a_server_imports_the_compiler_only_once_a_child_has_needed_it():
     assert printed(COMPILER, CONFORMANCE_COMPILES_FOR="") == [False, True]
     assert printed(COMPILER, CONFORMANCE_COMPILES_FOR="cpu") == [True, True]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch may trace its patterns on the GPU")
+def test_a_compile_finds_what_the_server_has_prepared():
+    assert printed(PREPARED, CONFORMANCE_COMPILES_FOR="cpu") == [1, 1]
 
 
 def test_torchscript_knows_no_address_of_an_op_that_is_gone():
