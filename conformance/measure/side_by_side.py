@@ -26,6 +26,7 @@ from conformance.oracle.error_text import one_line
 from conformance.oracle.reference import CaseReference
 from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
 from conformance.records.tasks import CellTask, TimingTask
+from conformance.run import heap
 from conformance.run.child_side import ChildProcess
 
 NO_REASON = Reason("reason unknown")
@@ -33,6 +34,7 @@ NO_REASON = Reason("reason unknown")
 
 def observe(task: TimingTask, process: ChildProcess) -> Timing:
     """Time the cells of a task, alone on the machine. A cell that cannot be timed gets a reason."""
+    heap.keep_freed_memory()  # new pages can cost as much as the call
     measurement = _SideBySide(task, process)
     try:
         measurement.run()
