@@ -195,8 +195,6 @@ def _judged(wanted: Bisection, own: Path, code: Path, python: Path, version: str
     found = contents.plan.environment.torch
     if not _is(version, found):
         return Row(version, "", f"torch {version} was asked for, and torch {found} is installed")
-    if contents.void:
-        return Row(version, "", f"VOID: {contents.void}")
     verdict = contents.verdicts.get(cell.id)
     return Row(version, verdict.status, _detail(verdict)) if verdict else Row(version, "", _last_words(printed))
 

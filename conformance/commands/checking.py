@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,13 @@ from conformance.records.convert import to_json
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import PlanRequest
 from conformance.records.verdicts import Verdict
-from conformance.run import environment, pool, sentinels, store
+from conformance.run import environment, pool, store
 from conformance.run.child_side import is_child
 from conformance.run.executor import Executor
 from conformance.run.store import Contents, Writer
 from conformance.show.progress import Progress
 
-SAVED, PLANTED = "saved", "planted"  # the folder of the saved model in a run folder; the job that judges planted cells
+SAVED = "saved"  # the folder of the saved model in a run folder
 
 
 def refuse_in_child() -> None:
@@ -73,20 +73,17 @@ def _judge(plan: Plan, folder: Path, writer: Writer) -> None:
     executor = Executor(plan, folder / store.REFERENCES)
     forecast = Forecast(store.read(folder), folder)
     ticker = Ticker(Progress(forecast.expected, "cell", os.cpu_count() or 1), stream=sys.stderr, only_on_terminal=True)
-    jobs: dict[str, Callable[[], tuple[Verdict, ...]]] = {
-        p.id: partial(_alone, executor, p, ticker.progress, forecast) for p in plan.cells
-    }
-    jobs[PLANTED] = partial(sentinels.judged, plan, folder / store.REFERENCES)
+    jobs = {p.id: partial(_alone, executor, p, ticker.progress, forecast) for p in plan.cells}
     with ticker.beating():
         found = dict(pool.carry_out(jobs))
-    _add(writer, (found[planned.id][0] for planned in plan.cells), found[PLANTED])
+    _add(writer, (found[planned.id] for planned in plan.cells))
 
 
-def _alone(executor: Executor, cell: PlannedCell, progress: Progress, forecast: Forecast) -> tuple[Verdict, ...]:
+def _alone(executor: Executor, cell: PlannedCell, progress: Progress, forecast: Forecast) -> Verdict:
     progress.started(cell.id, time.monotonic())
     verdict = executor.verdict(cell)
     progress.done(cell.id, forecast.took(verdict), red=verdict.red)
-    return (verdict,)
+    return verdict
 
 
 def copied(contents: Contents, old: Path, new: Path) -> None:
@@ -112,16 +109,14 @@ def copied(contents: Contents, old: Path, new: Path) -> None:
     writer = Writer(new)
     try:
         shutil.copytree(old, kept)
-        _add(writer, contents.verdicts.values(), contents.sentinels)
+        _add(writer, contents.verdicts.values())
     except OSError as problem:
         raise StoreError(f"{new} cannot be written: {problem}") from problem
     finally:
         writer.close()
 
 
-def _add(writer: Writer, verdicts: Iterable[Verdict], planted: Iterable[Verdict]) -> None:
-    for verdict in planted:
-        writer.add_sentinel(to_json(verdict))
+def _add(writer: Writer, verdicts: Iterable[Verdict]) -> None:
     for verdict in verdicts:
         writer.add(to_json(verdict))
 

@@ -23,7 +23,7 @@ def main(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -
         json: file to write; None for none.
 
     Raises:
-        UsageError: one of them cannot be read or is void, two of one version judge the same cell or run the same probe,
+        UsageError: one of them cannot be read, two of one version judge the same cell or run the same probe,
             or a file cannot be written.
     """
     runs: list[Summary] = []

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conformance.commands.output import say
-from conformance.errors import StoreError
 from conformance.records.plan import Plan
-from conformance.run import cache_sums, environment, stored_code
+from conformance.run import environment
 
 
 @contextlib.contextmanager
@@ -26,21 +25,7 @@ def compile_cache(plan: Plan, *, fresh: bool = False) -> Iterator[Path]:
     if problem and plan.compiling_modes:
         say(f"compiled code is kept for this run only, because {folder} cannot be written: {problem}")
     if not fresh and not problem:
-        with _checked(folder) if plan.compiling_modes else contextlib.nullcontext():
-            yield folder
+        yield folder
         return
     with tempfile.TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True) as temporary:
         yield Path(temporary)
-
-
-@contextlib.contextmanager
-def _checked(folder: Path) -> Iterator[None]:
-    """Empty the cache if a file in it has changed since the last run, and note the sums of its files at the end."""
-    damaged = cache_sums.damaged_file(folder)
-    if damaged:
-        say(f"the compile cache was emptied, because {folder / damaged} was damaged")
-        stored_code.set_aside(folder)
-        folder.mkdir(exist_ok=True)
-    yield
-    with contextlib.suppress(OSError, StoreError):  # without sums, a damaged file is found when it fails
-        cache_sums.note(folder)

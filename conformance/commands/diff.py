@@ -24,7 +24,7 @@ def main(before: Path, after: Path, *, markdown: Path | None, json: Path | None)
         `RED` if a cell is newly red or its verdict has changed, otherwise `OK`.
 
     Raises:
-        UsageError: a run cannot be read or is void, or a file cannot be written.
+        UsageError: a run cannot be read, or a file cannot be written.
     """
     first, second = summaries.read(before), summaries.read(after)
     around, found = surroundings(first, second), changes(first, second)

@@ -14,22 +14,20 @@ import pytest
 
 from conformance.commands.forecast import Forecast
 from conformance.commands.order import scope_of
-from conformance.commands.recorder import CELLS, NAME, SENTINEL, VERDICT, Recorder
+from conformance.commands.recorder import CELLS, NAME, VERDICT, Recorder
 from conformance.commands.workers import serve_main_process
 from conformance.errors import MachineError, StoreError, UsageError
 from conformance.records.convert import to_json
 from conformance.records.observation import Observation
-from conformance.records.plan import Plan, PlannedCell
+from conformance.records.plan import PlannedCell
 from conformance.records.verdicts import Verdict
-from conformance.run import sentinels, store
+from conformance.run import store
 from conformance.run.attempts import GUILTY, Attempts
 from conformance.run.executor import Executor
 from conformance.show.text import visible
 from conformance.verdict import judge
 
 TOOK_DOWN = "took the run down twice: each time it ran, the process that judges cells died"
-PLAN = pytest.StashKey[Plan]()
-SENTINELS_JUDGED = pytest.StashKey[bool]()
 EXECUTOR = pytest.StashKey[Executor]()
 ATTEMPTS = pytest.StashKey[Attempts]()
 
@@ -77,7 +75,6 @@ class PlanFile(pytest.File):
             self.config.stash[EXECUTOR] = Executor(plan, folder / store.REFERENCES)
         except UsageError as problem:
             raise self.CollectError(str(problem)) from None
-        self.config.stash[PLAN] = plan
         self.config.stash[ATTEMPTS] = Attempts(folder / store.STARTED)
         known, scopes = {planned.id: planned for planned in plan.cells}, dict[str, list[PlannedCell]]()
         for cell in _cells(self.config):
@@ -122,7 +119,6 @@ class CellItem(pytest.Item):
     def _verdict(self) -> Verdict:
         attempts, cell = self.config.stash[ATTEMPTS], self.planned.id
         try:
-            self._judge_sentinels()
             if attempts.lost(cell) >= GUILTY:
                 attempts.forget(cell)
                 return judge(cell, Observation("crashed", message=TOOK_DOWN), self.planned.expect)
@@ -132,14 +128,6 @@ class CellItem(pytest.Item):
             raise StoreError(str(problem)) from problem
         except OSError as problem:
             raise StoreError(f"{cell} was not judged: {problem.strerror or problem}") from problem
-
-    def _judge_sentinels(self) -> None:
-        """Judge the planted cells too, if this is the first cell of the process."""
-        if not self.config.stash.get(SENTINELS_JUDGED, False):
-            folder = self.path.parent / store.REFERENCES
-            for verdict in sentinels.judged(self.config.stash[PLAN], folder):
-                self.user_properties.append((SENTINEL, to_json(verdict)))
-            self.config.stash[SENTINELS_JUDGED] = True
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """One line for a red verdict, or for a cell that could not be judged."""

@@ -26,7 +26,6 @@ from conformance.show import matrix
 from conformance.show.progress import Progress
 
 VERDICT = "conformance"  # the name under which an item reports its verdict
-SENTINEL = "conformance-sentinel"  # the name under which the first item of a process reports each planted cell
 CELLS = "conformance_cells"  # the name under which a worker is told its cells
 NAME = "conformance-recorder"
 QUIET = -2  # pytest's verbosity with the options that `judging` gives; -v raises it
@@ -121,14 +120,9 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Store and show a verdict."""
         data = verdict_of(report)
-        if report.when != "call" or self.problem:
+        if data is None or self.problem:
             return
         try:
-            for name, planted in report.user_properties:
-                if name == SENTINEL:
-                    self._writer.add_sentinel(planted)
-            if data is None:
-                return
             self._writer.add(data)
         except StoreError as problem:
             self._stop(str(problem))

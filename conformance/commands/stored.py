@@ -28,9 +28,9 @@ def read(folder: Path) -> Contents:
 
 
 def exit_code(contents: Contents) -> ExitCode:
-    """`OK` if all cells have verdicts, not all are skipped, none is red, and the run is not void; otherwise `RED`."""
+    """`OK` if all cells have verdicts, not all are skipped, and none is red; otherwise `RED`."""
     judged = any(verdict.status != "SKIPPED" for verdict in contents.verdicts.values())
-    red = not judged or contents.missing or contents.void or any(v.red for v in contents.verdicts.values())
+    red = not judged or contents.missing or any(v.red for v in contents.verdicts.values())
     return ExitCode.RED if red else ExitCode.OK
 
 

@@ -22,7 +22,6 @@ from conformance.records.declared import Declared
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Expectation, Plan, PlannedCell, SpecLocation
 from conformance.records.probes import PACKAGE
-from conformance.records.sentinels import PLANTED
 from conformance.records.tasks import Nothing, PlanRequest
 from conformance.run.child_side import ChildProcess
 from conformance.run.sources import imported
@@ -91,7 +90,6 @@ def plan(asked: PlanRequest, devices: Sequence[str] = ()) -> Plan:
         sizes=sizes,
         cells=tuple(cells),
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
-        sentinels=PLANTED,
         candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
         digests=imported() | own_models.digests(found),
         written=places_of(found),

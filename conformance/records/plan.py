@@ -201,7 +201,6 @@ class Plan:
         measure: "" for nothing, "speed", or "bench".
         timed: the precisions in which each model is timed, by its name; None: every model in all of them.
         claims: the published claims that the cells test.
-        sentinels: how each planted cell must come out, by its id; see `records.sentinels`.
         digests: the digest of each source file that the planning process imported, by path; see `run.sources`.
         written: where each model's spec is written, by the model's name, as far as it is known.
         shard: which part of the cells this run judges; None: all of them.
@@ -225,7 +224,6 @@ class Plan:
     measure: Annotated[str, OneOf(("", "speed", "bench"))] = ""
     timed: Mapping[str, tuple[Name, ...]] | None = None
     claims: tuple[PublishedClaim, ...] = ()
-    sentinels: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, Place] = field(default_factory=dict)
     shard: Shard | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +20,6 @@ from conformance.run.child_side import WAITING
 from conformance.run.kept_references import KeptReferences
 from conformance.run.probed import Probed
 from conformance.run.references import References
-from conformance.run.stored_code import StoredCode
 from conformance.verdict import judge
 
 REFERENCE_FACTOR = 2  # a reference runs a model some fifty times
@@ -27,6 +27,9 @@ REFERENCE_SECONDS = 3600.0  # at least, so that a large model gets its reference
 REFERENCES_MADE_AGAIN = 1  # if the file of one is damaged
 NOTHING_RAN = ("start", WAITING)  # phases before any of a model's code runs
 DAMAGED, MACHINE = "damaged reference", "machine failed"
+SPOILED = ("ERROR", "CRASH")  # how a cell ends whose stored code is damaged
+NO_COMPILER = "NoCompilerError"  # no stored code is to blame for that
+BEFORE_COMPILING = (*NOTHING_RAN, "reference", "import", "build")  # phases in which nothing is compiled
 CONFIRMED = "compiled once more without the compile cache, with the same result"
 HEALED = (
     "the first try, with stored code of the compile cache, ended in {status} ({text}); the verdict is that of code "
@@ -46,7 +49,7 @@ class Executor:
         self._plan = plan
         self._references = References(folder)
         self._kept = KeptReferences(environment.references_in_use(), plan.environment, plan.digests)
-        self._code = StoredCode(plan.compiling_modes)
+        self._stored: Path | None = None  # the compile cache, once a cell has found code in it
         self._probed = Probed(plan.deadline)
 
     def verdict(self, planned: PlannedCell) -> Verdict:
@@ -58,23 +61,23 @@ class Executor:
         cell = planned.cell
         if planned.skip:
             return Verdict(cell.id, "SKIPPED", planned.skip, short="skipped")
-        self._code.look()
-        if self._code.is_used_by(cell.mode):
-            environment.compile_for(self._plan.compiles_for)
-        apart = self._code.damaged and self._code.is_used_by(cell.mode)
-        found = self._judged(planned, method="spawn" if apart else "forkserver")
-        return self._judged_anew(planned, found) if self._code.may_have_spoiled(cell.mode, found) else found
+        if cell.mode not in self._plan.compiling_modes:
+            return self._judged(planned)
+        environment.compile_for(self._plan.compiles_for)
+        self._stored = self._stored or _filled_cache()
+        found = self._judged(planned)
+        return self._judged_anew(planned, found, self._stored) if self._stored and _is_spoiled(found) else found
 
-    def _judged_anew(self, planned: PlannedCell, first: Verdict) -> Verdict:
+    def _judged_anew(self, planned: PlannedCell, first: Verdict, stored: Path) -> Verdict:
         """The verdict of code that is compiled anew, in a process that shares nothing with the others."""
         with TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True) as cache:
             found = self._judged(planned, cache=cache, method="spawn")
-        if self._code.may_have_spoiled(planned.cell.mode, found):
+        if _is_spoiled(found):
             return replace(found, notes=(*found.notes, CONFIRMED))
-        self._code.set_aside()
+        shutil.rmtree(stored, ignore_errors=True)
         return replace(found, notes=(*found.notes, HEALED.format(status=first.status, text=first.text)))
 
-    def _judged(self, planned: PlannedCell, *, cache: str = "", method: str) -> Verdict:
+    def _judged(self, planned: PlannedCell, *, cache: str = "", method: str = "forkserver") -> Verdict:
         cell = planned.cell
         shown, untold = self._shown(planned)
         for _ in range(1 + REFERENCES_MADE_AGAIN):
@@ -162,6 +165,18 @@ def _ended(
         text = f"{what} was not judged: its process ended before the model ran: {ending.message}"
         raise MachineError(with_last_lines(text, ending.said))
     return ending
+
+
+def _filled_cache() -> Path | None:
+    """The compile cache; None if nothing is stored in it, or if it is torch's own."""
+    folder = environment.cache_in_use()
+    return folder if folder is not None and any(folder.glob("*")) else None
+
+
+def _is_spoiled(verdict: Verdict) -> bool:
+    """Whether a verdict may be that of damaged code, and not of the model."""
+    seen = verdict.observation
+    return verdict.status in SPOILED and seen.phase not in BEFORE_COMPILING and seen.error != NO_COMPILER
 
 
 def cell_task(plan: Plan, cell: Cell, reference: Path | None = None, expect: tuple[Expectation, ...] = ()) -> CellTask:

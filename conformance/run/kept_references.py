@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from conformance.errors import RecordError, StoreError, UsageError
@@ -28,19 +28,6 @@ from conformance.run.bounded import RECORD_BYTES
 
 SUFFIX = ".reference"
 LARGEST_SHARE = 0.1  # of the free space of the disk, for all references together
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The record of a kept reference.
-
-    Attributes:
-        request: the task that asked for it, without the path, and what it ran on.
-        made: how its making ended, with the files that it depends on.
-    """
-
-    request: str
-    made: MadeReference
 
 
 class KeptReferences:
@@ -62,14 +49,16 @@ class KeptReferences:
         if self._folder is None:
             return None
         try:
-            record: Kept = from_json(Kept, json.loads(regular_file.read(self._record(task), RECORD_BYTES)))
-            if record.request != self._request(task) or not self._holds(record.made):
+            made: MadeReference = from_json(
+                MadeReference, json.loads(regular_file.read(self._record(task), RECORD_BYTES))
+            )
+            if not self._holds(made):
                 return None
             _link(self._file(task), Path(task.path))
             self._record(task).touch()  # the ones that are used least recently go first
         except (OSError, UsageError, ValueError, RecordError):
             return None
-        return replace(record.made, kept=True)
+        return replace(made, kept=True)
 
     def keep(self, task: ReferenceTask, made: MadeReference) -> None:
         """Keep the reference at the path of a task, unless a source has changed since the run was planned."""
@@ -82,8 +71,7 @@ class KeptReferences:
             if not self._make_room(Path(task.path).stat().st_size):
                 return
             _link(Path(task.path), self._file(task))
-            record = Kept(self._request(task), made)
-            regular_file.write_whole(self._record(task), json.dumps(to_json(record)).encode())
+            regular_file.write_whole(self._record(task), json.dumps(to_json(made)).encode())
 
     def forget(self, task: ReferenceTask) -> None:
         """Remove the kept reference of a task, if there is one."""

@@ -15,13 +15,8 @@ from conformance.run import regular_file, sealed
 from conformance.run.bounded import RECORD_BYTES, RESULT_BYTES
 
 LARGEST, LONGEST_LINE = 2**30, 64 * 2**20  # bytes of all lines, and of one
-KINDS = {  # the fields of each record
-    "selected": {"selected"},
-    "job": {"job", "result"},
-    "verdict": {"verdict"},
-    "sentinel": {"sentinel"},
-}
-LONGEST = {"selected": LONGEST_LINE, "job": RESULT_BYTES, "verdict": RECORD_BYTES, "sentinel": RECORD_BYTES}
+KINDS = {"selected": {"selected"}, "job": {"job", "result"}, "verdict": {"verdict"}}  # the fields of each record
+LONGEST = {"selected": LONGEST_LINE, "job": RESULT_BYTES, "verdict": RECORD_BYTES}
 
 
 @dataclass
@@ -36,7 +31,6 @@ class Lines:
         whole_bytes, count: length and number of the whole lines.
         selected: ids of the cells chosen from the plan; None: all.
         verdicts, results: by the id of the cell, and by the name of the job.
-        sentinels: verdicts on planted cells.
     """
 
     plan: Plan
@@ -48,7 +42,6 @@ class Lines:
     selected: tuple[str, ...] | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
-    sentinels: list[Verdict] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._planned = {planned.id for planned in self.plan.own_cells}
@@ -87,17 +80,10 @@ class Lines:
             self.selected = tuple(dict.fromkeys(selected))
         elif kind == "job":
             self.results[from_json(str, record["job"])] = from_json(Result, record["result"])
-        elif kind == "sentinel":
-            self.sentinels.append(self._planted(from_json(Verdict, record["sentinel"])))
         else:
             verdict: Verdict = from_json(Verdict, record["verdict"])
             self._check(verdict.cell)
             self.verdicts[verdict.cell] = verdict
-
-    def _planted(self, verdict: Verdict) -> Verdict:
-        if verdict.cell not in self.plan.sentinels:
-            raise RecordError(f"the plan has no planted cell {ascii(verdict.cell)[:80]}")
-        return verdict
 
     def _check(self, cell: str) -> None:
         if cell not in self._planned:

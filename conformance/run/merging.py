@@ -64,7 +64,7 @@ def merge(folders: Sequence[Path], into: Path, *, any_cpu: bool) -> list[str]:
         any_cpu: join shards of machines with different processors.
 
     Raises:
-        UsageError: a shard is damaged or void or there twice, or the shards are of different plans, environments or
+        UsageError: a shard is damaged or there twice, or the shards are of different plans, environments or
             revisions; the message names the folders and what differs. Nothing is written.
         StoreError: the joined run cannot be written.
     """
@@ -90,8 +90,6 @@ def _read(folder: Path) -> Part:
     account = verify(folder)
     if account.damage:
         raise UsageError(f"{folder} is damaged or no run folder: {account.text()}; the others can be joined without it")
-    if "VOID" in account.ending:
-        raise UsageError(f"{folder} is VOID, so none of its verdicts counts; judge its cells again")
     plan_bytes, plan = documents.read_plan(folder / store.PLAN)
     if plan.shard is None:
         raise UsageError(f"{folder} is no shard; merge joins the runs of conformance run --shard I/N")

@@ -22,7 +22,6 @@ from conformance.records.cell import Cell
 from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Plan
-from conformance.records.sentinels import why_void
 from conformance.records.verdicts import Verdict
 from conformance.run import documents, lines, regular_file, sealed
 from conformance.run.bounded import bounded, bounded_result
@@ -45,7 +44,6 @@ class Contents:
         selected: ids of the cells chosen from the plan.
         verdicts: verdicts by cell id, in the order in which they were stored.
         results: results of the measuring processes, by the name of the job.
-        sentinels: verdicts on planted cells, by each process that judged cells; see `records.sentinels`.
         torn_bytes: length of an unfinished last line, which is left out.
         complete: whether `run.json` says that the run is complete.
     """
@@ -56,18 +54,11 @@ class Contents:
     results: Mapping[str, Result] = field(default_factory=dict)
     torn_bytes: int = 0
     complete: bool = False
-    sentinels: tuple[Verdict, ...] = ()
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Selected cells without a verdict."""
         return tuple(cell for cell in self.selected if cell not in self.verdicts)
-
-    @property
-    def void(self) -> str:
-        """Why none of the verdicts counts, on one line; "" if they do, or if no cell has been judged."""
-        judged = any(verdict.status != "SKIPPED" for verdict in self.verdicts.values())
-        return why_void(self.plan.sentinels, self.sentinels) if judged or self.sentinels else ""
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -121,7 +112,6 @@ def read(folder: Path) -> Contents:
         dict(found.results),
         torn_bytes=len(found.data) - found.whole_bytes,
         complete=done is not None,
-        sentinels=tuple(found.sentinels),
     )
     if done is not None:
         compare(folder, done, documents.Sums.of(len(selected), found.data[: done.length], plan_bytes))
@@ -223,15 +213,6 @@ class Writer:
         whole = from_json(Verdict, verdict)
         short = bounded(whole if self._every_tensor else condensed(whole))
         self._append({"verdict": to_json(short)}, f"the verdict of {short.cell}")
-
-    def add_sentinel(self, verdict: Any) -> None:
-        """Store the JSON form of the verdict on one planted cell. It is on the disk when this returns.
-
-        Raises:
-            StoreError: it could not be stored.
-        """
-        short = bounded(from_json(Verdict, verdict))
-        self._append({"sentinel": to_json(short)}, f"the verdict of {short.cell}")
 
     def add_result(self, job: str, result: Result) -> None:
         """Store the result of a job. It is on the disk when this returns. One that is too long is not stored.

@@ -17,7 +17,6 @@ from conformance.records.convert import from_json
 from conformance.records.measurements import Result
 from conformance.records.observation import Observation
 from conformance.records.plan import Plan
-from conformance.records.sentinels import why_void
 from conformance.records.verdicts import Verdict
 from conformance.run import documents, lines, regular_file, sealed, store
 
@@ -87,7 +86,7 @@ def read(folder: Path) -> Summary:
     """The summary of a run.
 
     Raises:
-        UsageError: it is no run folder, it is damaged, or it is void; the message names the folder.
+        UsageError: it is no run folder, or it is damaged; the message names the folder.
     """
     plan_bytes, plan = documents.read_plan(folder / store.PLAN)
     done = documents.read_sums(folder / store.DONE)
@@ -103,10 +102,6 @@ def read(folder: Path) -> Summary:
             raise UsageError(f"{folder / store.LINES}, line {number}: {problem}") from None
     if done is not None:
         store.compare(folder, done, documents.Sums.of(len(known.selected), data[: done.length], plan_bytes))
-    judged = any(verdict.status != "SKIPPED" for verdict in known.verdicts.values())
-    void = why_void(plan.sentinels, known.sentinels) if judged else ""
-    if void:
-        raise UsageError(f"{folder} is VOID, so none of its verdicts counts: {void}")
     return Summary(folder, plan, known.verdicts, known.selected, known.observations, known.results)
 
 
@@ -118,7 +113,6 @@ class _Lines:
         self.verdicts: dict[str, Verdict] = {}
         self.observations: dict[str, bytes] = {}
         self.results: dict[str, bytes] = {}
-        self.sentinels: list[Verdict] = []
         self._planned = set(self.selected)
         self._chain = start
 
@@ -136,8 +130,6 @@ class _Lines:
             self.results[job] = text
         elif text.startswith(b'{"selected":'):
             self.selected = tuple(map(self._checked, from_json(tuple[str, ...], sealed.parse_record(text)["selected"])))
-        elif text.startswith(b'{"sentinel":'):
-            self.sentinels.append(from_json(Verdict, sealed.parse_record(text)["sentinel"]))
         elif text.startswith(b'{"verdict":'):
             head, found, rest = text.partition(OBSERVATION)
             record = sealed.parse_record(head + TWO_ENDS if found else text)

@@ -34,15 +34,13 @@ class Account:
         damage: what is wrong there; "" if nothing is.
         cells: ids of the selected cells.
         statuses: the last status of each cell with a verdict.
-        planted: the planted cells that were judged, each with its status.
-        ending: why the run is not complete, or counts for nothing; "" if it is and does.
+        ending: why the run is not complete; "" if it is.
     """
 
     place: str = "plan.json"
     damage: str = ""
     cells: tuple[str, ...] = ()
     statuses: dict[str, str] = field(default_factory=dict)
-    planted: set[tuple[str, str]] = field(default_factory=set)
     ending: str = ""
 
     @property
@@ -91,7 +89,6 @@ def _check(folder: Path, found: Account) -> None:
     found.place = "run.json"
     found.ending = "" if sums else "; run.json is missing, so the run is not complete"
     found.ending += "; the last line is unfinished" if torn else ""
-    found.ending += "; VOID" if found.statuses and found.planted != set(made.get("sentinels", {}).items()) else ""
     if sums and (told := _unsealed(sums)["sums"]) != _sums(plan, data[: told["length"]], found):
         raise ValueError("plan.json or cells.jsonl is not what it counts")
 
@@ -102,9 +99,6 @@ def _take(record: dict[str, Any], size: int, found: Account) -> list[str]:
             found.cells = tuple(dict.fromkeys(named))
             return named
         case {"job": str(), "result": dict(), **rest} if not rest:
-            return []
-        case {"sentinel": {"cell": str(cell), "status": str(status)}, **rest} if not rest and size < RECORD_BYTES:
-            found.planted.add((cell, status))
             return []
         case {"verdict": {"cell": str(cell), "status": str(status)}, **rest} if not rest and size < RECORD_BYTES:
             if status not in GREEN | RED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from conformance.counted import counted, some
@@ -25,7 +24,9 @@ def error_commands(contents: Contents, root: Path) -> list[str]:
         contents: contents of the run folder.
         root: the folder to which GitHub takes file names as relative; a file outside keeps its absolute path.
     """
-    lines = list(_of_the_run(contents))
+    number = counted(len(contents.missing), "cell")
+    missing = f"{number} not judged: {some(contents.missing)}"
+    lines = [_command(missing, title="conformance")] if contents.missing else []
     found = causes(judged(contents))
     room = MOST - len(lines)
     shown = found if len(found) <= room else found[: room - 1]
@@ -34,15 +35,6 @@ def error_commands(contents: Contents, root: Path) -> list[str]:
         left_out = f"{len(found) - len(shown)} more causes of red cells; the summary of this step lists them"
         lines.append(_command(left_out, title="conformance"))
     return lines
-
-
-def _of_the_run(contents: Contents) -> Iterator[str]:
-    """What is wrong with a run as a whole."""
-    if contents.void:
-        yield _command(f"VOID: {contents.void}. No verdict of this run counts", title="conformance")
-    if contents.missing:
-        number = counted(len(contents.missing), "cell")
-        yield _command(f"{number} not judged: {some(contents.missing)}", title="conformance")
 
 
 def _of_a_cause(cause: Cause, place: Place | None, root: Path) -> str:

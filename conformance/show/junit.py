@@ -19,15 +19,12 @@ NOT_IN_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}  # beside the characters tha
 
 
 def document(contents: Contents) -> str:
-    """The XML of a run. Cells that were not judged are errors; a void run has an error of its own."""
+    """The XML of a run. Cells that were not judged are errors."""
     known = contents.plan.environment
     root = ET.Element("testsuites", name="conformance")
     suite = ET.SubElement(root, "testsuite", name=_plain(f"torch {known.torch}"))
     about = {"torch": known.torch, "python": known.python, "system": known.system, "cpu": known.cpu}
     _add_properties(suite, {**about, "seed": str(contents.plan.seed), "depth": contents.plan.depth})
-    if contents.void:
-        case = ET.SubElement(suite, "testcase", classname="conformance", name="planted cells", time="0")
-        ET.SubElement(case, "error", type="VOID", message=_plain(contents.void))
     chosen = set(contents.selected)
     for name in (planned.id for planned in contents.plan.cells if planned.id in chosen):
         verdict = contents.verdicts.get(name, Verdict(name, "NOTRUN", "the cell was planned and not judged"))

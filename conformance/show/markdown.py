@@ -37,9 +37,8 @@ def page(contents: Contents, report: str, folder: Path, *, green: bool) -> str:
         green: whether everything is as expected.
     """
     found = causes(judged(contents))
-    void = [f"VOID: {code(contents.void)}. No verdict of this run counts; make a new one.", ""] if contents.void else []
     hint = f"`conformance show` prints all of {code(str(folder))}"
-    head = "\n".join([f"## {headline(contents, green=green)}", "", *void, *_red_models(found, hint)])
+    head = "\n".join([f"## {headline(contents, green=green)}", "", *_red_models(found, hint)])
     start, end = "\n\n<details><summary>The whole report</summary>\n\n<pre>\n", f"</pre>\n\n{hint}.\n\n</details>\n"
     lines = [html.escape(_short(line)) for line in report.split("\n")]
     shown = _fitting(lines, LARGEST - len(f"{head}{start}{end}".encode()))
@@ -51,11 +50,11 @@ def headline(contents: Contents, *, green: bool) -> str:
     known = contents.plan.environment
     red = sum(verdict.red for verdict in judged(contents))
     missing = f", {len(contents.missing)} not judged" if contents.missing else ""
-    sign, void = STATUSES["PASS" if green else "FAIL"].glyph, "VOID, " if contents.void else ""
+    sign = STATUSES["PASS" if green else "FAIL"].glyph
     machine = " ".join(filter(None, [known.cpu, known.cpu_capability, *dict.fromkeys(known.gpus)]))
     about = " · ".join(code(part) for part in (f"torch {known.torch}", f"Python {known.python}", machine))
     depth = "" if contents.plan.depth == ALL_CASES else f" · {contents.plan.depth}"
-    return f"{sign} {void}{counted(len(contents.selected), 'cell')}, {red} red{missing} · {about}{depth}"
+    return f"{sign} {counted(len(contents.selected), 'cell')}, {red} red{missing} · {about}{depth}"
 
 
 def judged(contents: Contents) -> list[Verdict]:

@@ -83,8 +83,7 @@ def render(
     devices = dict.fromkeys(p.cell.device for p in cells)
     speeds = known_speeds(contents) if contents.plan.measure else {}
     notes: Footnotes = {}
-    void = f"✗ VOID: {visible(contents.void)}. No verdict of this run counts; make a new one" if contents.void else ""
-    parts = [header(contents.plan), void]
+    parts = [header(contents.plan)]
     for device in devices:
         shown = [p for p in cells if p.cell.device == device]
         judged = [verdicts[p.id] for p in shown]

@@ -132,7 +132,6 @@ PLAN = plan.Plan(
     deadline=7.5,
     environment=ENVIRONMENT,
     modes={"planted": LOCATION},
-    sentinels={CELL.id: "FAIL"},
     models={"merge@64": LOCATION},
     figures={"merge@64": ("forward", "gradient")},
     cells=(PLANNED,),

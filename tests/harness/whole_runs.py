@@ -7,7 +7,6 @@ from conformance.records.cell import Cell
 from conformance.records.convert import to_json
 from conformance.records.observation import Discrepancy, Measure, Observation
 from conformance.records.plan import PlannedCell, Shard
-from conformance.records.sentinels import PLANTED
 from conformance.records.verdicts import Verdict
 from conformance.run import documents, regular_file, sealed, store
 from harness.made_by_hand import ENVIRONMENT, plan_for
@@ -19,7 +18,7 @@ def plan_of_zoo(models=("net", "gate", "line"), torch="2.13.0", **others):
     """A plan of nine cells for each model."""
     cells = [PlannedCell(Cell(model, m, p, "cpu")) for model in models for p in PRECISIONS for m in MODES]
     environment = replace(ENVIRONMENT, torch=torch, **others.pop("environment", {}))
-    fields = {"sentinels": PLANTED, "compiling_modes": ("compiled",), "digests": {"/src/net.py": "00"}, **others}
+    fields = {"compiling_modes": ("compiled",), "digests": {"/src/net.py": "00"}, **others}
     return replace(plan_for(*cells), environment=environment, **fields)
 
 
@@ -43,8 +42,7 @@ def verdict(cell, status="PASS", margin=0.1, dtype="float32", tensors=1, **other
 
 def write(folder, plan, statuses=(), *, left_out=(), results=None):
     """Write a run: every cell passes, but for those with a verdict or status of their own; returns the folder."""
-    given = {**plan.sentinels, **dict(statuses)}
-    records = [{"sentinel": to_json(Verdict(cell, given[cell]))} for cell in plan.sentinels]
+    given, records = dict(statuses), []
     for planned in plan.own_cells:
         if planned.id not in left_out:
             own = given.get(planned.id, "PASS")

@@ -22,9 +22,6 @@ def test_the_shards_of_a_command_make_its_whole_run(tmp_path):
     code, output = conformance(tmp_path, "show", "all")
     assert code == 0
     assert "3 cells: 3 pass" in output
-    contents = store.read(tmp_path / "all")
-    assert len(contents.sentinels) == 4  # each shard judged its own
-    assert not contents.void
     code, output = conformance(tmp_path, "merge", runs[0], "--into", "half")
     assert code == 1
     assert "shard 2/2 is missing: " in output

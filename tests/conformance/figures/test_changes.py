@@ -12,7 +12,6 @@ from conformance.records.convert import to_json
 from conformance.records.measurements import CellTiming, Ratio, Result, Timing
 from conformance.records.observation import Discrepancy
 from conformance.records.plan import PlannedCell
-from conformance.records.sentinels import WRONG
 from conformance.run import store, summaries
 
 CELL = "net[compiled-fp32-cpu]"
@@ -175,7 +174,6 @@ def test_all_three_forms_hold_every_change(tmp_path, capsys):
 
 def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
     good = write(tmp_path / "good", PLAN)
-    void = write(tmp_path / "void", PLAN, {WRONG.id: "PASS"})
     cut = write(tmp_path / "cut", PLAN)
     (cut / store.LINES).write_bytes((cut / store.LINES).read_bytes()[:-30])
     changed = write(tmp_path / "changed", PLAN)
@@ -184,7 +182,6 @@ def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
     (changed / store.LINES).write_bytes(data)
     for other, words in (
         (tmp_path / "nowhere", "is no run folder"),
-        (void, "is VOID, so none of its verdicts counts"),
         (cut, "the run is damaged"),
         (changed, "its checksum does not match"),
     ):

@@ -11,7 +11,6 @@ from conformance import cli
 from conformance.figures.history import History, State, version_of
 from conformance.records.cell import Cell
 from conformance.records.probes import ProbeFinding, ProbeRun
-from conformance.records.sentinels import WRONG
 from conformance.run import documents, store
 
 CELL = "net[compiled-fp32-cpu]"
@@ -146,8 +145,6 @@ def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
     assert "is no run folder" in refused(capsys, one, tmp_path / "nowhere")
     seeded = write(tmp_path / "seeded", plan_of_zoo(("net",), torch="2.15.0", seed=3))
     assert "these runs have different seeds, 0, 3" in refused(capsys, one, seeded)
-    void = write(tmp_path / "void", plan_of_zoo(("net",)), {WRONG.id: "PASS"})
-    assert "is VOID" in refused(capsys, void)
     built = write(tmp_path / "built", plan_of_zoo(("net",), torch="main"))
     assert "torch 'main' is no version" in refused(capsys, built)
     (other / store.DONE).write_bytes((other / store.DONE).read_bytes()[:-1])

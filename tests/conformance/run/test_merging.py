@@ -9,7 +9,6 @@ from conformance import cli
 from conformance.records.convert import to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Shard, SpecLocation
-from conformance.records.sentinels import WRONG
 from conformance.run import documents, store
 from conformance.run.verify import verify
 
@@ -36,7 +35,6 @@ def test_all_shards_make_the_run_that_was_planned(tmp_path, shards, capsys):
     assert contents.plan == plan_of_zoo()
     assert contents.complete
     assert not contents.missing
-    assert not contents.void
     assert {cell: v.status for cell, v in contents.verdicts.items() if v.red} == {RED: "FAIL"}
     for shard in shards:
         for cell, found in store.read(shard).verdicts.items():
@@ -129,7 +127,7 @@ def test_an_artifact_cut_short_is_refused(tmp_path, shards, capsys, name):
         ({"digests": {"/src/net.py": "ff"}}, "source net.py differs"),
         ({"digests": {"/src/net.py": "00", "/src/more.py": "11"}}, "source more.py is in one of them alone"),
         ({"models": ("net", "gate", "lime")}, "cell line[eager-fp32-cpu] and 17 more is in one of them alone"),
-        ({"sentinels": {}}, "sentinels differ"),
+        ({"compiling_modes": ()}, "compiling_modes differ"),
         ({"models": {"net": SpecLocation("x")}}, "source models net differs"),
     ],
 )
@@ -171,12 +169,6 @@ def test_other_processors_are_joined_if_asked_for(tmp_path, shards, capsys):
 def test_a_whole_run_is_no_shard(tmp_path, shards, capsys):
     whole = write(tmp_path / "whole", plan_of_zoo())
     assert f"{whole} is no shard" in refused(tmp_path, capsys, shards[0], whole)
-
-
-def test_a_void_shard_is_refused(tmp_path, shards, capsys):
-    plan = replace(plan_of_zoo(), shard=Shard(2, PARTS))
-    void = write(tmp_path / "void", plan, {WRONG.id: "PASS"})
-    assert f"{void} is VOID" in refused(tmp_path, capsys, shards[0], void)
 
 
 def test_a_folder_that_exists_is_left_as_it_is(tmp_path, shards, capsys):

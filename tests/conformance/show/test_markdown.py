@@ -62,14 +62,6 @@ def test_the_verdict_comes_first_in_one_line():
     assert markdown(replace(half, verdicts=verdicts), FOLDER).startswith("## ✗ 3 cells, 1 red, 1 not judged · ")
 
 
-def test_a_void_run_says_so_before_everything_else():
-    found = contents()
-    void = replace(found, plan=replace(found.plan, sentinels={"planted[wrong-fp32-cpu]": "FAIL"}))
-    lines = markdown(void, FOLDER).splitlines()
-    assert lines[0].startswith("## ✗ VOID, 3 cells, 0 red · ")
-    assert lines[2].startswith("VOID: <code>")
-
-
 def test_red_models_come_next_one_row_for_each_cause_and_the_rest_is_folded():
     text = markdown(red(contents(("one", "two")), "it | broke"), FOLDER)
     head, fold, report = text.partition("\n\n<details><summary>The whole report</summary>\n\n<pre>\n")
