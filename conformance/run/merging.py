@@ -1,7 +1,7 @@
 """Joins the shards of one plan into one run folder. It copies the lines of verdicts, and executes nothing.
 
-Each shard is first checked by `run.verify`, the reader that shares no code with the rest. Then all plans must be the
-same: a cell is judged by exactly one shard, or by none, and then the joined run is incomplete.
+Each shard is first read, so that none is damaged. Then all plans must be the same: a cell is judged by exactly one
+shard, or by none, and then the joined run is incomplete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from conformance.counted import counted, some
 from conformance.errors import StoreError, UsageError
 from conformance.records.plan import Plan, PlannedCell, in_words
 from conformance.run import documents, lines, regular_file, sealed, store
-from conformance.run.verify import verify
 
 PROCESSOR = ("cpu", "cpu_capability")  # hosted machines of one kind differ in these
 NOT_COMPARED = ("executable", "cores")  # of the environment: no verdict depends on them
@@ -87,10 +86,11 @@ def merge(folders: Sequence[Path], into: Path, *, any_cpu: bool) -> list[str]:
 
 
 def _read(folder: Path) -> Part:
-    account = verify(folder)
-    if account.damage:
-        raise UsageError(f"{folder} is damaged or no run folder: {account.text()}; the others can be joined without it")
-    if "VOID" in account.ending:
+    try:
+        contents = store.read(folder)
+    except UsageError as problem:
+        raise UsageError(f"{problem}; the other runs can be joined without {folder}") from None
+    if contents.void:
         raise UsageError(f"{folder} is VOID, so none of its verdicts counts; judge its cells again")
     plan_bytes, plan = documents.read_plan(folder / store.PLAN)
     if plan.shard is None:
@@ -105,7 +105,7 @@ def _read(folder: Path) -> Part:
         plan.shard.index,
         data[: data.rfind(b"\n") + 1],
         zlib.crc32(plan_bytes),
-        frozenset(account.statuses),
+        frozenset(contents.verdicts),
     )
 
 

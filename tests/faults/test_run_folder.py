@@ -13,7 +13,6 @@ from conformance.records.convert import to_json
 from conformance.records.measurements import Footprint
 from conformance.records.observation import Discrepancy, Measure, Observation
 from conformance.run import bounded, documents, sealed, store
-from conformance.run.verify import verify
 
 
 @pytest.fixture
@@ -50,11 +49,10 @@ def test_the_files_are_all_that_a_run_keeps(folder):
     assert {path.name for path in folder.iterdir()} == {*FILES, store.LOCK}
     assert (folder / store.LOCK).read_bytes() == b""
     assert refusal(folder) == ""
-    assert verify(folder).code == 0
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_flipped_bit_is_refused_by_both_readers(tmp_path, name):
+def test_every_flipped_bit_is_refused(tmp_path, name):
     folder = complete_run(tmp_path / "small", "a")
     path = folder / name
     data = path.read_bytes()
@@ -64,19 +62,18 @@ def test_every_flipped_bit_is_refused_by_both_readers(tmp_path, name):
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
         found = refusal(folder)
-        if name not in found or "\n" in found or (name != store.OWNER and verify(folder).code != 4):
+        if name not in found or "\n" in found:
             silent.append((bit, found))
     assert silent == []
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_cut_is_refused_by_both_readers(folder, name):
+def test_every_cut_is_refused(folder, name):
     path = folder / name
     data = path.read_bytes()
     for length in range(len(data)):
         path.write_bytes(data[:length])
         assert name in refusal(folder), length
-        assert verify(folder).code == (0 if name == store.OWNER else 1 if name == store.DONE and not length else 4)
 
 
 def test_without_its_sums_every_cut_of_the_lines_is_said_or_leaves_a_cell_out(folder):
@@ -88,7 +85,6 @@ def test_without_its_sums_every_cut_of_the_lines_is_said_or_leaves_a_cell_out(fo
         contents = store.read(folder)
         assert contents.torn_bytes == len(data[:length].rpartition(b"\n")[2])
         assert contents.torn_bytes or contents.missing or not contents.results
-        assert verify(folder).code == 1
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -98,7 +94,6 @@ def test_a_dropped_line_is_noticed(folder, number):
     del kept[number]
     path.write_bytes(b"".join(kept))
     assert refusal(folder)
-    assert verify(folder).code == 4
     (folder / store.DONE).unlink()
     if number < 3:
         assert f"line {number + 1}" in refusal(folder)
@@ -111,7 +106,6 @@ def test_moved_and_doubled_lines_are_noticed(folder, order):
     path.write_bytes(b"".join(lines[number] for number in order))
     (folder / store.DONE).unlink()
     assert "its checksum does not match" in refusal(folder)
-    assert verify(folder).code == 4
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -121,7 +115,6 @@ def test_another_plan_is_noticed(folder, tmp_path, complete):
         (folder / store.DONE).unlink()
     documents.write_plan(folder / store.PLAN, plan_of("a", "b"))
     assert "its plan is another" in refusal(folder)
-    assert verify(folder).code == 4
 
 
 def test_lines_and_sums_of_another_run_are_noticed(folder, tmp_path):
@@ -130,7 +123,6 @@ def test_lines_and_sums_of_another_run_are_noticed(folder, tmp_path):
     write(other, *NAMES)
     (folder / store.DONE).write_bytes((other / store.DONE).read_bytes())
     assert "is not the plan that run.json counts" in refusal(folder)
-    assert verify(folder).code == 4
 
 
 def resealed(folder, change):
@@ -241,7 +233,6 @@ def test_a_long_record_is_shortened_and_keeps_its_verdict(tmp_path, found):
     kept = store.read(run).verdicts[cell("a")]
     assert (kept.status, kept.margin, kept.text) == (found.status, found.margin, found.text[:2000])
     assert "was shortened" in kept.notes[-1]
-    assert verify(run).code == 1
     if len(found.observation.discrepancies) == 5000:
         assert kept.observation.discrepancies[0].tensor == "t4999"  # the one that fails
         assert "of 5000 compared tensors" in kept.notes[-1]

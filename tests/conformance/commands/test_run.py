@@ -8,7 +8,6 @@ from harness.command import FP32, conformance, run_folder
 
 from conformance.records.cell import model_of
 from conformance.run import store
-from conformance.run.verify import verify
 
 GREEN = """
 import torch
@@ -54,7 +53,6 @@ def test_a_run_is_stored_whole_and_shown_again(green):
     assert json.loads((stored / "run.json").read_text())["sums"]["cells"] == 2
     code, shown = conformance(folder, "show", str(stored))
     assert code == 0
-    assert verify(stored).code == 0
     assert re.search(r"doubling +fp32 +✓ \d", shown)
     assert "2 cells: 2 pass" in shown
 
