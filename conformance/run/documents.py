@@ -13,7 +13,7 @@ from conformance.errors import RecordError, UsageError
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Plan
 from conformance.records.probes import ProbeRun
-from conformance.run import own_runs, regular_file, sealed
+from conformance.run import regular_file, sealed
 from conformance.version import VERSION
 
 FORMAT = 4
@@ -46,29 +46,17 @@ class Sums:
 _plans: dict[Path, tuple[bytes, Plan]] = {}
 
 
-def write_plan(path: Path, plan: Plan, *, own: bool = True) -> None:
+def write_plan(path: Path, plan: Plan) -> None:
     """Write the plan of a run.
 
     Args:
         path: path of the file.
         plan: the plan.
-        own: this user planned it on this machine, so it bears the mark of this user.
 
     Raises:
         StoreError: the file cannot be written.
     """
-    data = to_json(plan)
-    _write(path, {"mark": own_runs.mark(data) if own else "", "plan": data})
-
-
-def is_own(path: Path) -> bool:
-    """Whether this user wrote that plan on this machine; see `run.own_runs`.
-
-    Raises:
-        UsageError: the plan cannot be read.
-    """
-    fields = _unseal(path, regular_file.read(path, LARGEST_PLAN), {"mark", "plan"})
-    return own_runs.bears(fields["mark"], fields["plan"])
+    _write(path, {"plan": to_json(plan)})
 
 
 def read_plan(path: Path) -> tuple[bytes, Plan]:
@@ -85,7 +73,7 @@ def read_plan(path: Path) -> tuple[bytes, Plan]:
     if known is not None and known[0] == data:
         return known
     try:
-        plan: Plan = from_json(Plan, _unseal(path, data, {"mark", "plan"})["plan"])
+        plan: Plan = from_json(Plan, _unseal(path, data, {"plan"})["plan"])
         plan.check()
     except RecordError as problem:
         raise UsageError(f"{path}: {problem}") from None

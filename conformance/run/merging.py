@@ -165,7 +165,7 @@ def _write(into: Path, parts: Sequence[Part]) -> None:
     plan = replace(parts[0].plan, shard=None, environment=replace(environments[0], cpu=cpu, cpu_capability=capability))
     try:
         into.mkdir(parents=True)
-        documents.write_plan(into / store.PLAN, plan, own=False)  # somebody else may have planned the shards
+        documents.write_plan(into / store.PLAN, plan)
         plan_bytes, plan = documents.read_plan(into / store.PLAN)
         data = b"".join(_chained(parts, zlib.crc32(plan_bytes)))
         regular_file.write_whole(into / store.LINES, data)

@@ -17,6 +17,7 @@ from conformance.records.measurements import FIGURES
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell
 from conformance.records.references import KEPT
 from conformance.records.verdicts import STATUSES, Verdict
+from conformance.run import resuming
 from conformance.run.store import Contents
 from conformance.show import counterexamples
 from conformance.show.causes import causes
@@ -283,6 +284,5 @@ def totals(contents: Contents, *, folder: Path | None, seconds: float | None = N
     line = f"{counted(counts.total(), 'cell')}: {parts}{depth}{took}"
     if folder is None:
         return line
-    place = visible(str(folder))
-    unfinished = f"\nincomplete: conformance run --resume {place}" if counts["NOTRUN"] else ""
-    return f"{line} · run stored in {place}{unfinished}"
+    unfinished = f"\nincomplete: {visible(resuming.command(folder, plan))}" if counts["NOTRUN"] else ""
+    return f"{line} · run stored in {visible(str(folder))}{unfinished}"

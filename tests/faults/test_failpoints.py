@@ -89,7 +89,7 @@ def check(folder, action, number, code, verdicts):
     for run in runs(folder):
         assert statuses(run).items() <= verdicts.items(), f"a failure of the machine is blamed: {statuses(run)}"
         assert exit_code(store.read(run)) == 1
-        left, told, _ = command(folder, "run", "--resume", str(run), "nets.py")  # its key may have failed
+        left, told, _ = command(folder, "run", "nets.py", "--resume", str(run))
         assert left == code, told
         assert statuses(run) == verdicts
         assert (store.read(run).complete, exit_code(store.read(run))) == (True, code)

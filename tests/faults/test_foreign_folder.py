@@ -1,8 +1,9 @@
 """A run folder from somebody else: it executes nothing, leads nowhere, blocks nobody, and cannot command a terminal."""
 
 import dataclasses
-import json
 import os
+import re
+import shlex
 import sys
 import unicodedata
 from dataclasses import replace
@@ -18,9 +19,10 @@ from conformance.commands import output, stored
 from conformance.errors import StoreError, UsageError
 from conformance.records.cell import Cell
 from conformance.records.measurements import Reason
-from conformance.records.plan import Plan, SpecLocation
+from conformance.records.own_model import OwnModel
+from conformance.records.plan import SpecLocation
 from conformance.records.verdicts import STATUSES
-from conformance.run import documents, own_runs, regular_file, store
+from conformance.run import entry_points, regular_file, resuming, store
 from conformance.run.executor import Executor
 from conformance.run.store import Contents
 from conformance.show import matrix
@@ -209,52 +211,50 @@ def test_an_account_of_a_hostile_folder_is_plain(tmp_path, capsys):
     assert len(told.splitlines()) == 1
 
 
-def location(path):
-    return SpecLocation(file=str(path))
+FILE, MODULE = SpecLocation(file="/their nets.py"), SpecLocation("their.module")
+SAVED = SpecLocation("zoo.models.mlp", own=OwnModel(saved="/their.pt"))  # a module of the zoo may stand before it
+LIBRARY = SpecLocation(own=OwnModel(library="timm:test_vit?size=64"))
 
 
-def planned_at(place, **modes) -> Plan:
-    return replace(plan_of("a"), models={"a": place}, modes=modes)
+def planned_at(*places, **modes):
+    """A plan with a model at each place."""
+    names = "abcd"[: len(places)]
+    return replace(plan_of(*names), models=dict(zip(names, places, strict=True)), modes=modes)
 
 
-def test_code_of_somebody_elses_plan_runs_only_if_it_is_named(tmp_path):
-    folder, file = tmp_path / "run", tmp_path / "nets.py"
-    plan = planned_at(location(file), own=SpecLocation("their.module"))
-    with pytest.raises(UsageError, match=r"would execute their\.module, and this user did not plan the run"):
-        own_runs.check(folder, plan, (), own=False)
-    with pytest.raises(UsageError, match=r"would execute .*nets\.py"):
-        own_runs.check(folder, plan, ("their.module",), own=False)
-    own_runs.check(folder, plan, ("their.module:NAME", str(file)), own=False)
-    own_runs.check(folder, plan, (), own=True)
-    own_runs.check(folder, planned_at(SpecLocation("zoo.models.mlp")), (), own=False)
-    with pytest.raises(UsageError, match=r"has no source other\.py"):
-        own_runs.check(folder, plan, ("other.py",), own=True)
-    with pytest.raises(UsageError, match=r"would execute .*model\.py, and it lies in the run folder"):
-        own_runs.check(folder, planned_at(location(folder / "model.py")), (), own=True)
+@pytest.mark.parametrize(
+    ("plan", "named"),
+    [
+        (planned_at(FILE, FILE), ["/their nets.py"]),
+        (planned_at(FILE, mode=MODULE), ["/their nets.py", "their.module"]),
+        (planned_at(SAVED, LIBRARY), ["/their.pt", "timm:test_vit?size=64"]),
+        (planned_at(SpecLocation("zoo.models.mlp", file="/their.py")), ["/their.py"]),
+        (planned_at(SpecLocation("zoo.models.mlp")), []),
+    ],
+)
+def test_a_plan_executes_only_what_is_named_and_the_printed_command_names_it(tmp_path, plan, named):
+    assert shlex.split(resuming.command(tmp_path, plan)) == ["conformance", "run", *named, "--resume", str(tmp_path)]
+    resuming.refuse_unnamed(tmp_path, plan, named)
+    for left_out in named:
+        with pytest.raises(UsageError, match=re.escape(f"{tmp_path} would execute {left_out}; name its sources")):
+            resuming.refuse_unnamed(tmp_path, plan, [name for name in named if name != left_out])
+    with pytest.raises(UsageError, match=r"has no source other\.py; a resumed run takes its cells from the stored run"):
+        resuming.refuse_unnamed(tmp_path, plan, [*named, "other.py"])
 
 
-@pytest.mark.parametrize("found", ["", "0" * 64, None, 7, ["x"]])
-def test_a_mark_is_not_guessed(folder, found):
-    assert documents.is_own(folder / store.PLAN)
-    fields = json.loads((folder / store.PLAN).read_bytes())
-    assert not own_runs.bears(found, fields["plan"])
-    assert own_runs.bears(fields["mark"], fields["plan"])
-    assert not own_runs.bears(fields["mark"], {**fields["plan"], "seed": 5})
-
-
-def test_without_a_key_no_run_is_ones_own(folder, monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    assert not documents.is_own(folder / store.PLAN)
-    store.create(tmp_path / "other", plan_of("a"))
-    assert not documents.is_own(tmp_path / "other" / store.PLAN)
+def test_a_source_may_be_named_as_when_the_run_was_planned(tmp_path, monkeypatch):
+    (tmp_path / "nets.py").touch()
+    monkeypatch.chdir(tmp_path)
+    plan = planned_at(SpecLocation(file=str(Path("nets.py").resolve())), MODULE)
+    resuming.refuse_unnamed(tmp_path, plan, ["nets.py:ONE", "nets.py:TWO", "their.module:NAME"])
+    monkeypatch.setattr(entry_points, "place_of", {"theirs": "their.module:NAME", "nets.py": ""}.get)
+    resuming.refuse_unnamed(tmp_path, plan, ["nets.py", "theirs"])
 
 
 def test_a_run_of_somebody_else_executes_nothing_until_its_source_is_named(tmp_path):
     canary = tmp_path / "canary"
     (tmp_path / "nets.py").write_text(SPEC.format(canary=str(canary)))
-    theirs, mine = ({"XDG_STATE_HOME": str(tmp_path / who)} for who in ("theirs", "mine"))
-    code, told = conformance(tmp_path, "run", "nets.py", *FP32, "-n", "1", **theirs)
+    code, told = conformance(tmp_path, "run", "nets.py", *FP32, "-n", "1")
     assert code == 0, told
     run = run_folder(told)
     for name in (store.LINES, store.DONE):
@@ -262,12 +262,13 @@ def test_a_run_of_somebody_else_executes_nothing_until_its_source_is_named(tmp_p
     (run / "conftest.py").write_text(f"open({str(canary)!r}, 'w')")
     canary.unlink()
     for arguments in (["show", str(run)], ["run", "--resume", str(run)]):
-        code, told = conformance(tmp_path, *arguments, **mine)
+        code, told = conformance(tmp_path, *arguments)
         assert code == (4 if "--resume" in arguments else 1), told
         assert not canary.exists()
     assert len(told.splitlines()) == 1
-    assert f"--resume {run} {Path(tmp_path / 'nets.py').resolve()}" in told
-    code, told = conformance(tmp_path, "run", "--resume", str(run), "nets.py", "-n", "1", **mine)
+    words = shlex.split(told.partition("name its sources to allow it: conformance ")[2])
+    assert words == ["run", str(tmp_path / "nets.py"), "--resume", str(run)]
+    code, told = conformance(tmp_path, *words, "-n", "1")
     assert code == 0, told
     assert canary.read_text() == "executed"
     assert store.read(run).verdicts.keys() == {cell("net")}

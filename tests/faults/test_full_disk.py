@@ -171,7 +171,7 @@ def test_a_command_that_runs_out_of_room_keeps_its_verdicts_and_goes_on_when_the
     def bounded():
         resource.setrlimit(resource.RLIMIT_FSIZE, (first + 100, first + 100))
 
-    command = [sys.executable, "-m", "conformance", "run", "--resume", str(stored), "-n", "1"]
+    command = [sys.executable, "-m", "conformance", "run", "nets.py", "--resume", str(stored), "-n", "1"]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(
@@ -184,6 +184,6 @@ def test_a_command_that_runs_out_of_room_keeps_its_verdicts_and_goes_on_when_the
     contents = store.read(stored)
     assert {v.status for v in contents.verdicts.values()} <= {"PASS"}  # nobody is blamed
     assert contents.missing
-    code, told = conformance(tmp_path, "run", "--resume", str(stored), "-n", "1")
+    code, told = conformance(tmp_path, "run", "nets.py", "--resume", str(stored), "-n", "1")
     assert code == 0, told
     assert store.read(stored).complete

@@ -25,7 +25,7 @@ def test_a_source_that_has_changed_is_named_and_nothing_is_judged(tmp_path):
     (stored,) = stored_runs(tmp_path)
     before = (stored / "cells.jsonl").read_bytes()
     (tmp_path / "factor.py").write_text("def scaled(x):\n    return x * 3\n")
-    code, output = conformance(tmp_path, "run", "--resume", str(stored), "-n1")
+    code, output = conformance(tmp_path, "run", source, "--resume", str(stored), "-n1")
     assert code == 4, output
     changed = f"{tmp_path / 'factor.py'} has changed since it was planned"
     assert output == f"conformance: {stored} cannot go on, start a new run: {changed}\n"
@@ -57,7 +57,7 @@ def test_an_environment_that_has_changed_is_named(tmp_path, monkeypatch, change,
     store.create(folder, plan_of("a"))
     monkeypatch.setattr(child, "run", lambda *_, **__: Ending("answered", replace(ENVIRONMENT, **change)))
     with pytest.raises(UsageError, match="cannot go on, start a new run: it was made with") as caught:
-        resume.resumed(folder, PlanRequest())
+        resume.resumed(folder, PlanRequest(("nowhere",)))
     assert words in str(caught.value)
 
 
@@ -66,7 +66,7 @@ def test_of_several_at_once_one_goes_on(tmp_path):
     code, output = judged(tmp_path, source, "-n1", "--collect-only")
     assert code == 1, output
     (stored,) = stored_runs(tmp_path)
-    running = [started(tmp_path, "run", "--resume", str(stored), "-n2") for _ in range(3)]
+    running = [started(tmp_path, "run", source, "--resume", str(stored), "-n2") for _ in range(3)]
     ended = [(process.communicate(timeout=240)[0], process.returncode) for process in running]
     for output, code in ended:
         assert code in (0, 4), output

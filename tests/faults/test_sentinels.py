@@ -51,7 +51,7 @@ def test_a_session_that_resumes_a_run_judges_them_again(tmp_path):
     lines = (folder / store.LINES).read_bytes().splitlines(keepends=True)
     (folder / store.LINES).write_bytes(b"".join(lines[:-1]))  # as if it was killed before the last cell
     (folder / store.DONE).unlink(missing_ok=True)
-    code, printed = conformance(tmp_path, "run", "--resume", str(folder))
+    code, printed = conformance(tmp_path, "run", "two.py", "--resume", str(folder))
     assert (code, "2 cells: 2 pass" in printed) == (0, True), printed
     assert sentinels(folder) == 2 * list(PLANTED.items())
 

@@ -79,8 +79,8 @@ def test_a_killed_run_is_red_until_it_is_resumed(green):
     code, shown = conformance(folder, "show", str(stored))
     assert code == 1
     assert "1 notrun" in shown
-    assert f"conformance run --resume {stored}" in shown
-    code, resumed = conformance(folder, "run", "--resume", str(stored), "-n", "1")
+    assert f"conformance run {folder / 'nets.py'} --resume {stored}" in shown
+    code, resumed = conformance(folder, "run", "nets.py", "--resume", str(stored), "-n", "1")
     assert code == 0, resumed
     assert "2 cells: 2 pass" in resumed
     after = (stored / "cells.jsonl").read_bytes().splitlines(keepends=True)
@@ -91,7 +91,7 @@ def test_a_killed_run_is_red_until_it_is_resumed(green):
 
 def test_resuming_a_finished_run_shows_it(green):
     folder, _, output = green
-    code, shown = conformance(folder, "run", "--resume", str(run_folder(output)))
+    code, shown = conformance(folder, "run", "nets.py", "--resume", str(run_folder(output)))
     assert code == 0
     assert "2 cells: 2 pass" in shown
 

@@ -10,7 +10,7 @@ from conformance.records.convert import to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Shard, SpecLocation
 from conformance.records.sentinels import WRONG
-from conformance.run import documents, store
+from conformance.run import store
 
 PARTS = (("net",), ("gate",), ("line",))
 RED = "gate[compiled-fp32-cpu]"
@@ -186,12 +186,6 @@ def test_a_folder_that_exists_is_left_as_it_is(tmp_path, shards, capsys):
         f"conformance: --into {tmp_path / 'mine'}: it exists; a joined run needs a new folder",
     )
     assert (tmp_path / "mine").read_text() == "precious"
-
-
-def test_a_joined_run_bears_no_mark_so_its_sources_run_only_if_named(tmp_path, shards, capsys):
-    merged(capsys, *shards, into=tmp_path / "all")
-    assert documents.is_own(shards[0] / store.PLAN)
-    assert not documents.is_own(tmp_path / "all" / store.PLAN)
 
 
 def test_a_link_in_a_shard_is_not_followed(tmp_path, shards, capsys):

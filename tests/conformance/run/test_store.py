@@ -161,9 +161,9 @@ def test_no_run_folder(tmp_path):
         (b'{"format": 3, "plan": {}}', r"plan\.json: it is damaged.*; it says format 3.*: judge the models again"),
         (sealed.seal({"format": 5, "version": "9.1"}), r"has format 5, .*; conformance 9.1 wrote it and can"),
         (sealed.seal({"format": "4", "version": "9.1"}), r"has format '4'"),
-        (sealed.seal({"format": 4, "version": "1"}), r"plan\.json: want the fields \['mark', 'plan'\], got \[\]"),
-        (sealed.seal({"format": 4, "version": "1", "mark": "", "plan": {}}), r"plan\.json: Plan has no seed"),
-        (sealed.seal({"format": 4, "version": "1", "mark": "", "plan": []}), r"plan\.json: want Plan, got list"),
+        (sealed.seal({"format": 4, "version": "1"}), r"plan\.json: want the fields \['plan'\], got \[\]"),
+        (sealed.seal({"format": 4, "version": "1", "plan": {}}), r"plan\.json: Plan has no seed"),
+        (sealed.seal({"format": 4, "version": "1", "plan": []}), r"plan\.json: want Plan, got list"),
     ],
 )
 def test_a_plan_that_is_none(folder, text, message):
