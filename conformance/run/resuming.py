@@ -41,15 +41,15 @@ def refuse_unnamed(folder: Path, plan: Plan, named: Collection[str]) -> None:
     for place, source in given.items():
         if place not in wanted:
             raise UsageError(f"{folder} has no source {source}; a resumed run takes its cells from the stored run")
-    missing = next((place for place in wanted if place not in given), "")
+    missing = [place for place in wanted if place not in given]
     if missing:
-        raise UsageError(f"{folder} would execute {missing}; name its sources to allow it: {command(folder, plan)}")
+        raise UsageError(f"{folder} would execute {missing[0]}; name its sources to allow it: {command(folder, plan)}")
 
 
 def _sources(plan: Plan) -> list[str]:
     """The files, modules and architectures of a plan that are not of the zoo, each once."""
-    places = (*plan.models.values(), *plan.modes.values())
-    return list(dict.fromkeys(place.name for place in places if not place.is_of_zoo))
+    places = [place for place in (*plan.models.values(), *plan.modes.values()) if not place.is_of_zoo]
+    return list(dict.fromkeys(name for place in places for name in (place.name, *place.paths)))
 
 
 def _place(source: str) -> str:

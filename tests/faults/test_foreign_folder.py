@@ -213,6 +213,7 @@ def test_an_account_of_a_hostile_folder_is_plain(tmp_path, capsys):
 
 FILE, MODULE = SpecLocation(file="/their nets.py"), SpecLocation("their.module")
 SAVED = SpecLocation("zoo.models.mlp", own=OwnModel(saved="/their.pt"))  # a module of the zoo may stand before it
+WITH_OTHERS = SpecLocation(own=OwnModel(saved="/their.pt", call="/call.pt", definitions="/main.py"))
 LIBRARY = SpecLocation(own=OwnModel(library="timm:test_vit?size=64"))
 
 
@@ -228,7 +229,9 @@ def planned_at(*places, **modes):
         (planned_at(FILE, FILE), ["/their nets.py"]),
         (planned_at(FILE, mode=MODULE), ["/their nets.py", "their.module"]),
         (planned_at(SAVED, LIBRARY), ["/their.pt", "timm:test_vit?size=64"]),
+        (planned_at(WITH_OTHERS), ["/their.pt", "/call.pt", "/main.py"]),
         (planned_at(SpecLocation("zoo.models.mlp", file="/their.py")), ["/their.py"]),
+        (planned_at(SpecLocation()), [""]),
         (planned_at(SpecLocation("zoo.models.mlp")), []),
     ],
 )
