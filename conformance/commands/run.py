@@ -217,7 +217,7 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
             now = time.monotonic()
             progress.done(name, now - before)
             before = now
-            ticker.show(matrix.measured_line(store.read(folder), name), urgent=False)
+            ticker.show(matrix.measured_line(replace(contents, results=taken), name), urgent=False)
     finally:
         ticker.clear()
 

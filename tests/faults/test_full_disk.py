@@ -107,19 +107,31 @@ def test_an_interrupt_leaves_a_whole_line_or_none(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
-def test_sums_that_cannot_be_written_leave_the_old_ones(folder, monkeypatch, call):
+def test_sums_that_cannot_be_written_leave_the_verdicts(folder, monkeypatch, call):
     write(folder, "b", "c")
-    before = (folder / store.DONE).read_bytes()
     writer = store.Writer(folder)
     writer.add(to_json(verdict("c", "FAIL")))
     with monkeypatch.context() as patch:
-        failing(patch, call, after=2 if call == "open" else 0)  # the writer reads the folder first
-        with pytest.raises((StoreError, store.UsageError), match="No space left"):
+        failing(patch, call, after=6 if call == "open" else 0)  # the writer reads three files twice first
+        with pytest.raises(StoreError, match=r"run\.json cannot be written: No space left"):
             writer.close()
-    assert (folder / store.DONE).read_bytes() == before
+    assert not store.read(folder).complete
     assert store.read(folder).verdicts[cell("c")].status == "FAIL"
     store.Writer(folder).close()  # the lock is free
-    assert (folder / store.DONE).read_bytes() != before
+    assert store.read(folder).complete
+
+
+def test_a_complete_run_to_which_nothing_can_be_added_is_left_as_it_is(folder, monkeypatch):
+    write(folder, "b", "c")
+    before = [(folder / name).read_bytes() for name in (store.LINES, store.DONE)]
+    writer = store.Writer(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(NO_SPACE))
+        with pytest.raises(StoreError, match=r"the verdict of c.* could not be stored in .*cells\.jsonl: No space left"):
+            writer.add(to_json(verdict("c", "FAIL")))
+    writer.close()
+    assert [(folder / name).read_bytes() for name in (store.LINES, store.DONE)] == before
+    assert store.read(folder).complete
 
 
 @pytest.mark.parametrize("call", ["mkdir", "open", "write", "fsync", "replace"])

@@ -50,7 +50,8 @@ def test_a_run_is_stored_whole_and_shown_again(green):
     stored = run_folder(output)
     assert stored.is_relative_to(folder / ".conformance" / "runs")
     assert {p.name for p in stored.iterdir()} >= {"plan.json", "cells.jsonl", "run.json"}
-    assert json.loads((stored / "run.json").read_text())["sums"]["cells"] == 2
+    lines = (stored / "cells.jsonl").read_bytes().splitlines()
+    assert json.loads((stored / "run.json").read_text())["sums"]["lines"] == len(lines)
     code, shown = conformance(folder, "show", str(stored))
     assert code == 0
     assert re.search(r"doubling +fp32 +✓ \d", shown)
@@ -85,7 +86,7 @@ def test_a_killed_run_is_red_until_it_is_resumed(green):
     assert "2 cells: 2 pass" in resumed
     after = (stored / "cells.jsonl").read_bytes().splitlines(keepends=True)
     assert after[: len(lines) - 1] == lines[:-1]
-    assert sum(b'{"verdict":' in line for line in after) == 2
+    assert sum(b'"verdict":' in line for line in after) == 2
     assert (stored / "run.json").exists()
 
 
