@@ -119,13 +119,16 @@ def decoded(path: Path, data: bytes, name: str, kind: Any) -> Any:
         UsageError: it is damaged, has another format or holds something else; the message names the file.
     """
     try:
-        fields = parse(text_of(data))
-        found, version = fields.pop("format", None), fields.pop("version", None)
-        if type(found) is not int or found != FORMAT:
-            ours = f"this is conformance {VERSION} for format {FORMAT}"
-            raise RecordError(f"it has format {found!r:.20} of conformance {version!r:.40}; {ours}")
-        if set(fields) != {name}:
-            raise RecordError(f"want the field {name!r}, got {sorted(fields)!r:.80}")
-        return from_json(kind, fields[name])
+        return from_json(kind, _field(parse(text_of(data)), name))
     except RecordError as problem:
         raise UsageError(f"{path}: {problem}") from None
+
+
+def _field(fields: dict[str, Any], name: str) -> Any:
+    found, version = fields.pop("format", None), fields.pop("version", None)
+    if type(found) is not int or found != FORMAT:
+        ours = f"this is conformance {VERSION} for format {FORMAT}"
+        raise RecordError(f"it has format {found!r:.20} of conformance {version!r:.40}; {ours}")
+    if set(fields) != {name}:
+        raise RecordError(f"want the field {name!r}, got {sorted(fields)!r:.80}")
+    return fields[name]

@@ -1,7 +1,7 @@
 """Stores a run: `plan.json` first, then a line per verdict or measurement, then `run.json` when it is complete.
 
-Nothing here is ever unpickled. Each document and each line has a sum of its own, see `run.records_file`, and `run.json`
-holds one of all others. A torn last line is dropped and reported, unless the run is complete; damage anywhere else is an
+Nothing here is ever unpickled. Each file and each line has a sum of its own, see `run.records_file`, and `run.json` has
+one of the other files. A torn last line is dropped and reported, unless the run is complete; damage anywhere else is an
 error. One writer at a time holds the lock.
 """
 

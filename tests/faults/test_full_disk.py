@@ -127,7 +127,9 @@ def test_a_complete_run_to_which_nothing_can_be_added_is_left_as_it_is(folder, m
     writer = store.Writer(folder)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(NO_SPACE))
-        with pytest.raises(StoreError, match=r"the verdict of c.* could not be stored in .*cells\.jsonl: No space left"):
+        with pytest.raises(
+            StoreError, match=r"the verdict of c.* could not be stored in .*cells\.jsonl: No space left"
+        ):
             writer.add(to_json(verdict("c", "FAIL")))
     writer.close()
     assert [(folder / name).read_bytes() for name in (store.LINES, store.DONE)] == before

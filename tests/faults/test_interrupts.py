@@ -128,7 +128,9 @@ def test_while_it_measures(tmp_path):
     to_all(process, signal.SIGINT)
     output, _ = left_quietly(process)
     (stored,) = stored_runs(tmp_path)
-    assert output.index(f"interrupted: conformance run {tmp_path / source} --resume {stored}") < output.index("2 cells: 2 pass")
+    assert output.index(f"interrupted: conformance run {tmp_path / source} --resume {stored}") < output.index(
+        "2 cells: 2 pass"
+    )
     code, output = conformance(tmp_path, "run", source, "--resume", str(stored))
     assert code == 0, output
     assert re.search(r"one +fp32 +✓ \d +\S", output)
