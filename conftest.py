@@ -1,14 +1,12 @@
 """Imports the zoo before pytest collects the doctests of its files, which would otherwise be second copies of them.
 
-The key with which runs are marked is kept in a folder of the tests. Commands that the tests start answer SIGINT and
-SIGHUP, even if the tests run in the background of a shell or under nohup, which let their children ignore these. They
-tell GitHub nothing, even if GitHub runs the tests. Each process of the tests has one thread: threads of processes side
-by side wait for each other.
+Commands that the tests start answer SIGINT and SIGHUP, even if the tests run in the background of a shell or under
+nohup, which let their children ignore these. They tell GitHub nothing, even if GitHub runs the tests. Each process of
+the tests has one thread: threads of processes side by side wait for each other.
 """
 
 import os
 import signal
-import tempfile
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
@@ -17,8 +15,6 @@ import zoo
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
-STATE = tempfile.TemporaryDirectory(prefix="conformance-state-")
-os.environ["XDG_STATE_HOME"] = STATE.name
 for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
     os.environ.pop(name, None)
 zoo.list_models()

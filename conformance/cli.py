@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from conformance.against import comparison
-from conformance.commands import bisect, claims, compat, diff, expect, github, listing, merge, probes, run, show, verify
+from conformance.commands import bisect, claims, compat, diff, expect, github, listing, merge, probes, run, show
 from conformance.commands.arguments import STORE, parser
 from conformance.commands.judging import Choice
 from conformance.commands.output import choose_colour, say
@@ -82,7 +82,6 @@ def _look(options: argparse.Namespace) -> int:
         ),
         "list": lambda: listing.list_models(tuple(options.sources)),
         "show": lambda: show.main(options.run, markdown=options.md, xml=options.junitxml),
-        "verify": lambda: verify.main(options.run),
         "expect": lambda: expect.record(options.run, options.file),
         "merge": lambda: merge.main(tuple(options.runs), options.into, any_cpu=options.any_cpu),
         "diff": lambda: diff.main(options.before, options.after, markdown=options.md, json=options.json),

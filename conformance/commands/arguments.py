@@ -65,9 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_commands_on_runs(commands: argparse._SubParsersAction[_Parser]) -> None:
-    """The commands that check, join and compare stored runs."""
-    check = commands.add_parser("verify", help="check the files of a stored run with a reader of its own")
-    check.add_argument("run", type=Path)
+    """The commands that join and compare stored runs, and declare what they found."""
     declare = commands.add_parser("expect", help="write the red cells of a run as declared divergences, for review")
     declare.add_argument("action", choices=["record"], metavar="record")
     declare.add_argument("run", type=Path, metavar="RUN")

@@ -73,7 +73,7 @@ class Report:
         return json.dumps({"ok": self.ok, "plan": to_json(contents.plan), "verdicts": [to_json(c) for c in self.cells]})
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
-        """Keep the run, as `conformance show`, `diff` and `verify` read it.
+        """Keep the run, as `conformance show` and `diff` read it.
 
         Args:
             folder: the run folder; it must not exist.

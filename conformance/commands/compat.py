@@ -9,7 +9,7 @@ from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
 from conformance.figures import atlas
 from conformance.records.probes import ProbeRun
-from conformance.run import documents, summaries
+from conformance.run import records_file, regular_file, summaries
 from conformance.run.summaries import Summary
 from conformance.show import compat as page
 
@@ -35,7 +35,8 @@ def main(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -
         elif (known := atlas.read(path)) is not None:
             earlier[path] = known
         else:
-            probes.append(documents.read_probes(path))
+            data = regular_file.read(path, records_file.LARGEST)
+            probes.append(records_file.decoded(path, data, "probes", ProbeRun))
     if len(earlier) > 1:
         raise UsageError(f"{' and '.join(map(str, earlier))} are two files of compat; give one, and the newer runs")
     seeds = {run.plan.seed for run in runs}

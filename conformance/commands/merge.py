@@ -6,10 +6,10 @@ from pathlib import Path
 
 from conformance.commands import github
 from conformance.commands.output import say, tell
+from conformance.commands.stored import exit_code
 from conformance.exit_codes import ExitCode
 from conformance.run import merging, store
-from conformance.run.verify import verify
-from conformance.show.text import visible
+from conformance.show import matrix
 
 
 def main(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> ExitCode:
@@ -28,7 +28,7 @@ def main(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> ExitCode:
     """
     for line in merging.merge(folders, into, any_cpu=any_cpu):
         say(line)
-    account = verify(into)
-    tell(f"{visible(str(into))}: {account.text()}")
-    github.announce(store.read(into), into)
-    return ExitCode(account.code)
+    contents = store.read(into)
+    tell(matrix.totals(contents, folder=into))
+    github.announce(contents, into)
+    return exit_code(contents)

@@ -24,7 +24,7 @@ from conformance.records.probes import (
     ProbesRequest,
 )
 from conformance.records.verdicts import STATUSES
-from conformance.run import child, documents, environment, probed
+from conformance.run import child, environment, probed, records_file
 from conformance.run.child import Ending
 from conformance.show.text import table, visible
 
@@ -52,7 +52,7 @@ def main(names: tuple[str, ...], *, device: str, timeout: float, page: Path | No
     rows = [[f"{STATUSES[f.status].glyph} {f.probe}", f.status, visible(f.seen), visible(f.link)] for f in findings]
     tell(table(rows, ["probe", "verdict", "seen", "issue"]))
     if page is not None:
-        documents.write_probes(page, found)
+        records_file.write(page, "probes", found)
     return ExitCode.RED if any(finding.red for finding in findings) else ExitCode.OK
 
 

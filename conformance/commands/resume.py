@@ -9,7 +9,7 @@ from conformance.commands.stored import report
 from conformance.errors import UsageError
 from conformance.records.plan import Environment, Plan, in_words
 from conformance.records.tasks import ENVIRONMENT, Nothing, PlanRequest
-from conformance.run import child, documents, own_runs, sources, store
+from conformance.run import child, resuming, sources, store
 
 DEADLINE = 300.0
 DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
@@ -20,10 +20,10 @@ def resumed(folder: Path, request: PlanRequest) -> Path:
 
     Args:
         folder: as the user named it.
-        request: what the user asked for: only sources that the stored run has; naming them allows to execute them.
+        request: what the user asked for: each source of the stored run that is not of the zoo, and no other.
 
     Raises:
-        UsageError: it is no run folder, other cells were asked for, its code may not be executed, or a verdict could
+        UsageError: it is no run folder, other cells were asked for, its sources are not named, or a verdict could
             come out differently than when the run was planned; the message names all that has changed.
     """
     if request.modes or request.precisions or request.devices:
@@ -32,7 +32,7 @@ def resumed(folder: Path, request: PlanRequest) -> Path:
     contents = store.read(folder)
     report(contents, folder)  # refuses records that contradict each other
     plan = contents.plan
-    own_runs.check(folder, plan, request.sources, own=documents.is_own(folder / store.PLAN))
+    resuming.refuse_unnamed(folder, plan, request.sources)
     changed = [*_changed_sources(plan), *_changed_environment(plan)]
     if changed:
         raise UsageError(f"{folder} cannot go on, start a new run: {'; '.join(changed)}")

@@ -30,7 +30,7 @@ from conformance.figures.speed import HEART, HEART_PRECISIONS, default_jobs, is_
 from conformance.records.measurements import Result
 from conformance.records.plan import Plan
 from conformance.records.tasks import PLAN, PlanRequest
-from conformance.run import child, environment, fork_server, pool, regular_file, shards, store
+from conformance.run import child, environment, fork_server, pool, regular_file, resuming, shards, store
 from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
 from conformance.run.judge import describe_judge
@@ -93,8 +93,8 @@ def run(options: RunOptions) -> int:
     check_options(options.choice)
     folder = resumed(options.resume, options.request) if options.resume else _new_run(options)
     started = time.monotonic()
-    again = visible(shlex.quote(str(folder)))
-    interrupts.first_words(f"interrupted: conformance run --resume {again}")
+    again = resuming.command(folder, store.read(folder).plan)
+    interrupts.first_words(f"interrupted: {visible(again)}")
     interrupts.last_words(lambda: _report(options, folder, started))
     code = _session(options, folder)
     if code == ExitCode.NOTHING_SELECTED:
@@ -217,7 +217,7 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
             now = time.monotonic()
             progress.done(name, now - before)
             before = now
-            ticker.show(matrix.measured_line(store.read(folder), name), urgent=False)
+            ticker.show(matrix.measured_line(replace(contents, results=taken), name), urgent=False)
     finally:
         ticker.clear()
 

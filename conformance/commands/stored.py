@@ -8,7 +8,7 @@ from pathlib import Path
 from conformance.commands.output import columns, say, tell
 from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
-from conformance.run import store
+from conformance.run import resuming, store
 from conformance.run.store import Contents
 from conformance.show import bench, matrix
 
@@ -23,7 +23,8 @@ def read(folder: Path) -> Contents:
     if contents.torn_bytes:
         say(f"{folder / store.LINES}: the last line is unfinished, {contents.torn_bytes} bytes were left out")
     if not contents.complete and not contents.missing:
-        say(f"{folder / store.DONE} is missing: the run did not end; conformance run --resume {folder} completes it")
+        again = resuming.command(folder, contents.plan)
+        say(f"{folder / store.DONE} is missing: the run did not end; {again} completes it")
     return contents
 
 

@@ -16,7 +16,7 @@ from conformance.records.cell import Cell
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import ALL_CASES, Judge
 from conformance.records.probes import ProbeRun
-from conformance.run import regular_file, sealed
+from conformance.run import records_file, regular_file
 from conformance.run.summaries import Summary
 
 LARGEST = 64 * 2**20  # bytes of a file
@@ -123,7 +123,7 @@ def read(path: Path) -> Atlas | None:
         UsageError: the file cannot be read, or it holds a damaged atlas.
     """
     try:
-        fields = sealed.parse_record(regular_file.read(path, LARGEST))
+        fields = records_file.parse(regular_file.read(path, LARGEST))
     except RecordError:
         return None
     if "makers" not in fields:

@@ -86,8 +86,8 @@ class SpecLocation:
 
     @property
     def is_of_zoo(self) -> bool:
-        """Whether it is a module of the zoo."""
-        return self.module.startswith("zoo.")
+        """Whether it is a spec in a module of the zoo, and so executes code of the zoo alone."""
+        return self.module.startswith("zoo.") and not self.file and self.own is None
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ A record that the store could not read again, because it is too deep for example
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from conformance.records.convert import to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.observation import Discrepancy, Observation
 from conformance.records.verdicts import Verdict
-from conformance.run import sealed
+from conformance.run.records_file import DEEPEST, parse
 
 RECORD_BYTES = 200_000  # the longest verdict of a cell, as a line
 RESULT_BYTES = 8 * 2**20  # the longest result of a measurement, as a line: a bench keeps the time of every call
@@ -30,7 +31,7 @@ def bounded(verdict: Verdict) -> Verdict:
         verdict: a verdict of any size.
     """
     size = _size(verdict)
-    if size <= RECORD_BYTES and _readable(verdict):
+    if size <= RECORD_BYTES and _is_readable({"verdict": verdict}):
         return verdict
     seen = verdict.observation
     bare = replace(
@@ -39,13 +40,13 @@ def bounded(verdict: Verdict) -> Verdict:
         notes=tuple(note[:TEXT] for note in verdict.notes[:LIST]),
         observation=Observation(seen.ending, seen.phase, seen.error[:TEXT], seen.message[:TEXT]),
     )
-    facts = {name: value for name, value in seen.facts.items() if _size({name: value}) <= TEXT and _readable(value)}
+    facts = {name: value for name, value in seen.facts.items() if _size({name: value}) <= TEXT and _fits(name, value)}
     seconds = dict(list(seen.seconds.items())[:LIST])
     rest = seen.rest and replace(seen.rest, dtypes={})
     kept = replace(bare.observation, facts=dict(list(facts.items())[:LIST]), seconds=seconds, rest=rest)
     room = RECORD_BYTES - _size(replace(bare, observation=kept)) - 2 * TEXT
     discrepancies = _most_telling(seen.discrepancies, room)
-    told = f"its record of {size} bytes was shortened: at most {RECORD_BYTES} are stored, and {sealed.DEEPEST} levels"
+    told = f"its record of {size} bytes was shortened: at most {RECORD_BYTES} are stored, and {DEEPEST} levels"
     if len(discrepancies) < len(seen.discrepancies):
         compared = len(seen.discrepancies) + (seen.rest.count if seen.rest else 0)
         told += f": of {compared} compared tensors, {len(discrepancies)} are kept, those that fail first"
@@ -76,9 +77,14 @@ def _met(found: Discrepancy) -> bool:
     return dtype and not found.accepted and all(measure.met for measure in found.measures)
 
 
-def _readable(value: Any) -> bool:
+def _fits(name: str, value: Any) -> bool:
+    """Whether a record with that fact can be read again."""
+    return _is_readable({"verdict": {"observation": {"facts": {name: value}}}})
+
+
+def _is_readable(record: Mapping[str, Any]) -> bool:
     try:
-        sealed.parse(_text(value).encode())
+        parse(_text(record).encode())
     except RecordError:
         return False
     return True

@@ -1,14 +1,13 @@
 """Joins the shards of one plan into one run folder. It copies the lines of verdicts, and executes nothing.
 
-Each shard is first checked by `run.verify`, the reader that shares no code with the rest. Then all plans must be the
-same: a cell is judged by exactly one shard, or by none, and then the joined run is incomplete.
+Each shard is first read, so that none is damaged. Then all plans must be the same: a cell is judged by exactly one
+shard, or by none, and then the joined run is incomplete.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,8 +16,7 @@ from typing import Any
 from conformance.counted import counted, some
 from conformance.errors import StoreError, UsageError
 from conformance.records.plan import Plan, PlannedCell, in_words
-from conformance.run import documents, lines, regular_file, sealed, store
-from conformance.run.verify import verify
+from conformance.run import records_file, regular_file, store
 
 PROCESSOR = ("cpu", "cpu_capability")  # hosted machines of one kind differ in these
 NOT_COMPARED = ("executable", "cores")  # of the environment: no verdict depends on them
@@ -43,15 +41,14 @@ class Part:
     Attributes:
         folder, plan: its folder and its plan.
         number: which part of the plan it is.
-        data, start: the bytes of its lines, and the sum with which their chain begins.
+        lines: what it judged and measured.
         judged: ids of the cells that have a verdict.
     """
 
     folder: Path
     plan: Plan
     number: int
-    data: bytes
-    start: int
+    lines: bytes
     judged: frozenset[str]
 
 
@@ -87,24 +84,21 @@ def merge(folders: Sequence[Path], into: Path, *, any_cpu: bool) -> list[str]:
 
 
 def _read(folder: Path) -> Part:
-    account = verify(folder)
-    if account.damage:
-        raise UsageError(f"{folder} is damaged or no run folder: {account.text()}; the others can be joined without it")
-    plan_bytes, plan = documents.read_plan(folder / store.PLAN)
+    try:
+        contents = store.read(folder)
+    except UsageError as problem:
+        raise UsageError(f"{problem}; the other runs can be joined without {folder}") from None
+    plan = contents.plan
     if plan.shard is None:
         raise UsageError(f"{folder} is no shard; merge joins the runs of conformance run --shard I/N")
-    try:
-        data = regular_file.read(folder / store.LINES, lines.LARGEST)
-    except FileNotFoundError:
-        data = b""
-    return Part(
-        folder,
-        plan,
-        plan.shard.index,
-        data[: data.rfind(b"\n") + 1],
-        zlib.crc32(plan_bytes),
-        frozenset(account.statuses),
-    )
+    kept: list[bytes] = []
+
+    def keep(line: bytes) -> None:
+        if not records_file.text_of(line).startswith(b'{"selected":'):
+            kept.append(line)
+
+    store.read_files(folder).give_lines(keep)
+    return Part(folder, plan, plan.shard.index, b"".join(kept), frozenset(contents.verdicts))
 
 
 def _differences(one: Plan, other: Plan, *, any_cpu: bool) -> Iterator[str]:
@@ -162,28 +156,12 @@ def _write(into: Path, parts: Sequence[Part]) -> None:
     cpu, capability = (" and ".join(dict.fromkeys(getattr(e, name) for e in environments)) for name in PROCESSOR)
     plan = replace(parts[0].plan, shard=None, environment=replace(environments[0], cpu=cpu, cpu_capability=capability))
     try:
-        into.mkdir(parents=True)
-        documents.write_plan(into / store.PLAN, plan, own=False)  # somebody else may have planned the shards
-        plan_bytes, plan = documents.read_plan(into / store.PLAN)
-        data = b"".join(_chained(parts, zlib.crc32(plan_bytes)))
-        regular_file.write_whole(into / store.LINES, data)
-        if sum(len(part.judged) for part in parts) == len(plan.cells):
-            documents.write_sums(into / store.DONE, documents.Sums.of(len(plan.cells), data, plan_bytes))
+        store.create(into, plan, b"".join(part.lines for part in parts))
+        store.Writer(into).close()  # which says that the run is complete, if it is
     except (OSError, StoreError) as problem:
         with contextlib.suppress(StoreError):
             regular_file.remove(into)
         raise StoreError(f"--into {into}: {problem}") from None
-
-
-def _chained(parts: Sequence[Part], chain: int) -> Iterator[bytes]:
-    """The lines of all shards but what they selected, as one chain."""
-    for part in parts:
-        before = part.start
-        for line in part.data.splitlines(keepends=True):
-            text, before = sealed.checked(line, before)
-            if not text.startswith(b'{"selected":'):
-                found, chain = sealed.chained(text, chain)
-                yield found
 
 
 def _missing(plan: Plan, parts: dict[int, Part]) -> list[str]:

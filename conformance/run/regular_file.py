@@ -16,7 +16,6 @@ from conformance.errors import StoreError, UsageError
 # A FIFO or a device does not block, a link is not followed. Windows has neither of these flags, nor such files.
 _CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _BYTES = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-_CHUNK = 2**20
 
 
 def read(path: Path, largest: int) -> bytes:
@@ -30,35 +29,25 @@ def read(path: Path, largest: int) -> bytes:
         FileNotFoundError: there is no such file.
         UsageError: it is no regular file, it is larger, or it cannot be read.
     """
-    file = _open(path, os.O_RDONLY)
-    try:
-        size = os.fstat(file).st_size
+    with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
         if size > largest:
             raise UsageError(f"{path} has {size} bytes; this version reads at most {largest}")
-        parts = []
-        while size >= 0 and (part := os.read(file, min(_CHUNK, size + 1))):
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
-    except MemoryError:
-        raise UsageError(f"{path} has {size} bytes, and the memory holds no more") from None
-    except OSError as problem:
-        raise UsageError(f"{path} cannot be read: {problem.strerror}") from None
-    finally:
-        os.close(file)
+        try:
+            return file.read(size)
+        except MemoryError:
+            raise UsageError(f"{path} has {size} bytes, and the memory holds no more") from None
+        except OSError as problem:
+            raise UsageError(f"{path} cannot be read: {problem.strerror}") from None
 
 
 def open_to_append(path: Path) -> int:
     """The descriptor of a file that is made if it does not exist.
 
     Raises:
-        UsageError: it is no regular file, has several names, or cannot be opened.
+        UsageError: it is no regular file, or cannot be opened.
     """
-    file = _open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    if os.fstat(file).st_nlink > 1:  # it may be anybody's file
-        os.close(file)
-        raise UsageError(f"{path} has several names (hard links); a run is not written into it")
-    return file
+    return _open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def write_all(file: int, data: bytes) -> None:
@@ -154,14 +143,10 @@ def refuse_others(path: Path) -> None:
 
 
 def _open(path: Path, flags: int) -> int:
-    refuse_others(path)  # for a clear message; the flags below hold if the file changes meanwhile
+    refuse_others(path)  # if it changes meanwhile, the flags below neither follow a link nor wait
     try:
-        file = os.open(path, flags | _CAREFUL | _BYTES, 0o666)
+        return os.open(path, flags | _CAREFUL | _BYTES, 0o666)
     except FileNotFoundError:
         raise
     except OSError as problem:
         raise UsageError(f"{path} cannot be opened: {problem.strerror}") from None
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise UsageError(f"{path} is no regular file")
-    return file

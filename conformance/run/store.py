@@ -1,16 +1,16 @@
-"""Stores a run: `plan.json` first, then one checked line per verdict or measurement, then `run.json` when complete.
+"""Stores a run: `plan.json` first, then a line per verdict or measurement, then `run.json` when it is complete.
 
-Nothing here is ever unpickled. `run.sealed` defines the form of the files and what is noticed. A torn last line is
-dropped and reported, unless `run.json` counts it; damage anywhere else is an error. One writer at a time holds the
-lock.
+Nothing here is ever unpickled. Each file and each line has a sum of its own, see `run.records_file`, and `run.json` has
+one of the other files. A torn last line is dropped and reported, unless the run is complete; damage anywhere else is an
+error. One writer at a time holds the lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,13 +23,13 @@ from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Plan
 from conformance.records.verdicts import Verdict
-from conformance.run import documents, lines, regular_file, sealed
+from conformance.run import records_file, regular_file
 from conformance.run.bounded import bounded, bounded_result
 from conformance.run.condensed import condensed
 
 PLAN, LINES, LOCK, OWNER, DONE = "plan.json", "cells.jsonl", "run.lock", "run.owner", "run.json"
 REFERENCES = "references"  # a folder that exists only during the run
-LARGEST_OWNER = 2**10  # bytes of the file that names the writer
+LARGEST = 2**30  # bytes of all lines
 STARTED = "started"  # a folder with the starts of cells that never ended; see `run.attempts`
 
 Measured = TypeVar("Measured")
@@ -71,12 +71,146 @@ class Contents:
         return found if isinstance(found, (kind, Reason)) else None
 
 
-def create(folder: Path, plan: Plan) -> None:
+@dataclass(frozen=True)
+class Files:
+    """The files of a run as they were read.
+
+    Attributes:
+        folder: the run folder.
+        plan, lines, done: the content of `plan.json`, `cells.jsonl` and `run.json`; empty if there is no such file.
+    """
+
+    folder: Path
+    plan: bytes
+    lines: bytes
+    done: bytes
+
+    @property
+    def sums(self) -> dict[str, Any]:
+        """What `run.json` must say of the others: number and bytes of the lines, and one sum of plan and lines."""
+        total = hashlib.sha256(self.plan + self.lines).hexdigest()
+        return {"lines": self.lines.count(b"\n"), "bytes": len(self.lines), "sha256": total}
+
+    def decoded_plan(self) -> Plan:
+        """The plan.
+
+        Raises:
+            UsageError: it has another format, or is damaged; the message names the file.
+        """
+        plan: Plan = records_file.decoded(self.folder / PLAN, self.plan, "plan", Plan)
+        try:
+            plan.check()
+        except RecordError as problem:
+            raise UsageError(f"{self.folder / PLAN}: {problem}") from None
+        return plan
+
+    def give_lines(self, take: Callable[[bytes], None]) -> None:
+        """Give each whole line to a function that raises a `RecordError` for one that is none.
+
+        Raises:
+            UsageError: it raised one; the message names file and line.
+        """
+        for number, line in enumerate(self.lines.split(b"\n")[:-1], 1):
+            try:
+                take(line + b"\n")
+            except RecordError as problem:
+                raise UsageError(f"{self.folder / LINES}, line {number}: {problem}") from None
+
+    def are_complete(self) -> bool:
+        """Whether the run is complete.
+
+        Raises:
+            UsageError: `run.json` is damaged, or counts other files than these; the message names it.
+        """
+        path = self.folder / DONE
+        if not self.done:
+            return False
+        told = records_file.decoded(path, self.done, "sums", dict)
+        if told == self.sums:
+            return True
+        if _content(path, records_file.LARGEST) != self.done:  # another process adds to the run
+            return False
+        raise UsageError(f"{path} counts another {PLAN} or {LINES}: {told!r:.150}, not {self.sums}; the run is damaged")
+
+
+def read_files(folder: Path) -> Files:
+    """The files of a run, not yet checked.
+
+    Raises:
+        UsageError: the folder is no run folder, or one of them is no regular file, too large, or cannot be read.
+    """
+    done = _content(folder / DONE, records_file.LARGEST)  # before the lines, which another process may be adding to
+    plan = _content(folder / PLAN, records_file.LARGEST)
+    if not plan:
+        raise UsageError(f"{folder} is no run folder: it has no {PLAN}")
+    return Files(folder, plan, _content(folder / LINES, LARGEST), done)
+
+
+def _content(path: Path, largest: int) -> bytes:
+    try:
+        return regular_file.read(path, largest)
+    except FileNotFoundError:
+        return b""
+
+
+class _Lines:
+    """What the lines of a run say."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.selected = tuple(planned.id for planned in plan.own_cells)
+        self.verdicts: dict[str, Verdict] = {}
+        self.results: dict[str, Result] = {}
+        self._own = set(self.selected)
+
+    def take(self, line: bytes) -> None:
+        """Add a line.
+
+        Raises:
+            RecordError: its sum does not match, it is none of the known records, or the plan does not have its cell.
+        """
+        record = records_file.parse(records_file.text_of(line))
+        fields = set(record)
+        if fields == {"selected"}:
+            selected = dict.fromkeys(from_json(tuple[str, ...], record["selected"]))
+            self.selected = tuple(planned(cell, self._own) for cell in selected)
+        elif fields == {"verdict"}:
+            verdict: Verdict = from_json(Verdict, record["verdict"])
+            self.verdicts[planned(verdict.cell, self._own)] = verdict
+        elif fields == {"job", "result"}:
+            self.results[from_json(str, record["job"])] = from_json(Result, record["result"])
+        else:
+            raise RecordError(f"unknown record with the fields {ascii(sorted(record))[:80]}")
+
+
+def planned(cell: str, known: Collection[str]) -> str:
+    """The id of a cell, if the plan has it.
+
+    Args:
+        cell: the id.
+        known: the ids of the plan.
+
+    Raises:
+        RecordError: the plan does not have it.
+    """
+    if cell not in known:
+        raise RecordError(f"the plan has no cell {ascii(cell)[:80]}")
+    return cell
+
+
+_known: dict[Path, tuple[Files, Contents]] = {}  # what this process last read of each folder
+
+
+def create(folder: Path, plan: Plan, lines: bytes = b"") -> None:
     """Make a new run folder with its plan.
+
+    Args:
+        folder: the folder.
+        plan: the plan.
+        lines: what is judged and measured already.
 
     Raises:
         FileExistsError: the folder exists.
-        StoreError: the folder or the plan cannot be written; then no folder is left.
+        StoreError: it cannot be written; then no folder is left.
     """
     try:
         folder.mkdir(parents=True)
@@ -86,7 +220,9 @@ def create(folder: Path, plan: Plan) -> None:
     except OSError as problem:
         raise StoreError(f"{folder} cannot be made: {problem.strerror}") from None
     try:
-        documents.write_plan(folder / PLAN, plan)
+        records_file.write(folder / PLAN, "plan", plan)
+        if lines:
+            regular_file.write_whole(folder / LINES, lines)
     except StoreError:
         with contextlib.suppress(StoreError):
             regular_file.remove(folder)
@@ -94,62 +230,37 @@ def create(folder: Path, plan: Plan) -> None:
 
 
 def read(folder: Path) -> Contents:
-    """Everything that is stored. A process decodes each line once, however often it reads the folder.
+    """Everything that is stored. A process decodes it again only if it has changed.
 
     Raises:
         UsageError: the folder is no run folder, has another format, or is damaged; the message names file and line.
     """
-    plan_bytes, plan = documents.read_plan(folder / PLAN)
-    done = documents.read_sums(folder / DONE)  # before the lines, which another process may be adding to
-    found = lines.read(folder / LINES, plan, zlib.crc32(plan_bytes))
-    owner(folder)
-    regular_file.refuse_others(folder / LOCK)
-    selected = tuple(cell.id for cell in plan.own_cells) if found.selected is None else found.selected
+    files = read_files(folder)
+    known = _known.get(folder)
+    if known is not None and known[0] == files:
+        return known[1]
+    plan = files.decoded_plan()
+    lines = _Lines(plan)
+    files.give_lines(lines.take)
     contents = Contents(
         plan,
-        selected,
-        dict(found.verdicts),
-        dict(found.results),
-        torn_bytes=len(found.data) - found.whole_bytes,
-        complete=done is not None,
+        lines.selected,
+        lines.verdicts,
+        lines.results,
+        torn_bytes=len(files.lines) - files.lines.rfind(b"\n") - 1,
+        complete=files.are_complete(),
     )
-    if done is not None:
-        compare(folder, done, documents.Sums.of(len(selected), found.data[: done.length], plan_bytes))
+    _known[folder] = files, contents
     return contents
 
 
-def compare(folder: Path, told: documents.Sums, found: documents.Sums) -> None:
-    """Refuse a complete run whose files are not those that were stored.
-
-    Args:
-        folder: the run folder.
-        told: the sums that it stores.
-        found: the sums of its files.
-
-    Raises:
-        UsageError: they differ; the message names the file.
-    """
-    if told.plan_sha256 != found.plan_sha256:
-        raise UsageError(f"{folder / PLAN} is not the plan that {DONE} counts; the run is damaged")
-    if told != found:
-        asked, got = (f"{sums.lines} lines, {sums.length} bytes and {sums.cells} cells" for sums in (told, found))
-        raise UsageError(f"{folder / LINES} is not what {DONE} counts, {asked}, but {got}; the run is damaged")
-
-
 def owner(folder: Path) -> str:
-    """The process that writes a run, or that died while it did; "" if there is none.
-
-    Raises:
-        UsageError: the file that names it is damaged.
-    """
-    path = folder / OWNER
+    """The process that writes a run, or that died while it did; "" if it is not known."""
     try:
-        record, _ = sealed.unchain(regular_file.read(path, LARGEST_OWNER), 0)
-        return from_json(str, record.get("process"))  # type: ignore[no-any-return]
-    except FileNotFoundError:
+        text = regular_file.read(folder / OWNER, records_file.LARGEST).decode("ascii", errors="replace")
+    except (FileNotFoundError, UsageError):
         return ""
-    except RecordError as problem:
-        raise UsageError(f"{path}: {problem}; it only names the process that wrote, and may be deleted") from None
+    return text if text.isdecimal() else ""
 
 
 class Writer:
@@ -181,13 +292,12 @@ class Writer:
 
     def _open(self) -> None:
         path = self._folder / LINES
-        plan_bytes, plan = documents.read_plan(self._folder / PLAN)
-        read(self._folder)  # refuses what is damaged
-        found = lines.read(path, plan, zlib.crc32(plan_bytes))
-        self._chain, self._bytes, self._every_tensor = found.chain, found.whole_bytes, plan.every_tensor
-        regular_file.write_whole(self._folder / OWNER, sealed.line({"process": str(os.getpid())}, 0)[0])
+        contents = read(self._folder)  # refuses what is damaged
+        self._complete, self._every_tensor = contents.complete, contents.plan.every_tensor
+        regular_file.write_whole(self._folder / OWNER, str(os.getpid()).encode())
         self._file = regular_file.open_to_append(path)
         try:
+            self._bytes = os.fstat(self._file).st_size - contents.torn_bytes
             os.ftruncate(self._file, self._bytes)
             regular_file.keep_names(self._folder)
         except OSError as problem:
@@ -239,20 +349,19 @@ class Writer:
 
     def _finish(self) -> None:
         contents = read(self._folder)
-        if contents.missing or not contents.selected:
-            return
-        data, plan_bytes = (regular_file.read(self._folder / name, lines.LARGEST) for name in (LINES, PLAN))
-        sums = documents.Sums.of(len(contents.selected), data, plan_bytes)
-        documents.write_sums(self._folder / DONE, sums)
+        if not (contents.complete or contents.missing) and contents.selected:
+            records_file.write(self._folder / DONE, "sums", read_files(self._folder).sums)
 
     def _append(self, record: dict[str, Any], what: str) -> None:
         """Append a line whole or not at all. After a failure nothing is written: the disk may be full or broken."""
         if self._failed is not None:
             raise self._failed
-        line, chain = sealed.line(record, self._chain)
-        if self._bytes + len(line) > lines.LARGEST:
-            raise self._failure(what, f"a run has at most {lines.LARGEST} bytes")
+        line = records_file.line(record)
+        if self._bytes + len(line) > LARGEST:
+            raise self._failure(what, f"a run has at most {LARGEST} bytes")
         try:
+            if self._complete:
+                self._begin_again()
             regular_file.write_all(self._file, line)
         except OSError as problem:
             self._cut()
@@ -260,7 +369,13 @@ class Writer:
         except BaseException:  # the person interrupts it
             self._cut()
             raise
-        self._chain, self._bytes = chain, self._bytes + len(line)
+        self._bytes += len(line)
+
+    def _begin_again(self) -> None:
+        """Remove `run.json`, which does not count what is added to a complete run."""
+        (self._folder / DONE).unlink(missing_ok=True)
+        regular_file.keep_names(self._folder)
+        self._complete = False
 
     def _cut(self) -> None:
         """Remove what was written of an unfinished line. If that fails too, the reader drops it."""

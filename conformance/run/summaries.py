@@ -6,7 +6,6 @@ left as bytes.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from conformance.records.measurements import Result
 from conformance.records.observation import Observation
 from conformance.records.plan import Plan
 from conformance.records.verdicts import Verdict
-from conformance.run import documents, lines, regular_file, sealed, store
+from conformance.run import records_file, store
 
 OBSERVATION = b',"observation":'  # a quote inside a text is escaped, so this is no part of one
 TWO_ENDS = b"}}"
@@ -59,7 +58,7 @@ class Summary:
         if not text:
             return {}
         try:
-            seen: Observation = from_json(Observation, sealed.parse_record(text))
+            seen: Observation = from_json(Observation, records_file.parse(text))
         except RecordError as problem:
             raise UsageError(f"{self.folder / store.LINES}: {cell}: {problem}") from None
         found = {(d.case, d.tensor): d.dtype for d in seen.discrepancies if d.kind != "conduct"}
@@ -74,9 +73,7 @@ class Summary:
             UsageError: a measurement is none.
         """
         try:
-            results = {
-                job: from_json(Result, sealed.parse_record(text)["result"]) for job, text in self.results.items()
-            }
+            results = {job: from_json(Result, records_file.parse(text)["result"]) for job, text in self.results.items()}
         except RecordError as problem:
             raise UsageError(f"{self.folder / store.LINES}: {problem}") from None
         return store.Contents(self.plan, self.planned, self.verdicts, results)
@@ -88,33 +85,23 @@ def read(folder: Path) -> Summary:
     Raises:
         UsageError: it is no run folder, or it is damaged; the message names the folder.
     """
-    plan_bytes, plan = documents.read_plan(folder / store.PLAN)
-    done = documents.read_sums(folder / store.DONE)
-    try:
-        data = regular_file.read(folder / store.LINES, lines.LARGEST)
-    except FileNotFoundError:
-        data = b""
-    known = _Lines(plan, zlib.crc32(plan_bytes))
-    for number, line in enumerate(data.splitlines(keepends=True)[: data.count(b"\n")], 1):
-        try:
-            known.take(line)
-        except RecordError as problem:
-            raise UsageError(f"{folder / store.LINES}, line {number}: {problem}") from None
-    if done is not None:
-        store.compare(folder, done, documents.Sums.of(len(known.selected), data[: done.length], plan_bytes))
+    files = store.read_files(folder)
+    plan = files.decoded_plan()
+    known = _Lines(plan)
+    files.give_lines(known.take)
+    files.are_complete()  # refuses what is damaged
     return Summary(folder, plan, known.verdicts, known.selected, known.observations, known.results)
 
 
 class _Lines:
     """Takes the lines of a run one after the other."""
 
-    def __init__(self, plan: Plan, start: int) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.selected = tuple(planned.id for planned in plan.own_cells)
         self.verdicts: dict[str, Verdict] = {}
         self.observations: dict[str, bytes] = {}
         self.results: dict[str, bytes] = {}
         self._planned = set(self.selected)
-        self._chain = start
 
     def take(self, line: bytes) -> None:
         """Check and keep a line.
@@ -122,24 +109,17 @@ class _Lines:
         Raises:
             RecordError: its sum does not match, it is no record, or it names a cell that the plan does not have.
         """
-        if len(line) > lines.LONGEST_LINE:
-            raise RecordError(f"it has {len(line)} bytes; at most {lines.LONGEST_LINE} are read")
-        text, self._chain = sealed.checked(line, self._chain)
+        text = records_file.text_of(line)
         if text.startswith(b'{"job":'):
-            job = from_json(str, sealed.parse_record(text).get("job"))
-            self.results[job] = text
+            self.results[from_json(str, records_file.parse(text).get("job"))] = text
         elif text.startswith(b'{"selected":'):
-            self.selected = tuple(map(self._checked, from_json(tuple[str, ...], sealed.parse_record(text)["selected"])))
+            selected = from_json(tuple[str, ...], records_file.parse(text)["selected"])
+            self.selected = tuple(store.planned(cell, self._planned) for cell in selected)
         elif text.startswith(b'{"verdict":'):
             head, found, rest = text.partition(OBSERVATION)
-            record = sealed.parse_record(head + TWO_ENDS if found else text)
+            record = records_file.parse(head + TWO_ENDS if found else text)
             verdict: Verdict = from_json(Verdict, record.get("verdict"))
-            self.verdicts[self._checked(verdict.cell)] = verdict
+            self.verdicts[store.planned(verdict.cell, self._planned)] = verdict
             self.observations[verdict.cell] = rest
         else:
             raise RecordError("unknown record")
-
-    def _checked(self, cell: str) -> str:
-        if cell not in self._planned:
-            raise RecordError(f"the plan has no cell {ascii(cell)[:80]}")
-        return cell

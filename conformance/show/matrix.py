@@ -17,6 +17,7 @@ from conformance.records.measurements import FIGURES
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell
 from conformance.records.references import KEPT
 from conformance.records.verdicts import STATUSES, Verdict
+from conformance.run import resuming
 from conformance.run.store import Contents
 from conformance.show import counterexamples
 from conformance.show.causes import causes
@@ -104,7 +105,7 @@ def render(
     remarks = [*_assumed(contents.plan), *_remarks(ordered), *without_speed("speed", speeds)]
     remarks += _kept_references(ordered) if folder else []  # `conformance.check` has no --fresh
     parts.append(wrapped("\n".join(remarks), width))
-    parts.append(_totals(ordered, contents.plan, folder, seconds))
+    parts.append(totals(contents, folder=folder, seconds=seconds))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -266,14 +267,21 @@ def _kept_references(verdicts: list[Verdict]) -> list[str]:
     return [f"· references of an earlier run: {whose} (--fresh makes new ones)"] if models else []
 
 
-def _totals(verdicts: list[Verdict], plan: Plan, folder: Path | None, seconds: float | None) -> str:
-    counts = Counter(v.status for v in verdicts)
+def totals(contents: Contents, *, folder: Path | None, seconds: float | None = None) -> str:
+    """How many cells have which verdict; then where the run is stored, and how it goes on if something is missing.
+
+    Args:
+        contents: contents of the run folder.
+        folder: path of the run folder; None: it is not kept.
+        seconds: wall time of the command; None if it is not known.
+    """
+    plan, verdicts = contents.plan, contents.verdicts
+    counts = Counter(verdicts[cell].status if cell in verdicts else "NOTRUN" for cell in contents.selected)
     parts = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
     took = "" if seconds is None else f" · {seconds:.0f} s"
     depth = "" if plan.depth == ALL_CASES else f" · {plan.depth}"
-    line = f"{counted(len(verdicts), 'cell')}: {parts}{depth}{took}"
+    line = f"{counted(counts.total(), 'cell')}: {parts}{depth}{took}"
     if folder is None:
         return line
-    place = visible(str(folder))
-    unfinished = f"\nincomplete: conformance run --resume {place}" if counts["NOTRUN"] else ""
-    return f"{line} · run stored in {place}{unfinished}"
+    unfinished = f"\nincomplete: {visible(resuming.command(folder, plan))}" if counts["NOTRUN"] else ""
+    return f"{line} · run stored in {visible(str(folder))}{unfinished}"

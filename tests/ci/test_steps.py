@@ -110,7 +110,7 @@ def test_linux_runs_the_script_of_ci(job):
     assert "nox: --session lint types sample(2.13.0) sample(newest) sample(2.4.1) tests" in linux.results[".ci/run"][1]
 
 
-def test_the_other_systems_judge_list_and_verify(job):
+def test_the_other_systems_judge_list_and_show(job):
     elsewhere = job()
     assert elsewhere.run(steps("ci", "elsewhere")), of_steps(elsewhere)
     assert len([code for code, printed in elsewhere.results.values() if printed]) == 4

@@ -57,7 +57,7 @@ def test_a_conftest_in_a_run_folder_is_not_run_and_a_plugin_is_if_it_is_asked_fo
     (stored,) = stored_runs(tmp_path)
     (stored / "conftest.py").write_text(SKIPPING)
     (tmp_path / "remark.py").write_text("def pytest_sessionstart():\n    open('loaded', 'w').close()\n")
-    code, output = conformance(tmp_path, "run", "--resume", str(stored), "-n1", "-p", "remark")
+    code, output = conformance(tmp_path, "run", source, "--resume", str(stored), "-n1", "-p", "remark")
     assert code == 0, output
     assert (tmp_path / "loaded").exists()
     assert not list(tmp_path.rglob("ran"))

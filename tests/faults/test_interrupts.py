@@ -80,7 +80,7 @@ def test_while_cells_hang(tmp_path, number):
     output, _ = left_quietly(process)
     (stored,) = stored_runs(tmp_path)
     assert "2 cells: 1 pass, 1 notrun" in output
-    assert f"conformance run --resume {stored}" in output
+    assert f"conformance run {tmp_path / source} --resume {stored}" in output
     assert not outlives(cell)
 
 
@@ -95,7 +95,7 @@ def test_in_the_process_that_judges_alone_and_twice(tmp_path):
     (stored,) = stored_runs(tmp_path)
     (tmp_path / source).write_text((tmp_path / source).read_text().replace("600", "0"))
     (tmp_path / "in").unlink()
-    code, output = conformance(tmp_path, "run", "--resume", str(stored))
+    code, output = conformance(tmp_path, "run", source, "--resume", str(stored))
     assert code == 4, output
     assert f"{tmp_path / source} has changed since it was planned" in output
 
@@ -128,8 +128,10 @@ def test_while_it_measures(tmp_path):
     to_all(process, signal.SIGINT)
     output, _ = left_quietly(process)
     (stored,) = stored_runs(tmp_path)
-    assert output.index(f"interrupted: conformance run --resume {stored}") < output.index("2 cells: 2 pass")
-    code, output = conformance(tmp_path, "run", "--resume", str(stored))
+    assert output.index(f"interrupted: conformance run {tmp_path / source} --resume {stored}") < output.index(
+        "2 cells: 2 pass"
+    )
+    code, output = conformance(tmp_path, "run", source, "--resume", str(stored))
     assert code == 0, output
     assert re.search(r"one +fp32 +✓ \d +\S", output)
 

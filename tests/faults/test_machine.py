@@ -48,7 +48,7 @@ def test_a_full_disk_leaves_the_cell_without_verdict_until_there_is_room(tmp_pat
     verdicts = store.read(folder).verdicts
     assert {name: verdict.status for name, verdict in verdicts.items()} == {"other[eager-fp32-cpu]": "ERROR"}
     (tmp_path / "full").unlink()
-    code, printed = conformance(tmp_path, "run", "--resume", str(folder))
+    code, printed = conformance(tmp_path, "run", "writes.py", "other.py", "--resume", str(folder))
     assert store.read(folder).verdicts["writes[eager-fp32-cpu]"].status == "PASS", printed
 
 

@@ -1,7 +1,10 @@
-"""Resuming: what has changed is named, and of several at once one goes on."""
+"""Resuming: sources are named again, what has changed is named, and of several at once one goes on."""
 
 import os
+import re
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from harness.command import conformance, started, stored_runs
@@ -11,8 +14,10 @@ from harness.tiny import judged, models
 
 from conformance.commands import resume
 from conformance.errors import UsageError
+from conformance.records.own_model import OwnModel
+from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
-from conformance.run import child, sources, store
+from conformance.run import child, entry_points, resuming, sources, store
 from conformance.run.child import Ending
 
 
@@ -25,7 +30,7 @@ def test_a_source_that_has_changed_is_named_and_nothing_is_judged(tmp_path):
     (stored,) = stored_runs(tmp_path)
     before = (stored / "cells.jsonl").read_bytes()
     (tmp_path / "factor.py").write_text("def scaled(x):\n    return x * 3\n")
-    code, output = conformance(tmp_path, "run", "--resume", str(stored), "-n1")
+    code, output = conformance(tmp_path, "run", source, "--resume", str(stored), "-n1")
     assert code == 4, output
     changed = f"{tmp_path / 'factor.py'} has changed since it was planned"
     assert output == f"conformance: {stored} cannot go on, start a new run: {changed}\n"
@@ -57,8 +62,51 @@ def test_an_environment_that_has_changed_is_named(tmp_path, monkeypatch, change,
     store.create(folder, plan_of("a"))
     monkeypatch.setattr(child, "run", lambda *_, **__: Ending("answered", replace(ENVIRONMENT, **change)))
     with pytest.raises(UsageError, match="cannot go on, start a new run: it was made with") as caught:
-        resume.resumed(folder, PlanRequest())
+        resume.resumed(folder, PlanRequest(("nowhere",)))
     assert words in str(caught.value)
+
+
+FILE, MODULE = SpecLocation(file="/their nets.py"), SpecLocation("their.module")
+SAVED = SpecLocation("zoo.models.mlp", own=OwnModel(saved="/their.pt"))  # a module of the zoo may stand before it
+WITH_OTHERS = SpecLocation(own=OwnModel(saved="/their.pt", call="/call.pt", definitions="/main.py"))
+LIBRARY = SpecLocation(own=OwnModel(library="timm:test_vit?size=64"))
+
+
+def planned_at(*places, **modes):
+    """A plan with a model at each place."""
+    names = "abcd"[: len(places)]
+    return replace(plan_of(*names), models=dict(zip(names, places, strict=True)), modes=modes)
+
+
+@pytest.mark.parametrize(
+    ("plan", "named"),
+    [
+        (planned_at(FILE, FILE), ["/their nets.py"]),
+        (planned_at(FILE, mode=MODULE), ["/their nets.py", "their.module"]),
+        (planned_at(SAVED, LIBRARY), ["/their.pt", "timm:test_vit?size=64"]),
+        (planned_at(WITH_OTHERS), ["/their.pt", "/call.pt", "/main.py"]),
+        (planned_at(SpecLocation("zoo.models.mlp", file="/their.py")), ["/their.py"]),
+        (planned_at(SpecLocation()), [""]),
+        (planned_at(SpecLocation("zoo.models.mlp")), []),
+    ],
+)
+def test_a_plan_executes_only_what_is_named_and_the_printed_command_names_it(tmp_path, plan, named):
+    assert shlex.split(resuming.command(tmp_path, plan)) == ["conformance", "run", *named, "--resume", str(tmp_path)]
+    resuming.refuse_unnamed(tmp_path, plan, named)
+    for left_out in named:
+        with pytest.raises(UsageError, match=re.escape(f"{tmp_path} would execute {left_out}; name its sources")):
+            resuming.refuse_unnamed(tmp_path, plan, [name for name in named if name != left_out])
+    with pytest.raises(UsageError, match=r"has no source other\.py; a resumed run takes its cells from the stored run"):
+        resuming.refuse_unnamed(tmp_path, plan, [*named, "other.py"])
+
+
+def test_a_source_may_be_named_as_when_the_run_was_planned(tmp_path, monkeypatch):
+    (tmp_path / "nets.py").touch()
+    monkeypatch.chdir(tmp_path)
+    plan = planned_at(SpecLocation(file=str(Path("nets.py").resolve())), MODULE)
+    resuming.refuse_unnamed(tmp_path, plan, ["nets.py:ONE", "nets.py:TWO", "their.module:NAME"])
+    monkeypatch.setattr(entry_points, "place_of", {"theirs": "their.module:NAME", "nets.py": ""}.get)
+    resuming.refuse_unnamed(tmp_path, plan, ["nets.py", "theirs"])
 
 
 def test_of_several_at_once_one_goes_on(tmp_path):
@@ -66,7 +114,7 @@ def test_of_several_at_once_one_goes_on(tmp_path):
     code, output = judged(tmp_path, source, "-n1", "--collect-only")
     assert code == 1, output
     (stored,) = stored_runs(tmp_path)
-    running = [started(tmp_path, "run", "--resume", str(stored), "-n2") for _ in range(3)]
+    running = [started(tmp_path, "run", source, "--resume", str(stored), "-n2") for _ in range(3)]
     ended = [(process.communicate(timeout=240)[0], process.returncode) for process in running]
     for output, code in ended:
         assert code in (0, 4), output

@@ -31,7 +31,7 @@ def test_a_cell_that_kills_the_main_process_is_passed_after_two_starts(tmp_path)
     code, _ = judged(tmp_path, source, "-n2")
     assert code == -9
     (stored,) = stored_runs(tmp_path)
-    resume = ("run", "--resume", str(stored), "-n2", "--timeout=60")
+    resume = ("run", source, "--resume", str(stored), "-n2", "--timeout=60")
     code, output = conformance(tmp_path, *resume)
     assert code == -9, output
     code, output = conformance(tmp_path, *resume)

@@ -1,6 +1,5 @@
 """Runs of many models, written by hand as fast as the disk takes them, for tests of commands that read several runs."""
 
-import zlib
 from dataclasses import replace
 
 from conformance.records.cell import Cell
@@ -8,7 +7,7 @@ from conformance.records.convert import to_json
 from conformance.records.observation import Discrepancy, Measure, Observation
 from conformance.records.plan import PlannedCell, Shard
 from conformance.records.verdicts import Verdict
-from conformance.run import documents, regular_file, sealed, store
+from conformance.run import records_file, store
 from harness.made_by_hand import ENVIRONMENT, plan_for
 
 MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_fp16", "amp_bf16")
@@ -48,17 +47,9 @@ def write(folder, plan, statuses=(), *, left_out=(), results=None):
             own = given.get(planned.id, "PASS")
             records.append({"verdict": to_json(own if isinstance(own, Verdict) else verdict(planned.id, own))})
     records += [{"job": job, "result": result} for job, result in (results or {}).items()]
-    folder.mkdir(parents=True)
-    documents.write_plan(folder / store.PLAN, plan)
-    plan_bytes, _ = documents.read_plan(folder / store.PLAN)
-    data, chain = [], zlib.crc32(plan_bytes)
-    for record in records:
-        line, chain = sealed.line(record, chain)
-        data.append(line)
-    regular_file.write_whole(folder / store.LINES, b"".join(data))
+    store.create(folder, plan, b"".join(map(records_file.line, records)))
     if not left_out:
-        sums = documents.Sums.of(len(plan.own_cells), b"".join(data), plan_bytes)
-        documents.write_sums(folder / store.DONE, sums)
+        store.Writer(folder).close()
     return folder
 
 

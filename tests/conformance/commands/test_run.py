@@ -8,7 +8,6 @@ from harness.command import FP32, conformance, run_folder
 
 from conformance.records.cell import model_of
 from conformance.run import store
-from conformance.run.verify import verify
 
 GREEN = """
 import torch
@@ -51,10 +50,10 @@ def test_a_run_is_stored_whole_and_shown_again(green):
     stored = run_folder(output)
     assert stored.is_relative_to(folder / ".conformance" / "runs")
     assert {p.name for p in stored.iterdir()} >= {"plan.json", "cells.jsonl", "run.json"}
-    assert json.loads((stored / "run.json").read_text())["sums"]["cells"] == 2
+    lines = (stored / "cells.jsonl").read_bytes().splitlines()
+    assert json.loads((stored / "run.json").read_text())["sums"]["lines"] == len(lines)
     code, shown = conformance(folder, "show", str(stored))
     assert code == 0
-    assert verify(stored).code == 0
     assert re.search(r"doubling +fp32 +✓ \d", shown)
     assert "2 cells: 2 pass" in shown
 
@@ -81,19 +80,19 @@ def test_a_killed_run_is_red_until_it_is_resumed(green):
     code, shown = conformance(folder, "show", str(stored))
     assert code == 1
     assert "1 notrun" in shown
-    assert f"conformance run --resume {stored}" in shown
-    code, resumed = conformance(folder, "run", "--resume", str(stored), "-n", "1")
+    assert f"conformance run {folder / 'nets.py'} --resume {stored}" in shown
+    code, resumed = conformance(folder, "run", "nets.py", "--resume", str(stored), "-n", "1")
     assert code == 0, resumed
     assert "2 cells: 2 pass" in resumed
     after = (stored / "cells.jsonl").read_bytes().splitlines(keepends=True)
     assert after[: len(lines) - 1] == lines[:-1]
-    assert sum(b'{"verdict":' in line for line in after) == 2
+    assert sum(b'"verdict":' in line for line in after) == 2
     assert (stored / "run.json").exists()
 
 
 def test_resuming_a_finished_run_shows_it(green):
     folder, _, output = green
-    code, shown = conformance(folder, "run", "--resume", str(run_folder(output)))
+    code, shown = conformance(folder, "run", "nets.py", "--resume", str(run_folder(output)))
     assert code == 0
     assert "2 cells: 2 pass" in shown
 

@@ -18,7 +18,7 @@ def test_the_shards_of_a_command_make_its_whole_run(tmp_path):
         runs.append(str(run_folder(output)))
         assert f"\n{counted(len(store.read(run_folder(output)).selected), 'cell')}: " in output
     code, output = conformance(tmp_path, "merge", *runs, "--into", "all")
-    assert (code, output) == (0, "all: 3 cells: 3 pass; all sums hold\n")
+    assert (code, output) == (0, "3 cells: 3 pass · run stored in all\n")
     code, output = conformance(tmp_path, "show", "all")
     assert code == 0
     assert "3 cells: 3 pass" in output
@@ -44,7 +44,7 @@ def test_the_shards_of_a_command_make_its_whole_run(tmp_path):
         (["run", "--balance=x"], "--balance is about shards, and there is no --shard"),
         (["merge", "a"], "the following arguments are required: --into"),
         (["merge", "--into", "a"], "the following arguments are required: RUN"),
-        (["merge", "nowhere", "--into", "a"], "nowhere is damaged or no run folder: plan.json: there is none"),
+        (["merge", "nowhere", "--into", "a"], "nowhere is no run folder: it has no plan.json"),
         (["diff", "a"], "the following arguments are required: B"),
         (["diff", "a", "b", "--jsn=x"], "diff: unknown option --jsn=x; did you mean --json?"),
         (["compat"], "the following arguments are required: RUN"),

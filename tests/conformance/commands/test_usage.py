@@ -156,11 +156,11 @@ def test_a_resumed_run_stays_whatever_is_chosen_from_it(nets):
     assert code == ExitCode.RED, output  # nothing was judged
     (stored,) = stored_runs(nets)
     assert run_folder(output) == stored
-    code, output = conformance(nets, "run", "--resume", str(stored), "-n", "1", "-k", "nobody")
+    code, output = conformance(nets, "run", "nets.py", "--resume", str(stored), "-n", "1", "-k", "nobody")
     assert code == ExitCode.NOTHING_SELECTED, output
-    code, output = conformance(nets, "run", "--resume", str(stored), "-n", "1", "--modee=eager")
+    code, output = conformance(nets, "run", "nets.py", "--resume", str(stored), "-n", "1", "--modee=eager")
     assert code == ExitCode.USAGE, output
-    code, output = conformance(nets, "run", "--resume", str(stored), "-n", "1")
+    code, output = conformance(nets, "run", "nets.py", "--resume", str(stored), "-n", "1")
     assert code == ExitCode.OK, output
     assert "1 cell: 1 pass" in output
 

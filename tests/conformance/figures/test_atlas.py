@@ -11,7 +11,7 @@ from conformance import cli
 from conformance.figures import atlas
 from conformance.records.plan import Judge
 from conformance.records.probes import ProbeFinding, ProbeRun
-from conformance.run import documents
+from conformance.run import records_file
 
 CELL = "net[compiled-fp32-cpu]"
 LINK = "https://github.com/pytorch/pytorch/issues/1"
@@ -26,7 +26,7 @@ def run(tmp_path, version, status="PASS", models=("net",), name=""):
 def probes(tmp_path, version, status):
     path = tmp_path / f"probes-{version}-{status}.json"
     finding = replace(FINDING, status=status)
-    documents.write_probes(path, ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (finding,)))
+    records_file.write(path, "probes", ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (finding,)))
     return path
 
 

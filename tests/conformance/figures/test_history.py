@@ -11,7 +11,7 @@ from conformance import cli
 from conformance.figures.history import History, State, version_of
 from conformance.records.cell import Cell
 from conformance.records.probes import ProbeFinding, ProbeRun
-from conformance.run import documents, store
+from conformance.run import records_file, store
 
 CELL = "net[compiled-fp32-cpu]"
 LOW = ("amp_fp16", "amp_bf16")
@@ -118,8 +118,8 @@ def test_probes_make_an_atlas(tmp_path, capsys):
     for version, status in zip(VERSIONS, ("PASS", "EXPECTED", "FAIL", "UNSUPPORTED"), strict=True):
         found = ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (replace(FINDING, status=status),))
         files.append(tmp_path / f"{version}.json")
-        documents.write_probes(files[-1], found)
-        assert documents.read_probes(files[-1]) == found
+        records_file.write(files[-1], "probes", found)
+        assert records_file.decoded(files[-1], files[-1].read_bytes(), "probes", ProbeRun) == found
     code, told = compat(tmp_path, *files)
     assert (code, told["cells"]) == (0, [])
     (fault,) = told["faults"]
@@ -153,12 +153,12 @@ def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
 
 def test_a_damaged_file_of_probes_is_four_in_one_line(tmp_path, capsys):
     path = tmp_path / "probes.json"
-    documents.write_probes(path, ProbeRun(ENVIRONMENT, "cpu", (FINDING,)))
+    records_file.write(path, "probes", ProbeRun(ENVIRONMENT, "cpu", (FINDING,)))
     assert "probe lost was run twice with torch 2.13.0 on cpu" in refused(capsys, path, path)
     whole = path.read_bytes()
     for data in (whole[:-1], whole.replace(b"two sums", b"two suns"), b"", b"{}", (tmp_path / "x").name.encode()):
         path.write_bytes(data)
-        assert f"{path}: it is damaged or no sealed document" in refused(capsys, path)
+        assert f"{path}: its checksum does not match" in refused(capsys, path)
 
 
 def test_an_incomplete_run_counts_what_it_has(tmp_path, capsys):

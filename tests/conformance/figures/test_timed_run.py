@@ -140,7 +140,7 @@ def test_measurements_that_are_missing_are_taken_when_the_run_is_resumed(folder,
     jobs = [job for group in timing_groups(kept.plan, kept.verdicts) for job in group.jobs(DEFAULT)]
     pending = sum(is_needed(job, kept.results) for job in jobs)
     assert pending >= 2  # both processes of the group that was taken away
-    code, shown = conformance(folder, "run", "--resume", str(stored), TMPDIR=str(folder))
+    code, shown = conformance(folder, "run", "models.py", "--resume", str(stored), TMPDIR=str(folder))
     assert code == 1  # for the red cells of the models above
     assert f"taking up to {pending} measurements\n" in shown
     assert "too fast to time" in row(shown, "nothing")

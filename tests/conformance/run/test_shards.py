@@ -13,7 +13,6 @@ from harness.whole_runs import plan_of_zoo, verdict, write
 from conformance.errors import RecordError, UsageError
 from conformance.records.plan import PlannedCell, Shard
 from conformance.run import durations, shards, store
-from conformance.run.verify import verify
 
 NAMES = tuple(f"model{i}" for i in range(76))
 
@@ -92,7 +91,6 @@ def test_a_shard_is_a_complete_run_of_its_own_cells(tmp_path):
     assert len(contents.selected) == 18
     assert contents.complete
     assert not contents.missing
-    assert (verify(run).code, len(verify(run).cells)) == (0, 18)
 
 
 def test_a_verdict_of_another_shard_is_damage(tmp_path):
@@ -101,8 +99,7 @@ def test_a_verdict_of_another_shard_is_damage(tmp_path):
     lines = (run / store.LINES).read_bytes()
     other = write(tmp_path / "other", replace(plan_of_zoo(), shard=Shard(1, parts)), left_out=["net[eager-fp32-cpu]"])
     (other / store.LINES).write_bytes(lines)
-    assert verify(other).code == 4
-    with pytest.raises(UsageError, match="its plan is another"):
+    with pytest.raises(UsageError, match=r"line \d+: the plan has no cell 'gate"):
         store.read(other)
 
 

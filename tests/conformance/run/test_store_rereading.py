@@ -1,4 +1,4 @@
-"""A process decodes each line of a run folder once, and still notices every change of the file."""
+"""A process decodes a run folder that has not changed once, and notices every change of its files."""
 
 import shutil
 
@@ -6,62 +6,27 @@ import pytest
 from harness.stored_runs import NAMES, cell, plan_of, verdict, write
 
 from conformance.errors import UsageError
-from conformance.records.plan import Plan
-from conformance.records.verdicts import Verdict
-from conformance.run import documents, lines, store
+from conformance.run import store
 
 
-@pytest.fixture
-def decoded(monkeypatch):
-    """The types that were decoded, in order."""
-    types, convert = [], lines.from_json
-
-    def counting(hint, data):
-        types.append(hint)
-        return convert(hint, data)
-
-    monkeypatch.setattr(lines, "from_json", counting)
-    monkeypatch.setattr(documents, "from_json", counting)
-    return [types, lambda: [kind for kind in types if kind in (Plan, Verdict)]]
-
-
-def read_anew(folder, decoded):
-    """Read the folder; returns the contents and what was decoded for them."""
-    types, chosen = decoded
-    types.clear()
-    return store.read(folder), chosen()
-
-
-def test_only_lines_that_were_appended_are_decoded(folder, decoded):
+def test_a_run_that_has_not_changed_is_decoded_once(folder):
+    before = store.read(folder)
+    assert store.read(folder) is before
     write(folder, *NAMES)
-    (folder / store.DONE).unlink()
-    path = folder / store.LINES
-    data = path.read_bytes()
-    path.write_bytes(data[: data[:-1].rindex(b"\n") + 1])
-    assert read_anew(folder, decoded)[1] == [Verdict, Verdict]  # the writer has read the plan
-    assert read_anew(folder, decoded)[1] == []
-    path.write_bytes(data)
-    contents, types = read_anew(folder, decoded)
-    assert types == [Verdict]
-    assert contents.verdicts == {cell(name): verdict(name) for name in NAMES}
-    assert read_anew(folder, decoded)[1] == []
+    after = store.read(folder)
+    assert store.read(folder) is after
+    assert (before.verdicts, len(after.verdicts)) == ({}, 3)
 
 
-def test_a_new_run_is_decoded_once(folder, decoded):
-    assert read_anew(folder, decoded)[1] == [Plan]
-    assert read_anew(folder, decoded)[1] == []
-
-
-def test_a_line_that_was_torn_is_decoded_when_it_is_whole(folder, decoded):
+def test_a_line_that_was_torn_is_decoded_when_it_is_whole(folder):
     write(folder, *NAMES)
     (folder / store.DONE).unlink()
     path = folder / store.LINES
     data = path.read_bytes()
     path.write_bytes(data[:-5])
-    assert read_anew(folder, decoded)[0].missing == (cell("c"),)
+    assert store.read(folder).missing == (cell("c"),)
     path.write_bytes(data)
-    contents, types = read_anew(folder, decoded)
-    assert (contents.missing, contents.torn_bytes, types) == ((), 0, [Verdict])
+    assert (store.read(folder).missing, store.read(folder).torn_bytes) == ((), 0)
 
 
 def test_a_byte_that_changes_after_it_was_read_is_found(folder):
@@ -79,16 +44,14 @@ def test_a_byte_that_changes_after_it_was_read_is_found(folder):
         assert store.read(folder).missing == ()
 
 
-def test_a_truncated_file_is_read_anew(folder, decoded):
+def test_a_truncated_file_is_read_anew(folder):
     write(folder, *NAMES)
     assert store.read(folder).missing == ()
     (folder / store.DONE).unlink()
     path = folder / store.LINES
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0])
-    contents, types = read_anew(folder, decoded)
-    assert contents.verdicts == {cell("a"): verdict("a")}
-    assert types == [Verdict]
+    assert store.read(folder).verdicts == {cell("a"): verdict("a")}
     path.unlink()
     assert store.read(folder).missing == tuple(map(cell, NAMES))
 

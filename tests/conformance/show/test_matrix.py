@@ -107,7 +107,7 @@ def test_a_cell_without_a_verdict_is_counted_as_not_run(tmp_path):
     verdicts = {name: verdict for name, verdict in found.verdicts.items() if "scripted" not in name}
     text = rendered(Contents(found.plan, found.selected, verdicts), tmp_path)
     assert "4 cells: 2 pass, 2 notrun" in text
-    assert f"incomplete: conformance run --resume {tmp_path}" in text
+    assert f"incomplete: conformance run nowhere --resume {tmp_path}" in text
 
 
 def test_the_line_of_a_red_cell_cannot_command_a_terminal(tmp_path):
