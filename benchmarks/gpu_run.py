@@ -99,7 +99,7 @@ def commands(folder: Path, device: str, models: list[str]) -> dict[str, list[str
         "graphs": stored("graphs", "run", *models, *graphed, "--precision", "fp32", "--precision", "amp_bf16"),
         "checkerboard": [*board, "--json", str(folder / "checkerboard.json"), *small],
         "meter": [*python, "benchmarks.device_meter", "--device", device],
-        "claims": [*python, "conformance", "claims", "--write", str(folder / "claims.md")],
+        "claims": [*python, "benchmarks.claims"],
         "bench": stored("bench", "bench", *SIZED[device]),
     }
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from conformance.against import comparison
-from conformance.commands import bisect, claims, compat, diff, expect, github, listing, merge, probes, run, show
+from conformance.commands import bisect, compat, diff, expect, github, listing, merge, probes, run, show
 from conformance.commands.arguments import STORE, parser
 from conformance.commands.judging import Choice
 from conformance.commands.output import choose_colour, say
@@ -20,7 +20,7 @@ from conformance.records.tasks import PlanRequest
 from conformance.run import declarations
 from conformance.torch_versions import complaint
 
-NEED_TORCH = ("run", "bench", "list", "claims", "probes", "bisect")
+NEED_TORCH = ("run", "bench", "list", "probes", "bisect")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             options, further = parser().parse_known_args(arguments)
             choose_colour(options.color)
-            if not _prints_page(options):
+            if not (options.command == "show" and options.md):  # which a person may redirect into a file
                 surroundings.enter_context(github.commands_off())
             return _execute(options, further)
         except UsageError as problem:
@@ -54,11 +54,6 @@ def main(arguments: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             say("interrupted")
             return ExitCode.INTERRUPTED
-
-
-def _prints_page(options: argparse.Namespace) -> bool:
-    """Whether the output is a page, which a person may redirect into a file."""
-    return bool(options.md) if options.command == "show" else options.command == "claims" and options.write is None
 
 
 def _execute(options: argparse.Namespace, further: list[str]) -> int:
@@ -77,9 +72,6 @@ def _execute(options: argparse.Namespace, further: list[str]) -> int:
 def _look(options: argparse.Namespace) -> int:
     """Execute a command that judges nothing of the user."""
     commands: dict[str, Callable[[], int]] = {
-        "claims": lambda: claims.main(
-            PlanRequest(tuple(options.sources), seed=options.seed, deadline=options.timeout), options.write
-        ),
         "list": lambda: listing.list_models(tuple(options.sources)),
         "show": lambda: show.main(options.run, markdown=options.md, xml=options.junitxml),
         "expect": lambda: expect.record(options.run, options.file),

@@ -25,7 +25,7 @@ conformance/against/test_comparison.py conformance/against/test_worker.py
 conformance/cell/test_compiled_dynamic.py conformance/cell/test_correct_models.py conformance/cell/test_miniatures.py
 conformance/cell/test_packaged.py conformance/cell/test_training_specs.py conformance/cell/test_vector_instructions.py
 conformance/cell/test_whole_casts.py
-conformance/commands/test_bisect.py conformance/commands/test_claims.py conformance/commands/test_expect.py
+conformance/commands/test_bisect.py conformance/commands/test_expect.py
 conformance/commands/test_github.py conformance/commands/test_kept_references.py
 conformance/commands/test_listing.py conformance/commands/test_probes.py conformance/commands/test_shards.py
 conformance/commands/test_usage.py

@@ -14,7 +14,6 @@ from conformance.figures.atlas import Atlas, Maker
 from conformance.figures.history import History, State
 from conformance.records.cell import Cell
 from conformance.records.plan import Judge
-from conformance.show.claims import INTRODUCTION
 from zoo.functions.cube_cpp import missing_tools
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -43,14 +42,6 @@ def test_the_command_that_writes_the_pages_runs_as_documented(tmp_path):
     ended = subprocess.run([sys.executable, "docs/build.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert page.read_text(encoding="utf-8") == build.PAGES["zoo/ops.md"]()
-
-
-def test_the_page_of_claims_has_the_words_of_the_command_and_of_the_specs():
-    page = (DOCS / "claims.md").read_text(encoding="utf-8")
-    header = next(line for line in page.splitlines() if line.startswith("torch "))
-    assert page.startswith(INTRODUCTION.format(header=header))
-    texts = [claim.text for name in zoo.list_models() for claim in zoo.get_spec(name).claims]
-    assert [text for text in texts if f"| {text}<br>" not in page] == []
 
 
 def seen(state="works", **of_maker):

@@ -42,7 +42,6 @@ def parser() -> argparse.ArgumentParser:
     bench.set_defaults(measure="bench", full=True, shard=None, balance=None)
     models = commands.add_parser("list", help="list models with their summaries and cases")
     models.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
-    _add_claims_options(commands.add_parser("claims", help="measure again what sources say that models gain"))
     again = commands.add_parser("show", help="print a stored run")
     again.add_argument("run", type=Path)
     again.add_argument("--md", action="store_true", help="print Markdown, for the summary of a CI step or an issue")
@@ -134,17 +133,6 @@ def _add_extent(judge: argparse.ArgumentParser) -> None:
     speed.add_argument("--no-speed", dest="measure", action="store_const", const="", help="only check")
     speed.add_argument(
         "--speed", dest="measure", action="store_const", const="speed", help="time all that passes, your own models too"
-    )
-
-
-def _add_claims_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page to this file (default: print it)")
-    parser.add_argument(
-        "--seed", type=values.seed, default=0, help="of weights, inputs and the order of calls (default: 0)"
-    )
-    parser.add_argument(
-        "--timeout", type=values.seconds, default=CELL_SECONDS, help="seconds that a cell may take (default: 300)"
     )
 
 

@@ -46,13 +46,8 @@ def make(task: PlanRequest, process: ChildProcess) -> Plan:
         raise UsageError(str(problem)) from problem
 
 
-def plan(asked: PlanRequest, devices: Sequence[str] = ()) -> Plan:
+def plan(asked: PlanRequest) -> Plan:
     """Plan the cells of a request: all its models in all its modes, precisions and devices that exist together.
-
-    Args:
-        asked: the request.
-        devices: the devices to plan on, here or not; empty for those that were asked for, or else for those that are
-            here.
 
     Raises:
         UsageError: a source or a value of an axis is unknown, or a device that was asked for is absent.
@@ -69,7 +64,7 @@ def plan(asked: PlanRequest, devices: Sequence[str] = ()) -> Plan:
     known_modes = modes_of_all(specs)
     modes = choose("mode", tuple(known_modes), asked.modes, usual(known_modes))
     precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual(PRECISIONS))
-    devices = devices or choose("device", DEVICES, asked.devices, _present())
+    devices = choose("device", DEVICES, asked.devices, _present())
     _check_devices("mode", known_modes, asked.modes, devices)
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
     check_present(*asked.devices)

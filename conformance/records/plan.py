@@ -8,7 +8,6 @@ from typing import Annotated
 
 from conformance.errors import RecordError
 from conformance.records.cell import Cell, SizedModel
-from conformance.records.claims import PublishedClaim
 from conformance.records.limits import AboveZero, Name, OneOf
 from conformance.records.measurements import FIGURES
 from conformance.records.own_model import OwnModel
@@ -200,7 +199,6 @@ class Plan:
         candidates: the names of each model's candidates, by the model's name; such a name stands in place of a mode.
         measure: "" for nothing, "speed", or "bench".
         timed: the precisions in which each model is timed, by its name; None: every model in all of them.
-        claims: the published claims that the cells test.
         digests: the digest of each source file that the planning process imported, by path; see `run.sources`.
         written: where each model's spec is written, by the model's name, as far as it is known.
         shard: which part of the cells this run judges; None: all of them.
@@ -223,7 +221,6 @@ class Plan:
     candidates: Mapping[str, tuple[Name, ...]] = field(default_factory=dict)
     measure: Annotated[str, OneOf(("", "speed", "bench"))] = ""
     timed: Mapping[str, tuple[Name, ...]] | None = None
-    claims: tuple[PublishedClaim, ...] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, Place] = field(default_factory=dict)
     shard: Shard | None = None

@@ -205,7 +205,6 @@ class CeilingsTask:
 
 
 PLAN = Target("conformance.plan.matrix:make", PlanRequest, Plan)
-PLAN_CLAIMS = Target("conformance.plan.claims:make", PlanRequest, Plan)
 ENVIRONMENT = Target("conformance.plan.matrix:observe_environment", Nothing, Environment)
 LIST_MODELS = Target("conformance.plan.find:list_models", PlanRequest, Listing)
 REFERENCE = Target("conformance.cell.reference:make", ReferenceTask, ReferenceResult)

@@ -78,4 +78,10 @@ def test_every_file_and_module_of_the_commands_exists(tmp_path, device):
     assert all((gpu_run.ROOT / file).is_file() for file in files)
     modules = {command[2] for command in commands.values()}
     assert all(command[1] == "-m" for command in commands.values())
-    assert modules == {"pytest", "conformance", "benchmarks.checkerboard", "benchmarks.device_meter"}
+    assert modules == {
+        "pytest",
+        "conformance",
+        "benchmarks.checkerboard",
+        "benchmarks.claims",
+        "benchmarks.device_meter",
+    }

@@ -2,7 +2,6 @@
 
 from conformance.records import (
     cell,
-    claims,
     declared,
     measurements,
     observation,
@@ -17,21 +16,6 @@ from conformance.records import (
 
 CELL = cell.Cell("merge@64", "compiled", "bf16", "cuda")
 SIZED = cell.SizedModel("merge", 64, "width")
-CLAIM = claims.PublishedClaim(
-    model="new",
-    size_name="width",
-    sizes=(16, 64),
-    text="it is faster",
-    source="a post",
-    factor=1.5,
-    quantity="forward",
-    baseline="old",
-    mode="compiled",
-    precision="bf16",
-    baseline_mode="eager",
-    baseline_precision="fp32",
-    device="cuda",
-)
 
 REASON = measurements.Reason("no graph", "it breaks at a print")
 RATIO = measurements.Ratio(1.2345, 1.2, 1.3, pairs=20, clean=0.875, processes=3)
@@ -141,7 +125,6 @@ PLAN = plan.Plan(
     measure="bench",
     timed={"merge@64": ("fp32",)},
     every_tensor=True,
-    claims=(CLAIM,),
     digests={"/a/file.py": "00ff"},
     written={"merge@64": PLACE},
     wrong_on_purpose=("merge@64",),
@@ -178,7 +161,7 @@ SHORT_VERDICT = revisions.ShortVerdict("PASS", "a text")
 MEASURED = revisions.MeasuredCell(REASON, "/reference")
 
 EXAMPLES = (
-    *(CELL, SIZED, CLAIM, DECLARED),
+    *(CELL, SIZED, DECLARED),
     *(REASON, RATIO, SAMPLE, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
     *(MEASURE, DISCREPANCY, REST, OBSERVATION, VERDICT),
     *(EXPECTATION, PLANNED, OWN, LOCATION, PLACE, ENVIRONMENT, SHARD, JUDGE, PLAN),

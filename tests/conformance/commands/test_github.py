@@ -80,8 +80,6 @@ def test_a_page_is_printed_as_it_is(run):
     shown = conformance(folder, "show", str(run_folder(output)), "--md")
     assert conformance(folder, "show", str(run_folder(output)), "--md", GITHUB_ACTIONS="true") == shown
     assert commands(shown[1]) == []
-    refused = conformance(folder, "claims", "nowhere.py")
-    assert conformance(folder, "claims", "nowhere.py", GITHUB_ACTIONS="true") == refused
 
 
 def test_a_summary_that_cannot_be_written_is_said_and_changes_no_verdict(tmp_path):

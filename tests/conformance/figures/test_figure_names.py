@@ -5,8 +5,6 @@ from pathlib import Path
 
 import conformance
 from conformance.records.measurements import FIGURES
-from conformance.show import claims
-from zoo import claim
 
 FOLDER = Path(conformance.__file__).parent
 
@@ -56,13 +54,3 @@ def test_no_other_module_repeats_a_title():
         if path.relative_to(FOLDER) != Path("records/measurements.py"):
             found = constants(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
             assert titles.isdisjoint(found), path
-
-
-def test_claims_of_the_zoo_are_about_figures_first_and_then_about_bytes():
-    assert claim.QUANTITIES[: len(FIGURES)] == tuple(FIGURES)
-    assert claim.QUANTITIES[len(FIGURES) :] == ("saved", "peak")
-
-
-def test_the_page_of_claims_has_a_title_for_every_quantity():
-    assert tuple(claims.QUANTITIES) == claim.QUANTITIES
-    assert {name: claims.QUANTITIES[name] for name in FIGURES} == FIGURES

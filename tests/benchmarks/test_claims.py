@@ -1,0 +1,90 @@
+"""The page of claims: its words, its rows, and the verdict on a claim over several sizes."""
+
+from pathlib import Path
+
+import pytest
+
+import zoo
+from benchmarks import claims
+from benchmarks.claims import Replica, page, pooled, word
+from conformance.records.measurements import Ratio, Reason
+from zoo.claim import QUANTITIES, Claim
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "claims.md"
+CLAIM = Claim(text="it pays", source="a post", factor=2.0, quantity="forward", baseline="mlp", mode="compiled")
+
+
+def ratio(middle, low, high):
+    return Ratio(middle, low, high, pairs=20)
+
+
+HOLDS, SOME, NONE, LOSS, NOISE, SLOW = (
+    ratio(2.0, 1.9, 2.1),
+    ratio(1.5, 1.4, 1.6),
+    ratio(1.0, 0.99, 1.01),
+    ratio(0.5, 0.4, 0.6),
+    ratio(1.0, 0.8, 1.3),
+    Reason("too slow", "9 s"),
+)
+
+
+def row(*measured):
+    sizes = (16, 64, 256)
+    found = Replica("mlp", CLAIM, "width", sizes, "cpu", dict(zip(sizes, measured, strict=False)))
+    return page("here", [found]).removeprefix(claims.INTRODUCTION.format(header="here"))
+
+
+def test_the_page_has_the_words_of_the_script_and_of_the_specs():
+    text = PAGE.read_text(encoding="utf-8")
+    header = next(line for line in text.splitlines() if line.startswith("torch "))
+    assert text.startswith(claims.INTRODUCTION.format(header=header))
+    published = [claim.text for name in zoo.list_models() for claim in zoo.get_spec(name).claims]
+    assert [claim for claim in published if f"| {claim}<br>" not in text] == []
+    assert tuple(claims.QUANTITIES) == QUANTITIES
+
+
+@pytest.mark.parametrize(
+    ("found", "factor", "expected"),
+    [
+        (ratio(2.0, 1.80, 2.2), 2.0, "reproduced"),
+        (ratio(2.0, 1.79, 2.2), 2.0, "weaker"),
+        (ratio(90.0, 80.2, 99.0), 100.0, "reproduced"),
+        (ratio(9.0, 8.9, 9.1), 2.0, "reproduced"),
+        (NONE, 1.5, "same"),
+        (LOSS, 1.5, "worse"),
+        (NOISE, 1.5, "too noisy"),
+    ],
+)
+def test_four_fifths_of_a_published_gain_reproduce_it(found, factor, expected):
+    assert word(found, factor) == expected
+
+
+@pytest.mark.parametrize(
+    ("measured", "verdict"),
+    [
+        ((HOLDS, HOLDS), "reproduced"),
+        ((SOME, SOME), "weaker"),
+        ((HOLDS, NONE), "size-dependent"),
+        ((LOSS, NONE), "not reproduced"),
+        ((HOLDS, NOISE), "reproduced"),
+        ((NONE, SLOW), "not reproduced"),
+        ((NOISE, SLOW), "no figure"),
+        ((), "needs CUDA"),
+    ],
+)
+def test_the_verdict_over_sizes_is_that_of_those_with_a_clear_answer(measured, verdict):
+    assert row(*measured).splitlines()[0].endswith(f"| {verdict} |")
+
+
+def test_a_row_has_claim_factor_and_sizes_and_what_is_missing_stands_below():
+    assert row(HOLDS, pooled([ratio(1.5, 1.5, 1.5)] * 3), SLOW) == (
+        "| it pays<br>`mlp[compiled-fp32]` against `mlp[eager-fp32]`, forward | 2×: a post "
+        "| on cpu, by width<br>16: ▲2.00 [1.90, 2.10] reproduced<br>64: ▲1.50 weaker<br>256: too slow "
+        "| size-dependent |\n\nWhy figures are missing:\n\n- `mlp@256[compiled-fp32-cpu]`: too slow: 9 s\n"
+    )
+
+
+def test_a_gain_must_show_in_every_process():
+    assert pooled([HOLDS, SLOW, SOME]) == SLOW
+    found = pooled([HOLDS, SOME])
+    assert (found.low, found.high) == (1.4, 2.1)
