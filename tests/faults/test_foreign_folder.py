@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from harness import record_examples
 from harness.command import FP32, conformance, run_folder
-from harness.made_by_hand import passed, plan_for, timed
+from harness.made_by_hand import plan_for
 from harness.stored_runs import NAMES, cell, plan_of, write
 
 from conformance.commands import output, stored
@@ -25,7 +25,6 @@ from conformance.run.executor import Executor
 from conformance.run.store import Contents
 from conformance.run.verify import verify
 from conformance.show import matrix
-from conformance.show.bench import write_plots
 
 HOSTILE = "\x1b]0;gone\x07\x1b[2J\r\n✓ b[eager-fp32-cpu]  PASS\u202e\u2028\x85\ud800\x00\x7f"
 SPEC = """
@@ -118,25 +117,6 @@ def test_references_lead_nowhere(folder, tmp_path):
     regular_file.remove(place)
     assert not place.is_symlink()
     assert [path.name for path in victim.iterdir()] == ["file"]
-
-
-def test_plots_lead_nowhere(tmp_path):
-    (tmp_path / "plots").symlink_to(tmp_path)
-    cells = [Cell(f"net@{size}", mode, "fp32", "cpu") for size in (1, 2) for mode in ("eager", "compiled")]
-    sizes = {f"net@{size}": record_examples.cell.SizedModel("net", size, "width") for size in (1, 2)}
-    plan = plan_for(*cells, sizes=sizes, measure="bench")
-    results = {}
-    for size in (1, 2):
-        ids = {mode: Cell(f"net@{size}", mode, "fp32", "cpu").id for mode in ("eager", "compiled")}
-        found = timed(compiled=2.0)
-        renamed = {old.replace("net[", f"net@{size}["): value for old, value in found.cells.items()}
-        (ratio,) = found.cells["net[compiled-fp32-cpu]"].ratios.values()
-        renamed[ids["compiled"]] = replace(renamed[ids["compiled"]], ratios={ids["eager"]: ratio})
-        results |= {f"speed gradient net@{size}[fp32-cpu] #{i}": replace(found, cells=renamed) for i in (0, 1)}
-    contents = Contents(plan, tuple(c.id for c in cells), passed(plan), results)
-    with pytest.raises(StoreError, match="no folder but a link"):
-        write_plots(contents, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["plots"]
 
 
 def texts(record):
