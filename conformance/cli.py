@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from conformance.against import comparison
 from conformance.commands import bisect, compat, diff, expect, github, listing, merge, probes, run, show
 from conformance.commands.arguments import STORE, parser
 from conformance.commands.judging import Choice
@@ -59,8 +58,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _execute(options: argparse.Namespace, further: list[str]) -> int:
     if options.command in NEED_TORCH and complaint():
         raise UsageError(complaint())
-    if options.command == "bench" and options.against:
-        return _compare(options, further)
     if options.command in ("run", "bench"):
         options.sources += [word for word in further if not word.startswith("-")]  # argparse takes them before options
         return run.run(_run_options(options, [word for word in further if word.startswith("-")]))
@@ -120,7 +117,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         request=_request(options),
         measure=options.measure,
         resume=options.resume,
-        folder=options.store or STORE,
+        folder=options.store,
         fresh=options.fresh,
         junit=options.junitxml,
         shard=options.shard,
@@ -137,25 +134,6 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
             known=tuple(options.known),
         ),
     )
-
-
-def _compare(options: argparse.Namespace, further: list[str]) -> int:
-    idle = {
-        "-k": options.expression,
-        "-n": options.workers,
-        "-p": options.plugins,
-        "-x": options.first,
-        "-v": options.verbose,
-        "--resume": options.resume,
-        "--store": options.store,
-        "--fresh": options.fresh,
-        "--every-tensor": options.every_tensor,
-        "--junitxml": options.junitxml,
-    }
-    unfit = [*(name for name, given in idle.items() if given), *further]
-    if unfit:
-        raise UsageError(f"bench --against does not take {' '.join(unfit)}")
-    return comparison.compare(_request(options), options.against)
 
 
 if __name__ == "__main__":

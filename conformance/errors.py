@@ -10,7 +10,6 @@
 | run the oracle | `NoOracleError`, `RandomError`, `SelfCheckError`; a broken spec: `zoo.SpecError` |
 | make the callable of a mode, or call it | `NoCompilerError`, `NotProvenError`; otherwise what mode or model raise |
 | measure | `NotMeasuredError`, `TimedCallError` |
-| run a task in the worker of a revision | `WorkerError` |
 | make an environment with another torch | `NotInstalledError` |
 
 A `UsageError` ends the command with exit code 4 and one line. No other error leaves its step: each becomes a verdict
@@ -89,10 +88,6 @@ class TimedCallError(NotMeasuredError):
         super().__init__(type(problem).__name__, str(problem))
         self.call = call
         self.problem = problem
-
-
-class WorkerError(RuntimeError):
-    """A worker process raised an exception, died, or sent no result before its deadline."""
 
 
 class NotInstalledError(RuntimeError):

@@ -9,7 +9,7 @@ class ExitCode(IntEnum):
     """What the exit code of a command means."""
 
     OK = 0  # everything is as expected
-    RED = 1  # a cell is red or has no verdict; for `bench --against` and `diff`, something is worse
+    RED = 1  # a cell is red or has no verdict; for `diff`, something is worse
     INTERRUPTED = 2  # the user interrupted it
     INTERNAL_ERROR = 3  # pytest or this project has a bug
     USAGE = 4  # the command cannot do what was asked

@@ -38,7 +38,6 @@ def parser() -> argparse.ArgumentParser:
     judge.add_argument("--balance", type=Path, metavar="RUN", help="balance the shards by the seconds of this run")
     bench = commands.add_parser("bench", help="check, then measure speed, memory and compile cost", epilog=FURTHER)
     _add_run_options(bench)
-    bench.add_argument("--against", metavar="REV", help="compare with the sources at a revision of their repository")
     bench.set_defaults(measure="bench", full=True, shard=None, balance=None)
     models = commands.add_parser("list", help="list models with their summaries and cases")
     models.add_argument("sources", nargs="*", help="as for run; the whole zoo if none is given")
@@ -116,7 +115,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "--expect", type=Path, metavar="FILE", help="divergences that are declared in a file; see expect record"
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="finish a stored run")
-    parser.add_argument("--store", type=Path, help=f"folder for runs (default: {STORE})")
+    parser.add_argument("--store", type=Path, default=STORE, help=f"folder for runs (default: {STORE})")
     parser.add_argument("--fresh", action="store_true", help="reuse no compiled code and no reference of earlier runs")
     parser.add_argument(
         "--every-tensor", action="store_true", help="store the numbers of all tensors (default: near their budgets)"

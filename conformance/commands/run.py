@@ -35,7 +35,7 @@ from conformance.run.attempts import Attempts
 from conformance.run.executor import Executor
 from conformance.run.judge import describe_judge
 from conformance.run.store import Contents, Writer
-from conformance.show import bench, junit, matrix
+from conformance.show import junit, matrix
 from conformance.show.progress import Progress
 from conformance.show.text import visible
 
@@ -174,8 +174,6 @@ def _report(options: RunOptions, folder: Path, started: float) -> None:
     contents = store.read(folder)
     tell("")
     show(contents, folder, seconds=seconds)
-    for path in bench.write_plots(contents, folder) if contents.plan.measure == "bench" else ():
-        tell(f"plot: {visible(str(path))}")
     again = visible(shlex.quote(str(folder)))
     lost = what_was_lost()
     if lost:

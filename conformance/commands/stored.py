@@ -53,9 +53,7 @@ def report(contents: Contents, folder: Path, seconds: float | None = None) -> st
     parts = []
     try:
         if contents.plan.measure == "bench":
-            drawn = bench.Bench(contents)
-            parts = [drawn.text(), ""]
-            list(drawn.plots())
+            parts = [bench.Bench(contents).text(), ""]
         parts.append(matrix.render(contents, seconds=seconds, folder=folder, terminal=columns(sys.stdout)))
     except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
         told = f"{type(problem).__name__}: {problem}"

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.errors import NotMeasuredError, TimedCallError
-from conformance.figures.rounds import Rounds
-from conformance.records.measurements import Sample
+from conformance.figures.rounds import Rounds, Sample
 
 FEWEST_ROUNDS, LONGEST = 12, 2.0  # rounds whatever the budget; seconds that they may take for one program
 FIRST_LOOK, MOST_ROUNDS = 20, 5000  # each look at the intervals comes after 1.5 times as many rounds as the one before
@@ -95,7 +94,7 @@ def warm_up(timed: TimedCall, clock: Clock) -> None:
     """
     times: list[float] = []
     while True:
-        times.append(primed(timed, clock, 0)[0].ns)
+        times.append(_primed(timed, clock, 0)[0].ns)
         calls = FEWEST_ROUNDS * (1 + priming_calls(min(times)))
         if calls * min(times) > LONGEST * 1e9 and len(times) >= UNSETTLED_CALLS:
             seen = f"{min(times) / 1e9:.2g} s a call, {calls} do not fit in {LONGEST:g} s"
@@ -131,7 +130,7 @@ def priming_calls(slowest: float) -> int:
     return min(MOST_PRIMING, round(PRIMING_NS / slowest))
 
 
-def primed(timed: TimedCall, clock: Clock, priming: int) -> tuple[Sample, Any]:
+def _primed(timed: TimedCall, clock: Clock, priming: int) -> tuple[Sample, Any]:
     """Make some untimed calls and a timed one.
 
     Args:
@@ -179,7 +178,7 @@ def measure(
             taken = {}
             for timed in order.sample(calls, len(calls)):
                 try:
-                    taken[timed.name], result = primed(timed, clock, priming)
+                    taken[timed.name], result = _primed(timed, clock, priming)
                 except Exception as problem:
                     raise TimedCallError(timed.name, problem) from problem
                 spent[timed.name] += taken[timed.name].host_ns * (priming + 1)

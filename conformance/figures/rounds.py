@@ -8,10 +8,31 @@ from dataclasses import dataclass, field
 
 from conformance.errors import NotMeasuredError
 from conformance.figures.ratio import FEWEST_PAIRS, ratio_of
-from conformance.records.measurements import Ratio, Sample
+from conformance.records.measurements import Ratio
 
 NARROW = 0.01  # half-width of an interval that ends the sampling
 CLEAN_ENOUGH = 0.2  # share of the pairs that must be undisturbed
+UNDISTURBED = 0.01  # largest share of its time that an undisturbed sample waits for a processor
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The time of one call.
+
+    Attributes:
+        ns: nanoseconds that count: those of the device's clock on a GPU, otherwise the same as `host_ns`.
+        host_ns: nanoseconds of wall time on the host.
+        delay_ns: nanoseconds of `host_ns` in which the thread waited for a processor.
+    """
+
+    ns: float
+    host_ns: float
+    delay_ns: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        """Whether the call hardly waited for a processor."""
+        return self.delay_ns <= UNDISTURBED * self.host_ns
 
 
 @dataclass

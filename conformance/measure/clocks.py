@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from conformance.figures.meter import Clock, HostClock
-from conformance.records.measurements import Sample
+from conformance.figures.rounds import Sample
 
 
 class DeviceClock:

@@ -148,7 +148,7 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
     found: list[Found] = []
     only_modes = True
     for source in sources:
-        names = names_in_the_zoo(source)
+        names = _names_in_the_zoo(source)
         if names:
             found += _of_the_zoo(names)
             only_modes = False
@@ -158,14 +158,14 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
         found += own
         only_modes = only_modes and not own
     if only_modes:
-        found = _of_the_zoo(names_in_the_zoo("*"))
+        found = _of_the_zoo(_names_in_the_zoo("*"))
     _check_names(found)
     if given != NOTHING_GIVEN and not any(location.own for _, location in found):
         raise UsageError("inputs, --train and --eval are for a model without a spec; every model here has one")
     return list({spec.name: (spec, location) for spec, location in found}.values()), registering()
 
 
-def names_in_the_zoo(source: str) -> list[str]:
+def _names_in_the_zoo(source: str) -> list[str]:
     """The models of the zoo in a folder, or those that a wildcard pattern names; [] if `source` is neither.
 
     A name with a dot and without a wildcard is a module of Python: people have a package `models` of their own.

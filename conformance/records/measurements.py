@@ -17,7 +17,6 @@ FIGURES = {  # the figures that can be timed of a model, with their titles in re
     "fit": "whole training",
 }
 MARGIN = 1.03  # two copies of one model differ by up to one percent, depending on where their weights lie in memory
-UNDISTURBED = 0.01  # largest share of its time that an undisturbed sample waits for a processor
 FASTER, SLOWER, SAME, NOISY = "faster", "slower", "same", "too noisy"
 
 FiveDigits = Annotated[float, Digits(5)]
@@ -76,26 +75,6 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """The time of one call.
-
-    Attributes:
-        ns: nanoseconds that count: those of the device's clock on a GPU, otherwise the same as `host_ns`.
-        host_ns: nanoseconds of wall time on the host.
-        delay_ns: nanoseconds of `host_ns` in which the thread waited for a processor.
-    """
-
-    ns: float
-    host_ns: float
-    delay_ns: float = 0.0
-
-    @property
-    def clean(self) -> bool:
-        """Whether the call hardly waited for a processor."""
-        return self.delay_ns <= UNDISTURBED * self.host_ns
-
-
-@dataclass(frozen=True)
 class CellTiming:
     """What one process measured of one cell.
 
@@ -121,7 +100,8 @@ class Timing:
         cells: what was measured of each cell, by cell id.
         controls: the ratios of the two controls to the baseline, by the control's name.
         seconds: seconds spent in each phase, by the name of the phase.
-        samples: (ns, host_ns, delay_ns) of each call, as in `Sample`, by cell id; empty unless they were asked for.
+        samples: (ns, host_ns, delay_ns) of each call, as in `figures.rounds.Sample`, by cell id; empty unless they were
+            asked for.
     """
 
     figure: Annotated[str, OneOf(tuple(FIGURES))]

@@ -103,46 +103,11 @@ def is_child() -> bool:
     return bool(_serving)
 
 
-def call(function: str, task: Any, *further: Any) -> Any:
-    """Call a function of any module on a task. Task and result are in JSON form.
-
-    Args:
-        function: "package.module:function"; its annotations name the records that it takes and returns.
-        task: the JSON form of its first argument.
-        further: more arguments.
-
-    Raises:
-        RecordError: the task is not of the type that the function takes.
-        UsageError: torch does not import.
-        Whatever the function raises.
-    """
-    module, _, name = function.partition(":")
-    found = getattr(_imported(module), name)
-    hints = typing.get_type_hints(found)
-    result = found(from_json(hints.get("task", Any), task), *further)
-    return to_json(result, hints.get("return"))
-
-
-def _imported(name: str) -> Any:
-    """A module of this project. If it does not import because torch does not, only that is said."""
-    try:
-        return importlib.import_module(name)
-    except Exception as problem:
-        if complaint := complaint_about_import():
-            raise UsageError(complaint) from problem
-        raise
-
-
 def main() -> None:
     """Serve in a fresh interpreter, whose input brings the task and whose output takes the answers."""
-    os._exit(serve(*take_streams()))  # as a forked one does: to take torch down could last longer than it may live on
-
-
-def take_streams() -> tuple[int, int]:
-    """Own descriptors for standard input and output, which go nowhere from here on; a process started here has none."""
-    taken = os.dup(0), os.dup(1)
-    _silence()
-    return taken
+    orders, answers = os.dup(0), os.dup(1)
+    _silence()  # so that a process started here has none of them
+    os._exit(serve(orders, answers))  # as a forked one does: to take torch down could last longer than it may live on
 
 
 def serve(orders: int, answers: int, has_compiler: Callable[[], bool] = lambda: True) -> int:
@@ -179,7 +144,7 @@ def _answer(request: dict[str, Any], sender: channel.Sender, has_compiler: Calla
     process = ChildProcess(lambda phase: sender.send(phase=phase))
     try:
         with _imports_told(sender, has_compiler):
-            result = call(request["function"], request["task"], process)
+            result = _call(request["function"], request["task"], process)
         sender.send(result=result, remarks=process.remarks)
     except UsageError as problem:
         sender.send(refused=one_line(problem, USAGE_LENGTH))
@@ -189,6 +154,36 @@ def _answer(request: dict[str, Any], sender: channel.Sender, has_compiler: Calla
     # As at an interpreter's exit: idle pools end, threads are joined. One that does not end is a fault of the cell.
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 -- multiprocessing ends its children so too
     return 0
+
+
+def _call(function: str, task: Any, process: ChildProcess) -> Any:
+    """Call a function of any module on a task. Task and result are in JSON form.
+
+    Args:
+        function: "package.module:function"; its annotations name the records that it takes and returns.
+        task: the JSON form of its first argument.
+        process: its second argument.
+
+    Raises:
+        RecordError: the task is not of the type that the function takes.
+        UsageError: torch does not import.
+        Whatever the function raises.
+    """
+    module, _, name = function.partition(":")
+    found = getattr(_imported(module), name)
+    hints = typing.get_type_hints(found)
+    result = found(from_json(hints.get("task", Any), task), process)
+    return to_json(result, hints.get("return"))
+
+
+def _imported(name: str) -> Any:
+    """A module of this project. If it does not import because torch does not, only that is said."""
+    try:
+        return importlib.import_module(name)
+    except Exception as problem:
+        if complaint := complaint_about_import():
+            raise UsageError(complaint) from problem
+        raise
 
 
 @contextlib.contextmanager

@@ -5,10 +5,9 @@ Everyone takes the turnstile lock first; a measurement keeps it while it waits, 
 takes minutes, as the reference of a large model does, gives way between its parts: else the measurement of another run
 would wait for it, and all others for the measurement. The system releases the locks of a process that dies.
 
-The process that does the work holds the lock: a child for itself, and the process that compares two revisions for its
-workers. The locks are files in a folder for every user of the machine; if that cannot be used, in one of this user; if
-that cannot either, nothing is locked. Nobody waits for ever: whoever holds the lock may have been stopped. In both
-cases a remark says so, because measurements may disturb each other.
+The process that does the work holds the lock. The locks are files in a folder for every user of the machine; if that
+cannot be used, in one of this user; if that cannot either, nothing is locked. Nobody waits for ever: whoever holds the
+lock may have been stopped. In both cases a remark says so, because measurements may disturb each other.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ UNUSABLE = (OSError, NotImplementedError)  # what a lock raises in a folder, or 
 
 
 class Slot:
-    """One slot, which this process holds while it is in the context.
+    """One slot, which this process holds while it is in the context: other cells may run, but no measurement.
 
     Attributes:
         remark: what a run should know of it; "" if it is held.
@@ -69,13 +68,6 @@ class Slot:
         """Let go of the slot, and take one again behind those who wait."""
         self._held.close()
         self._held, self.remark = _in_the_first_folder(_take_a_slot)
-
-
-@contextlib.contextmanager
-def shared() -> Iterator[str]:
-    """Hold one slot: other cells may run at the same time, but no measurement. Yields a remark, "" if it is held."""
-    with Slot() as slot:
-        yield slot.remark
 
 
 @contextlib.contextmanager

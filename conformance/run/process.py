@@ -11,11 +11,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from conformance.one_line import one_line
@@ -24,12 +22,9 @@ from conformance.run import channel, environment, process_table
 GRACE_SECONDS = 5.0  # for a child to exit after it has sent its result
 LAST_SECONDS = 60.0  # for a killed child to disappear; a driver may hold it while a kernel still runs
 NAP_SECONDS = 0.01
-OPENING_KEY = bytes(channel.KEY_BYTES)  # of messages to a child, the first of which brings the key of its answers
+OPENING_KEY = bytes(channel.KEY_BYTES)  # of the message to a child, which brings the key of its answers
 SAID_LINES, SAID_LENGTH, SAID_BYTES = 20, 400, 2**16  # what is kept of a process's error stream, and of a line
 IGNORED = ("PYTHONWARNINGS", "PYTHONINSPECT")  # a warning of torch is no error of a model, and nobody talks to a child
-
-
-NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 class Event(NamedTuple):
@@ -72,19 +67,13 @@ class Process:
         self._overhearing.start()
         self._receiver = channel.Receiver(answers, key)
         self._events: SimpleQueue[Event] = SimpleQueue()
-        self._writing = Thread()
         self._closed = False
         self._listening = Thread(target=self._listen, daemon=True)
         self._listening.start()
         place = {"path": sys.path, "folder": _working_folder(), "variables": environment.of_children()}
-        self.send({**request, **place, "key": key.hex()})
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a message to the process, after those before it. Whether it arrives shows in what comes back."""
-        if not self._closed:
-            before = self._writing if self._writing.ident else None
-            self._writing = Thread(target=self._write, args=(channel.frame(OPENING_KEY, message), before), daemon=True)
-            self._writing.start()
+        task = channel.frame(OPENING_KEY, {**request, **place, "key": key.hex()})
+        self._writing = Thread(target=self._write, args=(task,), daemon=True)
+        self._writing.start()
 
     def next_event(self, seconds: float) -> Event | None:
         """The next thing that its pipe brings; None if nothing does for so long and the process has not ended."""
@@ -133,11 +122,9 @@ class Process:
                 self._said += printed
                 del self._said[:-SAID_BYTES]
 
-    def _write(self, frame: bytes, before: Thread | None) -> None:
-        if before is not None:
-            before.join()
+    def _write(self, task: bytes) -> None:
         try:
-            channel.write(self._orders, frame)
+            channel.write(self._orders, task)
         except BrokenPipeError:  # the process died before it read everything, which shows elsewhere
             pass
         except OSError as problem:
@@ -178,25 +165,18 @@ class Spawned(Process):
 
     Args:
         request: what the child should do.
-        words: the command that starts it; None for one that calls a function, see `run.child_side.serve`.
-        variables: environment variables beside those of this process.
 
     Raises:
         OSError: the system starts no process.
     """
 
-    def __init__(
-        self,
-        request: dict[str, Any],
-        words: list[str] | None = None,
-        variables: Mapping[str, str] = NO_VARIABLES,
-    ) -> None:
+    def __init__(self, request: dict[str, Any]) -> None:
         self._process = subprocess.Popen(  # noqa: S603
-            words or command("conformance.run.child_side"),
+            command("conformance.run.child_side"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**inherited_environment(), **variables},
+            env=inherited_environment(),
             start_new_session=True,  # an interrupt reaches the parent, and the parent decides
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from itertools import product
 
 from conformance.figures import roofline, speed
 from conformance.figures.bench_jobs import ceilings_job, compile_job, footprint_job
@@ -11,9 +11,7 @@ from conformance.figures.crossover import NOT_MEASURED, Point, crossover
 from conformance.figures.speed import Speed
 from conformance.records.cell import Cell
 from conformance.records.measurements import FIGURES, Ceilings, CompileCost, Footprint, Reason
-from conformance.run import regular_file
 from conformance.run.store import Contents
-from conformance.show import plot
 from conformance.show.text import duration, ratio_text, speed_text, table, visible, without_speed, wrapped
 
 NEVER = "never"
@@ -48,14 +46,6 @@ class Bench:
         parts.append("\n".join(self._crossovers()))
         parts += [wrapped("\n".join(without_speed(FIGURES[n], found))) for n, found in self._speeds.items()]
         return "\n\n".join(part for part in parts if part)
-
-    def plots(self) -> Iterator[tuple[str, str]]:
-        """File name and SVG for every figure of every model that was measured at several sizes."""
-        for model, size_name, device, figure in self._scaled():
-            curves = self._curves(model, device, figure)
-            if curves:
-                title = f"{model}, {FIGURES[figure]}, {device}: times as fast as eager fp32"
-                yield f"{model}-{figure}-{device}.svg", plot.draw(title, size_name, curves)
 
     def _title(self, model: str) -> str:
         sized = self._plan.sizes.get(model)
@@ -144,44 +134,25 @@ class Bench:
             return f"beats the ceiling: {100 * reached:.0f} %"
         return f"{float(f'{100 * reached:.2g}'):g} %"
 
-    def _scaled(self) -> Iterator[tuple[str, str, str, str]]:
+    def _crossovers(self) -> Iterator[str]:
+        """At which sizes each variant pays: a line for every figure of every model that was measured at several."""
         devices = dict.fromkeys(c.device for c in self._cells)
-        for model, size_name in dict.fromkeys((s.model, s.size_name) for s in self._plan.sizes.values()):
-            for device in devices:
-                for figure in self._speeds:
-                    yield model, size_name, device, figure
+        models = dict.fromkeys((s.model, s.size_name) for s in self._plan.sizes.values())
+        for (model, size_name), device, figure in product(models, devices, self._speeds):
+            for variant, points in self._variants(model, device, figure).items():
+                yield f"{model}, {FIGURES[figure]}, {device}: {variant} {visible(crossover(points, size_name))}"
 
-    def _curves(self, model: str, device: str, figure: str) -> dict[str, list[Point]]:
-        """Points over size by mode and precision."""
-        curves: dict[str, list[Point]] = {}
+    def _variants(self, model: str, device: str, figure: str) -> dict[str, list[Point]]:
+        """Points over size of each variant that was measured, by its mode and precision."""
+        variants: dict[str, list[Point]] = {}
         for name, sized in self._plan.sizes.items():
             base = Cell(name, "eager", "fp32", device).id
             for cell in (c for c in self._cells if (c.model, c.device) == (name, device) and c.id != base):
                 timed = self._speeds[figure].get(cell.id)
                 if sized.model == model and timed is not None:
                     point = Point(sized.size, timed.ratios.get(base), timed.reason or NOT_MEASURED)
-                    curves.setdefault(f"{cell.mode} {cell.precision}", []).append(point)
-        return {name: points for name, points in curves.items() if any(p.ratio for p in points)}
-
-    def _crossovers(self) -> Iterator[str]:
-        for model, size_name, device, figure in self._scaled():
-            for variant, points in self._curves(model, device, figure).items():
-                yield f"{model}, {FIGURES[figure]}, {device}: {variant} {visible(crossover(points, size_name))}"
-
-
-def write_plots(contents: Contents, folder: Path) -> list[Path]:
-    """Write the SVGs into the folder's `plots`; returns their paths.
-
-    Raises:
-        StoreError: one cannot be written.
-    """
-    written = []
-    for name, svg in Bench(contents).plots():
-        path = folder / "plots" / name
-        regular_file.make_folder(path.parent)
-        regular_file.write_whole(path, svg.encode())
-        written.append(path)
-    return written
+                    variants.setdefault(f"{cell.mode} {cell.precision}", []).append(point)
+        return {name: points for name, points in variants.items() if any(p.ratio for p in points)}
 
 
 def _beside_fp32(found: Speed | None) -> str:

@@ -10,7 +10,6 @@ from harness.stored_runs import NAMES, cell, plan_of, write
 from conformance.errors import StoreError, UsageError
 from conformance.run import regular_file, store
 from conformance.run.executor import Executor
-from conformance.show.bench import Bench, write_plots
 
 SPEC = """
 import pathlib, torch
@@ -97,14 +96,6 @@ def test_references_lead_nowhere(folder, tmp_path):
     regular_file.remove(place)
     assert not place.is_symlink()
     assert [path.name for path in victim.iterdir()] == ["file"]
-
-
-def test_plots_lead_nowhere(tmp_path, monkeypatch):
-    (tmp_path / "plots").symlink_to(tmp_path)
-    monkeypatch.setattr(Bench, "plots", lambda _: [("net.svg", "<svg/>")])
-    with pytest.raises(StoreError, match="no folder but a link"):
-        write_plots(store.Contents(plan_of("a"), ()), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["plots"]
 
 
 def test_an_account_of_a_hostile_folder_is_plain(tmp_path, capsys):

@@ -249,8 +249,8 @@ def fail():
     raise RuntimeError("nobody lives here")
 pathlib.Path.home = fail
 tempfile.tempdir = FOLDER
-with machine_lock.shared() as one, machine_lock.alone() as two:
-    print(json.dumps([one, two]))
+with machine_lock.Slot() as one, machine_lock.alone() as two:
+    print(json.dumps([one.remark, two]))
 """
     folder = tmp_path / "folder"
     if place == "a file":
@@ -265,8 +265,8 @@ def test_a_lock_folder_that_cannot_be_used_is_replaced_by_one_at_home(tmp_path, 
     home.mkdir()
     monkeypatch.setattr(machine_lock.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setenv("HOME", str(home))
-    with machine_lock.shared() as remark:
-        assert remark == ""
+    with machine_lock.Slot() as slot:
+        assert slot.remark == ""
         assert (home / f".{machine_lock.FOLDER}").is_dir()
 
 

@@ -9,7 +9,6 @@ from conformance.records import (
     plan,
     probes,
     references,
-    revisions,
     tasks,
     verdicts,
 )
@@ -19,7 +18,6 @@ SIZED = cell.SizedModel("merge", 64, "width")
 
 REASON = measurements.Reason("no graph", "it breaks at a print")
 RATIO = measurements.Ratio(1.2345, 1.2, 1.3, pairs=20, clean=0.875, processes=3)
-SAMPLE = measurements.Sample(1000.0, 2000.0, 3.0)
 CELL_TIMING = measurements.CellTiming(1.25e-3, 6, {"other": RATIO}, REASON)
 TIMING = measurements.Timing(
     figure="gradient",
@@ -156,13 +154,10 @@ LISTED = tasks.ListedModel("merge", "a summary", ("typical",))
 SEEN = probes.SeenOn(">=2.4", ("2.4.1",))
 PROBE = probes.ProbeInfo("p", "s", "an issue", "a source", "a symptom", ("cpu",), {"cpu": SEEN}, True, None, "do this")
 FINDING = probes.ProbeFinding("p", "FAIL", "a wrong number", "an issue", "a summary", "do this")
-REVISION_PLAN = revisions.RevisionPlan(PLAN, {"gone": "no model"}, {"merge": "(4, 3) float32"})
-SHORT_VERDICT = revisions.ShortVerdict("PASS", "a text")
-MEASURED = revisions.MeasuredCell(REASON, "/reference")
 
 EXAMPLES = (
     *(CELL, SIZED, DECLARED),
-    *(REASON, RATIO, SAMPLE, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
+    *(REASON, RATIO, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
     *(MEASURE, DISCREPANCY, REST, OBSERVATION, VERDICT),
     *(EXPECTATION, PLANNED, OWN, LOCATION, PLACE, ENVIRONMENT, SHARD, JUDGE, PLAN),
     *(REQUEST, CELL_TASK, LISTED),
@@ -185,11 +180,4 @@ EXAMPLES = (
     probes.ProbeRun(ENVIRONMENT, "cpu", (FINDING,)),
     probes.ProbeTask("zoo.probes.p", "cpu", "/cache"),
     probes.ProbeSighting("saw", "a symptom"),
-    *(REVISION_PLAN, SHORT_VERDICT, MEASURED),
-    revisions.AccountTask(REQUEST, "/folder"),
-    revisions.Account(REVISION_PLAN, {CELL.id: SHORT_VERDICT}, {CELL.id: MEASURED}),
-    revisions.TimedRevision((CELL_TASK,), "gradient"),
-    revisions.NotTimed({CELL.id: REASON}),
-    revisions.TimedCellRequest(CELL.id, slowed=True),
-    revisions.WrongResult("a complaint"),
 )

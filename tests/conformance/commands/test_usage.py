@@ -3,7 +3,6 @@
 import pytest
 from harness.command import FP32, conformance, run_folder
 
-from conformance import cli
 from conformance.exit_codes import ExitCode
 from conformance.version import VERSION
 
@@ -82,34 +81,10 @@ def test_what_cannot_be_done_is_four_in_one_line(tmp_path, arguments, message):
         (("run", "-p"), "argument -p: expected one argument"),
         (("run", "--mode"), "argument --mode: expected one argument"),
         (("show",), "the following arguments are required: run; conformance show --help lists the options"),
-        (("bench", "--against"), "argument --against: expected one argument"),
     ],
 )
 def test_what_cannot_be_read_is_four_in_one_line(tmp_path, arguments, message):
     check_usage(tmp_path, arguments, message)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (["--store", "elsewhere"], "--store"),
-        (["-k", "merge"], "-k"),
-        (["-n", "2"], "-n"),
-        (["-p", "something"], "-p"),
-        (["-x"], "-x"),
-        (["--resume", "nowhere"], "--resume"),
-        (["--fresh"], "--fresh"),
-        (["--every-tensor"], "--every-tensor"),
-        (["--junitxml=report.xml"], "--junitxml"),
-        (["--durations=3"], "--durations=3"),
-        (["-x", "--store", "elsewhere", "-q"], "-x --store -q"),
-    ],
-)
-def test_a_comparison_refuses_options_that_it_would_ignore(tmp_path, monkeypatch, capsys, arguments, option):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["bench", "merge", "--against", "HEAD", *arguments]) == ExitCode.USAGE
-    assert capsys.readouterr() == ("", f"conformance: bench --against does not take {option}\n")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_source_that_ends_the_planning_process_is_four_with_the_ending(nets):

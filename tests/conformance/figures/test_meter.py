@@ -13,7 +13,7 @@ import pytest
 from conformance.errors import NotMeasuredError, TimedCallError
 from conformance.figures import meter
 from conformance.figures.meter import HostClock, TimedCall, measure, warm_up
-from conformance.records.measurements import Sample
+from conformance.figures.rounds import Sample
 
 
 class Scripted:

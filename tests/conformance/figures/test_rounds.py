@@ -3,8 +3,7 @@
 import pytest
 
 from conformance.errors import NotMeasuredError
-from conformance.figures.rounds import NARROW, Rounds
-from conformance.records.measurements import UNDISTURBED, Sample
+from conformance.figures.rounds import NARROW, UNDISTURBED, Rounds, Sample
 
 
 def rounds_of(*times):

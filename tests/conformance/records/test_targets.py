@@ -8,17 +8,16 @@ import typing
 import pytest
 
 from conformance import records
-from conformance.records import probes, revisions, tasks
+from conformance.records import probes, tasks
 from conformance.records.tasks import Target
 from conformance.run.child_side import ChildProcess
 
 TARGETS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": target
-    for module in (tasks, probes, revisions)
+    for module in (tasks, probes)
     for name, target in vars(module).items()
     if isinstance(target, Target)
 }
-BY_WORKERS = {"PREPARE_REVISION", "WARM_UP", "SETTLE", "SAMPLE", "WRONG_RESULT", "MEASURE_REVISION"}
 
 
 def function_of(target):
@@ -34,8 +33,7 @@ def test_targets_are_declared_where_this_file_looks():
         if isinstance(value, Target)
     }
     assert found == {id(target) for target in TARGETS.values()}
-    assert len(TARGETS) >= 19
-    assert {name.rpartition(".")[2] for name in TARGETS} > BY_WORKERS
+    assert len(TARGETS) >= 12
 
 
 def test_no_two_targets_name_one_function():
@@ -50,10 +48,8 @@ def test_a_target_names_a_function_with_its_task_and_result(name):
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_function_of_a_child_takes_its_process_and_that_of_a_worker_does_not(name):
+def test_a_function_of_a_child_takes_its_process(name):
     function = function_of(TARGETS[name])
-    is_by_worker = name.rpartition(".")[2] in BY_WORKERS
     needed = [name for name, p in inspect.signature(function).parameters.items() if p.default is p.empty]
-    assert needed == (["task"] if is_by_worker else ["task", "process"])
-    if not is_by_worker:
-        assert typing.get_type_hints(function)["process"] is ChildProcess
+    assert needed == ["task", "process"]
+    assert typing.get_type_hints(function)["process"] is ChildProcess

@@ -13,7 +13,7 @@ def packages(tmp_path, monkeypatch):
     for name in judge.PACKAGES:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"{name} = 1\n")
-    monkeypatch.setattr(judge, "folder_of", lambda package: tmp_path / package)
+    monkeypatch.setattr(judge, "_folder_of", lambda package: tmp_path / package)
     return tmp_path
 
 

@@ -42,8 +42,18 @@ def start():
         process.join()
 
 
+@contextlib.contextmanager
+def shared():
+    """Hold the lock as a cell does; yields the remark."""
+    with machine_lock.Slot() as slot:
+        yield slot.remark
+
+
+KINDS = {"shared": shared, "alone": machine_lock.alone}
+
+
 def hold(kind, inside, leave):
-    with getattr(machine_lock, kind)():
+    with KINDS[kind]():
         inside.set()
         leave.wait(PATIENCE)
 
@@ -52,7 +62,7 @@ def test_cells_share_the_machine(start):
     entered, leave = [FORK.Event() for _ in range(4)], FORK.Event()
     others = [start(hold, "shared", inside, leave) for inside in entered]
     assert all(inside.wait(PATIENCE) for inside in entered)
-    with machine_lock.shared():
+    with shared():
         leave.set()
     for other in others:
         other.join(PATIENCE)
@@ -115,7 +125,7 @@ def test_whoever_comes_after_a_waiting_measurement_waits_too(start):
 
 def keep_coming(stop):
     while not stop.is_set():
-        with machine_lock.shared():
+        with shared():
             time.sleep(0.05)
 
 
@@ -155,7 +165,7 @@ def test_a_killed_measurement_that_was_waiting_lets_cells_in_again(start):
 
 
 def test_an_exception_releases_the_machine():
-    for kind in (machine_lock.shared, machine_lock.alone):
+    for kind in (shared, machine_lock.alone):
         with contextlib.suppress(LookupError), kind():
             raise LookupError
     with machine_lock.alone():
@@ -180,7 +190,7 @@ def test_nobody_waits_for_ever(start, monkeypatch, first, second):
     start(hold, first, inside, never)
     assert inside.wait(PATIENCE)
     monkeypatch.setattr(machine_lock, "PATIENCE_SECONDS", 0.2)
-    with getattr(machine_lock, second)() as remark:
+    with KINDS[second]() as remark:
         assert remark == "other work did not leave the machine within 0.2 s, so this did not wait for it any longer"
 
 
@@ -190,7 +200,7 @@ def test_a_cell_waits_for_a_free_slot_no_longer_than_for_the_rest(start, monkeyp
     start(hold, "shared", inside, never)
     assert inside.wait(PATIENCE)
     monkeypatch.setattr(machine_lock, "PATIENCE_SECONDS", 0.2)
-    with machine_lock.shared() as remark:
+    with shared() as remark:
         assert remark.startswith("other work did not leave the machine")
 
 
@@ -198,7 +208,7 @@ def come_and_go(number, inside, faults):
     """Hold the lock in turn with others and alone; count who was there at a wrong time."""
     for turn in range(6):
         kind, weight = ("alone", 100) if (turn + number) % 3 == 0 else ("shared", 1)
-        with getattr(machine_lock, kind)():
+        with KINDS[kind]():
             with inside.get_lock():
                 inside.value += weight
             time.sleep(0.01)
@@ -219,7 +229,7 @@ def test_several_processes_never_meet_a_measurement(start):
 def test_another_user_may_lock_too_whatever_the_umask(tmp_path):
     before = os.umask(0o077)
     try:
-        with machine_lock.shared():
+        with shared():
             pass
         with machine_lock.alone():
             pass
@@ -243,19 +253,19 @@ def test_cores_are_idle_that_neither_a_cell_nor_another_fork_uses(monkeypatch, s
     inside, leave = FORK.Event(), FORK.Event()
     other = start(hold, "shared", inside, leave)
     assert inside.wait(PATIENCE)
-    with machine_lock.shared(), machine_lock.idle(9) as free, machine_lock.idle(9) as none:
+    with shared(), machine_lock.idle(9) as free, machine_lock.idle(9) as none:
         assert (free, none) == (2, 0)
-    with machine_lock.shared(), machine_lock.idle(1) as one, machine_lock.idle(9) as another:
+    with shared(), machine_lock.idle(1) as one, machine_lock.idle(9) as another:
         assert (one, another) == (1, 1)
     leave.set()
     other.join(PATIENCE)
-    with machine_lock.shared(), machine_lock.idle(9) as free, machine_lock.idle(-1) as none:
+    with shared(), machine_lock.idle(9) as free, machine_lock.idle(-1) as none:
         assert (free, none) == (3, 0)
 
 
 def test_a_person_may_say_how_many_cores_there_are(monkeypatch):
     monkeypatch.setenv("CONFORMANCE_CORES", "1")
-    with machine_lock.shared(), machine_lock.idle(9) as free:
+    with shared(), machine_lock.idle(9) as free:
         assert free == 0
     monkeypatch.setenv("CONFORMANCE_CORES", "")
     with machine_lock.idle(99) as free:
