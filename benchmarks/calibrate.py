@@ -27,11 +27,11 @@ from benchmarks import children
 from benchmarks.calibration_tables import as_json, print_tables
 from benchmarks.results import CellTrial, Results
 from benchmarks.tasks import DAMAGED_CELL
+from conformance.judging.executor import Executor, cell_task
+from conformance.process import child
 from conformance.records.observation import Observation
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import PlanRequest
-from conformance.run import child
-from conformance.run.executor import Executor, cell_task
 from conformance.verdict import judge
 
 

@@ -27,11 +27,11 @@ from benchmarks import children
 from benchmarks.tasks import COMPARE, TRAIN, Comparison, Training, TrainingTask
 from conformance.axes import DEVICES, PRECISIONS, exists, usual
 from conformance.errors import RecordError
+from conformance.process import pool
 from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import Ceilings, Reason
 from conformance.records.plan import Environment
 from conformance.records.tasks import CEILINGS, CeilingsTask, Target
-from conformance.run import pool
 
 BASELINE = ("eager", "fp32")
 MODES = ("eager", "compiled", "scripted")

@@ -21,9 +21,9 @@ from conformance.errors import NotMeasuredError
 from conformance.figures import meter
 from conformance.figures.meter import TimedCall
 from conformance.measure.clocks import clock_for
+from conformance.process import environment
+from conformance.process.child_side import ChildProcess
 from conformance.records.measurements import Reason
-from conformance.run import environment
-from conformance.run.child_side import ChildProcess
 from zoo.memory import peak_bytes
 from zoo.training import checkerboard
 from zoo.training.checkerboard import board, fit_checkerboard

@@ -9,9 +9,9 @@ import os
 import sys
 from pathlib import Path
 
+from conformance.process import child, environment
 from conformance.records.plan import Environment, Plan
 from conformance.records.tasks import ENVIRONMENT, PLAN, Nothing, PlanRequest, ResultT, Target, TaskT
-from conformance.run import child, environment
 
 DEADLINE = 300.0
 

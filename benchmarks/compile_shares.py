@@ -22,10 +22,10 @@ from pathlib import Path
 from tabulate import tabulate
 
 from benchmarks import children
+from conformance.judging.executor import cell_task
 from conformance.records.cell import Cell
 from conformance.records.plan import Plan
 from conformance.records.tasks import COMPILE, CompileTask, PlanRequest
-from conformance.run.executor import cell_task
 
 MODELS = ("merge", "conv_bn", "attention", "lstm_cell", "resnet", "transformer")
 DEADLINE = 900.0

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import children
+from conformance.process import pool
 from conformance.records.cell import Cell
 from conformance.records.measurements import Footprint, Reason
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import FOOTPRINT, CellTask
-from conformance.run import pool
 from zoo import catalog
 
 ROOT = Path(__file__).resolve().parent.parent

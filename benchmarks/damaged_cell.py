@@ -14,13 +14,14 @@ from benchmarks.damages import JUDGED, Victim, damaged, damaged_draws
 from benchmarks.rivals import known, rejections
 from benchmarks.tasks import UNDAMAGED, DamagedCell, Survivor
 from conformance.cell import observe as cell
+from conformance.evaluate import weights
+from conformance.float64 import wide
 from conformance.gates.compare import compare, measures_of, name_of
 from conformance.gates.criteria import TensorCriteria
-from conformance.oracle import float64, weights
 from conformance.plan.find import spec_at
+from conformance.process.child_side import ChildProcess
 from conformance.records.observation import Discrepancy
 from conformance.records.tasks import CellTask
-from conformance.run.child_side import ChildProcess
 from conformance.verdict import failed_gate
 
 Kept = list[tuple[torch.Tensor, TensorCriteria, Sequence[torch.Tensor | None]]]
@@ -57,7 +58,7 @@ def observe(task: CellTask, process: ChildProcess) -> DamagedCell:
 
 def _victims_by_case(kept: Kept, task: CellTask) -> list[list[Victim]]:
     spec = spec_at(task.location, task.cell.model)
-    state = weights.state_of(float64.prepared_model(spec, task.seed))
+    state = weights.state_of(wide.prepared_model(spec, task.seed))
     cases: dict[str, list[Victim]] = {}
     for y, criteria, drawn in kept:
         name = criteria.tensor

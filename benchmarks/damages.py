@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from conformance.evaluate.inputs import is_rounded, seeded
 from conformance.gates.criteria import TensorCriteria
 from conformance.gates.distance import same_bytes
-from conformance.oracle.inputs import is_rounded, seeded
 
 JUDGED = ("rounded", "float32", "exact")  # kinds of tensor; structurally zero and empty ones are left alone
 

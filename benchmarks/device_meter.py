@@ -24,8 +24,8 @@ from conformance.cell.policy import set_policy
 from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL
 from conformance.figures.meter import TimedCall
 from conformance.measure.clocks import clock_for
+from conformance.process import machine_lock
 from conformance.records.measurements import FASTER, NOISY, SLOWER
-from conformance.run import machine_lock
 
 BUDGET = 0.1  # seconds for each program of a trial
 ROWS, WIDTHS = {"cpu": 64, "cuda": 8192}, {"cpu": (512, 512, 512), "cuda": (1024, 1024, 1024)}

@@ -26,7 +26,7 @@ from conformance.figures.meter import TimedCall
 from conformance.figures.rounds import Rounds
 from conformance.measure.clocks import clock_for
 from conformance.measure.extra_work import slow_down
-from conformance.run.child_side import ChildProcess
+from conformance.process.child_side import ChildProcess
 from zoo.models.mlp import mlp
 
 OURS = "conformance"

@@ -18,11 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import children
+from conformance.judging.executor import Executor
 from conformance.plan import find
 from conformance.records.cell import Cell
 from conformance.records.plan import Plan, SpecLocation
 from conformance.records.tasks import PlanRequest
-from conformance.run.executor import Executor
 
 SPECS = Path(__file__).resolve().parent.parent / "tests" / "specs"
 WRONG_ON_PURPOSE, CORRECT = "MINIATURES", "CELLS"

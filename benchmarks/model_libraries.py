@@ -24,9 +24,9 @@ from conformance.axes import PRECISIONS, exists, usual
 from conformance.counted import counted
 from conformance.exit_codes import ExitCode
 from conformance.records.verdicts import Verdict
-from conformance.run import store
 from conformance.show.markdown import code
 from conformance.show.text import markdown_table
+from conformance.store import run_files
 
 PAGE = Path(__file__).parent.parent / "docs" / "model-libraries.md"
 TRAINING = ("eval", "train")
@@ -175,7 +175,7 @@ def judge(key: Key, folder: Path) -> None:
     if done.returncode == ExitCode.USAGE and "this machine failed" not in done.stderr:
         place.with_suffix(REFUSED).write_text(done.stderr, encoding="utf-8")
         return
-    runs = [run for run in unfinished.glob("runs/*") if store.read(run).complete]
+    runs = [run for run in unfinished.glob("runs/*") if run_files.read(run).complete]
     if not runs:
         raise SystemExit(f"{name} was not judged, {' '.join(command)} ended with {done.returncode}: {done.stderr}")
     runs[0].rename(place)
@@ -190,7 +190,7 @@ def judged(key: Key, folder: Path) -> Shown | None:
         return Shown("–", (code(lines[-1] if lines else "it could not be judged"),))
     if not place.exists():
         return None
-    contents = store.read(place)
+    contents = run_files.read(place)
     cells = [one for one in contents.plan.cells if one.id in contents.verdicts]
     return shown({one.cell.precision: contents.verdicts[one.id] for one in cells})
 

@@ -23,10 +23,10 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmarks import children
+from conformance.judging.executor import cell_task
+from conformance.process import child
 from conformance.records.plan import Plan
 from conformance.records.tasks import CELL, REFERENCE, CellTask, PlanRequest, ReferenceTask
-from conformance.run import child
-from conformance.run.executor import cell_task
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ("build", "prepare", "call")  # second derivatives are measured in "call"

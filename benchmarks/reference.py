@@ -137,10 +137,10 @@ def measure(name: str, precisions: list[str], cores: int) -> None:
     torch.set_num_threads(1)
     importlib.import_module("torch._dynamo")  # a run makes references in processes that have imported it
     further = []
-    if importlib.util.find_spec("conformance.run.heap"):  # an older revision has none
-        importlib.import_module("conformance.run.heap").keep_freed_memory()
-    if importlib.util.find_spec("conformance.run.forks"):
-        forks = importlib.import_module("conformance.run.forks").Forks
+    if importlib.util.find_spec("conformance.process.heap"):  # an older revision has none
+        importlib.import_module("conformance.process.heap").keep_freed_memory()
+    if importlib.util.find_spec("conformance.process.forks"):
+        forks = importlib.import_module("conformance.process.forks").Forks
         further = [forks(lambda most: contextlib.nullcontext(max(0, min(most, cores - 1))))]
     wall, cpu = time.perf_counter(), _cpu_seconds()
     reference.make(spec_of(name), None, 0, [PRECISIONS[word] for word in precisions], *further)

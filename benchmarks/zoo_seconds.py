@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from conformance.records.convert import to_json
-from conformance.run import durations, store
+from conformance.store import durations, run_files
 
 PAGE = Path(durations.__file__).with_name(durations.ZOO_SECONDS)
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a later one replaces the models of others")
     seconds = {}
     for run in parser.parse_args().runs:
-        seconds |= durations.of_run(store.read(run))
+        seconds |= durations.of_run(run_files.read(run))
     lines = [f' "{model}": {json.dumps(to_json(taken))}' for model, taken in sorted(seconds.items())]
     PAGE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -28,7 +28,7 @@ HOMES = {
     "register_mode": "conformance.axes",
     "NotConformingError": "conformance.commands.check_report",
     "Report": "conformance.commands.check_report",
-    "check": "conformance.own_model",
+    "check": "conformance.own.check",
     "ResultDtypes": "conformance.cell.proofs",
     "Runs": "conformance.cell.proofs",
     "register_backend": "conformance.cell.proofs",

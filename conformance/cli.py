@@ -14,9 +14,9 @@ from conformance.commands.output import choose_colour, say
 from conformance.commands.run import RunOptions
 from conformance.errors import MachineError, UsageError, suggestion
 from conformance.exit_codes import ExitCode
+from conformance.judging import declarations
 from conformance.records.own_model import OwnModel
 from conformance.records.tasks import PlanRequest
-from conformance.run import declarations
 from conformance.torch_versions import complaint
 
 NEED_TORCH = ("run", "bench", "list", "probes", "bisect")

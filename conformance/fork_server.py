@@ -20,7 +20,7 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch
 
 import torch
 
-from conformance.run import environment
+from conformance.process import environment
 from zoo import internals
 
 NEEDED = (

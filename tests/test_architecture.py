@@ -50,8 +50,8 @@ ZOO = sorted(name for name in MODULES if name.split(".")[0] == "zoo")
 
 def test_the_parser_sees_what_is_there():
     assert {"difflib", "zoo.spec"} <= imports("zoo.catalog", inner=False)
-    assert "conformance.verdict" in imports("conformance.run.executor", inner=False)
-    assert "fcntl" in imports("conformance.run.lifeline") - imports("conformance.run.lifeline", inner=False)
+    assert "conformance.verdict" in imports("conformance.judging.executor", inner=False)
+    assert "fcntl" in imports("conformance.process.lifeline") - imports("conformance.process.lifeline", inner=False)
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -127,8 +127,8 @@ def test_there_is_no_circle_between_modules(package):
 
 
 def test_no_module_locks_with_what_windows_lacks():
-    assert [name for name in MATRIX if "fcntl" in imports(name)] == ["conformance.run.lifeline"]
-    assert "fcntl" not in imports("conformance.run.lifeline", inner=False)  # it does without where that is absent
+    assert [name for name in MATRIX if "fcntl" in imports(name)] == ["conformance.process.lifeline"]
+    assert "fcntl" not in imports("conformance.process.lifeline", inner=False)  # it does without where that is absent
 
 
 def fresh(code):

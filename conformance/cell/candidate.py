@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from conformance.axes import Prepared
-from conformance.oracle.adopted import adopt_state
+from conformance.float64.adopted import adopt_state
 from zoo.candidate import Candidate
 from zoo.case import SpecError
 from zoo.spec import Spec

@@ -9,7 +9,7 @@ import torch
 
 from conformance.axes import SYMBOLIC, Prepared
 from conformance.errors import NotProvenError
-from conformance.oracle.error_text import without_hints
+from conformance.evaluate.error_text import without_hints
 from zoo import internals
 
 MANY_RECOMPILES = 64  # each case may bring a new shape; past the limit torch would run eager without an error

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conformance.errors import NoCompilerError
 from conformance.one_line import one_line
-from conformance.run import process_table
+from conformance.process import process_table
 from zoo import internals
 
 SECONDS = 30.0  # for a program of one line

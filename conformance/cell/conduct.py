@@ -10,13 +10,13 @@ import torch
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession
 from conformance.errors import NoOracleError
+from conformance.evaluate import evaluation, inputs, weights
+from conformance.evaluate.evaluation import SECOND, Evaluation, Question
+from conformance.evaluate.transforms import TANGENT, VMAPPED
+from conformance.evaluate.watch import Watch
 from conformance.gates.distance import same_bytes
-from conformance.oracle import evaluation, inputs, weights
-from conformance.oracle.evaluation import SECOND, Evaluation, Question
 from conformance.oracle.redraw import alike
 from conformance.oracle.reference import CaseReference
-from conformance.oracle.transforms import TANGENT, VMAPPED
-from conformance.oracle.watch import Watch
 from conformance.records.observation import Discrepancy, Measure
 from zoo.case import Case
 

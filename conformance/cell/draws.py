@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from conformance.axes import Precision
-from conformance.oracle import process_state
+from conformance.evaluate import process_state
 from zoo import internals
 from zoo.spec import Spec
 

@@ -12,9 +12,9 @@ import torch
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
+from conformance.evaluate import evaluation, inputs, weights
+from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.one_line import name_of, text_of
-from conformance.oracle import evaluation, inputs, weights
-from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.records.observation import RAISES, Discrepancy, Measure
 from zoo import internals
 from zoo.case import Call

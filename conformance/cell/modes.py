@@ -15,7 +15,7 @@ from conformance.cell.cuda_graphs import graphed
 from conformance.cell.exported import exported
 from conformance.cell.packaged import packaged
 from conformance.errors import NotProvenError
-from conformance.oracle import process_state
+from conformance.evaluate import process_state
 from zoo.spec import Spec
 
 Build = Callable[..., Any]

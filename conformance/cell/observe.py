@@ -10,16 +10,17 @@ from conformance.cell.policy import leave_room
 from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError
+from conformance.evaluate import evaluation, weights
+from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
+from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.float64 import script_calls
 from conformance.gates.compare import compare
 from conformance.one_line import name_of
-from conformance.oracle import evaluation, script_calls, weights
-from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
-from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.reference import CaseReference
+from conformance.process.child_side import ChildProcess
 from conformance.records import plain
 from conformance.records.observation import LEFT_ASIDE, Discrepancy, Observation
 from conformance.records.tasks import CellTask
-from conformance.run.child_side import ChildProcess
 
 
 def observe(task: CellTask, process: ChildProcess, comparison: Comparison = compare) -> Observation:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from conformance.cell.session import CellSession
-from conformance.oracle import inputs
-from conformance.oracle.error_text import one_line
+from conformance.evaluate import inputs
+from conformance.evaluate.error_text import one_line
 from conformance.records.observation import Discrepancy, Measure
 from zoo import internals
 from zoo.case import Case

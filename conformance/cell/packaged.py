@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from conformance.axes import DEVICES, Prepared
 from conformance.cell.exported import exportable, signature_of
 from conformance.errors import NotProvenError
-from conformance.oracle.fingerprint import of_weights
+from conformance.evaluate.fingerprint import of_weights
 from zoo import internals
 
 

@@ -7,11 +7,11 @@ import warnings
 
 import torch
 
+from conformance.evaluate.error_text import one_line
 from conformance.one_line import name_of
-from conformance.oracle.error_text import one_line
+from conformance.process import environment
+from conformance.process.child_side import ChildProcess
 from conformance.records.probes import ProbeSighting, ProbeTask
-from conformance.run import environment
-from conformance.run.child_side import ChildProcess
 from zoo.probe import Unavailable
 
 

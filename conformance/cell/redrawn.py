@@ -12,10 +12,10 @@ import torch
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
+from conformance.evaluate import evaluation, weights
+from conformance.evaluate.error_text import is_out_of_memory, one_line
+from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.gates.sums import sampled
-from conformance.oracle import evaluation, weights
-from conformance.oracle.error_text import is_out_of_memory, one_line
-from conformance.oracle.evaluation import Evaluation, Question
 from conformance.oracle.redraw import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.records.observation import REDRAWN, SHORTER, Discrepancy

@@ -7,16 +7,18 @@ from pathlib import Path
 import torch
 
 from conformance.axes import PRECISIONS
+from conformance.cache import read_files, read_variables, sources
 from conformance.errors import NoOracleError, RandomError, SelfCheckError
+from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
+from conformance.evaluate.fingerprint import fingerprint
+from conformance.float64 import wide
 from conformance.one_line import name_of
-from conformance.oracle import float64, reference, reference_file
-from conformance.oracle.error_text import is_machine_failure, is_out_of_memory, one_line
-from conformance.oracle.fingerprint import fingerprint
+from conformance.oracle import reference, reference_file
 from conformance.plan.find import spec_at
+from conformance.process import heap, machine_lock
+from conformance.process.child_side import ChildProcess
+from conformance.process.forks import Forks
 from conformance.records.tasks import ReferenceResult, ReferenceTask
-from conformance.run import heap, machine_lock, read_files, read_variables, sources
-from conformance.run.child_side import ChildProcess
-from conformance.run.forks import Forks
 from zoo.case import SpecError
 
 RAISED = "the model raises this in eager, in float64; call it so yourself, as in model.double()"
@@ -38,7 +40,7 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
                     made = reference.make_for_timing(spec, task.seed, precisions, forks)
                 else:
                     made = reference.make(spec, twin, task.seed, precisions, forks)
-                print_of_model = fingerprint(spec, task.seed, float64.prepared_model(spec, task.seed))
+                print_of_model = fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed))
                 files = read_files.contents(paths) | sources.imported()
                 variables = read_variables.contents(names)
         except (SelfCheckError, SpecError) as problem:

@@ -20,25 +20,27 @@ from conformance.cell.policy import set_policy
 from conformance.cell.recompiles import Recompiles
 from conformance.cell.trusted import output_dtypes as trusted_dtypes
 from conformance.errors import DamagedReferenceError
+from conformance.evaluate import casting, evaluation, inputs, weights
+from conformance.evaluate.error_text import is_out_of_memory, one_line
+from conformance.evaluate.evaluation import FIRST, PUT, SECOND, Evaluation, Question
+from conformance.evaluate.fingerprint import fingerprint
+from conformance.evaluate.questions import question_of
+from conformance.evaluate.transforms import TANGENT, VMAPPED
+from conformance.float64 import wide
 from conformance.gates.budget import TensorReference
 from conformance.gates.compare import compare, compare_values, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.gates.distance import same_bytes
-from conformance.oracle import casting, evaluation, float64, inputs, reference_file, weights
-from conformance.oracle.error_text import is_out_of_memory, one_line
-from conformance.oracle.evaluation import FIRST, PUT, SECOND, Evaluation, Question
-from conformance.oracle.fingerprint import fingerprint
-from conformance.oracle.questions import question_of
+from conformance.oracle import reference_file
 from conformance.oracle.reference import ANY_DRAW, CaseReference
-from conformance.oracle.transforms import TANGENT, VMAPPED
 from conformance.plan.candidates import modes_of
 from conformance.plan.find import load_sources, spec_at
+from conformance.process import environment
+from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure
 from conformance.records.plan import Expectation
 from conformance.records.tasks import CellTask
-from conformance.run import environment
-from conformance.run.child_side import ChildProcess
 from zoo.case import Call, Case
 from zoo.spec import Spec
 
@@ -63,7 +65,7 @@ def open_task(task: CellTask, process: ChildProcess) -> CellSession:
         return reference_file.load(Path(task.reference), precision) if task.reference else {}
 
     known = load(task.cell.precision)
-    if task.fingerprint and task.fingerprint != fingerprint(spec, task.seed, float64.prepared_model(spec, task.seed)):
+    if task.fingerprint and task.fingerprint != fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed)):
         raise DamagedReferenceError(f"the kept reference of {spec.name} is of other weights or inputs")
     at_float32, left_out = cache(partial(load, "fp32")), frozenset(task.left_out)
     return CellSession(spec, task.cell, task.seed, process, known, at_float32, task.expect, left_out)
@@ -140,7 +142,7 @@ class CellSession:
         Args:
             build: a builder to use in place of the spec's.
         """
-        model = float64.prepared_model(self.spec, self.seed, build)
+        model = wide.prepared_model(self.spec, self.seed, build)
         return casting.model_in(model, self.cast, self.cell.device)
 
     def placed(self, call: Call) -> Call:

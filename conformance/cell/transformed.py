@@ -10,11 +10,11 @@ from torch.autograd import forward_ad
 from torch.func import functional_call
 
 from conformance.axes import Prepared
-from conformance.oracle import containers, evaluation, inputs
-from conformance.oracle.error_text import is_out_of_memory, one_line
-from conformance.oracle.evaluation import FIRST, SECOND, Evaluation, Question, Tensors
+from conformance.evaluate import containers, evaluation, inputs
+from conformance.evaluate.error_text import is_out_of_memory, one_line
+from conformance.evaluate.evaluation import FIRST, SECOND, Evaluation, Question, Tensors
+from conformance.evaluate.transforms import TANGENT, VMAPPED, direction, rounded_outputs
 from conformance.oracle.reference import CaseReference
-from conformance.oracle.transforms import TANGENT, VMAPPED, direction, rounded_outputs
 from zoo import internals
 
 WORDS = {VMAPPED: "vmap", TANGENT: "forward mode"}

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from conformance.oracle import casting, evaluation, float64
-from conformance.oracle.evaluation import Question
+from conformance.evaluate import casting, evaluation
+from conformance.evaluate.evaluation import Question
+from conformance.float64 import wide
 from zoo.spec import Spec
 
 
@@ -24,7 +25,7 @@ def output_dtypes(spec: Spec, seed: int, question: Question) -> dict[str, torch.
     """
     if not spec.trusts_model:
         return {}
-    trusted = float64.prepared_reference(spec, seed, float64.prepared_model(spec, seed))
+    trusted = wide.prepared_reference(spec, seed, wide.prepared_model(spec, seed))
     trusted = casting.model_in(trusted, casting.dtype_of(spec, question.precision), question.device)
     found = evaluation.evaluate(trusted, trusted, replace(question, differentiate=False))
     return {name: t.dtype for name, t in found.tensors.items() if t is not None and name in found.requires_grad}

@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from conformance.run import environment
+from conformance.process import environment
 from zoo import internals
 
 NEEDED = ("build_arch_flags", "check_build")  # methods of a set of instructions; torch 2.4 lacks the second

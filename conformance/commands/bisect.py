@@ -26,9 +26,9 @@ from conformance.records.cell import Cell
 from conformance.records.plan import Environment
 from conformance.records.tasks import PlanRequest
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.run import store
 from conformance.show.matrix import figure
 from conformance.show.text import markdown_table, visible
+from conformance.store import run_files
 from conformance.torch_versions import VERSIONS
 
 CELL = re.compile(r"(?:(.+)::)?([\w.]+(?:@\w+)?)\[(\w+)-(\w+)-(\w+)\]", re.ASCII)
@@ -191,7 +191,7 @@ def _judged(wanted: Bisection, own: Path, code: Path, python: Path, version: str
     runs = sorted(own.glob("runs/*"))
     if not runs:
         return Row(version, "", _last_words(printed))
-    contents = store.read(runs[-1])
+    contents = run_files.read(runs[-1])
     found = contents.plan.environment.torch
     if not _is(version, found):
         return Row(version, "", f"torch {version} was asked for, and torch {found} is installed")

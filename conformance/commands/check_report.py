@@ -15,9 +15,9 @@ from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
 from conformance.records.convert import to_json
 from conformance.records.verdicts import Verdict
-from conformance.run.store import Contents
 from conformance.show import matrix
 from conformance.show.text import printable
+from conformance.store.run_files import Contents
 
 LARGEST_HTML = 50_000  # characters: a notebook keeps every output
 

@@ -17,15 +17,16 @@ from conformance.commands.forecast import Forecast
 from conformance.commands.run import planned
 from conformance.commands.ticker import Ticker
 from conformance.errors import StoreError, UsageError
+from conformance.judging.executor import Executor
+from conformance.process import environment, pool
+from conformance.process.child_side import is_child
 from conformance.records.convert import to_json
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import PlanRequest
 from conformance.records.verdicts import Verdict
-from conformance.run import environment, pool, store
-from conformance.run.child_side import is_child
-from conformance.run.executor import Executor
-from conformance.run.store import Contents, Writer
 from conformance.show.progress import Progress
+from conformance.store import run_files
+from conformance.store.run_files import Contents, Writer
 
 SAVED = "saved"  # the folder of the saved model in a run folder
 
@@ -60,18 +61,18 @@ def judged(request: PlanRequest, folder: Path) -> Contents:
     plan = planned(request)
     kept = environment.references_of(plan.environment)
     with compile_cache(plan) as cache, _variables(cache, plan.compiles_for, references=kept):
-        store.create(folder, plan)
+        run_files.create(folder, plan)
         writer = Writer(folder)
         try:
             _judge(plan, folder, writer)
         finally:
             writer.close()
-    return store.read(folder)
+    return run_files.read(folder)
 
 
 def _judge(plan: Plan, folder: Path, writer: Writer) -> None:
-    executor = Executor(plan, folder / store.REFERENCES)
-    forecast = Forecast(store.read(folder), folder)
+    executor = Executor(plan, folder / run_files.REFERENCES)
+    forecast = Forecast(run_files.read(folder), folder)
     ticker = Ticker(Progress(forecast.expected, "cell", os.cpu_count() or 1), stream=sys.stderr, only_on_terminal=True)
     jobs = {p.id: partial(_alone, executor, p, ticker.progress, forecast) for p in plan.cells}
     with ticker.beating():
@@ -105,7 +106,7 @@ def copied(contents: Contents, old: Path, new: Path) -> None:
 
     plan = contents.plan
     models, modes = ({n: place.moved(moved) for n, place in some.items()} for some in (plan.models, plan.modes))
-    store.create(new, replace(plan, models=models, modes=modes))
+    run_files.create(new, replace(plan, models=models, modes=modes))
     writer = Writer(new)
     try:
         shutil.copytree(old, kept)

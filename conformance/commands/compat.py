@@ -9,9 +9,9 @@ from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
 from conformance.figures import atlas
 from conformance.records.probes import ProbeRun
-from conformance.run import records_file, regular_file, summaries
-from conformance.run.summaries import Summary
 from conformance.show import compat as page
+from conformance.store import records_file, regular_file, summaries
+from conformance.store.summaries import Summary
 
 
 def main(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -> ExitCode:

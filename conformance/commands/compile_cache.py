@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conformance.commands.output import say
+from conformance.process import environment
 from conformance.records.plan import Plan
-from conformance.run import environment
 
 
 @contextlib.contextmanager

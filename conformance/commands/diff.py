@@ -7,8 +7,8 @@ from pathlib import Path
 from conformance.commands.output import tell, write
 from conformance.exit_codes import ExitCode
 from conformance.figures.changes import DECIDING, changes, surroundings
-from conformance.run import summaries
 from conformance.show import changes as page
+from conformance.store import summaries
 
 
 def main(before: Path, after: Path, *, markdown: Path | None, json: Path | None) -> ExitCode:

@@ -10,11 +10,11 @@ from pathlib import Path
 from conformance.commands import stored
 from conformance.commands.output import say, tell
 from conformance.exit_codes import ExitCode
+from conformance.judging import declarations
 from conformance.records.cell import Cell
 from conformance.records.declared import Declared
 from conformance.records.plan import Expectation
 from conformance.records.verdicts import Verdict
-from conformance.run import declarations
 from conformance.show.text import visible
 from conformance.verdict import failed_gate, judge
 

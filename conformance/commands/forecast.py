@@ -14,10 +14,10 @@ from conformance.figures.speed import PROCESSES
 from conformance.records.cell import model_of
 from conformance.records.plan import Plan
 from conformance.records.verdicts import Verdict
-from conformance.run import store
-from conformance.run.durations import Durations, ModelSeconds, of_run, of_the_zoo
-from conformance.run.store import Contents
 from conformance.show.progress import spoken
+from conformance.store import run_files
+from conformance.store.durations import Durations, ModelSeconds, of_run, of_the_zoo
+from conformance.store.run_files import Contents
 
 CHEAP, COMPILED, SPEEDS = "cells that are not compiled", "compiled cells", "speeds"
 EARLIER_RUNS = 3  # that are read
@@ -94,5 +94,5 @@ def _of_earlier_runs(folder: Path) -> dict[str, ModelSeconds]:
     earlier = sorted(path for path in folder.parent.glob("*") if path.name < folder.name and path.is_dir())
     for path in earlier[-EARLIER_RUNS:]:
         with contextlib.suppress(UsageError, OSError):
-            found |= of_run(store.read(path))
+            found |= of_run(run_files.read(path))
     return found

@@ -15,9 +15,9 @@ from pathlib import Path
 from conformance.commands.output import say, tell
 from conformance.commands.stored import exit_code, report
 from conformance.exit_codes import ExitCode
-from conformance.run.store import Contents
 from conformance.show.annotations import error_commands
 from conformance.show.markdown import page
+from conformance.store.run_files import Contents
 
 ACTIONS, SUMMARY, WORKSPACE = "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"
 TOKEN = secrets.token_hex(16)  # no model can guess it

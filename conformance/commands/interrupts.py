@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from conformance.exit_codes import ExitCode
-from conformance.run import process_table
+from conformance.process import process_table
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 SECONDS = 3.5  # until the command is ended by force

@@ -20,11 +20,11 @@ from conformance.commands.recorder import Recorder
 from conformance.counted import counted
 from conformance.errors import UsageError, near_names
 from conformance.exit_codes import ExitCode
+from conformance.judging.attempts import GUILTY
 from conformance.records.cell import model_of
-from conformance.run import store
-from conformance.run.attempts import GUILTY
-from conformance.run.store import Contents, Writer
 from conformance.show.text import printable, visible
+from conformance.store import run_files
+from conformance.store.run_files import Contents, Writer
 
 PLUGINS = ("xdist.plugin", "conformance.plugin")  # no other is loaded: the person's plugins are for their own tests
 NOT_NEEDED = ("cacheprovider", "doctest", "tmpdir")  # they would write files of their own
@@ -139,7 +139,7 @@ def _workers(choice: Choice, contents: Contents, forecast: Forecast) -> int:
 
 
 def _arguments(choice: Choice, contents: Contents, folder: Path, workers: str) -> list[str]:
-    arguments = [store.PLAN, f"--conformance-run={folder}"]
+    arguments = [run_files.PLAN, f"--conformance-run={folder}"]
     if os.path.expandvars(folder) == str(folder):  # pytest would expand them, and find no such folder
         arguments.append(f"--rootdir={folder}")
     if workers not in SMALLEST_CAPACITY:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from conformance.commands.output import tell
 from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
+from conformance.process import child
 from conformance.records.tasks import LIST_MODELS, PlanRequest
-from conformance.run import child
 from conformance.show.text import table, visible
 
 DEADLINE = 300.0

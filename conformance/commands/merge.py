@@ -8,8 +8,8 @@ from conformance.commands import github
 from conformance.commands.output import say, tell
 from conformance.commands.stored import exit_code
 from conformance.exit_codes import ExitCode
-from conformance.run import merging, store
 from conformance.show import matrix
+from conformance.store import merging, run_files
 
 
 def main(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> ExitCode:
@@ -28,7 +28,7 @@ def main(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> ExitCode:
     """
     for line in merging.merge(folders, into, any_cpu=any_cpu):
         say(line)
-    contents = store.read(into)
+    contents = run_files.read(into)
     tell(matrix.totals(contents, folder=into))
     github.announce(contents, into)
     return exit_code(contents)

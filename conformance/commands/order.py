@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from conformance.judging.attempts import Attempts
 from conformance.records.cell import Cell
 from conformance.records.plan import Plan
-from conformance.run.attempts import Attempts
 
 
 def scope_of(cell: Cell, plan: Plan) -> str:

@@ -13,6 +13,9 @@ from conformance.axes import DEVICES, choose
 from conformance.commands.output import tell
 from conformance.errors import UsageError, suggestion, with_last_lines
 from conformance.exit_codes import ExitCode
+from conformance.judging import probed
+from conformance.process import child, environment
+from conformance.process.child import Ending
 from conformance.records.probes import (
     PACKAGE,
     READ_PROBES,
@@ -24,9 +27,8 @@ from conformance.records.probes import (
     ProbesRequest,
 )
 from conformance.records.verdicts import STATUSES
-from conformance.run import child, environment, probed, records_file
-from conformance.run.child import Ending
 from conformance.show.text import table, visible
+from conformance.store import records_file
 
 READING_DEADLINE = 300.0
 

@@ -17,14 +17,14 @@ from conformance.commands.order import scope_of
 from conformance.commands.recorder import CELLS, NAME, VERDICT, Recorder
 from conformance.commands.workers import serve_main_process
 from conformance.errors import MachineError, StoreError, UsageError
+from conformance.judging.attempts import GUILTY, Attempts
+from conformance.judging.executor import Executor
 from conformance.records.convert import to_json
 from conformance.records.observation import Observation
 from conformance.records.plan import PlannedCell
 from conformance.records.verdicts import Verdict
-from conformance.run import store
-from conformance.run.attempts import GUILTY, Attempts
-from conformance.run.executor import Executor
 from conformance.show.text import visible
+from conformance.store import run_files
 from conformance.verdict import judge
 
 TOOK_DOWN = "took the run down twice: each time it ran, the process that judges cells died"
@@ -35,19 +35,19 @@ ATTEMPTS = pytest.StashKey[Attempts]()
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare the process: a worker of xdist, or the one that has the terminal."""
     folder = _folder(config)
-    if config.args == [store.PLAN]:  # given by name, because pytest cannot read every path as an argument
+    if config.args == [run_files.PLAN]:  # given by name, because pytest cannot read every path as an argument
         config.invocation_params = dataclasses.replace(config.invocation_params, dir=folder)
     if hasattr(config, "workerinput"):
         serve_main_process()
     elif not any(isinstance(plugin, Recorder) for plugin in config.pluginmanager.get_plugins()):
-        writer = store.Writer(folder)
+        writer = run_files.Writer(folder)
         config.add_cleanup(writer.close)
-        config.pluginmanager.register(Recorder(folder, writer, Forecast(store.read(folder), folder)), NAME)
+        config.pluginmanager.register(Recorder(folder, writer, Forecast(run_files.read(folder), folder)), NAME)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Collect a run folder's plan as a test file."""
-    if file_path == _folder(parent.config) / store.PLAN:
+    if file_path == _folder(parent.config) / run_files.PLAN:
         return PlanFile.from_parent(parent, path=file_path)
     return None
 
@@ -71,11 +71,11 @@ class PlanFile(pytest.File):
         """The scopes that have cells to judge."""
         folder = self.path.parent
         try:
-            plan = store.read(folder).plan
-            self.config.stash[EXECUTOR] = Executor(plan, folder / store.REFERENCES)
+            plan = run_files.read(folder).plan
+            self.config.stash[EXECUTOR] = Executor(plan, folder / run_files.REFERENCES)
         except UsageError as problem:
             raise self.CollectError(str(problem)) from None
-        self.config.stash[ATTEMPTS] = Attempts(folder / store.STARTED)
+        self.config.stash[ATTEMPTS] = Attempts(folder / run_files.STARTED)
         known, scopes = {planned.id: planned for planned in plan.cells}, dict[str, list[PlannedCell]]()
         for cell in _cells(self.config):
             scopes.setdefault(scope_of(known[cell].cell, plan), []).append(known[cell])

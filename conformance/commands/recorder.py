@@ -17,13 +17,13 @@ from conformance.commands.ticker import Ticker
 from conformance.commands.workers import Scheduler, StoppedWorkers, keep_working_folder_off_path, shield_from_terminal
 from conformance.errors import StoreError
 from conformance.exit_codes import ExitCode
+from conformance.judging.attempts import Attempts
 from conformance.records.convert import from_json
 from conformance.records.verdicts import Verdict
-from conformance.run import store
-from conformance.run.attempts import Attempts
-from conformance.run.store import Writer
 from conformance.show import matrix
 from conformance.show.progress import Progress
+from conformance.store import run_files
+from conformance.store.run_files import Writer
 
 VERDICT = "conformance"  # the name under which an item reports its verdict
 CELLS = "conformance_cells"  # the name under which a worker is told its cells
@@ -50,7 +50,7 @@ class Recorder:
 
     def __init__(self, folder: Path, writer: Writer, forecast: Forecast, at_once: int = 1) -> None:
         contents, expected = forecast.contents, forecast.expected
-        attempts = Attempts(folder / store.STARTED)
+        attempts = Attempts(folder / run_files.STARTED)
         self.cells = ordered(contents.missing, contents.plan, attempts, {name: s for name, (_, s) in expected.items()})
         self.progress = Progress(expected, "cell", at_once)
         self.problem = ""
@@ -109,7 +109,7 @@ class Recorder:
 
     def _note_selection(self, names: list[str]) -> None:
         self.progress.keep(names)
-        contents = store.read(self._folder)
+        contents = run_files.read(self._folder)
         chosen = set(names) | set(contents.verdicts)
         if names and chosen != set(contents.selected):
             try:
@@ -156,7 +156,7 @@ class Recorder:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Let the verdicts decide the exit code. A worker that died and was replaced does not make a run red."""
         if exitstatus in (ExitCode.OK, ExitCode.RED):
-            session.exitstatus = exit_code(store.read(self._folder))
+            session.exitstatus = exit_code(run_files.read(self._folder))
 
 
 def verdict_of(report: pytest.TestReport) -> dict[str, Any] | None:

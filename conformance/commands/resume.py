@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from conformance.cache import sources
 from conformance.commands.stored import report
 from conformance.errors import UsageError
+from conformance.judging import resuming
+from conformance.process import child
 from conformance.records.plan import Environment, Plan, in_words
 from conformance.records.tasks import ENVIRONMENT, Nothing, PlanRequest
-from conformance.run import child, resuming, sources, store
+from conformance.store import run_files
 
 DEADLINE = 300.0
 DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
@@ -29,7 +32,7 @@ def resumed(folder: Path, request: PlanRequest) -> Path:
     if request.modes or request.precisions or request.devices:
         raise UsageError("--resume takes its cells from the stored run; leave out axes")
     folder = folder.resolve()
-    contents = store.read(folder)
+    contents = run_files.read(folder)
     report(contents, folder)  # refuses records that contradict each other
     plan = contents.plan
     resuming.refuse_unnamed(folder, plan, request.sources)

@@ -27,17 +27,19 @@ from conformance.errors import StoreError, UsageError, with_last_lines
 from conformance.exit_codes import ExitCode
 from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import HEART, HEART_PRECISIONS, default_jobs, is_needed
+from conformance.judging import resuming
+from conformance.judging.attempts import Attempts
+from conformance.judging.executor import Executor
+from conformance.judging.judge import describe_judge
+from conformance.process import child, environment, fork_server, pool
 from conformance.records.measurements import Result
 from conformance.records.plan import Plan
 from conformance.records.tasks import PLAN, PlanRequest
-from conformance.run import child, environment, fork_server, pool, regular_file, resuming, shards, store
-from conformance.run.attempts import Attempts
-from conformance.run.executor import Executor
-from conformance.run.judge import describe_judge
-from conformance.run.store import Contents, Writer
 from conformance.show import junit, matrix
 from conformance.show.progress import Progress
 from conformance.show.text import visible
+from conformance.store import regular_file, run_files, shards
+from conformance.store.run_files import Contents, Writer
 
 PLAN_DEADLINE = 300.0
 JOBS: dict[str, Callable[[Contents, Executor], list[dict[str, Callable[[], Result]]]]] = {
@@ -93,7 +95,7 @@ def run(options: RunOptions) -> int:
     check_options(options.choice)
     folder = resumed(options.resume, options.request) if options.resume else _new_run(options)
     started = time.monotonic()
-    again = resuming.command(folder, store.read(folder).plan)
+    again = resuming.command(folder, run_files.read(folder).plan)
     interrupts.first_words(f"interrupted: {visible(again)}")
     interrupts.last_words(lambda: _report(options, folder, started))
     code = _session(options, folder)
@@ -123,7 +125,7 @@ def _session(options: RunOptions, folder: Path) -> int:
         say(str(problem))
         return ExitCode.RED
     except UsageError:
-        if begun and not options.resume and not (folder / store.LINES).stat().st_size:  # nothing is lost with it
+        if begun and not options.resume and not (folder / run_files.LINES).stat().st_size:  # nothing is lost with it
             shutil.rmtree(folder)
         raise
 
@@ -148,8 +150,8 @@ def _written(folder: Path) -> Iterator[Writer]:
     Raises:
         UsageError: another process writes this run, or it cannot be written.
     """
-    writer = store.Writer(folder)
-    attempts = Attempts(folder / store.STARTED)
+    writer = run_files.Writer(folder)
+    attempts = Attempts(folder / run_files.STARTED)
     try:
         attempts.prepare()
         _remove_references(folder)  # those of an earlier session, or of somebody else
@@ -165,13 +167,13 @@ def _written(folder: Path) -> Iterator[Writer]:
 
 
 def _remove_references(folder: Path) -> None:
-    regular_file.remove(folder / store.REFERENCES)
+    regular_file.remove(folder / run_files.REFERENCES)
 
 
 def _report(options: RunOptions, folder: Path, started: float) -> None:
     """Print what is stored, and how to go on if something is missing. Tell GitHub and JUnit what they ask for."""
     seconds = time.monotonic() - started
-    contents = store.read(folder)
+    contents = run_files.read(folder)
     tell("")
     show(contents, folder, seconds=seconds)
     again = visible(shlex.quote(str(folder)))
@@ -185,10 +187,10 @@ def _report(options: RunOptions, folder: Path, started: float) -> None:
 
 def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
     """Take the measurements that are not stored yet, if all cells are judged. The verdicts are shown before."""
-    contents = store.read(folder)
+    contents = run_files.read(folder)
     if contents.missing:
         return
-    executor = Executor(contents.plan, folder / store.REFERENCES)
+    executor = Executor(contents.plan, folder / run_files.REFERENCES)
     jobs = JOBS[contents.plan.measure](contents, executor)
     taken = dict(contents.results)
     pending = [name for batch in jobs for name in batch if is_needed(name, taken)]
@@ -230,7 +232,7 @@ def _new_run(options: RunOptions) -> Path:
     plan = planned(replace(options.request, all_sizes=bench, first_case=quick))
     shard = shards.shard(plan, *options.shard, options.balance) if options.shard else None
     plan = replace(_measured(plan, options, quick=quick), shard=shard, every_tensor=options.every_tensor)
-    store.create(folder, replace(plan, judge=describe_judge()))
+    run_files.create(folder, replace(plan, judge=describe_judge()))
     return folder
 
 

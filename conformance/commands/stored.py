@@ -8,9 +8,10 @@ from pathlib import Path
 from conformance.commands.output import columns, say, tell
 from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
-from conformance.run import resuming, store
-from conformance.run.store import Contents
+from conformance.judging import resuming
 from conformance.show import bench, matrix
+from conformance.store import run_files
+from conformance.store.run_files import Contents
 
 
 def read(folder: Path) -> Contents:
@@ -19,12 +20,12 @@ def read(folder: Path) -> Contents:
     Raises:
         UsageError: the folder is no run folder, has another format, or is damaged.
     """
-    contents = store.read(folder)
+    contents = run_files.read(folder)
     if contents.torn_bytes:
-        say(f"{folder / store.LINES}: the last line is unfinished, {contents.torn_bytes} bytes were left out")
+        say(f"{folder / run_files.LINES}: the last line is unfinished, {contents.torn_bytes} bytes were left out")
     if not contents.complete and not contents.missing:
         again = resuming.command(folder, contents.plan)
-        say(f"{folder / store.DONE} is missing: the run did not end; {again} completes it")
+        say(f"{folder / run_files.DONE} is missing: the run did not end; {again} completes it")
     return contents
 
 

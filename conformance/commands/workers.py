@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from execnet import gateway_io
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from conformance.run import process_table
-from conformance.run.lifeline import die_with_parent
+from conformance.process import process_table
+from conformance.process.lifeline import die_with_parent
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # torch brings it

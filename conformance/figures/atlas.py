@@ -16,8 +16,8 @@ from conformance.records.cell import Cell
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import ALL_CASES, Judge
 from conformance.records.probes import ProbeRun
-from conformance.run import records_file, regular_file
-from conformance.run.summaries import Summary
+from conformance.store import records_file, regular_file
+from conformance.store.summaries import Summary
 
 LARGEST = 64 * 2**20  # bytes of a file
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 from conformance.figures import speed
+from conformance.judging.executor import Executor, cell_task
+from conformance.process import pool
 from conformance.records.cell import Cell
 from conformance.records.measurements import Ceilings, CompileCost, CompileRun, Footprint, Reason
 from conformance.records.plan import Plan
 from conformance.records.tasks import CEILINGS, COMPILE, FOOTPRINT, CeilingsTask, CompileTask
-from conformance.run import pool
-from conformance.run.executor import Executor, cell_task
-from conformance.run.store import Contents
+from conformance.store.run_files import Contents
 
 WARM_RUNS = 3
 

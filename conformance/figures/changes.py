@@ -9,7 +9,7 @@ from conformance.figures.speed import Speed, speeds
 from conformance.records.measurements import MARGIN, Ratio
 from conformance.records.plan import in_words
 from conformance.records.verdicts import Verdict
-from conformance.run.summaries import Summary
+from conformance.store.summaries import Summary
 
 KINDS = {  # what may have changed, in the order of a report
     "new red": "red, and not red before",

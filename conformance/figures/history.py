@@ -14,7 +14,7 @@ from conformance.records.cell import Cell
 from conformance.records.plan import PlannedCell
 from conformance.records.probes import ProbeFinding, ProbeRun
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.run.summaries import Summary
+from conformance.store.summaries import Summary
 
 WORKS, OTHER_DTYPE, DECLARED, RED = "works", "another dtype", "does not work", "red"
 SHOWN, CORRECT, UNKNOWN = "shows", "correct", "not known"

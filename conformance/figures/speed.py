@@ -12,15 +12,15 @@ from itertools import zip_longest
 from typing import TypeVar
 
 from conformance.figures import ratio
+from conformance.judging.executor import Executor, cell_task
+from conformance.process import pool
 from conformance.records.cell import Cell
 from conformance.records.measurements import NOISY, CellTiming, Ratio, Reason, Result, Timing
 from conformance.records.observation import Observation
 from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import TIMING, TimingTask
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.run import pool
-from conformance.run.executor import Executor, cell_task
-from conformance.run.store import Contents
+from conformance.store.run_files import Contents
 
 SPEED = "speed "  # begins the names of its jobs
 DEFAULT = "default"  # in place of a figure's name: that of `default_figure`, at the working size of the model

@@ -17,9 +17,9 @@ import torch
 from conformance.axes import PRECISIONS, Precision
 from conformance.cell import tf32
 from conformance.cell.policy import set_policy
+from conformance.process.child_side import ChildProcess
 from conformance.records.measurements import Ceilings
 from conformance.records.tasks import CeilingsTask
-from conformance.run.child_side import ChildProcess
 
 Work = tuple[float, Callable[[], Any]]
 

@@ -8,12 +8,12 @@ import time
 import torch
 
 from conformance.cell.session import CellSession, open_task
-from conformance.oracle import containers, evaluation, inputs
-from conformance.oracle.evaluation import Question
+from conformance.evaluate import containers, evaluation, inputs
+from conformance.evaluate.evaluation import Question
+from conformance.process import environment
+from conformance.process.child_side import ChildProcess
 from conformance.records.measurements import CompileRun
 from conformance.records.tasks import CompileTask
-from conformance.run import environment
-from conformance.run.child_side import ChildProcess
 
 
 def observe(task: CompileTask, process: ChildProcess) -> CompileRun:

@@ -10,14 +10,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession, open_task
+from conformance.evaluate import containers, evaluation, inputs
+from conformance.evaluate.custom_ops import OpMode
+from conformance.evaluate.error_text import one_line
+from conformance.evaluate.evaluation import Question
 from conformance.one_line import name_of
-from conformance.oracle import containers, evaluation, inputs
-from conformance.oracle.custom_ops import OpMode
-from conformance.oracle.error_text import one_line
-from conformance.oracle.evaluation import Question
+from conformance.process.child_side import ChildProcess
 from conformance.records.measurements import Footprint, PerPass, Reason
 from conformance.records.tasks import CellTask
-from conformance.run.child_side import ChildProcess
 from zoo import internals
 from zoo.memory import kept_bytes, peak_bytes, saved_bytes
 

@@ -14,6 +14,7 @@ import torch
 
 from conformance.cell.session import open_task
 from conformance.errors import NotMeasuredError, TimedCallError
+from conformance.evaluate.error_text import one_line
 from conformance.figures import meter
 from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL, check_controls
 from conformance.figures.meter import Clock, TimedCall
@@ -22,12 +23,11 @@ from conformance.measure.clocks import clock_for
 from conformance.measure.extra_work import no_recompilation, slow_down
 from conformance.measure.timed_cell import TimedCell
 from conformance.one_line import name_of
-from conformance.oracle.error_text import one_line
 from conformance.oracle.reference import CaseReference
+from conformance.process import heap
+from conformance.process.child_side import ChildProcess
 from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
 from conformance.records.tasks import CellTask, TimingTask
-from conformance.run import heap
-from conformance.run.child_side import ChildProcess
 
 NO_REASON = Reason("reason unknown")
 

@@ -15,9 +15,9 @@ from torch.optim import SGD
 from conformance.cell import draws, tf32
 from conformance.cell.session import CellSession
 from conformance.errors import NotMeasuredError
+from conformance.evaluate import containers, evaluation, inputs, process_state, weights
+from conformance.evaluate.evaluation import FIRST, Evaluation
 from conformance.figures.meter import TimedCall
-from conformance.oracle import containers, evaluation, inputs, process_state, weights
-from conformance.oracle.evaluation import FIRST, Evaluation
 from conformance.records.observation import Observation
 from conformance.verdict import judge
 from zoo import internals

@@ -1,1 +1,1 @@
-"""Makes the float64 oracle of a model, checks it, perturbs its roundings, and stores the results. With torch."""
+"""Makes the reference of a model: the float64 oracle, its spread, and its further draws. With torch."""

@@ -12,19 +12,19 @@ from itertools import islice
 import torch
 
 from conformance.axes import Precision
+from conformance.evaluate import inputs
+from conformance.evaluate.error_text import is_out_of_memory
+from conformance.evaluate.evaluation import Question, Tensors
+from conformance.float64.wide import Oracle, wide_call
 from conformance.gates.budget import TensorReference
 from conformance.gates.redraws import budgets
 from conformance.gates.sums import Redraws, Rounded, rounded_sums, sampled
-from conformance.oracle import inputs
-from conformance.oracle.error_text import is_out_of_memory
-from conformance.oracle.evaluation import Question, Tensors
-from conformance.oracle.float64 import Oracle, wide_call
-from conformance.oracle.kinks import MARGIN, KinkWatch
-from conformance.oracle.nearest import Nearest
 from conformance.oracle.overflow import InnerGradients
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
 from conformance.oracle.scaling import Scale
-from conformance.run.forks import Forks
+from conformance.perturb.kinks import MARGIN, KinkWatch
+from conformance.perturb.nearest import Nearest
+from conformance.process.forks import Forks
 from zoo.case import Call, Case
 
 # Draws that are run rounded too; from these follows how many the tensors need. Behind a kink, and where numbers

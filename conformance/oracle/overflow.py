@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from conformance.axes import PRECISIONS
-from conformance.oracle import backward, evaluation, inputs, weights
-from conformance.oracle.custom_ops import OpMode, Unwatched
-from conformance.oracle.error_text import is_out_of_memory
-from conformance.oracle.evaluation import Evaluation
-from conformance.oracle.float64 import Oracle, prepared_model
-from conformance.oracle.nested import leaves_of
-from conformance.oracle.questions import question_of
+from conformance.evaluate import backward, evaluation, inputs, weights
+from conformance.evaluate.custom_ops import OpMode, Unwatched
+from conformance.evaluate.error_text import is_out_of_memory
+from conformance.evaluate.evaluation import Evaluation
+from conformance.evaluate.nested import leaves_of
+from conformance.evaluate.questions import question_of
+from conformance.float64.wide import Oracle, prepared_model
 from conformance.oracle.scaling import LARGER, LARGEST, LEAST, Scale, scale_for
 from zoo.case import Case
 

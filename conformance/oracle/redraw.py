@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from conformance.oracle import inputs
-from conformance.oracle.evaluation import Question
+from conformance.evaluate import inputs
+from conformance.evaluate.evaluation import Question
 from zoo import internals
 from zoo.case import Call, Case
 

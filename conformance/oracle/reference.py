@@ -10,22 +10,23 @@ from dataclasses import dataclass, replace
 import torch
 
 from conformance.axes import Precision
+from conformance.evaluate import inputs
+from conformance.evaluate.containers import NOTHING, Container
+from conformance.evaluate.error_text import is_out_of_memory, named
+from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.evaluate.memory_sharing import Pair
+from conformance.float64.wide import Oracle, wide_call
 from conformance.gates.budget import TensorReference
-from conformance.oracle import inputs, sampling
-from conformance.oracle.containers import NOTHING, Container
-from conformance.oracle.error_text import is_out_of_memory, named
-from conformance.oracle.evaluation import Evaluation, Question
-from conformance.oracle.float64 import Oracle, wide_call
-from conformance.oracle.kinks import KinkWatch
+from conformance.oracle import sampling
 from conformance.oracle.many_draws import with_redraws
-from conformance.oracle.memory_sharing import Pair
 from conformance.oracle.overflow import AMP_FP16, InnerGradients, chosen
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw
 from conformance.oracle.scaling import Scale, scale_for
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
 from conformance.oracle.tables import kept
-from conformance.run.forks import ALONE, Forks
+from conformance.perturb.kinks import KinkWatch
+from conformance.process.forks import ALONE, Forks
 from zoo.case import Case, SpecError
 from zoo.spec import Spec
 

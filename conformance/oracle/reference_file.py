@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from conformance.errors import DamagedReferenceError
+from conformance.evaluate.containers import Container
+from conformance.evaluate.inputs import Picks
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, Figures, OracleTensor
 from conformance.gates.sums import Redraws, Rounded, Sums
 from conformance.oracle import tensorfile
-from conformance.oracle.containers import Container
-from conformance.oracle.inputs import Picks
 from conformance.oracle.redraw import Redraw
 from conformance.oracle.reference import CaseReference
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from conformance.errors import SelfCheckError
+from conformance.evaluate import inputs
+from conformance.evaluate.apart import APART, AXES
+from conformance.evaluate.error_text import named_as_noise
+from conformance.float64.wide import Oracle
 from conformance.gates.budget import FLOAT32
 from conformance.gates.distance import OracleTensor
-from conformance.oracle import inputs
-from conformance.oracle.apart import APART, AXES
-from conformance.oracle.error_text import named_as_noise
-from conformance.oracle.float64 import Oracle
-from conformance.oracle.kinks import MARGIN, KinkWatch, flipped, merged, tossed
-from conformance.oracle.rounding import RUNS, Rounding
-from conformance.run.forks import ALONE, Forks
+from conformance.perturb.kinks import MARGIN, KinkWatch, flipped, merged, tossed
+from conformance.perturb.rounding import RUNS, Rounding
+from conformance.process.forks import ALONE, Forks
 from zoo.case import Call, Case
 
 REDRAWS = 4  # draws of a case to try until float32's rounding flips no unit

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from conformance.derivatives.gradients import GradientCheck
 from conformance.errors import RandomError, SelfCheckError
+from conformance.evaluate import containers, evaluation, inputs, transforms
+from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.float64.wide import Oracle, prepared_model, wide_model
 from conformance.gates.distance import same_bytes
-from conformance.oracle import containers, evaluation, inputs, transforms
-from conformance.oracle.evaluation import Evaluation, Question
-from conformance.oracle.float64 import Oracle, prepared_model, wide_model
-from conformance.oracle.gradients import GradientCheck
-from conformance.run.forks import Forks
+from conformance.process.forks import Forks
 from zoo.spec import Spec
 
 LAST_BITS = 2.0**-48  # relative to the largest norm of all tensors, for those whose terms cancel; float64 has 53 bits

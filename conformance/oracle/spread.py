@@ -9,16 +9,16 @@ from functools import partial, reduce
 import torch
 
 from conformance.axes import PRECISIONS, Precision
+from conformance.evaluate.error_text import named_as_noise
+from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.evaluate.inputs import seeded
+from conformance.float64.wide import Oracle
 from conformance.gates.budget import NOISE, NOISY, SMOOTH_NOISE, TensorReference
 from conformance.gates.distance import Distance, OracleTensor, farthest
 from conformance.gates.sums import Sums, farthest_sums, sampled, sums_of
-from conformance.oracle.error_text import named_as_noise
-from conformance.oracle.evaluation import Evaluation, Question
-from conformance.oracle.float64 import Oracle
-from conformance.oracle.inputs import seeded
-from conformance.oracle.nearest import Nearest
-from conformance.oracle.rounding import KINKED_RUNS, RUNS, Rounding
-from conformance.run.forks import Forks
+from conformance.perturb.nearest import Nearest
+from conformance.perturb.rounding import KINKED_RUNS, RUNS, Rounding
+from conformance.process.forks import Forks
 from zoo.case import SpecError
 
 FLOAT32 = PRECISIONS["fp32"]

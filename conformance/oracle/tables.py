@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from conformance.oracle import inputs, weights
-from conformance.oracle.error_text import is_out_of_memory
-from conformance.oracle.evaluation import Question
-from conformance.oracle.float64 import Oracle
+from conformance.evaluate import inputs, weights
+from conformance.evaluate.error_text import is_out_of_memory
+from conformance.evaluate.evaluation import Question
+from conformance.float64.wide import Oracle
 from conformance.oracle.redraw import Redraw
 
 SAME = 1e-9  # of the size of an output

@@ -14,17 +14,17 @@ from pathlib import Path
 from types import ModuleType
 
 from conformance.axes import MODES
+from conformance.cache import entry_points
 from conformance.errors import UsageError
+from conformance.evaluate import process_state
 from conformance.one_line import named
-from conformance.oracle import process_state
+from conformance.own import libraries
+from conformance.own.spec import attribute, spec_of
+from conformance.process.child_side import ChildProcess
 from conformance.records.cell import SizedModel
 from conformance.records.own_model import NOTHING_GIVEN, OwnModel, name_from
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import ListedModel, Listing, PlanRequest
-from conformance.run import entry_points
-from conformance.run.child_side import ChildProcess
-from conformance.target import libraries
-from conformance.target.spec import attribute, spec_of
 from zoo import catalog
 from zoo.case import SpecError
 from zoo.spec import Spec

@@ -13,18 +13,18 @@ from pathlib import Path
 import torch
 
 from conformance.axes import DEVICES, PRECISIONS, Mode, Precision, choose, exists, usual
+from conformance.cache.sources import imported
 from conformance.errors import UsageError
 from conformance.plan import own_models
 from conformance.plan.candidates import check_sized, modes_of_all
 from conformance.plan.written import places_of
+from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.declared import Declared
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Expectation, Plan, PlannedCell, SpecLocation
 from conformance.records.probes import PACKAGE
 from conformance.records.tasks import Nothing, PlanRequest
-from conformance.run.child_side import ChildProcess
-from conformance.run.sources import imported
 from zoo.case import SpecError
 from zoo.catalog import WRONG_ON_PURPOSE
 from zoo.expect import Expect

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from conformance.axes import PRECISIONS, Mode
+from conformance.cache.sources import digest
 from conformance.errors import UsageError
+from conformance.own.trial import tried
 from conformance.plan import candidates, find
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
-from conformance.run.sources import digest
-from conformance.target.trial import tried
 from zoo.spec import Spec
 
 

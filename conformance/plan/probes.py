@@ -8,8 +8,8 @@ import inspect
 import torch
 
 from conformance.plan import matrix
+from conformance.process.child_side import ChildProcess
 from conformance.records.probes import ProbeInfo, ProbeList, ProbesRequest, SeenOn
-from conformance.run.child_side import ChildProcess
 from zoo.probe import Probe, find
 
 INSTEAD = "Instead:"

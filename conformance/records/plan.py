@@ -199,7 +199,7 @@ class Plan:
         candidates: the names of each model's candidates, by the model's name; such a name stands in place of a mode.
         measure: "" for nothing, "speed", or "bench".
         timed: the precisions in which each model is timed, by its name; None: every model in all of them.
-        digests: the digest of each source file that the planning process imported, by path; see `run.sources`.
+        digests: the digest of each source file that the planning process imported, by path; see `cache.sources`.
         written: where each model's spec is written, by the model's name, as far as it is known.
         shard: which part of the cells this run judges; None: all of them.
         wrong_on_purpose: the names of the counterexamples.

@@ -26,7 +26,7 @@ class Target(Generic[TaskT, ResultT]):
 
     Attributes:
         function: "package.module:function"; a fresh process calls it as function(task, process) with a
-            `run.child_side.ChildProcess`.
+            `process.child_side.ChildProcess`.
         task, result: the types of the records that it takes and returns.
     """
 

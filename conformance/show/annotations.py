@@ -7,10 +7,10 @@ from pathlib import Path
 from conformance.counted import counted, some
 from conformance.one_line import one_line
 from conformance.records.plan import Place
-from conformance.run.store import Contents
 from conformance.show.causes import Cause, causes
 from conformance.show.markdown import judged
 from conformance.show.text import visible
+from conformance.store.run_files import Contents
 
 MOST = 10  # GitHub shows no more of one step
 OF_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})

@@ -11,8 +11,8 @@ from conformance.figures.crossover import NOT_MEASURED, Point, crossover
 from conformance.figures.speed import Speed
 from conformance.records.cell import Cell
 from conformance.records.measurements import FIGURES, Ceilings, CompileCost, Footprint, Reason
-from conformance.run.store import Contents
 from conformance.show.text import duration, ratio_text, speed_text, table, visible, without_speed, wrapped
+from conformance.store.run_files import Contents
 
 NEVER = "never"
 LEGEND = """

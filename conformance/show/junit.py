@@ -10,8 +10,8 @@ from conformance.one_line import one_line
 from conformance.records.cell import model_of
 from conformance.records.plan import Place
 from conformance.records.verdicts import Verdict
-from conformance.run.store import Contents
 from conformance.show.text import visible
+from conformance.store.run_files import Contents
 
 NO_RESULT = ("ERROR", "CRASH", "TIMEOUT", "OOM", "NOTRUN")  # JUnit calls these errors, and other red cells failures
 NOT_DONE = ("SKIPPED", "UNSUPPORTED")

@@ -16,9 +16,9 @@ from conformance.counted import counted
 from conformance.one_line import one_line
 from conformance.records.plan import ALL_CASES
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.run.store import Contents
 from conformance.show.causes import Cause, causes
 from conformance.show.text import visible
+from conformance.store.run_files import Contents
 
 LARGEST = 190_000  # bytes; GitHub takes 1 MiB for each step, and a page is read by people
 ROWS = 60_000  # bytes for the table of red models

@@ -12,16 +12,16 @@ from conformance.counted import counted, some
 from conformance.errors import with_last_lines
 from conformance.figures.speed import SPEED, Speed, completed
 from conformance.figures.speed import speeds as known_speeds
+from conformance.judging import resuming
 from conformance.records.cell import SizedModel, model_of
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell
 from conformance.records.references import KEPT
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.run import resuming
-from conformance.run.store import Contents
 from conformance.show import counterexamples
 from conformance.show.causes import causes
 from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrapped
+from conformance.store.run_files import Contents
 
 LEGEND = """
 Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, {size}, on

@@ -8,8 +8,8 @@ from harness.whole_runs import plan_of_zoo, verdict, write
 
 from benchmarks import model_libraries
 from benchmarks.model_libraries import ARCHITECTURES, MODES, page
+from conformance.own import libraries
 from conformance.records.verdicts import Verdict
-from conformance.target import libraries
 
 UNSOURCED = "in phase prepare: OSError: Failed to get source for <function Config.__init__ at 0x7f>"
 TORCH = "2.99.0"

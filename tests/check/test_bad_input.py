@@ -13,9 +13,9 @@ from harness.command import conformance, stored_runs
 import conformance as public
 from conformance.errors import UsageError
 from conformance.plan import matrix
+from conformance.process.child_side import ChildProcess
 from conformance.records.own_model import OwnModel
 from conformance.records.tasks import PlanRequest
-from conformance.run.child_side import ChildProcess
 
 X = torch.randn(6, 4)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.target.batch_statistics import settle
+from conformance.own.batch_statistics import settle
 
 DEPTH = 30
 

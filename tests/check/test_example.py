@@ -24,7 +24,7 @@ def printed_by(folder, expression):
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_PYTEST)}
     path = os.pathsep.join([str(ROOT), str(folder)])
     found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "pytest", "-p", "conformance.own_tests", "-q", "-k", expression],
+        [sys.executable, "-W", "ignore", "-m", "pytest", "-p", "conformance.own.fixture", "-q", "-k", expression],
         cwd=folder,
         env={**inherited, "PYTHONPATH": path, "COLUMNS": "200"},
         capture_output=True,

@@ -9,8 +9,8 @@ from harness import own_models as nets
 from torch import nn
 
 import conformance
-from conformance.target import saved
-from conformance.target.capture import MODEL, captured
+from conformance.own import saved
+from conformance.own.capture import MODEL, captured
 from zoo.case import Call
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))

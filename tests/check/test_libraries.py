@@ -12,13 +12,13 @@ from torch import nn
 
 from conformance import check
 from conformance.errors import UsageError
+from conformance.own import libraries
+from conformance.own.libraries import architecture
+from conformance.own.spec import spec_of
 from conformance.plan import matrix
+from conformance.process.child_side import ChildProcess
 from conformance.records.own_model import OwnModel
 from conformance.records.tasks import PlanRequest
-from conformance.run.child_side import ChildProcess
-from conformance.target import libraries
-from conformance.target.libraries import architecture
-from conformance.target.spec import spec_of
 
 TIMM = '''"""Stands in for timm."""
 

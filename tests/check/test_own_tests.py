@@ -90,7 +90,17 @@ def suite(folder, source, *arguments, pyproject=""):
     if pyproject:
         (folder / "pyproject.toml").write_text(pyproject)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_PYTEST)}
-    command = (sys.executable, "-W", "ignore", "-m", "pytest", "-p", "conformance.own_tests", "-p", "no:cacheprovider")
+    command = (
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "pytest",
+        "-p",
+        "conformance.own.fixture",
+        "-p",
+        "no:cacheprovider",
+    )
     found = subprocess.run(
         [*command, f"--rootdir={folder}", "-c", os.devnull, "-q", *arguments],
         cwd=folder,
@@ -108,7 +118,7 @@ def test_each_cell_is_an_item_and_a_red_one_fails_with_its_report(tmp_path):
     assert "E       gate     amp_bf16     ✗ dtype" in printed
     assert "it has judged nothing; call conformance.check(model, x) in it" in printed
     assert "2 failed, 4 passed, 1 skipped" in printed
-    assert "own_model.py" not in printed  # the traceback ends in the test
+    assert "own/check.py" not in printed  # the traceback ends in the test
 
 
 KNOWN = """

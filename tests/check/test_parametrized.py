@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import conformance
-from conformance.target import saved
-from conformance.target.capture import MODEL, captured
+from conformance.own import saved
+from conformance.own.capture import MODEL, captured
 from zoo.case import Call
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))

@@ -5,9 +5,9 @@ import torch
 from harness import own_models as nets
 
 import conformance
-from conformance.oracle import inputs
-from conformance.oracle.fingerprint import fingerprint
-from conformance.target import given
+from conformance.evaluate import inputs
+from conformance.evaluate.fingerprint import fingerprint
+from conformance.own import given
 from zoo.case import Call
 from zoo.spec import Spec
 

@@ -10,13 +10,15 @@ from harness import own_models as nets
 from torch.nn import functional
 
 from conformance.errors import UsageError
-from conformance.oracle import float64, inputs, reference
+from conformance.evaluate import inputs
+from conformance.float64 import wide
+from conformance.oracle import reference
+from conformance.own import described, given
+from conformance.own.definitions import Definitions, NoSourceError
+from conformance.own.spec import spec_of
+from conformance.own.trial import tried
+from conformance.own.wrapped import wrapped
 from conformance.records.own_model import OwnModel
-from conformance.run.definitions import Definitions, NoSourceError
-from conformance.target import described, given
-from conformance.target.spec import spec_of
-from conformance.target.trial import tried
-from conformance.target.wrapped import wrapped
 from zoo.case import Call
 
 
@@ -185,7 +187,7 @@ def test_a_lazy_module_is_called_once_before_it_is_judged(tmp_path):
     torch.save((Call((torch.randn(5, 4),), {}), ()), tmp_path / "call.pt")
     own = OwnModel(name="lazy", thing="Lazy", training="eval", call=str(tmp_path / "call.pt"))
     spec, _ = spec_of(own, nets)
-    models = [float64.prepared_model(spec, seed) for seed in (0, 0, 1)]
+    models = [wide.prepared_model(spec, seed) for seed in (0, 0, 1)]
     assert [[*p.shape] for p in models[0].parameters()] == [[8, 4], [8], [3, 8], [3]]
     assert not models[0].training
     first, same, other = (model.first.weight for model in models)

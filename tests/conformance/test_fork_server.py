@@ -4,7 +4,7 @@ import pytest
 import torch
 from harness.processes import printed
 
-from conformance.oracle.error_text import POISONED, one_line
+from conformance.evaluate.error_text import POISONED, one_line
 from zoo import internals
 
 RUNTIME = """
@@ -34,7 +34,7 @@ print(json.dumps([told, asked]))
 SERVE = """
 import json
 from harness.cuda_target import USE_CUDA
-from conformance.run import child
+from conformance.process import child
 
 ending = child.run(USE_CUDA, {}, deadline=120.0)
 print(json.dumps([ending.kind, ending.result, ending.message]))
@@ -52,7 +52,7 @@ os.wait()
 COMPILER = """
 import json
 from harness.late_target import NEEDS_THE_COMPILER
-from conformance.run import child
+from conformance.process import child
 
 print(json.dumps([child.run(NEEDS_THE_COMPILER, {}, deadline=120.0).result["there"] for _ in range(2)]))
 """

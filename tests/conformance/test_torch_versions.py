@@ -11,7 +11,7 @@ from packaging.version import Version
 import conformance as public
 from conformance import __main__, cli, torch_versions
 from conformance.errors import UsageError
-from conformance.run import toml_file
+from conformance.judging import toml_file
 
 PROJECT = toml_file.read(ROOT / "pyproject.toml")["project"]
 

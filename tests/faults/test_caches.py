@@ -10,13 +10,14 @@ from harness.command import FP32, conformance, run_folder
 from harness.made_by_hand import ENVIRONMENT, plan_for
 from harness.spec_files import file_of, planned
 
+from conformance.cache.references import References
 from conformance.commands.compile_cache import compile_cache
 from conformance.errors import MachineError
+from conformance.judging.executor import CONFIRMED, Executor
 from conformance.oracle import tensorfile
+from conformance.process import environment
 from conformance.records.cell import Cell
-from conformance.run import environment, store
-from conformance.run.executor import CONFIRMED, Executor
-from conformance.run.references import References
+from conformance.store import run_files
 
 COMPILES = ("--precision=fp32", "--device=cpu", "--no-speed", "-n", "0")
 SPOILED = """
@@ -100,11 +101,11 @@ def spoiled_run(folder, deed, *, always=False):
     spec = Path(file_of(folder, "one")).name
     options = ("run", spec, "mode.py", "--mode=spoiled", *COMPILES)
     variables = {"XDG_CACHE_HOME": str(folder / "cache")}
-    environment_of = store.read(run_folder(conformance(folder, *options, **variables)[1])).plan.environment
+    environment_of = run_files.read(run_folder(conformance(folder, *options, **variables)[1])).plan.environment
     cache = folder / "cache" / "torch-conformance" / environment.cache_of(environment_of).name
     (cache / "spoiled").touch()
     code, printed = conformance(folder, *options, **variables)
-    verdicts = store.read(run_folder(printed)).verdicts
+    verdicts = run_files.read(run_folder(printed)).verdicts
     return code, printed, verdicts["one[spoiled-fp32-cpu]"], cache
 
 

@@ -4,7 +4,7 @@ import pytest
 from harness import targets
 from harness.processes import printed
 
-from conformance.run import channel, child
+from conformance.process import channel, child
 
 
 def run(function, deadline=60.0, method="forkserver", **task):
@@ -88,7 +88,7 @@ def test_two_hundred_children_leave_no_descriptor_and_no_thread():
     script = """
 import json, os, threading
 from harness import targets
-from conformance.run import child
+from conformance.process import child
 def used():
     return [len(os.listdir("/proc/self/fd")), threading.active_count()]
 child.run(targets.target_of(targets.echo), {}, deadline=60.0)

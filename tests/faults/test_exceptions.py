@@ -7,8 +7,8 @@ import pytest
 from harness.command import FP32, conformance, run_folder
 from harness.spec_files import MODEL
 
-from conformance.run import store
-from conformance.run.bounded import RECORD_BYTES
+from conformance.store import run_files
+from conformance.store.bounded import RECORD_BYTES
 
 RAISED = """
 import torch
@@ -94,8 +94,8 @@ def stored(tmp_path_factory):
     code, output = conformance(folder, "run", "weighted.py", *FP32[1:], "-n1", *words)
     assert code == 1, output
     run = run_folder(output)
-    lines = (run / store.LINES).read_bytes().splitlines()
-    verdicts = {cell.split("[")[1].split("-")[0]: v for cell, v in store.read(run).verdicts.items()}
+    lines = (run / run_files.LINES).read_bytes().splitlines()
+    verdicts = {cell.split("[")[1].split("-")[0]: v for cell, v in run_files.read(run).verdicts.items()}
     return verdicts, max(map(len, lines)), output
 
 

@@ -13,7 +13,7 @@ import pytest
 from harness.command import FP32, ROOT
 
 from conformance.commands.stored import exit_code
-from conformance.run import store
+from conformance.store import run_files
 
 EVERY = int(os.environ.get("FAILPOINTS_EVERY", "30"))  # of so many calls, one is tried
 SHARDS = 2  # parts of the sweep, which run at the same time on several workers
@@ -43,12 +43,12 @@ def command(folder, *arguments, action="count", number=0):
 
 def runs(folder):
     """The run folders in a folder that have a plan."""
-    return [path.parent for path in folder.glob(f".conformance/runs/*/{store.PLAN}")]
+    return [path.parent for path in folder.glob(f".conformance/runs/*/{run_files.PLAN}")]
 
 
 def statuses(run):
     """The status of each cell with a verdict."""
-    return {cell: verdict.status for cell, verdict in store.read(run).verdicts.items()}
+    return {cell: verdict.status for cell, verdict in run_files.read(run).verdicts.items()}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def clean(tmp_path_factory):
     (folder / "nets.py").write_text(MODELS)
     code, told, calls = command(folder, "run", "nets.py", *FP32)
     (run,) = runs(folder)
-    assert code == exit_code(store.read(run)) == 1, told
+    assert code == exit_code(run_files.read(run)) == 1, told
     assert statuses(run) == {"right[eager-fp32-cpu]": "PASS", "random[eager-fp32-cpu]": "UNSTABLE"}
     assert {"open", "write", "fsync", "replace", "mkdir", "unlink", "spawn", "send"} <= set(calls)
     return calls, code, statuses(run)
@@ -88,8 +88,8 @@ def check(folder, action, number, code, verdicts):
     assert left != 0, told
     for run in runs(folder):
         assert statuses(run).items() <= verdicts.items(), f"a failure of the machine is blamed: {statuses(run)}"
-        assert exit_code(store.read(run)) == 1
+        assert exit_code(run_files.read(run)) == 1
         left, told, _ = command(folder, "run", "nets.py", "--resume", str(run))
         assert left == code, told
         assert statuses(run) == verdicts
-        assert (store.read(run).complete, exit_code(store.read(run))) == (True, code)
+        assert (run_files.read(run).complete, exit_code(run_files.read(run))) == (True, code)

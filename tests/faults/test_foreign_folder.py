@@ -8,8 +8,8 @@ from harness.command import FP32, conformance, run_folder
 from harness.stored_runs import NAMES, cell, plan_of, write
 
 from conformance.errors import StoreError, UsageError
-from conformance.run import regular_file, store
-from conformance.run.executor import Executor
+from conformance.judging.executor import Executor
+from conformance.store import regular_file, run_files
 
 SPEC = """
 import pathlib, torch
@@ -24,7 +24,7 @@ NET = Spec(name="net", summary="s", source="s", build=lambda: lambda x: x * 2, c
 def folder(tmp_path):
     """A complete run of three cells."""
     run = tmp_path / "run"
-    store.create(run, plan_of(*NAMES))
+    run_files.create(run, plan_of(*NAMES))
     write(run, *NAMES)
     return run
 
@@ -37,7 +37,7 @@ def elsewhere(tmp_path):
     return path
 
 
-FILES = (store.PLAN, store.LINES, store.DONE)
+FILES = (run_files.PLAN, run_files.LINES, run_files.DONE)
 
 
 def others(path, elsewhere):
@@ -55,10 +55,10 @@ def others(path, elsewhere):
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-@pytest.mark.parametrize("name", [*FILES, store.LOCK])
+@pytest.mark.parametrize("name", [*FILES, run_files.LOCK])
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(folder, elsewhere, name):
     for _ in others(folder / name, elsewhere):
-        for reader in (store.Writer,) if name == store.LOCK else (store.read, store.Writer):
+        for reader in (run_files.Writer,) if name == run_files.LOCK else (run_files.read, run_files.Writer):
             with pytest.raises(UsageError, match=f"{name}.* is no regular file"):
                 reader(folder)
     assert elsewhere.read_text() == "precious"
@@ -66,14 +66,14 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(folder, elsewhere
 
 
 def test_the_name_of_the_writer_is_neither_followed_nor_waited_for(folder, elsewhere):
-    for _ in others(folder / store.OWNER, elsewhere):
-        assert store.owner(folder) == ""
-    (folder / store.OWNER).symlink_to(elsewhere)
-    for name in (store.DONE, store.OWNER):
+    for _ in others(folder / run_files.OWNER, elsewhere):
+        assert run_files.owner(folder) == ""
+    (folder / run_files.OWNER).symlink_to(elsewhere)
+    for name in (run_files.DONE, run_files.OWNER):
         (folder / f"{name}.draft").symlink_to(elsewhere)
-    (folder / store.DONE).unlink()
-    store.Writer(folder).close()
-    assert store.read(folder).complete
+    (folder / run_files.DONE).unlink()
+    run_files.Writer(folder).close()
+    assert run_files.read(folder).complete
     assert elsewhere.read_text() == "precious"
 
 
@@ -82,14 +82,14 @@ def test_a_huge_file_is_refused_unread(folder, name):
     with (folder / name).open("ab") as file:
         file.truncate(2**41)  # it takes no room on the disk
     with pytest.raises(UsageError, match=rf"{name} has {2**41} bytes"):
-        store.read(folder)
+        run_files.read(folder)
 
 
 def test_references_lead_nowhere(folder, tmp_path):
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "file").write_text("precious")
-    place = folder / store.REFERENCES
+    place = folder / run_files.REFERENCES
     place.symlink_to(victim)
     with pytest.raises(StoreError, match="no folder but a link"):
         Executor(plan_of("a"), place)
@@ -100,8 +100,8 @@ def test_references_lead_nowhere(folder, tmp_path):
 
 def test_an_account_of_a_hostile_folder_is_plain(tmp_path, capsys):
     run = tmp_path / "run\x1b[2J"
-    store.create(run, plan_of("a"))
-    (run / store.LINES).write_bytes(b"\x1b[2J\n")
+    run_files.create(run, plan_of("a"))
+    (run / run_files.LINES).write_bytes(b"\x1b[2J\n")
     code, told = conformance(tmp_path, "show", str(run))
     assert code == 4
     assert "\x1b" not in told
@@ -114,7 +114,7 @@ def test_a_run_of_somebody_else_executes_nothing_until_its_source_is_named(tmp_p
     code, told = conformance(tmp_path, "run", "nets.py", *FP32, "-n", "1")
     assert code == 0, told
     run = run_folder(told)
-    for name in (store.LINES, store.DONE):
+    for name in (run_files.LINES, run_files.DONE):
         (run / name).unlink()
     (run / "conftest.py").write_text(f"open({str(canary)!r}, 'w')")
     canary.unlink()
@@ -128,4 +128,4 @@ def test_a_run_of_somebody_else_executes_nothing_until_its_source_is_named(tmp_p
     code, told = conformance(tmp_path, *words, "-n", "1")
     assert code == 0, told
     assert canary.read_text() == "executed"
-    assert store.read(run).verdicts.keys() == {cell("net")}
+    assert run_files.read(run).verdicts.keys() == {cell("net")}

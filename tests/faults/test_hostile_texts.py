@@ -14,8 +14,8 @@ from conformance.records.cell import Cell
 from conformance.records.measurements import Reason
 from conformance.records.plan import SpecLocation
 from conformance.records.verdicts import STATUSES
-from conformance.run.store import Contents
 from conformance.show import matrix
+from conformance.store.run_files import Contents
 
 HOSTILE = "\x1b]0;gone\x07\x1b[2J\r\n✓ b[eager-fp32-cpu]  PASS\u202e\u2028\x85\ud800\x00\x7f"
 

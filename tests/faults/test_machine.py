@@ -8,11 +8,12 @@ from harness.command import FP32, conformance, run_folder
 from harness.spec_files import planned
 
 from conformance.errors import MachineError
-from conformance.oracle.error_text import is_machine_failure, is_out_of_memory
+from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory
+from conformance.judging.executor import Executor
+from conformance.process import child, environment, pool
+from conformance.process.child import Ending
 from conformance.records.tasks import ENVIRONMENT, Nothing
-from conformance.run import child, environment, pool, store
-from conformance.run.child import Ending
-from conformance.run.executor import Executor
+from conformance.store import run_files
 
 MODEL = """
 import os
@@ -45,11 +46,11 @@ def test_a_full_disk_leaves_the_cell_without_verdict_until_there_is_room(tmp_pat
     assert "was not judged: writes" not in printed
     assert os.strerror(errno.ENOSPC) in printed
     assert "Traceback" not in printed
-    verdicts = store.read(folder).verdicts
+    verdicts = run_files.read(folder).verdicts
     assert {name: verdict.status for name, verdict in verdicts.items()} == {"other[eager-fp32-cpu]": "ERROR"}
     (tmp_path / "full").unlink()
     code, printed = conformance(tmp_path, "run", "writes.py", "other.py", "--resume", str(folder))
-    assert store.read(folder).verdicts["writes[eager-fp32-cpu]"].status == "PASS", printed
+    assert run_files.read(folder).verdicts["writes[eager-fp32-cpu]"].status == "PASS", printed
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENFILE])

@@ -11,7 +11,7 @@ from conformance.commands.stored import exit_code
 from conformance.exit_codes import ExitCode
 from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure, Observation
-from conformance.run import store
+from conformance.store import run_files
 from conformance.verdict import judge
 
 MODELS = """
@@ -74,7 +74,7 @@ def judged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nothing")
     (folder / "models.py").write_text(MODELS)
     code, printed = conformance(folder, "run", "models.py", *FP32, "-n", "2")
-    verdicts = store.read(run_folder(printed)).verdicts
+    verdicts = run_files.read(run_folder(printed)).verdicts
     return code, printed, {name.partition("[")[0]: verdict for name, verdict in verdicts.items()}
 
 
@@ -149,6 +149,6 @@ def test_missing_evidence_never_hides_a_failure():
 @pytest.mark.parametrize("status", ["SKIPPED", None])
 def test_a_run_that_judged_no_cell_is_not_green(status):
     plan = plan_for(*([Cell("m", "graphed", "fp32", "cuda")] if status else []))
-    contents = store.Contents(plan, tuple(p.id for p in plan.cells), passed(plan, graphed=status))
+    contents = run_files.Contents(plan, tuple(p.id for p in plan.cells), passed(plan, graphed=status))
     assert contents.missing == ()
     assert exit_code(contents) == ExitCode.RED

@@ -7,7 +7,7 @@ import pytest
 from harness.hanging_runs import run_of, started, told, write_hanging
 from harness.processes import outlives
 
-from conformance.run import process_table
+from conformance.process import process_table
 
 HANGING_COMPILER = """#!/bin/sh
 sleep 3600 &

@@ -84,7 +84,7 @@ def test_a_store_that_cannot_be_written(tmp_path, source, kind):
 FULL = """
 import errno, os
 from pathlib import Path
-from conformance.run import regular_file
+from conformance.store import regular_file
 
 write_all = regular_file.write_all
 

@@ -11,7 +11,8 @@ from harness.command import FP32, conformance, stored_runs
 from harness.processes import outlives, printed
 from harness.spec_files import file_of
 
-from conformance.run import child, environment, fork_server, machine_lock, process, process_table, store
+from conformance.process import child, environment, fork_server, machine_lock, process_table, processes
+from conformance.store import run_files
 
 HARMS = [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM]
 
@@ -34,8 +35,8 @@ def light(monkeypatch):
 
 
 def light_command(module):
-    words = process.command(module)
-    words[-1] = words[-1].replace("main()", "import conformance.run.forking as f; f.PRELOAD = 'json'; main()")
+    words = processes.command(module)
+    words[-1] = words[-1].replace("main()", "import conformance.process.forking as f; f.PRELOAD = 'json'; main()")
     return words
 
 
@@ -95,7 +96,7 @@ def test_a_fork_server_without_the_compiler_is_replaced_where_children_need_it(l
 
 @pytest.mark.parametrize("code", ["raise SystemExit(3)", "import os; os.abort()", "import time; time.sleep(3600)"])
 def test_without_a_fork_server_children_are_spawned_and_say_so(monkeypatch, code):
-    monkeypatch.setattr(fork_server, "command", lambda _: [*process.command("sys")[:-1], code])
+    monkeypatch.setattr(fork_server, "command", lambda _: [*processes.command("sys")[:-1], code])
     monkeypatch.setattr(fork_server, "READY_SECONDS", 2.0)
     monkeypatch.setattr(fork_server, "_server", None)
     monkeypatch.setattr(child, "_without_server", [])
@@ -108,7 +109,7 @@ def test_without_a_fork_server_children_are_spawned_and_say_so(monkeypatch, code
 IGNORING = """
 import json, signal, time
 from harness import targets
-from conformance.run import child, fork_server, process
+from conformance.process import child, fork_server, processes as process
 
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as some daemons do, and all that they start
 whole = fork_server.command
@@ -158,7 +159,7 @@ def test_a_run_that_was_stopped_gives_its_cell_the_time_again():
     script = """
 import json, os, signal, threading, time
 from harness import targets
-from conformance.run import child
+from conformance.process import child
 child.run(targets.target_of(targets.echo), {}, deadline=60.0)
 if os.fork() == 0:
     parent = os.getppid()
@@ -192,10 +193,10 @@ def test_a_system_without_forks_signals_and_groups_judges_by_spawn_and_says_what
         LACKING
         + f"""
 from pathlib import Path
-from conformance.run import process_table
+from conformance.process import process_table
 process_table.TABLE = Path({str(tmp_path)!r})
 from harness import targets
-from conformance.run import child
+from conformance.process import child
 good, hangs, dies = (
     child.run(targets.target_of(f), dict(code=3), deadline=8.0)
     for f in (targets.echo, targets.hang, targets.leave)
@@ -221,7 +222,7 @@ print(json.dumps(int(code)))
 """
     assert printed(script) == 0
     (stored,) = stored_runs(tmp_path)
-    verdicts = store.read(stored).verdicts.values()
+    verdicts = run_files.read(stored).verdicts.values()
     assert [verdict.status for verdict in verdicts] == ["PASS", "PASS"]
     assert all("this system has no fork server, so every process imports torch anew" in v.notes for v in verdicts)
 
@@ -244,7 +245,7 @@ def test_a_run_with_a_long_temporary_folder_strict_warnings_and_no_streams(tmp_p
 def test_a_machine_whose_folders_take_no_lock_judges_and_says_so(tmp_path, place):
     script = """
 import json, pathlib, tempfile
-from conformance.run import machine_lock
+from conformance.process import machine_lock
 def fail():
     raise RuntimeError("nobody lives here")
 pathlib.Path.home = fail
@@ -275,7 +276,7 @@ import json, os
 for descriptor in (0, 1, 2):
     os.close(descriptor)
 from harness import targets
-from conformance.run import child
+from conformance.process import child
 kinds = [child.run(targets.target_of(targets.talk), {}, deadline=60.0, method=m).kind for m in ("spawn", "forkserver")]
 open(FILE, "w").write(json.dumps(kinds))
 """

@@ -12,13 +12,16 @@ from harness.made_by_hand import ENVIRONMENT
 from harness.stored_runs import plan_of
 from harness.tiny import judged, models
 
+from conformance.cache import entry_points, sources
 from conformance.commands import resume
 from conformance.errors import UsageError
+from conformance.judging import resuming
+from conformance.process import child
+from conformance.process.child import Ending
 from conformance.records.own_model import OwnModel
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
-from conformance.run import child, entry_points, resuming, sources, store
-from conformance.run.child import Ending
+from conformance.store import run_files
 
 
 def test_a_source_that_has_changed_is_named_and_nothing_is_judged(tmp_path):
@@ -59,7 +62,7 @@ def test_what_is_no_source_file_has_no_digest(tmp_path):
 )
 def test_an_environment_that_has_changed_is_named(tmp_path, monkeypatch, change, words):
     folder = tmp_path / "run"
-    store.create(folder, plan_of("a"))
+    run_files.create(folder, plan_of("a"))
     monkeypatch.setattr(child, "run", lambda *_, **__: Ending("answered", replace(ENVIRONMENT, **change)))
     with pytest.raises(UsageError, match="cannot go on, start a new run: it was made with") as caught:
         resume.resumed(folder, PlanRequest(("nowhere",)))

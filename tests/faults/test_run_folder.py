@@ -9,14 +9,14 @@ from harness.stored_runs import NAMES, cell, plan_of, write
 from conformance.commands import stored
 from conformance.errors import UsageError
 from conformance.records.measurements import Footprint
-from conformance.run import records_file, store
+from conformance.store import records_file, run_files
 
 
 def complete_run(run, *names):
     """A complete run with a measurement."""
-    store.create(run, plan_of(*names))
+    run_files.create(run, plan_of(*names))
     write(run, *names)
-    writer = store.Writer(run)
+    writer = run_files.Writer(run)
     writer.add_result("count", Footprint(saved=8))
     writer.close()
     return run
@@ -28,26 +28,28 @@ def folder(tmp_path):
     return complete_run(tmp_path / "run", *NAMES)
 
 
-FILES = (store.PLAN, store.LINES, store.DONE)
+FILES = (run_files.PLAN, run_files.LINES, run_files.DONE)
 
 
 def refusal(folder):
     """The message with which the folder is refused, or what is said of it; "" if it is read without a word."""
     try:
-        contents = store.read(folder)
+        contents = run_files.read(folder)
     except UsageError as problem:
         return ascii(str(problem))
-    return f"{store.LINES}: torn" if contents.torn_bytes else "" if contents.complete else f"{store.DONE}: missing"
+    return (
+        f"{run_files.LINES}: torn" if contents.torn_bytes else "" if contents.complete else f"{run_files.DONE}: missing"
+    )
 
 
 def test_the_files_are_all_that_a_run_keeps_and_are_plain_json(folder):
-    assert {path.name for path in folder.iterdir()} == {*FILES, store.LOCK}
-    assert (folder / store.LOCK).read_bytes() == b""
+    assert {path.name for path in folder.iterdir()} == {*FILES, run_files.LOCK}
+    assert (folder / run_files.LOCK).read_bytes() == b""
     assert refusal(folder) == ""
-    plan, done = (json.loads((folder / name).read_bytes()) for name in (store.PLAN, store.DONE))
+    plan, done = (json.loads((folder / name).read_bytes()) for name in (run_files.PLAN, run_files.DONE))
     assert plan.keys() == {"crc32", "format", "version", "plan"}
     assert done["sums"].keys() == {"lines", "bytes", "sha256"}
-    records = [json.loads(line).keys() for line in (folder / store.LINES).read_bytes().splitlines()]
+    records = [json.loads(line).keys() for line in (folder / run_files.LINES).read_bytes().splitlines()]
     assert records == [*3 * [{"crc32", "verdict"}], {"crc32", "job", "result"}]
 
 
@@ -55,7 +57,7 @@ def test_the_files_are_all_that_a_run_keeps_and_are_plain_json(folder):
 def test_every_flipped_bit_is_refused(tmp_path, name, complete):
     folder = complete_run(tmp_path / "small", "a")
     if not complete:
-        (folder / store.DONE).unlink()
+        (folder / run_files.DONE).unlink()
     path = folder / name
     data = path.read_bytes()
     silent = []
@@ -78,20 +80,20 @@ def test_every_cut_is_refused(folder, name):
 
 
 def test_every_cut_in_the_middle_of_a_line_names_the_line(folder):
-    (folder / store.DONE).unlink()
-    first, *others = (folder / store.LINES).read_bytes().splitlines(keepends=True)
+    (folder / run_files.DONE).unlink()
+    first, *others = (folder / run_files.LINES).read_bytes().splitlines(keepends=True)
     for at in range(len(first)):
-        (folder / store.LINES).write_bytes(b"".join([first[:at], first[at + 1 :], *others]))
+        (folder / run_files.LINES).write_bytes(b"".join([first[:at], first[at + 1 :], *others]))
         assert "cells.jsonl, line 1: its checksum does not match" in refusal(folder)
 
 
 def test_without_its_sums_every_cut_of_the_lines_is_said_or_leaves_a_cell_out(folder):
-    (folder / store.DONE).unlink()
-    path = folder / store.LINES
+    (folder / run_files.DONE).unlink()
+    path = folder / run_files.LINES
     data = path.read_bytes()
     for length in range(len(data)):
         path.write_bytes(data[:length])
-        contents = store.read(folder)
+        contents = run_files.read(folder)
         assert contents.torn_bytes == len(data[:length].rpartition(b"\n")[2])
         assert contents.torn_bytes or contents.missing or not contents.results
 
@@ -100,7 +102,7 @@ def test_without_its_sums_every_cut_of_the_lines_is_said_or_leaves_a_cell_out(fo
     "order", [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2), (1, 0, 2, 3), (0, 1, 1, 2, 3), (0, 1, 2, 3, 3)]
 )
 def test_dropped_moved_and_doubled_lines_of_a_complete_run_are_noticed(folder, order):
-    path = folder / store.LINES
+    path = folder / run_files.LINES
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[number] for number in order))
     assert "run.json counts another plan.json or cells.jsonl" in refusal(folder)
@@ -109,7 +111,7 @@ def test_dropped_moved_and_doubled_lines_of_a_complete_run_are_noticed(folder, o
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_of_another_complete_run_is_noticed(folder, tmp_path, name):
     other = tmp_path / "other"
-    store.create(other, replace(plan_of(*NAMES), seed=9))
+    run_files.create(other, replace(plan_of(*NAMES), seed=9))
     write(other, *NAMES, status="FAIL")
     (folder / name).write_bytes((other / name).read_bytes())
     assert "run.json counts another plan.json or cells.jsonl" in refusal(folder)
@@ -117,11 +119,11 @@ def test_a_file_of_another_complete_run_is_noticed(folder, tmp_path, name):
 
 def rewritten(folder, change):
     """Change the plan's JSON, and put a right sum into it: damage that no sum can show."""
-    path = folder / store.PLAN
+    path = folder / run_files.PLAN
     fields = records_file.parse(records_file.text_of(path.read_bytes()))
     change(fields)
     path.write_bytes(records_file.line(fields))
-    for name in (store.LINES, store.DONE):
+    for name in (run_files.LINES, run_files.DONE):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -142,15 +144,15 @@ def rewritten(folder, change):
 )
 def test_a_plan_that_contradicts_itself_is_refused(folder, change, message):
     rewritten(folder, change)
-    assert store.PLAN in refusal(folder)
+    assert run_files.PLAN in refusal(folder)
     assert message in refusal(folder)
     assert r"\n" not in refusal(folder)
 
 
 def append(folder, text):
     """A line with a right sum, whatever it holds."""
-    (folder / store.DONE).unlink(missing_ok=True)
-    with (folder / store.LINES).open("ab") as lines:
+    (folder / run_files.DONE).unlink(missing_ok=True)
+    with (folder / run_files.LINES).open("ab") as lines:
         lines.write(records_file.with_sum(text))
 
 
@@ -178,10 +180,10 @@ def test_a_hostile_line_is_refused_in_one_line_that_names_it(folder, text, messa
 
 def test_results_that_contradict_the_plan_are_no_traceback(tmp_path):
     run = tmp_path / "run"
-    store.create(run, replace(plan_of(*NAMES), measure="bench"))
+    run_files.create(run, replace(plan_of(*NAMES), measure="bench"))
     write(run, *NAMES)
     timing = {"record": "Timing", "figure": "gradient", "cells": {}}
     for index in (0, 1):
         append(run, json.dumps({"job": f"speed gradient a[fp32-cpu] #{index}", "result": timing}).encode())
     with pytest.raises(UsageError, match="its records contradict each other, so there is no report: KeyError"):
-        stored.show(store.read(run), run)
+        stored.show(run_files.read(run), run)

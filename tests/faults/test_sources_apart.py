@@ -4,7 +4,7 @@ import pytest
 from harness.command import FP32, conformance, run_folder
 from harness.spec_files import planned
 
-from conformance.run import store
+from conformance.store import run_files
 
 INNOCENT = """
 import torch
@@ -62,7 +62,7 @@ def judged(folder, *sources, options=FP32):
     """The status of every cell of a run of some sources."""
     _, printed = conformance(folder, "run", *sources, *options)
     assert "run stored in" in printed, printed
-    return {name: v.status for name, v in store.read(run_folder(printed)).verdicts.items()}
+    return {name: v.status for name, v in run_files.read(run_folder(printed)).verdicts.items()}
 
 
 def test_no_import_changes_the_verdict_of_another_source(tmp_path):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from benchmarks.counters import KERNELS
 from conformance.measure import footprint
+from conformance.process import child
 from conformance.records.measurements import Footprint
 from conformance.records.tasks import FOOTPRINT, CellTask, Target
-from conformance.run import child
 
 DEPEND_ON_THE_PROCESSOR = ("peak_forward", "peak")
 SINGLE = tuple(name for name in footprint.FIELDS if name not in ("flops", "least_bytes"))

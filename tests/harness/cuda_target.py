@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.oracle.error_text import one_line
+from conformance.evaluate.error_text import one_line
 from conformance.records.tasks import Target
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from conformance.judging.executor import Executor
+from conformance.process import child
 from conformance.records.cell import Cell
 from conformance.records.tasks import PLAN, PlanRequest
 from conformance.records.verdicts import Verdict
-from conformance.run import child
-from conformance.run.executor import Executor
 
 SPECS = Path(__file__).parent.parent / "specs"
 

@@ -6,9 +6,9 @@ import torch
 
 from conformance.axes import MODES
 from conformance.cell.session import open_task
+from conformance.process import child
 from conformance.records.convert import to_json
 from conformance.records.tasks import CellTask, Target
-from conformance.run import child
 
 
 def opened(task: CellTask, process):

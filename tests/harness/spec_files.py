@@ -4,8 +4,8 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.plan import matrix
+from conformance.process.child_side import ChildProcess
 from conformance.records.tasks import PlanRequest
-from conformance.run.child_side import ChildProcess
 
 MODEL = """
 import torch

@@ -4,7 +4,7 @@ from conformance.records.cell import Cell
 from conformance.records.convert import to_json
 from conformance.records.plan import PlannedCell
 from conformance.records.verdicts import Verdict
-from conformance.run import store
+from conformance.store import run_files
 from harness.made_by_hand import plan_for
 
 NAMES = ("a", "b", "c")
@@ -32,7 +32,7 @@ def verdict(name, status="PASS"):
 
 def write(folder, *names, status="PASS"):
     """Add verdicts to a run folder."""
-    writer = store.Writer(folder)
+    writer = run_files.Writer(folder)
     try:
         for name in names:
             writer.add(to_json(verdict(name, status)))

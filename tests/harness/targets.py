@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from conformance.errors import UsageError
+from conformance.process import channel
 from conformance.records.cell import Cell
 from conformance.records.tasks import Target
-from conformance.run import channel
 
 pools = []  # so that they live as long as their process
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(3600)"]

@@ -5,10 +5,10 @@ from conformance.cell.session import CellSession
 from conformance.measure.timed_cell import TimedCell
 from conformance.oracle import reference_file
 from conformance.plan.find import spec_at
+from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import ReferenceTask
-from conformance.run.child_side import ChildProcess
 
 
 def timed_cell(folder, source, name, precision):

@@ -15,10 +15,10 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.utils.data import DataLoader
 
 import zoo.counterexamples
+from conformance.judging.executor import Executor
+from conformance.process import child
 from conformance.records.cell import Cell
 from conformance.records.tasks import PLAN, PlanRequest
-from conformance.run import child
-from conformance.run.executor import Executor
 from conformance.verdict import judge
 from zoo.counterexamples import every_worker_reads_all as reading
 from zoo.counterexamples.fused_conv_bn import fused_conv_bn_twice

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import zoo
-from conformance.oracle.float64 import prepared_model
+from conformance.float64.wide import prepared_model
 
 NAMES = zoo.list_models()
 TRAININGS = zoo.list_models(module="training")

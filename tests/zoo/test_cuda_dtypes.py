@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 import zoo
-from conformance.oracle import inputs
+from conformance.evaluate import inputs
 from zoo.functions.exp import _exp
 from zoo.functions.sinh import _sinh
 

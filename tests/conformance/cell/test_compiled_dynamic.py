@@ -4,7 +4,7 @@ import pytest
 from harness.command import conformance, run_folder
 
 from conformance.axes import SYMBOLIC
-from conformance.run import store
+from conformance.store import run_files
 
 SPEC = """
 import torch
@@ -30,7 +30,7 @@ def verdicts(tmp_path_factory):
     modes = ("--mode=compiled", "--mode=compiled_dynamic")
     code, printed = conformance(folder, "run", "nets.py", *modes, "--precision=fp32", "--device=cpu", "--no-speed")
     assert code == 0, printed
-    found = store.read(run_folder(printed)).verdicts
+    found = run_files.read(run_folder(printed)).verdicts
     return {cell.partition("[")[2].partition("-")[0]: verdict for cell, verdict in found.items()}
 
 

@@ -8,8 +8,8 @@ from harness.command import conformance
 from harness.targets import hang, target_of
 
 from conformance.cell.policy import leave_room
-from conformance.oracle.error_text import is_out_of_memory, one_line
-from conformance.run import child, fork_server, process_table
+from conformance.evaluate.error_text import is_out_of_memory, one_line
+from conformance.process import child, fork_server, process_table
 
 ADVICE = """
 Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more.

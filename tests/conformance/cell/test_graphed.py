@@ -9,7 +9,7 @@ from harness.specs import CORRECT_FILES
 
 from conformance.cell import cuda_graphs, modes
 from conformance.errors import NotProvenError
-from conformance.run.executor import Executor
+from conformance.judging.executor import Executor
 
 
 def test_compiled_code_that_was_left_without_graphs_is_void(tmp_path):

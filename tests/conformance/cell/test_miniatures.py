@@ -10,7 +10,7 @@ from harness.plans import gates_that_rejected, judge_of
 from harness.processes import outlives
 from harness.specs import GRANDCHILD, HANGING, MINIATURE_FILES, MINIATURES
 
-from conformance.run import fork_server
+from conformance.process import fork_server
 
 
 @pytest.fixture(scope="module")

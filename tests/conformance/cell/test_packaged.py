@@ -11,9 +11,9 @@ from conformance.cell.packaged import packaged
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
 from conformance.plan import matrix
+from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
 from conformance.records.tasks import PlanRequest
-from conformance.run.child_side import ChildProcess
 from zoo import internals
 
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning")  # inside torch.export

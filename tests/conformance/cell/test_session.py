@@ -7,11 +7,11 @@ from harness.sessions import open_in_child
 from harness.sources import MODULES
 from harness.spec_files import file_of
 
+from conformance.process import child
 from conformance.records.cell import Cell
 from conformance.records.observation import REDRAWN, SHORTER
 from conformance.records.plan import Expectation, SpecLocation
 from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask
-from conformance.run import child
 from zoo.catalog import get_spec
 
 MERGE = SpecLocation("zoo.models.merge")

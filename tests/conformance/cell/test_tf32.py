@@ -10,15 +10,16 @@ from benchmarks import tf32_device as device
 from conformance.axes import PRECISIONS
 from conformance.cell import reference, tf32
 from conformance.errors import NotProvenError
+from conformance.evaluate import evaluation
+from conformance.evaluate.inputs import seeded
 from conformance.measure.timed_cell import TimedCell
-from conformance.oracle import evaluation, reference_file
-from conformance.oracle.inputs import seeded
-from conformance.oracle.rounding import Rounding
+from conformance.oracle import reference_file
+from conformance.perturb.rounding import Rounding
 from conformance.plan.find import spec_at
+from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import ReferenceTask
-from conformance.run.child_side import ChildProcess
 
 FP32, TF32 = PRECISIONS["fp32"], PRECISIONS["tf32"]
 

@@ -12,7 +12,7 @@ from conformance import cli
 from conformance.commands import bisect, other_torch
 from conformance.errors import NotInstalledError, UsageError
 from conformance.exit_codes import ExitCode
-from conformance.run import store
+from conformance.store import run_files
 
 INSTALLED = str(torch.__version__).partition("+")[0]
 CELL = "one[eager-fp32-cpu]"
@@ -67,7 +67,7 @@ def test_what_was_judged_stays_beside_what_could_not_be_installed(project, stand
     ]
     assert "fewer than two versions were judged" in output
     (run,) = runs(project)
-    assert set(store.read(run).verdicts) == {CELL}
+    assert set(run_files.read(run).verdicts) == {CELL}
     assert f"runs stored in {run.parent.parent.parent}" in output
     assert [path.name for path in run.parent.parent.parent.iterdir()] == [INSTALLED]
     assert not list(project.rglob("environment"))

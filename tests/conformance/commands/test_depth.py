@@ -9,7 +9,7 @@ from conformance.commands import run
 from conformance.figures.speed import HEART
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
-from conformance.run import store
+from conformance.store import run_files
 
 ZOO, OWN = SpecLocation("zoo.models.merge"), SpecLocation(file="/nets.py")
 ALL = ("fp32", "amp_fp16", "amp_bf16")
@@ -25,7 +25,7 @@ def planned_run(tmp_path, monkeypatch):
         monkeypatch.setattr(run, "planned", lambda request: asked.append(request) or PLAN)
         options = run.RunOptions(PlanRequest(sources), measure, None, tmp_path, full=full)
         folder = run._new_run(options)
-        return asked[0], store.read(folder).plan
+        return asked[0], run_files.read(folder).plan
 
     return make
 

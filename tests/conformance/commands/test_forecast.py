@@ -10,8 +10,8 @@ from conformance.commands import forecast as forecasts
 from conformance.commands import ticker
 from conformance.commands.forecast import Forecast
 from conformance.commands.ticker import ERASE, Ticker
-from conformance.run import store
 from conformance.show.progress import Progress
+from conformance.store import run_files
 
 
 def forecast(folder, plan, earlier=None, left_out=None):
@@ -20,7 +20,7 @@ def forecast(folder, plan, earlier=None, left_out=None):
         taken = {p.id: replace(verdict(p.id), seconds=earlier[p.cell.mode]) for p in plan.cells}
         write(folder / "20261101-000000-aaaa", plan, taken)
     run = write(folder / "20261102-000000-aaaa", plan, left_out=left_out or [p.id for p in plan.cells])
-    return Forecast(store.read(run), run)
+    return Forecast(run_files.read(run), run)
 
 
 SECONDS = {"eager": 10.0, "scripted": 10.0, "compiled": 100.0}

@@ -3,7 +3,7 @@
 from harness.whole_runs import plan_of_zoo
 
 from conformance.commands.order import ordered, scope_of
-from conformance.run.attempts import Attempts
+from conformance.judging.attempts import Attempts
 
 PLAN = plan_of_zoo(("net", "gate"))
 CELLS = tuple(planned.id for planned in PLAN.cells)

@@ -3,8 +3,8 @@
 import pytest
 
 from conformance.commands import probes
+from conformance.process.child import Ending
 from conformance.records.probes import ProbeInfo, ProbeSighting
-from conformance.run.child import Ending
 
 
 def answered(kind, text):

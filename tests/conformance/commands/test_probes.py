@@ -10,8 +10,8 @@ import pytest
 
 from conformance.commands import probes
 from conformance.errors import UsageError
+from conformance.process import environment
 from conformance.records.probes import ProbeInfo, SeenOn
-from conformance.run import environment
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PATIENCE = 120.0

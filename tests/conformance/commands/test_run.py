@@ -7,7 +7,7 @@ import pytest
 from harness.command import FP32, conformance, run_folder
 
 from conformance.records.cell import model_of
-from conformance.run import store
+from conformance.store import run_files
 
 GREEN = """
 import torch
@@ -65,7 +65,7 @@ def test_one_worker_judges_all_cells_of_a_model(tmp_path):
     code, output = conformance(tmp_path, "run", "nets.py", *axes, "-n", "2")
     assert code in (0, 1), output
     made = {}
-    for cell, verdict in store.read(run_folder(output)).verdicts.items():
+    for cell, verdict in run_files.read(run_folder(output)).verdicts.items():
         made.setdefault(model_of(cell), set()).add(verdict.observation.seconds["reference"])
     assert {name: len(seconds) for name, seconds in made.items()} == {"doubling": 1, "halving": 1}
     assert 0.0 not in set().union(*made.values())

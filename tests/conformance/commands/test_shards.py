@@ -6,7 +6,7 @@ from harness.tiny import models
 
 from conformance import cli
 from conformance.counted import counted
-from conformance.run import store
+from conformance.store import run_files
 
 
 def test_the_shards_of_a_command_make_its_whole_run(tmp_path):
@@ -16,7 +16,7 @@ def test_the_shards_of_a_command_make_its_whole_run(tmp_path):
         code, output = conformance(tmp_path, "run", source, *FP32, f"--shard={index}/2", "-n1")
         assert code == 0, output
         runs.append(str(run_folder(output)))
-        assert f"\n{counted(len(store.read(run_folder(output)).selected), 'cell')}: " in output
+        assert f"\n{counted(len(run_files.read(run_folder(output)).selected), 'cell')}: " in output
     code, output = conformance(tmp_path, "merge", *runs, "--into", "all")
     assert (code, output) == (0, "3 cells: 3 pass · run stored in all\n")
     code, output = conformance(tmp_path, "show", "all")

@@ -9,7 +9,7 @@ from harness import cuda_targets
 from harness.cuda_targets import MEBIBYTE, target_of
 from harness.processes import printed
 
-from conformance.run import child
+from conformance.process import child
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() == 0, reason="torch sees no CUDA device")
 
@@ -17,7 +17,7 @@ PATIENCE = 120.0
 SERVE = """
 import json
 from harness.cuda_targets import multiply, target_of
-from conformance.run import child
+from conformance.process import child
 
 ending = child.run(target_of(multiply), {}, deadline=120.0)
 print(json.dumps([ending.kind, ending.result, ending.message]))

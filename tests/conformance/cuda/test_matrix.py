@@ -4,7 +4,7 @@ import pytest
 import torch
 from harness.command import conformance, run_folder
 
-from conformance.run import store
+from conformance.store import run_files
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() == 0, reason="torch sees no CUDA device")
 
@@ -89,7 +89,7 @@ def test_faults_stay_in_their_cells_and_are_told_in_one_line(tmp_path):
     axes = ("--precision=fp32", "--precision=amp_fp16", "--device=cuda", "--no-speed")
     code, output = conformance(tmp_path, "run", "nets.py", *axes, "-n", "2", "-k", " ".join(CHOICE.split()))
     assert code == 1, output
-    verdicts = store.read(run_folder(output)).verdicts
+    verdicts = run_files.read(run_folder(output)).verdicts
     assert {cell: verdict.status for cell, verdict in verdicts.items()} == {c: w[0] for c, w in WANTED.items()}, output
     for cell, (_, text) in WANTED.items():
         told = verdicts[cell].text
@@ -102,7 +102,7 @@ def test_compiled_calls_are_replayed_from_graphs(tmp_path):
     axes = ("--mode=graphed", "--precision=fp32", "--device=cuda", "--no-speed")
     code, output = conformance(tmp_path, "run", "nets.py", *axes, "-n", "1", "-k", "good")
     assert code == 0, output
-    (verdict,) = store.read(run_folder(output)).verdicts.values()
+    (verdict,) = run_files.read(run_folder(output)).verdicts.values()
     assert verdict.observation.facts["CUDA graphs"] == 2  # of forward and of backward
     assert verdict.observation.facts["tf32"] == "off"
 
@@ -112,5 +112,5 @@ def test_tf32_is_proven_where_it_is_asked_for(tmp_path):
     axes = ("--mode=eager", "--precision=tf32", "--device=cuda", "--no-speed")
     code, output = conformance(tmp_path, "run", "nets.py", *axes, "-n", "1", "-k", "good")
     assert code == 0, output
-    (verdict,) = store.read(run_folder(output)).verdicts.values()
+    (verdict,) = run_files.read(run_folder(output)).verdicts.values()
     assert verdict.observation.facts["tf32"] == "on"

@@ -8,7 +8,7 @@ import pytest
 from harness.command import conformance, run_folder
 
 from conformance.figures import speed
-from conformance.run import store
+from conformance.store import run_files
 
 STAND_IN = Path(__file__).resolve().parent / "stand_in"
 ROOT = STAND_IN.parents[3]
@@ -42,7 +42,7 @@ def matrix(tmp_path_factory):
     folder = tmp_path_factory.mktemp("matrix")
     (folder / "nets.py").write_text(NET)
     code, output = on_the_stand_in(folder, "run", "nets.py", "--speed", "--mode=eager", "--mode=scripted")
-    return code, output, store.read(run_folder(output))
+    return code, output, run_files.read(run_folder(output))
 
 
 def test_a_matrix_on_cuda_is_judged_in_all_its_precisions(matrix):
@@ -85,7 +85,7 @@ def test_bytes_and_shares_of_the_ceilings_are_taken_on_cuda(tmp_path):
     axes = ("--mode=eager", "--precision=fp32", "--precision=tf32")
     code, output = on_the_stand_in(tmp_path, "bench", "mlp@64", *axes)
     assert code == 0, output
-    results = store.read(run_folder(output)).results
+    results = run_files.read(run_folder(output)).results
     assert set(results["ceilings cuda"].flop_rates) == {"fp32", "tf32"}
     assert results["footprint mlp@64[eager-tf32-cuda]"].saved == 16_384
     assert results["compile mlp@64[eager-tf32-cuda]"].cold.first_gradient > 0

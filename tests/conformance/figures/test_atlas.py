@@ -11,7 +11,7 @@ from conformance import cli
 from conformance.figures import atlas
 from conformance.records.plan import Judge
 from conformance.records.probes import ProbeFinding, ProbeRun
-from conformance.run import records_file
+from conformance.store import records_file
 
 CELL = "net[compiled-fp32-cpu]"
 LINK = "https://github.com/pytorch/pytorch/issues/1"

@@ -7,7 +7,7 @@ from conformance.figures import bench_jobs as jobs
 from conformance.figures.bench_jobs import WARM_RUNS, ceilings_job, compile_job, footprint_job
 from conformance.records.cell import Cell
 from conformance.records.measurements import CompileCost, CompileRun, Reason
-from conformance.run.store import Contents
+from conformance.store.run_files import Contents
 
 MODES, PRECISIONS = ("eager", "compiled"), ("fp32", "amp_bf16")
 

@@ -12,7 +12,7 @@ from conformance.records.convert import to_json
 from conformance.records.measurements import CellTiming, Ratio, Result, Timing
 from conformance.records.observation import Discrepancy
 from conformance.records.plan import PlannedCell
-from conformance.run import store, summaries
+from conformance.store import run_files, summaries
 
 CELL = "net[compiled-fp32-cpu]"
 PLAN = plan_of_zoo(("net",))
@@ -175,11 +175,11 @@ def test_all_three_forms_hold_every_change(tmp_path, capsys):
 def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
     good = write(tmp_path / "good", PLAN)
     cut = write(tmp_path / "cut", PLAN)
-    (cut / store.LINES).write_bytes((cut / store.LINES).read_bytes()[:-30])
+    (cut / run_files.LINES).write_bytes((cut / run_files.LINES).read_bytes()[:-30])
     changed = write(tmp_path / "changed", PLAN)
-    data = bytearray((changed / store.LINES).read_bytes())
+    data = bytearray((changed / run_files.LINES).read_bytes())
     data[len(data) // 2] ^= 1
-    (changed / store.LINES).write_bytes(data)
+    (changed / run_files.LINES).write_bytes(data)
     for other, words in (
         (tmp_path / "nowhere", "is no run folder"),
         (cut, "the run is damaged"),
@@ -196,7 +196,7 @@ def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
 def test_a_summary_holds_the_verdicts_of_the_run(tmp_path):
     plan = replace(PLAN, cells=(*PLAN.cells, PlannedCell(replace(PLAN.cells[0].cell, device="cuda"), "absent")))
     run = write(tmp_path / "run", plan, {CELL: "FAIL", "net[eager-fp32-cuda]": "SKIPPED"})
-    whole, short = store.read(run), summaries.read(run)
+    whole, short = run_files.read(run), summaries.read(run)
     assert short.planned == whole.selected
     assert {
         c: replace(v, observation=short.verdicts[c].observation) for c, v in whole.verdicts.items()

@@ -11,7 +11,7 @@ from conformance import cli
 from conformance.figures.history import History, State, version_of
 from conformance.records.cell import Cell
 from conformance.records.probes import ProbeFinding, ProbeRun
-from conformance.run import records_file, store
+from conformance.store import records_file, run_files
 
 CELL = "net[compiled-fp32-cpu]"
 LOW = ("amp_fp16", "amp_bf16")
@@ -147,8 +147,8 @@ def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
     assert "these runs have different seeds, 0, 3" in refused(capsys, one, seeded)
     built = write(tmp_path / "built", plan_of_zoo(("net",), torch="main"))
     assert "torch 'main' is no version" in refused(capsys, built)
-    (other / store.DONE).write_bytes((other / store.DONE).read_bytes()[:-1])
-    assert str(other / store.DONE) in refused(capsys, other)
+    (other / run_files.DONE).write_bytes((other / run_files.DONE).read_bytes()[:-1])
+    assert str(other / run_files.DONE) in refused(capsys, other)
 
 
 def test_a_damaged_file_of_probes_is_four_in_one_line(tmp_path, capsys):

@@ -10,7 +10,7 @@ from conformance.records.cell import Cell
 from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, PlannedCell
-from conformance.run.store import Contents
+from conformance.store.run_files import Contents
 from zoo.catalog import get_spec
 
 MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_bf16")

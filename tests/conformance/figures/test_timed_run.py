@@ -6,7 +6,7 @@ import pytest
 from harness.command import conformance, run_folder
 
 from conformance.figures.speed import DEFAULT, is_needed, timing_groups
-from conformance.run import store
+from conformance.store import run_files
 
 MODELS = """
 import time
@@ -136,7 +136,7 @@ def test_measurements_that_are_missing_are_taken_when_the_run_is_resumed(folder,
     (last,) = [n for n, line in enumerate(lines) if b"nothing[fp32-cpu] #0" in line]
     (stored / "cells.jsonl").write_bytes(b"".join(lines[:last]))
     (stored / "run.json").unlink()  # as if the run had been interrupted there
-    kept = store.read(stored)
+    kept = run_files.read(stored)
     jobs = [job for group in timing_groups(kept.plan, kept.verdicts) for job in group.jobs(DEFAULT)]
     pending = sum(is_needed(job, kept.results) for job in jobs)
     assert pending >= 2  # both processes of the group that was taken away

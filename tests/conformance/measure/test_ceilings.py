@@ -5,9 +5,9 @@ import contextlib
 from conformance.axes import PRECISIONS
 from conformance.measure import ceilings
 from conformance.measure.ceilings import CeilingCandidates, observe
+from conformance.process import machine_lock
+from conformance.process.child_side import WAITING, ChildProcess
 from conformance.records.tasks import CeilingsTask
-from conformance.run import machine_lock
-from conformance.run.child_side import WAITING, ChildProcess
 
 
 def test_sizes_reach_several_times_the_last_cache():

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from conformance.errors import SelfCheckError
-from conformance.oracle import inputs, sampling
-from conformance.oracle.apart import APART, AXES, moved_apart
-from conformance.oracle.float64 import Oracle
-from conformance.oracle.inputs import representable, seeded
+from conformance.evaluate import inputs
+from conformance.evaluate.apart import APART, AXES, moved_apart
+from conformance.evaluate.inputs import representable, seeded
+from conformance.float64.wide import Oracle
+from conformance.oracle import sampling
 from zoo.case import Call, Case
 from zoo.spec import Spec
 

@@ -7,9 +7,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.axes import PRECISIONS
-from conformance.oracle import attention
-from conformance.oracle.float64 import widened
-from conformance.oracle.nearest import Nearest
+from conformance.float64 import attention
+from conformance.float64.wide import widened
+from conformance.perturb.nearest import Nearest
 
 
 class Names(TorchDispatchMode):

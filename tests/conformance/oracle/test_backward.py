@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from conformance.axes import PRECISIONS
-from conformance.oracle import backward, reference
+from conformance.evaluate import backward
+from conformance.oracle import reference
 from zoo.case import Case
 from zoo.spec import Spec
 

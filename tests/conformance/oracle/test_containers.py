@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from conformance.oracle.containers import describe, tensors_of
+from conformance.evaluate.containers import describe, tensors_of
 from zoo.case import SpecError
 
 T = torch.ones(3)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from conformance.oracle.float64 import widened
-from conformance.oracle.kinks import KinkWatch
+from conformance.float64.wide import widened
+from conformance.perturb.kinks import KinkWatch
 
 X = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64)
 

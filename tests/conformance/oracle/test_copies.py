@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.oracle.copies import copied
+from conformance.float64.copies import copied
 from zoo.case import SpecError
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from conformance.axes import PRECISIONS
-from conformance.oracle.inputs import seeded
-from conformance.oracle.rounding import Rounding
+from conformance.evaluate.inputs import seeded
+from conformance.perturb.rounding import Rounding
 
 WHOLE = torch.arange(12, dtype=torch.float64).reshape(3, 4)
 HALVES = WHOLE / 2 + 0.5

@@ -6,7 +6,7 @@ from harness.processes import printed
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conformance.oracle.custom_ops import OpMode
+from conformance.evaluate.custom_ops import OpMode
 
 LIBRARY = torch.library.Library("conformance_tests_in_one", "DEF")
 LIBRARY.define("thrice(Tensor x) -> Tensor")
@@ -133,7 +133,7 @@ def test_composite_ops_inside_an_operator_or_in_inference_mode_are_seen_as_their
 def test_a_mode_does_not_import_the_compiler():
     script = """
 import json, sys, torch
-from conformance.oracle.custom_ops import OpMode
+from conformance.evaluate.custom_ops import OpMode
 
 with OpMode():
     torch.ones(2) + 1

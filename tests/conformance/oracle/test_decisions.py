@@ -8,9 +8,9 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from conformance.axes import PRECISIONS
-from conformance.oracle.inputs import seeded
-from conformance.oracle.kinks import KinkWatch
-from conformance.oracle.rounding import Rounding
+from conformance.evaluate.inputs import seeded
+from conformance.perturb.kinks import KinkWatch
+from conformance.perturb.rounding import Rounding
 
 DECIDE = {
     "comparison": lambda h: h > 0.1,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.oracle.error_text import one_line
+from conformance.evaluate.error_text import one_line
 
 
 class Viewed(nn.Module):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.oracle.fingerprint import fingerprint
+from conformance.evaluate.fingerprint import fingerprint
 from zoo import Case, Spec
 
 

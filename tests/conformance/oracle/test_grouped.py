@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from conformance.oracle.float64 import widened
-from conformance.oracle.grouped import FUNCTIONS, grouped_mm
+from conformance.float64.grouped import FUNCTIONS, grouped_mm
+from conformance.float64.wide import widened
 
 pytestmark = pytest.mark.skipif(not FUNCTIONS, reason="this torch has no grouped products")
 ENDS = torch.tensor([16, 16, 48], dtype=torch.int32)

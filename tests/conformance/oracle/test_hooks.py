@@ -5,8 +5,8 @@ import torch
 from harness.oracles import Tripled, reference_of
 from torch import nn
 
+from conformance.derivatives.gradients import HOOKED, STOPPED
 from conformance.errors import SelfCheckError
-from conformance.oracle.gradients import HOOKED, STOPPED
 
 
 class Net(nn.Module):

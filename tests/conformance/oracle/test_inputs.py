@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.oracle import inputs
+from conformance.evaluate import inputs
 from zoo.case import Call
 
 LAYOUTS = {

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from conformance.oracle.kinks import KinkWatch
+from conformance.perturb.kinks import KinkWatch
 
 
 @pytest.mark.parametrize("of", ["scatter", "index"])

@@ -6,11 +6,11 @@ from torch import nn
 
 import zoo
 from conformance.axes import PRECISIONS
+from conformance.evaluate.inputs import cotangent, representable, seeded
+from conformance.float64.wide import Oracle
 from conformance.oracle import sampling
-from conformance.oracle.float64 import Oracle
-from conformance.oracle.inputs import cotangent, representable, seeded
-from conformance.oracle.kinks import KinkWatch, flipped, tossed
-from conformance.oracle.rounding import Rounding
+from conformance.perturb.kinks import KinkWatch, flipped, tossed
+from conformance.perturb.rounding import Rounding
 from zoo.case import Case
 from zoo.spec import Spec
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.oracle.memory_sharing import sharing
+from conformance.evaluate.memory_sharing import sharing
 
 X = torch.arange(48.0).reshape(6, 8)
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.oracle import weights
-from conformance.oracle.module_memory import ModuleMemory
+from conformance.evaluate import weights
+from conformance.float64.module_memory import ModuleMemory
 from zoo.case import SpecError
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.oracle.narrow_draws import NarrowDraws
+from conformance.float64.narrow_draws import NarrowDraws
 
 WAYS = {
     "rand": lambda f, _: torch.rand(5, 4, dtype=f),

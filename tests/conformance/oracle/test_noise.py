@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from conformance.oracle import noise
-from conformance.oracle.inputs import seeded
+from conformance.evaluate.inputs import seeded
+from conformance.perturb import noise
 
 ETA = 2.0**-10
 

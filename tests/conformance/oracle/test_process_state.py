@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.oracle import process_state
-from conformance.oracle.module_state import REGISTRIES
-from conformance.oracle.watch import Watch
+from conformance.evaluate import process_state
+from conformance.evaluate.module_state import REGISTRIES
+from conformance.evaluate.watch import Watch
 from zoo import internals
 from zoo.case import Case, SpecError
 from zoo.spec import Spec

@@ -5,10 +5,11 @@ import torch
 from torch import nn
 
 from conformance.axes import PRECISIONS
-from conformance.oracle import inputs, many_draws, weights
-from conformance.oracle.float64 import Oracle
-from conformance.oracle.nearest import Nearest
+from conformance.evaluate import inputs, weights
+from conformance.float64.wide import Oracle
+from conformance.oracle import many_draws
 from conformance.oracle.redraw import Redraw, alike
+from conformance.perturb.nearest import Nearest
 from zoo import Call, Case, Spec
 
 CASE = Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g), 2))

@@ -6,8 +6,10 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from conformance.axes import PRECISIONS
-from conformance.oracle import evaluation, float64, reference
-from conformance.oracle.questions import question_of
+from conformance.evaluate import evaluation
+from conformance.evaluate.questions import question_of
+from conformance.float64 import wide
+from conformance.oracle import reference
 from zoo.case import Case
 from zoo.spec import Spec
 
@@ -42,7 +44,7 @@ def spec(*, recomputes):
 def evaluated(*, recomputes):
     """What eager returns, and the `.grad` that it leaves."""
     of = spec(recomputes=recomputes)
-    model = float64.prepared_model(of, 0)
+    model = wide.prepared_model(of, 0)
     kept = model.first.weight.grad = torch.ones(6, 6)
     found = evaluation.evaluate(model, model, question_of(of, of.cases[0], 0, 0, lambda call: call, model), noted=True)
     assert model.first.weight.grad is kept
@@ -68,7 +70,7 @@ def test_it_has_an_oracle_and_torch_s_own_checkpoint_is_there_again():
 
 def test_a_second_derivative_raises_the_error_of_torch():
     of = spec(recomputes=True)
-    model = float64.prepared_model(of, 0)
+    model = wide.prepared_model(of, 0)
     question = question_of(of, of.cases[0], 0, 0, lambda call: call, model)
     with pytest.raises(RuntimeError):
         evaluation.differentiate_twice(model, model, question)

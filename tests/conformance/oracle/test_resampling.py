@@ -6,9 +6,9 @@ from torch.nn import functional as F  # noqa: N812 -- its usual name
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.axes import PRECISIONS
-from conformance.oracle.inputs import seeded
-from conformance.oracle.resampling import RESAMPLERS, Axis, coefficients, resampled
-from conformance.oracle.rounding import Rounding
+from conformance.evaluate.inputs import seeded
+from conformance.perturb.resampling import RESAMPLERS, Axis, coefficients, resampled
+from conformance.perturb.rounding import Rounding
 
 
 class Compared(TorchDispatchMode):

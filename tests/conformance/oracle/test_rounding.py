@@ -9,11 +9,11 @@ from torch.nn import functional
 
 import zoo
 from conformance.axes import PRECISIONS
+from conformance.evaluate.inputs import seeded
 from conformance.gates.budget import NOISE
-from conformance.oracle.inputs import seeded
-from conformance.oracle.nearest import Nearest
-from conformance.oracle.noise import LARGE
-from conformance.oracle.rounding import Rounding
+from conformance.perturb.nearest import Nearest
+from conformance.perturb.noise import LARGE
+from conformance.perturb.rounding import Rounding
 
 PRECISION = PRECISIONS["amp_bf16"]
 ETA = NOISE * PRECISION.unit

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.distributions import Bernoulli, Categorical, Distribution
 
-from conformance.oracle.distributions import unchecked
-from conformance.oracle.kinks import MARGIN, NUDGES, KinkWatch
+from conformance.float64.distributions import unchecked
+from conformance.perturb.kinks import MARGIN, NUDGES, KinkWatch
 
 SAMPLERS = {
     "multinomial": lambda p: torch.multinomial(p, 1)[:, 0],

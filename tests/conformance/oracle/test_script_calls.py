@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.oracle import script_calls
+from conformance.float64 import script_calls
 
 
 class Doubling(nn.Module):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from conformance.oracle import evaluation, inputs
-from conformance.oracle.evaluation import Question
+from conformance.evaluate import evaluation, inputs
+from conformance.evaluate.evaluation import Question
 from zoo.case import Call
 
 WANTED = ("second gradient of x",)

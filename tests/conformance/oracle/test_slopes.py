@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from conformance.derivatives import gradients
+from conformance.derivatives.slopes import Slopes
 from conformance.errors import SelfCheckError
-from conformance.oracle import gradients, reference
-from conformance.oracle.slopes import Slopes
+from conformance.oracle import reference
 from zoo.case import Case
 from zoo.spec import Spec
 

@@ -6,9 +6,9 @@ from harness.oracles import reference_of
 from torch import nn
 from torch.nn.functional import cosine_similarity, gumbel_softmax, mse_loss
 
+from conformance.derivatives.frozen_state import freeze
+from conformance.derivatives.gradients import STOPPED
 from conformance.errors import SelfCheckError
-from conformance.oracle.frozen_state import freeze
-from conformance.oracle.gradients import STOPPED
 
 
 class Halved(torch.autograd.Function):

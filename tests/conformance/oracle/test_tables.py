@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from conformance.float64.wide import Oracle
 from conformance.oracle import tables
-from conformance.oracle.float64 import Oracle
 from zoo.case import Case
 from zoo.spec import Spec
 

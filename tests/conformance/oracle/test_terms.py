@@ -5,9 +5,9 @@ import torch
 from torch.nn import functional
 
 from conformance.axes import PRECISIONS
+from conformance.evaluate.inputs import seeded
 from conformance.gates.budget import NOISE
-from conformance.oracle.inputs import seeded
-from conformance.oracle.rounding import Rounding
+from conformance.perturb.rounding import Rounding
 
 FP32, BF16 = PRECISIONS["fp32"], PRECISIONS["amp_bf16"]
 MATRIX = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 4 * torch.eye(8)

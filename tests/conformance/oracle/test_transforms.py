@@ -8,8 +8,8 @@ from torch import nn
 
 from conformance.cell.session import CellSession
 from conformance.errors import SelfCheckError
-from conformance.oracle.float64 import Oracle
-from conformance.oracle.transforms import check_adjoint
+from conformance.evaluate.transforms import check_adjoint
+from conformance.float64.wide import Oracle
 from conformance.records.cell import Cell
 from zoo import Case, Spec, SpecError
 

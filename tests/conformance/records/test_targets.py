@@ -8,9 +8,9 @@ import typing
 import pytest
 
 from conformance import records
+from conformance.process.child_side import ChildProcess
 from conformance.records import probes, tasks
 from conformance.records.tasks import Target
-from conformance.run.child_side import ChildProcess
 
 TARGETS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": target

@@ -7,7 +7,7 @@ from harness.stored_runs import cell, plan_of, verdict
 
 from conformance.records.convert import to_json
 from conformance.records.observation import Discrepancy, Measure, Observation
-from conformance.run import bounded, store
+from conformance.store import bounded, run_files
 
 
 def large(tensors, size=10, facts=None):
@@ -34,12 +34,12 @@ def large(tensors, size=10, facts=None):
 )
 def test_a_long_record_is_shortened_and_keeps_its_verdict(tmp_path, found):
     run = tmp_path / "long"
-    store.create(run, replace(plan_of("a"), every_tensor=True))
-    writer = store.Writer(run)
+    run_files.create(run, replace(plan_of("a"), every_tensor=True))
+    writer = run_files.Writer(run)
     writer.add(to_json(found))
     writer.close()
-    assert (run / store.LINES).stat().st_size <= bounded.RECORD_BYTES
-    kept = store.read(run).verdicts[cell("a")]
+    assert (run / run_files.LINES).stat().st_size <= bounded.RECORD_BYTES
+    kept = run_files.read(run).verdicts[cell("a")]
     assert (kept.status, kept.margin, kept.text) == (found.status, found.margin, found.text[:2000])
     assert "was shortened" in kept.notes[-1]
     if len(found.observation.discrepancies) == 5000:
@@ -53,19 +53,19 @@ def test_a_record_that_could_not_be_read_again_is_shortened(tmp_path, depth):
     for _ in range(depth):
         deep = [deep]
     run = tmp_path / "deep"
-    store.create(run, plan_of("a"))
-    writer = store.Writer(run)
+    run_files.create(run, plan_of("a"))
+    writer = run_files.Writer(run)
     writer.add(to_json(large(1, facts={"deep": deep, "graphs": 1})))
     writer.close()
-    kept = store.read(run).verdicts[cell("a")]
+    kept = run_files.read(run).verdicts[cell("a")]
     assert kept.observation.facts == {"graphs": 1}
     assert "64 levels" in kept.notes[-1]
 
 
 def test_a_result_that_is_too_long_is_a_reason(tmp_path):
     run = tmp_path / "long"
-    store.create(run, plan_of("a"))
-    writer = store.Writer(run)
+    run_files.create(run, plan_of("a"))
+    writer = run_files.Writer(run)
     writer.add_result("j", bounded.Reason("r", "x" * 2**23))
     writer.close()
-    assert store.read(run).results["j"].short == "record too long"
+    assert run_files.read(run).results["j"].short == "record too long"

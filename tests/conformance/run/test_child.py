@@ -11,9 +11,9 @@ import pytest
 from harness import targets
 from harness.processes import outlives
 
+from conformance.process import channel, child
+from conformance.process.processes import Event, Process
 from conformance.records.cell import Cell
-from conformance.run import channel, child
-from conformance.run.process import Event, Process
 
 PATIENCE = 120.0
 NUMBER = {"number": 7}

@@ -10,8 +10,8 @@ from conformance.records.cell import Cell
 from conformance.records.convert import to_json
 from conformance.records.observation import RAISES, Discrepancy, Measure, Observation
 from conformance.records.verdicts import Verdict
-from conformance.run import store, summaries
-from conformance.run.condensed import NEAREST, condensed
+from conformance.store import run_files, summaries
+from conformance.store.condensed import NEAREST, condensed
 from conformance.verdict import judge
 
 CELL = Cell("net", "eager", "fp32", "cpu")
@@ -34,11 +34,11 @@ def many(**of_the_last):
 def stored(folder, found, *, every_tensor=False):
     """What a run keeps of these tensors."""
     seen = Observation("finished", discrepancies=tuple(found), cases=("typical",))
-    store.create(folder, replace(plan_for(CELL), every_tensor=every_tensor))
-    writer = store.Writer(folder)
+    run_files.create(folder, replace(plan_for(CELL), every_tensor=every_tensor))
+    writer = run_files.Writer(folder)
     writer.add(to_json(judge(CELL.id, seen)))
     writer.close()
-    return store.read(folder).verdicts[CELL.id]
+    return run_files.read(folder).verdicts[CELL.id]
 
 
 def test_the_tensors_nearest_to_their_budgets_are_kept_and_the_rest_summed_up(tmp_path):
@@ -49,7 +49,7 @@ def test_the_tensors_nearest_to_their_budgets_are_kept_and_the_rest_summed_up(tm
     assert seen.rest.count == len(many()) - NEAREST
     assert seen.rest.margins["norm"] == pytest.approx(0.9 / (NEAREST + 1), rel=1e-3)
     assert {"output", "gradient of 99"} < set(seen.rest.dtypes["typical"]["float32"])
-    assert (tmp_path / "run" / store.LINES).stat().st_size < 6000
+    assert (tmp_path / "run" / run_files.LINES).stat().st_size < 6000
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import sys
 import pytest
 from harness import targets
 
-from conformance.run import child, process_table
-from conformance.run.deadline import Deadline
+from conformance.process import child, process_table
+from conformance.process.deadline import Deadline
 
 
 @pytest.fixture

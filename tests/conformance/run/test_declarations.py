@@ -3,8 +3,8 @@
 import pytest
 
 from conformance.errors import UsageError
+from conformance.judging import declarations
 from conformance.records.declared import Declared
-from conformance.run import declarations
 
 DTYPE = Declared("net", "dtype", "promotes", modes=("scripted",), tensor="output", dtype="float32")
 QUOTED = Declared("net@64", "refuses", 'says "no"', error="RuntimeError", match=r"at \(0x\d+\) \\ é")

@@ -6,8 +6,8 @@ import pytest
 from harness.whole_runs import plan_of_zoo, verdict, write
 
 import zoo
-from conformance.run import durations, store
-from conformance.run.durations import CELL, COMPILED, Durations, ModelSeconds
+from conformance.store import durations, run_files
+from conformance.store.durations import CELL, COMPILED, Durations, ModelSeconds
 
 
 def cells_of(plan):
@@ -19,7 +19,7 @@ def test_a_run_tells_the_seconds_of_its_models(tmp_path):
     plan = plan_of_zoo(("net",))
     taken = {p.id: replace(verdict(p.id), seconds=8.0 if p.cell.mode == "compiled" else 0.5) for p in plan.cells}
     run = write(tmp_path / "run", plan, taken)
-    assert durations.of_run(store.read(run)) == {"net": ModelSeconds(2.0, 0.5, 8.0)}
+    assert durations.of_run(run_files.read(run)) == {"net": ModelSeconds(2.0, 0.5, 8.0)}
 
 
 def test_a_model_that_is_unknown_takes_as_long_as_those_that_are_known():

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from harness.whole_runs import plan_of_zoo
 
-from conformance.run import child
-from conformance.run.executor import Executor
+from conformance.judging.executor import Executor
+from conformance.process import child
 
 
 @pytest.mark.parametrize(("limit", "of_reference"), [(20.0, 40.0), (300.0, 3600.0), (7200.0, 14400.0)])

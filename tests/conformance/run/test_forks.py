@@ -10,8 +10,8 @@ from harness.command import FP32, conformance
 
 from conformance.axes import PRECISIONS
 from conformance.oracle import reference, reference_file
-from conformance.run import forks, process_table
-from conformance.run.forks import ALONE, Forks
+from conformance.process import forks, process_table
+from conformance.process.forks import ALONE, Forks
 from zoo.catalog import get_spec
 
 HERE = os.getpid()

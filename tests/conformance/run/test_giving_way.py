@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conformance.run import machine_lock
+from conformance.process import machine_lock
 
 FORK = multiprocessing.get_context("fork")
 PATIENCE = 30

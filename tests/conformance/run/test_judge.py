@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from conformance.run import judge
+from conformance.judging import judge
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 from harness.made_by_hand import ENVIRONMENT
 
+from conformance.cache import kept_references, read_files, read_variables
+from conformance.cache.kept_references import KeptReferences
+from conformance.process.environment import CORES
 from conformance.records.own_model import OwnModel
 from conformance.records.plan import SpecLocation
 from conformance.records.references import MadeReference
 from conformance.records.tasks import ReferenceTask
-from conformance.run import kept_references, read_files, read_variables
-from conformance.run.environment import CORES
-from conformance.run.kept_references import KeptReferences
 
 TASK = ReferenceTask("net", SpecLocation("package.nets"), 0, ("fp32", "amp_fp16"), "")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import conformance
-from conformance.run import machine_lock
+from conformance.process import machine_lock
 
 FORK = multiprocessing.get_context("fork")
 A_WHILE = 0.5  # long enough for a process that need not wait

@@ -9,7 +9,7 @@ from conformance import cli
 from conformance.records.convert import to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Shard, SpecLocation
-from conformance.run import store
+from conformance.store import run_files
 
 PARTS = (("net",), ("gate",), ("line",))
 RED = "gate[compiled-fp32-cpu]"
@@ -30,13 +30,13 @@ def merged(capsys, *runs, into, options=()):
 def test_all_shards_make_the_run_that_was_planned(tmp_path, shards, capsys):
     code, said = merged(capsys, *reversed(shards), into=tmp_path / "all")
     assert (code, said) == (1, "")
-    contents = store.read(tmp_path / "all")
+    contents = run_files.read(tmp_path / "all")
     assert contents.plan == plan_of_zoo()
     assert contents.complete
     assert not contents.missing
     assert {cell: v.status for cell, v in contents.verdicts.items() if v.red} == {RED: "FAIL"}
     for shard in shards:
-        for cell, found in store.read(shard).verdicts.items():
+        for cell, found in run_files.read(shard).verdicts.items():
             assert contents.verdicts[cell] == found
 
 
@@ -58,7 +58,7 @@ def test_the_joined_run_is_a_run(tmp_path, capsys):
 def test_measurements_are_joined(tmp_path, capsys):
     result = {"a job": to_json(Reason("no clock"), Result)}
     merged(capsys, *write_shards(tmp_path, plan_of_zoo(), PARTS, results=result), into=tmp_path / "all")
-    assert store.read(tmp_path / "all").results == {"a job": Reason("no clock")}
+    assert run_files.read(tmp_path / "all").results == {"a job": Reason("no clock")}
 
 
 def test_a_missing_shard_is_named_and_the_run_is_incomplete(tmp_path, shards, capsys):
@@ -66,7 +66,7 @@ def test_a_missing_shard_is_named_and_the_run_is_incomplete(tmp_path, shards, ca
     assert code == 1
     first = "gate[eager-fp32-cpu], gate[scripted-fp32-cpu], gate[compiled-fp32-cpu] and 6 more"
     assert said == f"conformance: shard 2/3 is missing: 9 cells without a verdict, {first}\n"
-    contents = store.read(tmp_path / "all")
+    contents = run_files.read(tmp_path / "all")
     assert not contents.complete
     assert len(contents.missing) == 9
 
@@ -77,12 +77,12 @@ def test_a_shard_that_did_not_end_is_named(tmp_path, shards, capsys):
     code, said = merged(capsys, own, *shards[1:], into=tmp_path / "all")
     assert code == 1
     assert said == f"conformance: shard 1/3 ({own}) is incomplete: 1 cell without a verdict, {cell}\n"
-    assert store.read(tmp_path / "all").missing == (cell,)
+    assert run_files.read(tmp_path / "all").missing == (cell,)
 
 
 def test_a_torn_last_line_is_a_cell_without_a_verdict(tmp_path, shards, capsys):
-    (shards[0] / store.DONE).unlink()
-    path = shards[0] / store.LINES
+    (shards[0] / run_files.DONE).unlink()
+    path = shards[0] / run_files.LINES
     path.write_bytes(path.read_bytes()[:-20])
     code, said = merged(capsys, *shards, into=tmp_path / "all")
     assert code == 1
@@ -105,12 +105,12 @@ def test_a_doubled_shard_is_refused(tmp_path, shards, capsys):
     assert said == f"conformance: shard 2/3 is there twice: {shards[1]} and {shards[1]}\n"
 
 
-@pytest.mark.parametrize("name", [store.PLAN, store.LINES, store.DONE])
+@pytest.mark.parametrize("name", [run_files.PLAN, run_files.LINES, run_files.DONE])
 def test_an_artifact_cut_short_is_refused(tmp_path, shards, capsys, name):
     path = shards[1] / name
     path.write_bytes(path.read_bytes()[:-30])
     said = refused(tmp_path, capsys, *shards)
-    assert said.startswith(f"conformance: {path if name == store.PLAN else shards[1] / store.DONE}")
+    assert said.startswith(f"conformance: {path if name == run_files.PLAN else shards[1] / run_files.DONE}")
     assert said.endswith(f"; the other runs can be joined without {shards[1]}\n")
 
 
@@ -162,7 +162,7 @@ def test_other_processors_are_joined_if_asked_for(tmp_path, shards, capsys):
     assert "cpu a processor and another" in refused(tmp_path, capsys, shards[0], other)
     runs = (shards[0], other, shards[2])
     assert merged(capsys, *runs, into=tmp_path / "all", options=["--any-cpu"]) == (0, "")
-    assert store.read(tmp_path / "all").plan.environment.cpu == "a processor and another"
+    assert run_files.read(tmp_path / "all").plan.environment.cpu == "a processor and another"
 
 
 def test_a_whole_run_is_no_shard(tmp_path, shards, capsys):
@@ -181,7 +181,7 @@ def test_a_folder_that_exists_is_left_as_it_is(tmp_path, shards, capsys):
 
 
 def test_a_link_in_a_shard_is_not_followed(tmp_path, shards, capsys):
-    path = shards[0] / store.LINES
+    path = shards[0] / run_files.LINES
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     assert f"{path} is no regular file" in merged(capsys, *shards, into=tmp_path / "all")[1]

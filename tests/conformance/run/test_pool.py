@@ -4,7 +4,7 @@ import threading
 import time
 from functools import partial
 
-from conformance.run import pool
+from conformance.process import pool
 
 
 def test_a_batch_runs_together_and_the_next_one_begins_when_it_is_done():

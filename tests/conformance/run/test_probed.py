@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from harness.command import ROOT, conformance
 
+from conformance.judging import probed
 from conformance.plan.matrix import expectation
+from conformance.process.child import Ending
 from conformance.records.probes import ProbeSighting
-from conformance.run import probed
-from conformance.run.child import Ending
 from zoo.case import SpecError
 from zoo.expect import Expect
 

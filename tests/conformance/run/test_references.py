@@ -5,10 +5,10 @@ from threading import Barrier
 
 import pytest
 
+from conformance.cache.references import References
 from conformance.errors import MachineError
 from conformance.records.observation import Observation
 from conformance.records.references import MadeReference
-from conformance.run.references import References
 
 AT_ONCE = 4
 

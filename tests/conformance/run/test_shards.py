@@ -12,7 +12,7 @@ from harness.whole_runs import plan_of_zoo, verdict, write
 
 from conformance.errors import RecordError, UsageError
 from conformance.records.plan import PlannedCell, Shard
-from conformance.run import durations, shards, store
+from conformance.store import durations, run_files, shards
 
 NAMES = tuple(f"model{i}" for i in range(76))
 
@@ -33,7 +33,7 @@ def test_every_shard_computes_the_same_split_also_in_another_process():
     code = (
         "import sys, json; sys.path[:0] = ['.', 'tests']\n"
         "from harness.whole_runs import plan_of_zoo\n"
-        "from conformance.run import shards\n"
+        "from conformance.store import shards\n"
         f"print(json.dumps(shards.shard(plan_of_zoo({NAMES!r}), 4, 4, None).parts))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
@@ -50,7 +50,7 @@ def of_seconds(folder, plan, seconds):
 def test_recorded_seconds_balance_the_shards(tmp_path, count):
     plan, random_numbers = plan_of_zoo(NAMES), random.Random(0)
     run = of_seconds(tmp_path / "run", plan, {name: random_numbers.uniform(0.1, 3.0) for name in NAMES})
-    seconds = durations.of_run(store.read(run))
+    seconds = durations.of_run(run_files.read(run))
     assert len(seconds) == len(NAMES)
     taken = {name: 2.0 + sum(known.cell for _ in range(9)) for name, known in seconds.items()}
     loads = [sum(taken[name] for name in part) for part in shards.shard(plan, 1, count, run).parts]
@@ -87,7 +87,7 @@ def test_a_run_without_verdicts_has_no_seconds(tmp_path):
 def test_a_shard_is_a_complete_run_of_its_own_cells(tmp_path):
     plan = replace(plan_of_zoo(), shard=Shard(2, (("net",), ("gate", "line"))))
     run = write(tmp_path / "run", plan)
-    contents = store.read(run)
+    contents = run_files.read(run)
     assert len(contents.selected) == 18
     assert contents.complete
     assert not contents.missing
@@ -96,11 +96,11 @@ def test_a_shard_is_a_complete_run_of_its_own_cells(tmp_path):
 def test_a_verdict_of_another_shard_is_damage(tmp_path):
     parts = (("net",), ("gate", "line"))
     run = write(tmp_path / "run", plan_of_zoo())
-    lines = (run / store.LINES).read_bytes()
+    lines = (run / run_files.LINES).read_bytes()
     other = write(tmp_path / "other", replace(plan_of_zoo(), shard=Shard(1, parts)), left_out=["net[eager-fp32-cpu]"])
-    (other / store.LINES).write_bytes(lines)
+    (other / run_files.LINES).write_bytes(lines)
     with pytest.raises(UsageError, match=r"line \d+: the plan has no cell 'gate"):
-        store.read(other)
+        run_files.read(other)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from conformance.records.convert import to_json
 from conformance.records.measurements import Footprint, Reason, Timing
 from conformance.records.observation import Observation
 from conformance.records.verdicts import Verdict
-from conformance.run import records_file, store
+from conformance.store import records_file, run_files
 
 
 @pytest.fixture
@@ -22,18 +22,18 @@ def filled(folder):
 @pytest.fixture
 def unfinished(filled):
     """A run whose process died after its last verdict."""
-    (filled / store.DONE).unlink()
+    (filled / run_files.DONE).unlink()
     return filled
 
 
 def append(folder, text):
     """Add a line with a right checksum, whatever it holds."""
-    with (folder / store.LINES).open("ab") as lines:
+    with (folder / run_files.LINES).open("ab") as lines:
         lines.write(records_file.with_sum(text))
 
 
 def test_what_is_written_is_read(filled):
-    contents = store.read(filled)
+    contents = run_files.read(filled)
     assert contents.plan == plan_of(*NAMES)
     assert contents.verdicts == {cell(name): verdict(name) for name in NAMES}
     assert list(contents.verdicts) == [cell(name) for name in NAMES]
@@ -47,11 +47,11 @@ def test_results_are_read_as_the_records_that_they_were(folder):
         "time": Timing("forward", {}),
         "refused": Reason("no graph", "it breaks"),
     }
-    writer = store.Writer(folder)
+    writer = run_files.Writer(folder)
     for job, result in results.items():
         writer.add_result(job, result)
     writer.close()
-    contents = store.read(folder)
+    contents = run_files.read(folder)
     assert contents.results == results
     assert contents.result(Footprint, "count") == results["count"]
     assert contents.result(Timing, "refused") == results["refused"]
@@ -60,37 +60,37 @@ def test_results_are_read_as_the_records_that_they_were(folder):
 
 
 def test_a_new_run_misses_everything(folder):
-    contents = store.read(folder)
+    contents = run_files.read(folder)
     assert contents.missing == contents.selected == tuple(cell(name) for name in NAMES)
     assert contents.cells == ()
 
 
 def test_a_later_verdict_replaces_an_earlier_one(filled):
     write(filled, "b", status="FAIL")
-    assert store.read(filled).verdicts[cell("b")].status == "FAIL"
+    assert run_files.read(filled).verdicts[cell("b")].status == "FAIL"
 
 
 def test_a_selection_decides_what_a_run_misses(folder):
-    writer = store.Writer(folder)
+    writer = run_files.Writer(folder)
     writer.select([cell("b")])
     writer.close()
-    assert store.read(folder).missing == (cell("b"),)
+    assert run_files.read(folder).missing == (cell("b"),)
 
 
 def test_a_last_line_torn_at_any_byte_loses_that_line_only(unfinished):
-    path = unfinished / store.LINES
+    path = unfinished / run_files.LINES
     data = path.read_bytes()
     start = data[:-1].rindex(b"\n") + 1
     for end in range(start, len(data)):
         path.write_bytes(data[:end])
-        contents = store.read(unfinished)
+        contents = run_files.read(unfinished)
         assert contents.missing == (cell("c"),)
         assert contents.torn_bytes == end - start
         assert contents.verdicts == {cell(name): verdict(name) for name in "ab"}
 
 
 def test_resuming_cuts_the_torn_line_and_appends(unfinished):
-    path = unfinished / store.LINES
+    path = unfinished / run_files.LINES
     data = path.read_bytes()
     path.write_bytes(data[:-5])
     write(unfinished, "c")
@@ -99,7 +99,7 @@ def test_resuming_cuts_the_torn_line_and_appends(unfinished):
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_flipped_bit_before_the_last_line_is_an_error_that_names_the_line(filled, number):
-    path = filled / store.LINES
+    path = filled / run_files.LINES
     data = path.read_bytes()
     lines = data.splitlines(keepends=True)
     start = sum(map(len, lines[: number - 1]))
@@ -108,16 +108,16 @@ def test_a_flipped_bit_before_the_last_line_is_an_error_that_names_the_line(fill
         damaged[at] ^= 1 << at % 8
         path.write_bytes(damaged)
         with pytest.raises(UsageError, match=rf"cells\.jsonl, line {number}: .*damaged"):
-            store.read(filled)
+            run_files.read(filled)
 
 
 def test_a_flipped_bit_in_a_whole_last_line_is_an_error(filled):
-    path = filled / store.LINES
+    path = filled / run_files.LINES
     data = bytearray(path.read_bytes())
     data[-10] ^= 1
     path.write_bytes(data)
     with pytest.raises(UsageError, match="line 3: its checksum does not match"):
-        store.read(filled)
+        run_files.read(filled)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_whole_line_of_something_else_is_an_error_that_names_the_line(filled, 
     append(filled, text)
     for _ in range(2):  # what the first reading decoded does not hide it from the second
         with pytest.raises(UsageError, match=rf"cells\.jsonl, {message}"):
-            store.read(filled)
+            run_files.read(filled)
 
 
 def document(**fields):
@@ -150,7 +150,7 @@ def document(**fields):
 
 def test_no_run_folder(tmp_path):
     with pytest.raises(UsageError, match=r"is no run folder: it has no plan\.json"):
-        store.read(tmp_path)
+        run_files.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -166,42 +166,42 @@ def test_no_run_folder(tmp_path):
     ],
 )
 def test_a_plan_that_is_none(folder, text, message):
-    (folder / store.PLAN).write_bytes(text)
+    (folder / run_files.PLAN).write_bytes(text)
     with pytest.raises(UsageError, match=message):
-        store.read(folder)
+        run_files.read(folder)
 
 
 def test_a_run_folder_is_never_made_twice(filled):
     with pytest.raises(FileExistsError):
-        store.create(filled, plan_of())
-    assert len(store.read(filled).verdicts) == len(NAMES)
+        run_files.create(filled, plan_of())
+    assert len(run_files.read(filled).verdicts) == len(NAMES)
 
 
 def test_a_run_is_complete_when_its_last_cell_is_judged(folder):
     write(folder, "a", "b")
-    assert not store.read(folder).complete
-    assert not (folder / store.DONE).exists()
+    assert not run_files.read(folder).complete
+    assert not (folder / run_files.DONE).exists()
     write(folder, "c")
-    assert store.read(folder).complete
-    assert json.loads((folder / store.DONE).read_text())["sums"]["lines"] == 3
+    assert run_files.read(folder).complete
+    assert json.loads((folder / run_files.DONE).read_text())["sums"]["lines"] == 3
 
 
 def test_a_complete_run_to_which_something_is_added_is_complete_again_when_the_writer_leaves(filled):
-    before = (filled / store.DONE).read_bytes()
-    store.Writer(filled).close()
-    assert (filled / store.DONE).read_bytes() == before
-    writer = store.Writer(filled)
-    assert store.read(filled).complete
+    before = (filled / run_files.DONE).read_bytes()
+    run_files.Writer(filled).close()
+    assert (filled / run_files.DONE).read_bytes() == before
+    writer = run_files.Writer(filled)
+    assert run_files.read(filled).complete
     writer.add_result("count", Footprint(saved=8))
-    assert not store.read(filled).complete
+    assert not run_files.read(filled).complete
     writer.close()
-    assert store.read(filled).complete
-    assert json.loads((filled / store.DONE).read_text())["sums"]["lines"] == 4
+    assert run_files.read(filled).complete
+    assert json.loads((filled / run_files.DONE).read_text())["sums"]["lines"] == 4
 
 
 def test_numbers_that_json_lacks_survive(folder):
     endless = Verdict(cell("a"), "FAIL", "x", float("inf"), observation=Observation("finished"))
-    writer = store.Writer(folder)
+    writer = run_files.Writer(folder)
     writer.add(to_json(endless))
     writer.close()
-    assert store.read(folder).verdicts[cell("a")] == endless
+    assert run_files.read(folder).verdicts[cell("a")] == endless

@@ -8,7 +8,7 @@ import pytest
 from harness.stored_runs import cell, write
 
 from conformance.errors import UsageError
-from conformance.run import store
+from conformance.store import run_files
 
 FORK = multiprocessing.get_context("fork")
 
@@ -27,7 +27,7 @@ def other_writer(folder):
 
 
 def _write_forever(folder, pipe):
-    writer = store.Writer(folder)
+    writer = run_files.Writer(folder)
     pipe.send("writes")
     signal.pause()
     writer.close()
@@ -35,7 +35,7 @@ def _write_forever(folder, pipe):
 
 def _try_to_write(folder, pipe):
     try:
-        store.Writer(folder).close()
+        run_files.Writer(folder).close()
         pipe.send("wrote")
     except UsageError as problem:
         pipe.send(str(problem))
@@ -52,15 +52,15 @@ def attempt(folder):
 
 
 def test_the_owner_of_a_run_is_the_process_that_writes_it(folder):
-    writer = store.Writer(folder)
-    assert store.owner(folder) == str(os.getpid())
+    writer = run_files.Writer(folder)
+    assert run_files.owner(folder) == str(os.getpid())
     writer.close()
 
 
 def test_a_second_writer_is_refused_and_told_the_first_until_that_is_done(folder):
-    writer = store.Writer(folder)
+    writer = run_files.Writer(folder)
     with pytest.raises(UsageError, match=f"is being written by another run .process {os.getpid()}"):
-        store.Writer(folder)
+        run_files.Writer(folder)
     assert f"process {os.getpid()}" in attempt(folder)
     writer.close()
     assert attempt(folder) == "wrote"
@@ -68,29 +68,29 @@ def test_a_second_writer_is_refused_and_told_the_first_until_that_is_done(folder
 
 def test_a_writer_is_refused_while_another_process_writes(folder, other_writer):
     with pytest.raises(UsageError, match=f"is being written by another run .process {other_writer.pid}"):
-        store.Writer(folder)
-    assert store.owner(folder) == str(other_writer.pid)
+        run_files.Writer(folder)
+    assert run_files.owner(folder) == str(other_writer.pid)
 
 
 def test_a_killed_writer_does_not_keep_the_run(folder, other_writer):
     os.kill(other_writer.pid, signal.SIGKILL)
     other_writer.join(30)
-    assert store.owner(folder) == str(other_writer.pid)
+    assert run_files.owner(folder) == str(other_writer.pid)
     write(folder, "a")
-    assert cell("a") in store.read(folder).verdicts
-    assert store.owner(folder) == ""
+    assert cell("a") in run_files.read(folder).verdicts
+    assert run_files.owner(folder) == ""
 
 
 def test_files_of_a_dead_writer_are_no_lock(folder):
-    (folder / store.LOCK).write_text("4194303")
-    (folder / store.OWNER).write_text("4194303")
+    (folder / run_files.LOCK).write_text("4194303")
+    (folder / run_files.OWNER).write_text("4194303")
     write(folder, "a")
-    assert cell("a") in store.read(folder).verdicts
+    assert cell("a") in run_files.read(folder).verdicts
 
 
 def test_a_refused_writer_leaves_the_lines_alone(folder, other_writer):
     torn = b"0 torn"
-    (folder / store.LINES).write_bytes(torn)
+    (folder / run_files.LINES).write_bytes(torn)
     with pytest.raises(UsageError, match="is being written"):
-        store.Writer(folder)
-    assert (folder / store.LINES).read_bytes() == torn
+        run_files.Writer(folder)
+    assert (folder / run_files.LINES).read_bytes() == torn

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from harness import targets
 
-from conformance.run import child, machine_lock
-from conformance.run.child_side import WAITING, ChildProcess
+from conformance.process import child, machine_lock
+from conformance.process.child_side import WAITING, ChildProcess
 
 DEADLINE = 6.0  # a spawned child, which imports no torch, starts in less
 

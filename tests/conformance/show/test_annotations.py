@@ -11,8 +11,8 @@ from harness.made_by_hand import passed, plan_for
 from conformance.records.cell import Cell
 from conformance.records.plan import Place
 from conformance.records.verdicts import Verdict
-from conformance.run.store import Contents
 from conformance.show.annotations import MOST, error_commands
+from conformance.store.run_files import Contents
 
 ROOT = Path("/repository")
 COMMAND = re.compile(r"::error (?:file=(?P<file>[^,:]+),line=(?P<line>\d+),)?title=(?P<title>[^,:]+)::(?P<message>.*)")

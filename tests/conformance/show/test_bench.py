@@ -20,8 +20,8 @@ from conformance.records.measurements import (
     Timing,
 )
 from conformance.records.verdicts import Verdict
-from conformance.run.store import Contents
 from conformance.show import bench
+from conformance.store.run_files import Contents
 
 SIZES = (16, 64)
 FIGURES = ("forward", "gradient", "step")

@@ -9,7 +9,7 @@ from conformance.figures.bench_jobs import WARM_RUNS, compile_job, footprint_job
 from conformance.figures.speed import is_needed
 from conformance.records.cell import Cell
 from conformance.records.measurements import CompileCost, Footprint
-from conformance.run import store
+from conformance.store import run_files
 
 SIZES, MODES = (4, 16), ("eager", "compiled")
 NETS = """
@@ -55,7 +55,7 @@ def output(folder):
 @pytest.fixture(scope="module")
 def stored(output):
     """What the bench stored."""
-    return store.read(run_folder(output))
+    return run_files.read(run_folder(output))
 
 
 def test_a_bench_prints_verdicts_speeds_bytes_and_compile_times(output):

@@ -11,8 +11,8 @@ from conformance.errors import MachineError
 from conformance.records.cell import Cell
 from conformance.records.plan import Place
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.run.store import Contents
 from conformance.show import junit
+from conformance.store.run_files import Contents
 
 CELLS = [Cell("net", "eager", "fp32", "cpu"), Cell("other", "compiled", "amp_fp16", "cpu")]
 

@@ -13,9 +13,9 @@ from conformance.commands.github import markdown
 from conformance.one_line import one_line
 from conformance.records.cell import Cell
 from conformance.records.verdicts import Verdict
-from conformance.run.store import Contents
 from conformance.show.markdown import LARGEST, code, page
 from conformance.show.text import visible
+from conformance.store.run_files import Contents
 
 FOLDER = Path("a folder")
 PRECISIONS = ("fp32", "amp_fp16", "amp_bf16")

@@ -12,8 +12,8 @@ from conformance.records.measurements import Reason
 from conformance.records.observation import Observation
 from conformance.records.plan import PlannedCell, SpecLocation
 from conformance.records.verdicts import Verdict
-from conformance.run.store import Contents
 from conformance.show import matrix
+from conformance.store.run_files import Contents
 
 MODES, PRECISIONS = ("eager", "scripted"), ("fp32", "amp_bf16")
 ZOO = SpecLocation("zoo.models.net")

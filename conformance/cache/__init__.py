@@ -1,0 +1,1 @@
+"""Keeps references between runs, and knows what they depend on. Without torch."""

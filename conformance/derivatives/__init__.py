@@ -1,0 +1,1 @@
+"""Compares gradients with finite differences. With torch."""

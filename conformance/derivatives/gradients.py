@@ -1,0 +1,289 @@
+"""Compares the oracle's gradients with finite differences: the only check that sees a wrong backward in float64."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+
+from conformance.derivatives import hooks
+from conformance.derivatives.movable_model import MovableModel, Tensors, moved, set_to
+from conformance.derivatives.slopes import Mismatch, Slopes, dependents
+from conformance.derivatives.wrong_gradients import STOPS, told
+from conformance.errors import SelfCheckError
+from conformance.evaluate import inputs
+from conformance.evaluate.evaluation import FIRST, Evaluation, Question
+from conformance.float64.wide import Oracle
+from conformance.process.forks import ALONE, Forks
+from zoo import internals
+
+SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
+LEAVES = 12  # that one process checks at a time, in the fast mode
+TOGETHER = 3  # to test one output with all leaves together costs as much as gradcheck with so many leaves
+STOPPED, HOOKED = "gradients stopped", "gradients hooked"  # facts of a cell
+TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
+REFUSED = "if the model refuses an input that is moved a little, name the input in the spec's `constants`"
+
+
+@dataclass(frozen=True)
+class _Leaves:
+    """The inputs and parameters that may have a gradient, by name.
+
+    Attributes:
+        asked: those with a gradient that finite differences should reproduce.
+        silent: those without a gradient, on which no output may depend.
+    """
+
+    asked: Tensors
+    silent: Tensors
+
+
+class GradientCheck:
+    """Compares the gradients of one question with finite differences.
+
+    Args:
+        oracle: the oracle under test.
+        question: the question of a case.
+        first: what the oracle returned for it.
+        forks: the forks that may do a part of the work.
+
+    Attributes:
+        assumed: facts without which the gradients are not the derivative, such as `STOPPED`.
+    """
+
+    def __init__(self, oracle: Oracle, question: Question, first: Evaluation, forks: Forks = ALONE) -> None:
+        self.assumed: list[str] = []
+        self._forks, self._changed = forks, contextlib.ExitStack()
+        self._oracle, self._spec, self._first = oracle, oracle.spec, first
+        self._model = MovableModel(oracle, question, first)
+        self._conventions = self._model.conventions
+        self._whose = "the spec's reference: " if self._spec.trusts_model else ""
+
+    def run(self) -> None:
+        """Make the check.
+
+        Raises:
+            SelfCheckError: a gradient is wrong or missing, or a second derivative that the spec claims.
+            SpecError: a convention names no tensor.
+        """
+        with self._oracle.widened(), self._changed:
+            every = self._model.leaves
+            free = [name for name in every if not self._conventions.exempt(name)]
+            with_gradient = {name for name in free if self._first.tensors[f"{FIRST} {name}"] is not None}
+            leaves = _Leaves(
+                {name: every[name] for name in free if name in with_gradient},
+                {n: every[n] for n in free if n not in with_gradient and not self._conventions.concern(n)},
+            )
+            try:
+                self._compare(leaves)
+            except SelfCheckError:
+                if STOPPED in self.assumed or not self._model.freeze():
+                    raise
+                self._compare(leaves)
+            self._conventions.check_zeros(self._first)
+            if self._spec.twice_differentiable and leaves.asked:
+                self._differentiate_twice(leaves)
+
+    def _compare(self, leaves: _Leaves) -> None:
+        """Compare all first derivatives. If they disagree, do so without hooks, and with what is stopped held."""
+        here = {leaf: leaf.detach().clone() for leaf in leaves.asked.values()}
+        fast = self._fast(leaves)
+        try:
+            if leaves.asked:
+                self._check_all(leaves.asked, fast=fast)
+            self._listen_to_all(leaves)
+        except RuntimeError as problem:  # GradcheckError and SelfCheckError are some
+            set_to([*here], [*here.values()])  # after an error of the model, they are where gradcheck has moved them
+            disagrees = isinstance(problem, (GradcheckError, SelfCheckError))
+            if disagrees and (self._without_hooks(leaves.asked) or self._stopped()):
+                self._compare(leaves)
+                return
+            if isinstance(problem, SelfCheckError):
+                raise
+            self._explain(problem, leaves.asked, fast=fast)
+            self._listen_to_all(leaves)
+
+    def _without_hooks(self, asked: Tensors) -> bool:
+        """Leave out hooks from here on, if they change a gradient; False if they do not."""
+        leaves = [*asked.values()]
+        if not leaves or HOOKED in self.assumed:
+            return False
+        changed = hooks.left_out(self._oracle.model, leaves, lambda: self._gradients(leaves)[1])
+        if changed is not None:
+            self._changed.push(changed)
+            self.assumed.append(HOOKED)
+        return changed is not None
+
+    def _stopped(self) -> bool:
+        """Hold what forward takes out of autograd from here on, if outputs change by way of it and it is on purpose."""
+        if STOPPED in self.assumed or not self._spec.stops_gradients or not self._stops_gradients():
+            return False
+        self.assumed.append(STOPPED)
+        return self._model.freeze(stops=True)
+
+    def _stops_gradients(self) -> bool:
+        return self._model.stops_gradients(inputs.seeded("stopped", *self._model.question.seed))
+
+    def _advice(self) -> str:
+        """What a spec may declare if forward stops gradients; "" if it does not."""
+        return "" if self._spec.stops_gradients or not self._stops_gradients() else STOPS
+
+    def _listen_to_all(self, leaves: _Leaves) -> None:
+        """Raise an error if an output depends on something and autograd does not know it."""
+        outputs = self._model.outputs()
+        deaf = [n for n, t in outputs.items() if not t.requires_grad and n in self._first.requires_grad]  # no number
+        if leaves.silent and outputs:
+            self._listen(leaves.silent, [*outputs])
+        if deaf and leaves.asked:
+            self._listen(leaves.asked, deaf)
+
+    def _check_all(self, leaves: Tensors, *, fast: bool) -> None:
+        """Check all first derivatives.
+
+        The fast mode of gradcheck runs the model twice for each leaf. So all leaves are tested together first, and if
+        they pass, gradcheck gets the first leaf alone: it also tries a backward that gets no gradient. Sparse gradients
+        are refused by gradcheck.
+        """
+        check = partial(self._check, fast=fast)
+        names = [name for name, t in self._model.outputs().items() if t.requires_grad]
+        sparse = [leaf for name, leaf in leaves.items() if name in self._first.sparse]
+        if sparse and not all(self._agree(sparse, name) for name in names):
+            raise GradcheckError("Jacobian mismatch of a sparse gradient")
+        asked = [leaf for name, leaf in leaves.items() if name not in self._first.sparse]
+        if not fast or not asked:
+            check(asked)
+            return
+        parts = [partial(check, asked[:1])]
+        if TOGETHER * len(names) < len(asked):
+            parts += [partial(self._agree, asked, name) for name in names]
+        if not all(self._forks.results(parts)) or len(parts) == 1:
+            self._forks.results([partial(check, asked[at : at + LEAVES]) for at in range(1, len(asked), LEAVES)])
+
+    def _check(self, some: list[torch.Tensor], *, fast: bool) -> bool:
+        """Let gradcheck check some leaves."""
+        if not some:
+            return True
+        with _without_slow_mode():
+            return bool(gradcheck(self._function(), some, fast_mode=fast, **TOLERANCE))
+
+    def _right_beside_kinks(self, asked: list[torch.Tensor]) -> bool:
+        """Whether the gradients are right where no number is on a kink, and here between the slopes on both sides.
+
+        Many numbers of a network may be on kinks: behind units that are off, a bias of zero puts all there.
+        """
+        outputs, found, cotangents = self._gradients(asked)
+        seed = self._model.question.seed
+        slopes = Slopes(lambda: {name: t for name, t in self._model.outputs().items() if name in outputs}, cotangents)
+        tests = [
+            partial(slopes.allow, leaf, gradient, inputs.seeded("beside", number, *seed))
+            for number, (leaf, gradient) in enumerate(zip(asked, found, strict=True))
+        ]
+        if not all(self._forks.results(tests)):
+            return False
+        generator, here = inputs.seeded("moved", *seed), [leaf.detach().clone() for leaf in asked]
+        set_to(asked, [moved(numbers, generator) for numbers in here])
+        try:
+            return self._check(asked[:1], fast=True) and all(self._agree(asked, name) for name in outputs)
+        except (GradcheckError, RuntimeError):
+            return False  # the caller tests each number where it is
+        finally:
+            set_to(asked, here)
+
+    def _gradients(self, leaves: list[torch.Tensor]) -> tuple[Tensors, list[torch.Tensor], Tensors]:
+        """The outputs with a gradient, the gradients of the leaves, and the cotangents that give them."""
+        outputs = {name: t for name, t in self._model.outputs().items() if t.requires_grad}
+        cotangents = {name: inputs.cotangent(name, t, self._model.question.seed) for name, t in outputs.items()}
+        found = torch.autograd.grad([*outputs.values()], leaves, [*cotangents.values()], allow_unused=True)
+        return outputs, [_given(leaf, t) for leaf, t in zip(leaves, found, strict=True)], cotangents
+
+    def _agree(self, leaves: list[torch.Tensor], name: str) -> bool:
+        """Whether the gradients of one output, for all leaves together, agree with finite differences."""
+        output, seed = self._model.outputs()[name], self._model.question.seed
+        cotangent = inputs.cotangent(name, output, seed)
+        found = torch.autograd.grad(output, leaves, cotangent, allow_unused=True)
+        given = ((leaf, _given(leaf, t)) for leaf, t in zip(leaves, found, strict=True))
+        slopes = Slopes(lambda: {name: self._model.outputs()[name]}, {name: cotangent})
+        return slopes.agree(output, dict(given), inputs.seeded("together", name, *seed))
+
+    def _fast(self, leaves: _Leaves) -> bool:
+        return sum(t.numel() for t in leaves.asked.values()) > SMALL
+
+    def _listen(self, leaves: Tensors, names: list[str]) -> None:
+        """Raise an error if an output depends on leaves and autograd does not know it."""
+
+        def chosen() -> Tensors:
+            return {name: t for name, t in self._model.outputs().items() if name in names}
+
+        seed = inputs.seeded("silent", *self._model.question.seed)
+        if not dependents(chosen, [*leaves.values()], seed):
+            return
+        for name, leaf in leaves.items():
+            for output, slope in dependents(chosen, [leaf], seed).items():
+                way = self._advice() or f"a Convention on {name!r} or {output!r}"
+                raise SelfCheckError(
+                    f"gradcheck in float64: {self._whose}{output} changes with {name} (slope {slope:.3g} in a random "
+                    "direction), but autograd has no path between them: a detached path, or a backward that returns "
+                    f"None? If it is by design, declare {way}"
+                )
+
+    def _explain(self, problem: Exception, asked: Tensors, *, fast: bool) -> None:
+        """Name what gradcheck rejects. Return if it is a tie, or a convention: these gradients are right.
+
+        Raises:
+            SelfCheckError: a gradient is wrong.
+        """
+        text = " ".join(str(problem).split())[:200]
+        if "Jacobian mismatch" not in text:
+            refused = "" if isinstance(problem, GradcheckError) else f"; {REFUSED}"
+            raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}{refused}") from problem
+        if fast and self._right_beside_kinks([*asked.values()]):
+            return
+        _, found, cotangents = self._gradients([*asked.values()])
+        padding = self._conventions.padding_rows(self._model.run, asked)
+
+        def heard() -> Tensors:
+            return {name: t for name, t in self._model.outputs().items() if name in cotangents}
+
+        slopes = Slopes(heard, cotangents)
+        wrong: list[Mismatch] = []
+        for (name, leaf), gradient in zip(asked.items(), found, strict=True):
+            skipped = self._conventions.rows_of(name, leaf) | padding[name]
+            try:
+                mismatch = slopes.mismatch(name, leaf, gradient, skipped=skipped, singly=not fast)
+            except RuntimeError as unclear:
+                raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}; {unclear}") from problem
+            wrong += [mismatch] if mismatch else []
+        if wrong:
+            raise SelfCheckError(f"gradcheck in float64: {self._whose}{told(wrong, self._advice())}") from problem
+
+    def _differentiate_twice(self, leaves: _Leaves) -> None:
+        asked = [*leaves.asked.values()]
+        try:
+            with _without_slow_mode():
+                gradgradcheck(self._function(), asked, fast_mode=self._fast(leaves), **TOLERANCE)
+        except (GradcheckError, RuntimeError) as problem:
+            text = " ".join(str(problem).split())[:200]
+            advice = "mend the backward of the backward, or do not declare twice_differentiable"
+            raise SelfCheckError(f"gradgradcheck in float64: {self._whose}{text}; {advice}") from problem
+
+    def _function(self) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """The model as a function for gradcheck.
+
+        gradcheck changes the leaves in place, so the function uses these and ignores its arguments.
+        """
+        return lambda *_: tuple(t for t in self._model.outputs().values() if t.requires_grad)
+
+
+def _given(leaf: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+    """The gradient of a leaf; zeros if it has none."""
+    return torch.zeros_like(leaf) if gradient is None else inputs.dense(gradient)
+
+
+def _without_slow_mode() -> contextlib.AbstractContextManager[None]:
+    """A context in which a failing fast gradcheck does not test each number after all, to word its message."""
+    return internals.replaced("slow_gradcheck", lambda *_: "")

@@ -1,0 +1,300 @@
+"""Evaluates a callable: outputs, gradients, second derivatives, buffers, and what the call changed.
+
+The oracle, its perturbed runs and every cell use this code, so their results can be compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any
+
+import torch
+
+from conformance.axes import Precision
+from conformance.errors import NotProvenError
+from conformance.evaluate import backward, containers, inputs, process_state, reentrant, weights
+from conformance.evaluate.containers import NOTHING, Container
+from conformance.evaluate.memory_sharing import Pair, sharing
+from conformance.evaluate.watch import Change, Watch
+from zoo.case import Call
+
+Tensors = dict[str, torch.Tensor | None]
+FIRST, SECOND = "gradient of", "second gradient of"
+PUT = "put into"  # before the place of a tensor that forward has put into a container among its arguments
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to evaluate: the arguments, and which results to compute.
+
+    Attributes:
+        call: the arguments, on the device and in the dtypes of the run.
+        pristine: a copy of the arguments, from which every run starts.
+        names: the leaves of the arguments by name, from `inputs.named_inputs`.
+        seed: seed of the cotangents, which must be the same in every run of a case.
+        differentiate: compute the gradients of inputs and parameters.
+        constants: names of the inputs that get no gradient.
+        second: compute Hessian-vector products too.
+        stacked: inputs of a batch of samples, on which to compute the outputs of `torch.vmap` too; None: do not.
+        forward_mode: compute the tangents of the outputs too.
+        mutates: names of the inputs and parameters that may change.
+        changes_state: states of process and module that may change, words of `zoo.states.STATES`.
+        fit: a function that trains the model and is called in place of it; its parameters may change. None: the model
+            is called.
+        precision, device: precision and device type of the autocast that forward runs under; None for float64.
+        scale: a power of two that multiplies the cotangents and divides the gradients again, so that small float16
+            gradients do not vanish.
+        around: makes the context in which the model's own code runs, forward and backward.
+    """
+
+    call: Call
+    pristine: Call
+    names: dict[str, Any]
+    seed: tuple[object, ...]
+    differentiate: bool = True
+    constants: tuple[str, ...] = ()
+    second: bool = False
+    stacked: Call | None = None
+    forward_mode: bool = False
+    mutates: tuple[str, ...] = ()
+    changes_state: tuple[str, ...] = ()
+    fit: Callable[..., Any] | None = None
+    precision: Precision | None = None
+    device: str = "cpu"
+    scale: float = 1.0
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+
+
+@dataclass
+class Evaluation:
+    """What one evaluation returned.
+
+    Attributes:
+        tensors: the results by name: "output…", "gradient of …", "second gradient of …", "buffer …", "… after",
+            "put into …"; of the transforms also "vmapped output…" and "tangent of output…".
+        requires_grad: `requires_grad` of every output tensor, by name; a number that is no tensor has none.
+        container: the containers of the outputs.
+        shared: the pairs of an output and an input, parameter, buffer or other output that share memory, if noted.
+        returned: the output tensors themselves, of which `tensors` has copies.
+        changes: what forward and backward changed, although the spec does not declare it.
+        refused: the error that the mode raised for second derivatives; "" if it raised none.
+        left_out: names of results that the mode does not give begin with one of these.
+        drawn: what tells the random numbers that forward drew from others; "" if the spec declares none.
+        sparse: names of what has a sparse gradient, as an embedding may; `tensors` has a dense one.
+    """
+
+    tensors: Tensors = field(default_factory=dict)
+    requires_grad: dict[str, bool] = field(default_factory=dict)
+    container: Container = NOTHING
+    shared: frozenset[Pair] = frozenset()
+    returned: Tensors = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    refused: str = ""
+    left_out: tuple[str, ...] = ()
+    drawn: str = ""
+    sparse: frozenset[str] = frozenset()
+
+
+def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted: bool = False) -> Evaluation:
+    """Run forward and, if the question asks for gradients, backward; see also `differentiate_twice`.
+
+    Args:
+        call: the callable of some mode.
+        owner: the module whose parameters and buffers it uses, or a plain function.
+        question: what to evaluate.
+        noted: note what forward and backward change apart from their results, which is put back in any case, and which
+            tensors share memory.
+
+    Raises:
+        SpecError: an output is not a strided tensor.
+        NotProvenError: autocast was not as the precision says, or a training never called the model.
+        Whatever the mode or the model raises.
+    """
+    result = Evaluation()
+    inputs.restore(question.call, question.pristine)
+    leaves = leaves_of(owner, question)
+    watch = _watch(owner, leaves, question, noted=noted)
+    given = inputs.fresh(question.call)
+    returned, outputs = _forward(call, owner, replace(question, call=given), watch)
+    result.drawn = process_state.after_draws(question.changes_state, owner)
+    result.container = containers.describe(returned)
+    result.requires_grad = {
+        name: t.requires_grad for name, t in containers.leaves_of(returned, "output") if isinstance(t, torch.Tensor)
+    }
+    result.returned = {name: t if t is None else t.detach() for name, t in outputs.items()}
+    if noted:
+        buffers = {f"buffer {name}": buffer for name, buffer in weights.buffers_of(owner).items()}
+        result.shared = sharing(result.returned, {**leaves, **weights.parameters_of(owner), **buffers})
+    result.tensors |= {name: t if t is None else t.detach().clone() for name, t in outputs.items()}
+    if question.differentiate:
+        with watch.during("backward"):
+            found = _gradients(outputs, leaves, question)
+        result.sparse = frozenset(name for name, t in found.items() if t is not None and t.layout != torch.strided)
+        result.tensors |= _prefixed(FIRST, found)
+    result.changes = watch.changes
+    written = {name: leaf for name, leaf in leaves.items() if name in question.mutates}
+    result.tensors |= {f"{name} after": leaf.detach().clone() for name, leaf in written.items()}
+    if given is not question.call:
+        put = inputs.new_leaves(owner, given, question.names)
+        result.tensors |= {f"{PUT} {name}": leaf.detach().clone() for name, leaf in put.items()}
+    for name, buffer in weights.buffers_of(owner).items():
+        result.tensors[f"buffer {name}"] = buffer.detach().clone()
+    return result
+
+
+def differentiate_twice(
+    call: Callable[..., Any], owner: Any, question: Question, wanted: Collection[str] | None = None
+) -> Tensors:
+    """Hessian-vector products: the gradient of ⟨gradient, random direction⟩, by name.
+
+    Args:
+        call: the callable of some mode.
+        owner: the module whose parameters it uses, or a plain function.
+        question: what to evaluate.
+        wanted: names of the tensors that have a second derivative; only these are computed. One that a mode has lost is
+            None. If it has lost them all, and `backward` raises an error for that, so does this. None: compute all.
+
+    Raises:
+        Whatever the mode raises; torch.compile raises an error for second derivatives.
+    """
+    inputs.restore(question.call, question.pristine)
+    leaves = {name: t for name, t in leaves_of(owner, question).items() if t.requires_grad}
+    watch = _watch(owner, leaves, question, noted=False)
+    _, outputs = _forward(call, owner, replace(question, call=inputs.fresh(question.call)), watch)
+    with watch.during("backward"):
+        first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)
+    first = {name: t if t is None else inputs.dense(t) for name, t in first.items()}
+    slopes = [
+        (g * inputs.cotangent(f"direction of {name}", g, question.seed)).real.sum()
+        if g.is_complex()
+        else (g * inputs.cotangent(f"direction of {name}", g, question.seed)).sum()
+        for name, g in first.items()
+        if g is not None and g.requires_grad
+    ]
+    asked = {name: t for name, t in leaves.items() if wanted is None or f"{SECOND} {name}" in wanted}
+    if not slopes or not asked:
+        return _prefixed(SECOND, dict.fromkeys(leaves))
+    total = reduce(torch.add, slopes)
+    second = torch.autograd.grad(total, list(asked.values()), allow_unused=True)
+    if wanted is not None and all(tensor is None for tensor in second):
+        _reach_all(total, leaves.values())
+    named: Tensors = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
+    return _prefixed(SECOND, _unscaled(named, question.scale))
+
+
+def _reach_all(total: torch.Tensor, leaves: Collection[torch.Tensor]) -> None:
+    """Call `backward`, which runs nodes that lead to no leaf too: some raise an error there that `grad` passes over."""
+    kept = [leaf.grad for leaf in leaves]
+    try:
+        total.backward()
+    finally:
+        for leaf, grad in zip(leaves, kept, strict=True):
+            leaf.grad = grad
+
+
+def leaves_of(owner: Any, question: Question) -> dict[str, torch.Tensor]:
+    """The input tensors by name, each once, and the module's parameters unless the question trains them.
+
+    It sets `requires_grad` of floating inputs that may not change: True if the question asks for gradients.
+    """
+    leaves: dict[str, torch.Tensor] = {}
+    for name, leaf in question.names.items():
+        if isinstance(leaf, torch.Tensor) and not any(leaf is other for other in leaves.values()):
+            if inputs.is_rounded(leaf) and name not in question.mutates:
+                leaf.requires_grad_(question.differentiate and name not in question.constants)
+            leaves[name] = leaf
+    if question.fit is None:
+        leaves |= weights.parameters_of(owner)
+    return leaves
+
+
+def _watch(owner: Any, leaves: dict[str, torch.Tensor], question: Question, *, noted: bool) -> Watch:
+    trains = ("gradients", "training") if question.fit is not None else ()
+    return Watch(owner, leaves, (*question.mutates, *question.changes_state, *trains), noted=noted)
+
+
+def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Watch) -> tuple[Any, Tensors]:
+    """What the call returns, and the tensors in it by name."""
+    if question.fit is None:
+        with autocast(question), watch.during("forward"), question.around(), backward.in_forward(), reentrant.noted():
+            returned = call(*question.call.args, **question.call.kwargs)
+            _prove_autocast(question, "forward returned")
+    else:
+        with watch.during("training"), question.around():
+            returned = _trained(call, owner, question)
+    return returned, containers.tensors_of(returned, device=question.device)
+
+
+def _trained(call: Callable[..., Any], owner: Any, question: Question) -> Any:
+    assert question.fit is not None
+    calls = 0
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        _prove_autocast(question, "training called the model")
+        return call(*args, **kwargs)
+
+    precision = question.precision.for_training if question.precision else "fp32"
+    returned = question.fit(watched, owner, precision, *question.call.args, **question.call.kwargs)
+    if not calls:
+        raise NotProvenError("training never called the model")
+    return returned
+
+
+def autocast(question: Question) -> contextlib.AbstractContextManager[Any]:
+    """The autocast context of the question's precision; a context that does nothing if it has none."""
+    return autocast_to(question.precision, question.device)
+
+
+def autocast_to(precision: Precision | None, device: str) -> contextlib.AbstractContextManager[Any]:
+    """The autocast context of a precision on a device; a context that does nothing if it has none."""
+    if precision is None or not precision.autocast:
+        return contextlib.nullcontext()
+    return torch.autocast(device, dtype=getattr(torch, precision.autocast))
+
+
+def _prove_autocast(question: Question, when: str) -> None:
+    """Raise `NotProvenError` if autocast is not as the precision says."""
+    if question.precision is None:
+        return
+    asked = question.precision.autocast
+    if bool(asked) != torch.is_autocast_enabled(question.device):
+        raise NotProvenError(f"autocast was {'off' if asked else 'on'} when {when}")
+
+
+def _gradients(
+    outputs: Tensors,
+    leaves: dict[str, torch.Tensor],
+    question: Question,
+    *,
+    create_graph: bool = False,
+    unscale: bool = True,
+) -> Tensors:
+    wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    roots = {name: t for name, t in outputs.items() if t is not None and t.requires_grad}
+    if not wanted or not roots:
+        return dict.fromkeys(wanted)
+    cotangents = [inputs.cotangent(name, t, question.seed) for name, t in roots.items()]
+    if question.scale != 1.0:
+        cotangents = [c * question.scale for c in cotangents]
+    with question.around():
+        found = reentrant.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
+    named: Tensors = dict(zip(wanted, found, strict=True))
+    return _unscaled(named, question.scale) if unscale else named
+
+
+def _unscaled(gradients: Tensors, scale: float) -> Tensors:
+    """Copies divided by the scale, which is exact. The next replay of a CUDA graph cannot overwrite a copy."""
+
+    def unscaled(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.detach().clone() if scale == 1.0 else gradient.detach() / scale
+
+    return {name: gradient if gradient is None else unscaled(gradient) for name, gradient in gradients.items()}
+
+
+def _prefixed(prefix: str, tensors: Tensors) -> Tensors:
+    return {f"{prefix} {name}": t if t is None else inputs.dense(t.detach()) for name, t in tensors.items()}

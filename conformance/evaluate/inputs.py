@@ -1,0 +1,293 @@
+"""Makes inputs, weights and cotangents that every precision represents exactly."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from conformance.evaluate import apart
+from conformance.seeds import seed_of
+from zoo import internals
+from zoo.case import Call, Case
+
+COMPRESSED = {  # names of the methods that give the indices of a sparse tensor, by its layout
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+SPARSE = (torch.sparse_coo, *COMPRESSED)
+BELOW_ONE = 1.0 - 2.0**-8  # the largest number below one that bfloat16 represents
+
+
+def seeded(*parts: object) -> torch.Generator:
+    """A generator whose seed depends on all the parts, the same in every process."""
+    return torch.Generator().manual_seed(seed_of(*parts))
+
+
+def representable(values: torch.Tensor) -> torch.Tensor:
+    """Round to numbers that bfloat16 and, within its range, float16 represent; dtype and strides are kept.
+
+    Numbers between −1 and 1 stay between them, because many functions have no finite gradient at their ends.
+    """
+    if values.is_complex():
+        return torch.view_as_complex(representable(torch.view_as_real(values)))
+    coarse = values.to(torch.bfloat16)
+    both = coarse.to(torch.float16)
+    within = both.gt(-math.inf) & both.lt(math.inf)  # isfinite calls abs, which `KinkWatch` would note as a kink
+    rounded = torch.where(within, both.to(values.dtype), coarse.to(values.dtype))
+    for end in (-1.0, 1.0):
+        rounded = torch.where(rounded.eq(end) & (values * end).lt(1.0), BELOW_ONE * end, rounded)
+    return rounded
+
+
+def round_weights(model: Any) -> None:
+    """Round a module's floating parameters and buffers in place to representable values."""
+    if isinstance(model, torch.nn.Module):
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                if is_rounded(tensor):
+                    tensor.copy_(representable(tensor))
+
+
+def is_rounded(value: Any) -> bool:
+    """Whether a value is a strided tensor of floating or complex numbers."""
+    return has_fractions(value) and value.layout == torch.strided
+
+
+def has_fractions(value: Any) -> bool:
+    """Whether a value is a tensor of floating or complex numbers, of any layout."""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient as a strided tensor: that of an embedding may be sparse."""
+    return gradient if gradient.layout == torch.strided else gradient.to_dense()
+
+
+def widest(dtype: torch.dtype) -> torch.dtype:
+    """float64 for floating dtypes, complex128 for complex ones; other dtypes as they are."""
+    return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else dtype
+
+
+# The number of a draw, or (draw, row) of each row of the batch. A multiple of `apart.APART` may be added to a number.
+Picks = int | list[tuple[int, int]]
+
+
+def draw(case: Case, seed: int, picks: Picks, *, coarse: bool = True) -> Call:
+    """The inputs of a case: one of its draws, or the picked rows of several.
+
+    Strides and aliasing are as drawn, unless rows are picked.
+
+    Args:
+        case: the case.
+        seed: seed of the draws.
+        picks: what to draw.
+        coarse: round floating inputs to representable numbers.
+    """
+    if isinstance(picks, int):
+        return draw_batch(case, seed, picks, coarse=coarse)
+    draws = {number: draw_batch(case, seed, number, coarse=coarse) for number in {number for number, _ in picks}}
+    leaves = {d: internals.tree_flatten((call.args, dict(call.kwargs))) for d, call in draws.items()}
+    structure = leaves[picks[0][0]][1]
+    rows = len(picks)
+    gathered = [
+        torch.stack([leaves[d][0][i][row] for d, row in picks]) if _has_rows(first, rows) else first
+        for i, first in enumerate(leaves[picks[0][0]][0])
+    ]
+    args, kwargs = internals.tree_unflatten(gathered, structure)
+    return Call(args, kwargs)
+
+
+def draw_batch(case: Case, seed: int, number: int, *, coarse: bool = True) -> Call:
+    """One draw of a case; if `coarse`, made representable. See `apart.APART` for numbers from there on."""
+    way, number = divmod(number, apart.APART)
+    drawn = _drawn(case, seed, number)
+    if way:
+        drawn = apart.moved_apart(drawn, apart.AXES[way - 1])
+    return place(drawn, convert=lambda t: representable(t) if coarse and is_rounded(t) else t)
+
+
+def raw_batch(case: Case, seed: int, number: int) -> Call:
+    """One draw of a case as the spec draws it, not rounded."""
+    return place(_drawn(case, seed, number % apart.APART), convert=lambda t: t)
+
+
+def _drawn(case: Case, seed: int, number: int) -> Call:
+    return case.first if number == 0 and case.first is not None else case.draw(seeded(seed, case.name, number))
+
+
+def row_count(call: Call) -> int:
+    """Length of the first axis of the first tensor among the arguments; 0 if there is none."""
+    for leaf in internals.tree_leaves((call.args, dict(call.kwargs))):
+        if isinstance(leaf, torch.Tensor):
+            return leaf.shape[0] if leaf.dim() else 0
+    return 0
+
+
+def fewer_rows(call: Call) -> Call:
+    """The same inputs without the last row of every tensor that has as many rows as the first."""
+    rows = row_count(call)
+
+    def shortened(leaf: Any) -> Any:
+        return leaf[:-1] if _has_rows(leaf, rows) else leaf
+
+    args, kwargs = internals.tree_map(shortened, (call.args, dict(call.kwargs)))
+    return Call(args, kwargs)
+
+
+def reordered(call: Call) -> Call:
+    """The same inputs with the order of their axes in memory reversed, if a tensor is contiguous."""
+
+    def reversed_axes(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.layout != torch.strided or not leaf.is_contiguous():
+            return leaf
+        axes = tuple(reversed(range(leaf.dim())))
+        return leaf.permute(axes).contiguous().permute(axes)
+
+    args, kwargs = internals.tree_map(reversed_axes, (call.args, dict(call.kwargs)))
+    return Call(args, kwargs)
+
+
+def _has_rows(leaf: Any, rows: int) -> bool:
+    strided = isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
+    return strided and leaf.dim() > 0 and leaf.shape[0] == rows
+
+
+def place(call: Call, convert: Callable[[torch.Tensor], torch.Tensor]) -> Call:
+    """Copy every tensor through `convert`, keeping strides, overlap and identity of repeated tensors.
+
+    Of a sparse tensor, the values are converted.
+
+    Raises:
+        ValueError: a tensor is neither strided nor sparse.
+    """
+    seen: dict[int, torch.Tensor] = {}
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in seen:
+            seen[id(leaf)] = _with_layout(leaf, convert)
+        return seen[id(leaf)]
+
+    args, kwargs = internals.tree_map(one, (call.args, dict(call.kwargs)))
+    return Call(args, kwargs)
+
+
+def _with_layout(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        return _with_values(tensor, convert)
+    if tensor.numel() == 0:
+        return convert(tensor).clone()
+    flat = convert(_flat(tensor))
+    placed = torch.empty_strided(tensor.shape, tensor.stride(), dtype=flat.dtype, device=flat.device)
+    _flat(placed).copy_(flat)  # no view is returned: of a leaf that is one, torch.compile loses second derivatives
+    return placed
+
+
+def _with_values(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A sparse tensor like this one with converted values."""
+    unchecked: dict[str, Any] = {"check_invariants": False}  # torch warns of the default
+    if tensor.layout == torch.sparse_coo:
+        values = convert(internals.read_values(tensor)).clone()  # the public names refuse repeated indices
+        indices = internals.read_indices(tensor).to(values.device, copy=True)
+        coalesced = tensor.is_coalesced()
+        return torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=coalesced, **unchecked)
+    if tensor.layout not in COMPRESSED:
+        raise ValueError(f"a strided or sparse tensor is wanted, got layout {tensor.layout}")
+    values = convert(tensor.values()).clone()
+    rows, columns = (getattr(tensor, name)().to(values.device, copy=True) for name in COMPRESSED[tensor.layout])
+    return torch.sparse_compressed_tensor(rows, columns, values, tensor.shape, layout=tensor.layout, **unchecked)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory that a tensor covers, in one dimension; elements that share memory appear once."""
+    if tensor.numel() == 0:
+        return tensor
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((extent,), (1,), tensor.storage_offset())
+
+
+def called(function: Callable[..., Any], call: Call) -> Any:
+    """What a function returns for some arguments; it gets containers of its own, which it may fill, empty or change."""
+    given = fresh(call)
+    return function(*given.args, **given.kwargs)
+
+
+def fresh(call: Call) -> Call:
+    """The same leaves in other containers; the same call if it has none."""
+    if not has_containers(call):
+        return call
+    return Call(*internals.tree_map(lambda leaf: leaf, (call.args, dict(call.kwargs))))
+
+
+def new_leaves(model: Any, call: Call, before: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors that a model has put into the containers of its arguments, by name.
+
+    Args:
+        model: the model; its signature names the arguments.
+        call: the arguments after the call.
+        before: their leaves before it, by name.
+    """
+    old = {id(leaf) for leaf in before.values()}
+    found = named_inputs(model, call)
+    return {name: leaf for name, leaf in found.items() if isinstance(leaf, torch.Tensor) and id(leaf) not in old}
+
+
+def has_containers(call: Call) -> bool:
+    """Whether an argument is a container, such as a list or a cache; also an empty one."""
+    return not all(internals.tree_structure(value).is_leaf() for value in (*call.args, *call.kwargs.values()))
+
+
+def restore(call: Call, pristine: Call) -> None:
+    """Undo in-place changes of the arguments: copy `pristine` into `call`, which has the same structure."""
+    leaves, originals = (internals.tree_leaves((c.args, dict(c.kwargs))) for c in (call, pristine))
+    for leaf, original in zip(leaves, originals, strict=True):
+        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
+            _flat(leaf.data).copy_(_flat(original))
+
+
+def cotangent(name: str, like: torch.Tensor, seed: tuple[object, ...]) -> torch.Tensor:
+    """Random representable values with the shape, dtype and device of `like`; name and seed determine them."""
+    dtype = torch.complex64 if like.is_complex() else torch.float32
+    with internals.DisableTorchFunction():  # `Widened` would draw other numbers
+        values = torch.randn(like.shape, generator=seeded(*seed, name), dtype=dtype)
+        return representable(values).to(device=like.device, dtype=like.dtype)
+
+
+def named_leaves(tree: Any, name: str) -> dict[str, Any]:
+    """The leaves of a nested container by path: {"x": …} or {"x[0]": …, "x['mean']": …}."""
+    leaves, _ = internals.tree_flatten_with_path(tree)
+    return {f"{name}{internals.keystr(path)}": leaf for path, leaf in leaves}
+
+
+def named_inputs(model: Any, call: Call) -> dict[str, Any]:
+    """Every leaf of the arguments but sparse tensors, under the name of the parameter it is passed to."""
+    target = model.forward if isinstance(model, torch.nn.Module) else model
+    try:
+        bound = _signature(target).bind(*call.args, **call.kwargs).arguments
+    except (TypeError, ValueError):  # built-in functions have no signature; a wrong call raises an error later
+        bound = {**{f"input{i}": value for i, value in enumerate(call.args)}, **call.kwargs}
+    named: dict[str, Any] = {}
+    for argument, value in bound.items():
+        leaves = named_leaves(value, argument)
+        named |= {name: leaf for name, leaf in leaves.items() if getattr(leaf, "layout", None) not in SPARSE}
+    return named
+
+
+def _signature(target: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function, also of one in TorchScript, which has a schema instead."""
+    if not isinstance(target, (torch.ScriptMethod, torch.jit.ScriptFunction)):
+        return inspect.signature(target)
+    schema: Any = target.schema
+    names = [argument.name for argument in schema.arguments]
+    if isinstance(target, torch.ScriptMethod):
+        names = names[1:]  # the module itself
+    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, either, default=None) for name in names])

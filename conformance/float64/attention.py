@@ -1,0 +1,80 @@
+"""Attention of the oracle, op by op as torch's kernels compute it, where torch would call such a kernel.
+
+A kernel rounds inside too: under autocast it rounds the weights before they multiply the values, and what backward
+passes on. On the CPU it takes the queries block by block, and backward adds up the gradients of keys and values in the
+low precision itself. The perturbed runs perturb the operands and results of ops, and nothing inside an op.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from conformance.evaluate.custom_ops import Unwatched
+
+FUNCTION = functional.scaled_dot_product_attention
+MOST_SCORES = 2**25  # numbers of float64, 256 MiB; the scores of more tokens are not stored
+BLOCKS = ((768, 256), (192, 64), (0, 32))  # from so many queries on, the kernel of the CPU takes so many at once
+
+
+def attention(  # noqa: PLR0913 -- torch's own signature
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002 -- the same
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **others: Any,
+) -> torch.Tensor:
+    """What `scaled_dot_product_attention` returns, with its arguments."""
+    scores = query.shape[:-1].numel() * key.size(-2)
+    refused = is_causal and attn_mask is not None  # by torch itself
+    if not 0 < scores <= MOST_SCORES or dropout_p or refused or others:
+        others |= {"scale": scale} | ({"enable_gqa": True} if enable_gqa else {})  # older torch knows no such word
+        with sdpa_kernel(SDPBackend.MATH) if scores <= MOST_SCORES else contextlib.nullcontext():
+            return FUNCTION(query, key, value, attn_mask, dropout_p, is_causal, **others)
+    tokens, keys = query.size(-2), key.size(-2)
+    if enable_gqa:
+        groups = query.size(-3) // key.size(-3)
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    if is_causal:
+        attn_mask = query.new_ones(tokens, keys, dtype=torch.bool).tril()
+    size = next(size for least, size in BLOCKS if tokens >= least)
+    blocks = query.split(size, -2)
+    masks: Sequence[torch.Tensor | None] = [attn_mask] * len(blocks)
+    if attn_mask is not None and attn_mask.size(-2) > 1:
+        masks = attn_mask.split(size, -2)
+    scale = 1.0 / math.sqrt(query.size(-1)) if scale is None else scale
+    found = [_of_block(q, key, value, m, scale) for q, m in zip(blocks, masks, strict=True)]
+    return found[0] if len(found) == 1 else torch.cat(found, -2)
+
+
+def _of_block(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Attention as a kernel computes it: it divides by the sum of the weights at the end.
+
+    So its gradient is the product of weights with what is left of two numbers, one of which it takes from the rounded
+    output. The gradient of a softmax takes both from the same numbers, and their common error cancels.
+    """
+    scores = query @ key.transpose(-2, -1) * scale
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    with Unwatched():  # this keeps numbers small, and rounds nothing
+        largest = scores.detach().amax(-1, keepdim=True)
+        masked = largest == -math.inf
+        shifted = scores - largest.masked_fill(masked, 0.0)
+    weights = shifted.exp()
+    total = weights.sum(-1, keepdim=True)
+    with Unwatched():
+        total = total + masked  # a query without a key gets zeros
+    return (weights @ value) / total

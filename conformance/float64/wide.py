@@ -1,0 +1,291 @@
+"""Runs the oracle, with which every cell is compared: the eager model in float64 on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from conformance.errors import NoOracleError
+from conformance.evaluate import evaluation, inputs, process_state, reentrant, transforms, weights
+from conformance.evaluate.error_text import is_out_of_memory, named, one_line
+from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.evaluate.nested import map_leaves
+from conformance.evaluate.questions import question_of
+from conformance.float64 import attention, control_flow, distributions, grouped
+from conformance.float64.adopted import adopt_state
+from conformance.float64.copies import copied
+from conformance.float64.graphs import NarrowWatch, WidenedOps, has_graph, widen_constants
+from conformance.float64.module_memory import ModuleMemory
+from conformance.float64.narrow_draws import NarrowDraws
+from zoo import internals
+from zoo.case import Call, Case, SpecError
+from zoo.spec import Spec
+
+NARROW = (torch.float16, torch.bfloat16, torch.float32)
+CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
+REFUSALS = (RuntimeError, AssertionError, torch.jit.Error)  # what a model raises if it knows no float64
+SAME_BITS = {torch.Tensor.view}  # a dtype argument reinterprets the bits and does not convert
+UNCHANGED = contextlib.nullcontext()
+FORMULAS = {attention.FUNCTION: attention.attention, control_flow.FUNCTION: control_flow.branch} | dict.fromkeys(
+    grouped.FUNCTIONS, grouped.grouped_mm
+)
+
+
+class Widened(TorchFunctionMode):
+    """Turns every cast to a floating dtype into one to float64, and widens float32 and narrower constants.
+
+    Casts inside a model (`.float()`, `dtype=torch.float32`) must not lower the precision of the oracle.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in CASTS:
+            return args[0].double()
+        if func in SAME_BITS or getattr(func, "__name__", "") in ("__get__", "__set__"):
+            return func(*args, **kwargs)
+        args, kwargs = map_leaves(_widened, args), map_leaves(_widened, kwargs)
+        return FORMULAS.get(func, func)(*args, **kwargs)
+
+
+def _widened(leaf: Any) -> Any:
+    if isinstance(leaf, torch.dtype) and (leaf in NARROW or leaf == torch.complex64):
+        return inputs.widest(leaf)
+    if isinstance(leaf, torch.Tensor) and (leaf.dtype in NARROW or leaf.dtype == torch.complex64):
+        return leaf.to(inputs.widest(leaf.dtype))
+    return leaf
+
+
+@contextlib.contextmanager
+def widened(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
+    """A context in which torch computes in float64, also for casts and constants of lower precision.
+
+    TorchScript does not optimise in it, because it would specialise its code for the dtypes of earlier calls.
+
+    Args:
+        ops: also inside graphs of TorchScript and of `torch.export`, which costs time in every op.
+        draws: random numbers are drawn in float32, which costs time in every op too.
+    """
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with (
+            torch.jit.optimized_execution(False),  # type: ignore[attr-defined]
+            control_flow.plain_branches(),
+            reentrant.plain_checkpoints(),
+            distributions.unchecked(),
+            Widened(),
+            NarrowDraws() if draws else UNCHANGED,
+            WidenedOps() if ops else UNCHANGED,
+        ):
+            yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+def prepared_model(spec: Spec, seed: int, build: Callable[..., Any] | None = None) -> Any:
+    """Build a model with seeded weights that every precision represents exactly.
+
+    Args:
+        spec: the spec of the model.
+        seed: seed of the weights.
+        build: a builder to use in place of the spec's.
+    """
+    torch.manual_seed(seed)
+    model = spec.initialised((build or spec.build)())
+    inputs.round_weights(model)
+    return model
+
+
+def wide_call(call: Call) -> Call:
+    """The arguments in float64."""
+    return inputs.place(call, convert=lambda t: t.to(inputs.widest(t.dtype)))
+
+
+def prepared_reference(spec: Spec, seed: int, model: Any) -> Any:
+    """Build the trusted implementation that a spec names as its reference, with the weights of a model.
+
+    Args:
+        spec: a spec whose reference is a trusted implementation.
+        seed: seed of the weights.
+        model: the model on the CPU, from `prepared_model` with the same seed.
+
+    Raises:
+        SpecError: it cannot be built, or has other parameters or buffers than the model.
+    """
+    try:
+        trusted = prepared_model(spec, seed, spec.reference)
+    except Exception as problem:  # a builder may raise anything
+        raise SpecError(f"{spec.name}: the trusted reference cannot be built: {named(problem)}") from problem
+    if not callable(trusted):
+        raise SpecError(f"{spec.name}: reference built a {type(trusted).__name__}; want a module or a function")
+    adopt_state(trusted, model, f"the trusted reference of {spec.name}", any_width=True)
+    return trusted
+
+
+class Oracle:
+    """The float64 model of one spec and seed, or its trusted implementation.
+
+    Attributes:
+        spec, seed: the spec, and the seed of weights, inputs and cotangents.
+        model: the model in float64; a plain function as it is.
+        namer: the model that names the inputs; in every cell, the model under test does.
+        state: copies of its parameters and buffers, from which every run starts.
+        narrow_state: the same in the dtypes of the cells.
+        kept: names of the buffers and frozen parameters that further draws leave as they are; see `tables`.
+    """
+
+    def __init__(self, spec: Spec, seed: int) -> None:
+        self.spec = spec
+        self.seed = seed
+        self.namer = self._narrow = prepared_model(spec, seed)
+        if spec.trusts_model:
+            self._narrow = prepared_reference(spec, seed, self.namer)
+        self.model = wide_model(self._narrow)
+        self.state = weights.state_of(self.model)
+        self.kept: tuple[str, ...] = ()
+        self._memory, self._remembers = ModuleMemory(self.model), False
+        self.narrow_state = weights.state_of(self._narrow)
+        self._watched = self._ops = has_graph(self.model)
+        self._draws, self._differentiates = process_state.DRAWS in spec.changes_state, spec.differentiable
+
+    def starting_from(self, state: dict[str, torch.Tensor]) -> Oracle:
+        """The same oracle, whose runs start from other parameters and buffers; they are widened."""
+        other = copy.copy(self)
+        other.state = {name: tensor.to(inputs.widest(tensor.dtype)) for name, tensor in state.items()}
+        return other
+
+    def widened(self) -> contextlib.AbstractContextManager[None]:
+        """The context in which this model computes in float64."""
+        process_state.seed_draws(self.spec.changes_state, self.model)
+        return widened(ops=self._ops, draws=self._draws)
+
+    def question(self, case: Case, picks: inputs.Picks) -> Question:
+        """The question that every run of a case answers, with arguments in float64."""
+        return question_of(self.spec, case, self.seed, picks, wide_call, self.namer)
+
+    def evaluate(
+        self, question: Question, mode: contextlib.AbstractContextManager[Any] = UNCHANGED, *, noted: bool = False
+    ) -> Evaluation:
+        """Outputs, gradients, buffers and, if the question asks for them, second derivatives and transforms.
+
+        Args:
+            question: what to evaluate.
+            mode: a dispatch mode that changes the ops of the model. It is entered more than once.
+            noted: as for `evaluation.evaluate`.
+        """
+        if self._watched:
+            found = self._evaluate(self.model, question, mode, noted=noted)
+        else:
+            found = self._first_evaluation(question, mode, noted=noted)
+        if question.second:
+            self.reset()
+            with mode, self.widened():
+                found.tensors |= evaluation.differentiate_twice(self.model, self.model, question)
+        if question.stacked is not None or question.forward_mode:
+            with mode, self.widened():
+                found.tensors |= transforms.of_oracle(self.model, question, self.reset)
+        return found
+
+    def _evaluate(
+        self, call: Callable[..., Any], question: Question, mode: contextlib.AbstractContextManager[Any], *, noted: bool
+    ) -> Evaluation:
+        @contextlib.contextmanager
+        def around() -> Iterator[None]:
+            with mode, self.widened():
+                yield
+
+        self.reset()
+        return evaluation.evaluate(call, self.model, replace(question, around=around), noted=noted)
+
+    def _first_evaluation(
+        self, question: Question, mode: contextlib.AbstractContextManager[Any], *, noted: bool
+    ) -> Evaluation:
+        """Evaluate, and see whether Python code calls scripted functions, or draws from a generator of its own."""
+        watch = NarrowWatch()
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with watch:
+                return self.model(*args, **kwargs)
+
+        found = self._evaluate(watched, question, mode, noted=noted)
+        again = watch.seen or (watch.draws and not self._draws)
+        self._ops, self._draws, self._watched = watch.seen, self._draws or watch.draws, True
+        return self._evaluate(self.model, question, mode, noted=noted) if again else found
+
+    def forward(self, case: Case, call: Call) -> None:
+        """Run one draw of a case forward, for the dispatch modes that watch it.
+
+        Raises:
+            NoOracleError: the model runs in float32 and not in float64.
+            SpecError: the model does not run at all.
+        """
+        wide = wide_call(call)
+        self.reset()
+        self._ask_gradients(wide)
+        try:
+            with self.widened(), torch.set_grad_enabled(self._differentiates):
+                inputs.called(self.model, wide)
+        except REFUSALS as problem:
+            if not self._watched:  # a scripted function inside Python code may have mixed the dtypes
+                self._ops = self._watched = True
+                self.forward(case, call)
+            elif not self._differentiates:  # forward may call backward itself
+                self._differentiates = True
+                self.forward(case, call)
+            else:
+                self._explain(problem, case, call)
+
+    def _ask_gradients(self, call: Call) -> None:
+        """Let the inputs require gradients as an evaluation does: a kink counts if a gradient flows through it."""
+        for name, leaf in inputs.named_inputs(self.model, call).items():
+            if inputs.is_rounded(leaf) and name not in self.spec.mutates:
+                leaf.requires_grad_(self.spec.differentiable and name not in self.spec.constants)
+
+    def _explain(self, problem: Exception, case: Case, call: Call) -> NoReturn:
+        if is_out_of_memory(problem):
+            raise problem
+        self._ask_gradients(call)
+        try:
+            inputs.called(self._narrow, call)
+        except Exception:  # noqa: BLE001 -- it fails in float32 too, so the spec is wrong
+            raise SpecError(f"case {case.name}: {named(problem)}") from problem
+        text = f"case {case.name} runs in float32 but not in float64: {one_line(problem)}"
+        if has_graph(self.model):
+            text += "; the model is a graph made for float32, so name the eager module as the spec's reference"
+        raise NoOracleError(text) from problem
+
+    def reset(self) -> None:
+        """Restore the model's parameters and buffers. The next call makes anew what a call has made."""
+        if not self._remembers:
+            self.forget()
+        weights.reset(self.model, self.state, tables=not self._remembers)
+
+    @contextlib.contextmanager
+    def remembering(self) -> Iterator[None]:
+        """A context in which the model keeps what calls have left in it, as it does for its user."""
+        self._remembers = True
+        try:
+            yield
+        finally:
+            self._remembers = False
+
+    def forget(self) -> None:
+        """Take away what calls have left in the model, such as a table that the first one has made."""
+        self._memory.restore()
+
+
+def wide_model(model: Any) -> Any:
+    """A float64 copy of a module, complex numbers kept complex; a function as it is."""
+    if not isinstance(model, torch.nn.Module):
+        return model
+    wide = copied(model)
+    widen_constants(wide)
+    return internals.apply_to_tensors(wide)(lambda t: t.to(inputs.widest(t.dtype)))  # .double() drops imaginary parts

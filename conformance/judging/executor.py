@@ -1,0 +1,187 @@
+"""Runs each cell in its own process, and makes the reference of a model before its cells."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from conformance.axes import PRECISIONS
+from conformance.cache.kept_references import KeptReferences
+from conformance.cache.references import References
+from conformance.errors import MachineError, with_last_lines
+from conformance.judging.probed import Probed
+from conformance.process import child, environment
+from conformance.process.child_side import WAITING
+from conformance.records.cell import Cell
+from conformance.records.observation import Observation
+from conformance.records.plan import Expectation, Plan, PlannedCell
+from conformance.records.references import KEPT, MadeReference
+from conformance.records.tasks import CELL, CELL_SECONDS, REFERENCE, CellTask, ReferenceTask, ResultT, Target, TaskT
+from conformance.records.verdicts import Verdict
+from conformance.verdict import judge
+
+REFERENCE_FACTOR = 2  # a reference runs a model some fifty times
+REFERENCE_SECONDS = 3600.0  # at least, so that a large model gets its reference; a shorter limit must be asked for
+REFERENCES_MADE_AGAIN = 1  # if the file of one is damaged
+NOTHING_RAN = ("start", WAITING)  # phases before any of a model's code runs
+DAMAGED, MACHINE = "damaged reference", "machine failed"
+SPOILED = ("ERROR", "CRASH")  # how a cell ends whose stored code is damaged
+NO_COMPILER = "NoCompilerError"  # no stored code is to blame for that
+BEFORE_COMPILING = (*NOTHING_RAN, "reference", "import", "build")  # phases in which nothing is compiled
+CONFIRMED = "compiled once more without the compile cache, with the same result"
+HEALED = (
+    "the first try, with stored code of the compile cache, ended in {status} ({text}); the verdict is that of code "
+    "compiled anew, and the cache was emptied"
+)
+
+
+class Executor:
+    """Judges the cells of a plan.
+
+    Args:
+        plan: the plan of the cells.
+        folder: the folder of the references, which all processes of a run share.
+    """
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._references = References(folder)
+        self._kept = KeptReferences(environment.references_in_use(), plan.environment, plan.digests)
+        self._stored: Path | None = None  # the compile cache, once a cell has found code in it
+        self._probed = Probed(plan.deadline)
+
+    def verdict(self, planned: PlannedCell) -> Verdict:
+        """Run one planned cell and judge it.
+
+        Raises:
+            MachineError: the machine failed, so the cell has no verdict.
+        """
+        cell = planned.cell
+        if planned.skip:
+            return Verdict(cell.id, "SKIPPED", planned.skip, short="skipped")
+        if cell.mode not in self._plan.compiling_modes:
+            return self._judged(planned)
+        environment.compile_for(self._plan.compiles_for)
+        self._stored = self._stored or _filled_cache()
+        found = self._judged(planned)
+        return self._judged_anew(planned, found, self._stored) if self._stored and _is_spoiled(found) else found
+
+    def _judged_anew(self, planned: PlannedCell, first: Verdict, stored: Path) -> Verdict:
+        """The verdict of code that is compiled anew, in a process that shares nothing with the others."""
+        with TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True) as cache:
+            found = self._judged(planned, cache=cache, method="spawn")
+        if _is_spoiled(found):
+            return replace(found, notes=(*found.notes, CONFIRMED))
+        shutil.rmtree(stored, ignore_errors=True)
+        return replace(found, notes=(*found.notes, HEALED.format(status=first.status, text=first.text)))
+
+    def _judged(self, planned: PlannedCell, *, cache: str = "", method: str = "forkserver") -> Verdict:
+        cell = planned.cell
+        shown, untold = self._shown(planned)
+        for _ in range(1 + REFERENCES_MADE_AGAIN):
+            made = self._references.of(cell.model, self._made)
+            if made.refused is not None:
+                return judge(cell.id, replace(made.refused, facts=shown), planned.expect)
+            task = cell_task(self._plan, cell, self._references.path(cell.model))
+            kept = made.fingerprint if made.kept else ""
+            task = replace(task, cache=cache, fingerprint=kept, left_out=planned.left_out)
+            ending = _ended(cell.id, CELL, task, deadline=self._plan.deadline, method=method)
+            seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message, said=ending.said)
+            if seen.ending != DAMAGED:
+                break
+            self._references.forget(cell.model, made)
+            self._kept.forget(self._task(cell.model))
+        if seen.ending in (DAMAGED, MACHINE):
+            raise MachineError(f"{cell.id} was not judged: {seen.message}")
+        seconds = {KEPT if made.kept else "reference": made.seconds, **seen.seconds}
+        seen = replace(seen, seconds=seconds, facts={**seen.facts, **shown})
+        verdict = judge(cell.id, seen, planned.expect, whole=not planned.left_out)
+        notes = (*verdict.notes, *ending.remarks, *untold)
+        return replace(verdict, seconds=ending.seconds, notes=notes)
+
+    def _shown(self, planned: PlannedCell) -> tuple[dict[str, bool], tuple[str, ...]]:
+        """What the probes show on which the divergences of a cell hang; see `Probed.facts`."""
+        try:
+            return self._probed.facts(planned.expect, planned.cell.device)
+        except (OSError, MemoryError) as problem:
+            raise MachineError(f"{planned.id} was not judged: no process could be started: {problem}") from problem
+
+    def reference(self, model: str) -> Observation | Path:
+        """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells.
+
+        Args:
+            model: name of a planned model; or of one at a size that is not planned, such as "merge@4096", whose
+                reference is only for timing.
+
+        Raises:
+            MachineError: the machine failed, so there is no reference.
+        """
+        return self._references.of(model, self._made).refused or self._references.path(model)
+
+    def _task(self, model: str) -> ReferenceTask:
+        wanted = {planned.cell.precision for planned in self._plan.cells} | {"fp32"}
+        precisions = tuple(name for name in PRECISIONS if name in wanted)
+        plan, path, for_timing = self._plan, self._references.path(model), model not in self._plan.models
+        location = plan.models[model.partition("@")[0] if for_timing else model]
+        return ReferenceTask(model, location, plan.seed, precisions, str(path), for_timing)
+
+    def _made(self, model: str) -> MadeReference:
+        task = self._task(model)
+        kept = self._kept.fetch(task)
+        if kept is not None:
+            return kept
+        deadline = REFERENCE_FACTOR * self._plan.deadline
+        if self._plan.deadline >= CELL_SECONDS:
+            deadline = max(deadline, REFERENCE_SECONDS)
+        ending = _ended(f"the reference of {model}", REFERENCE, task, deadline=deadline, method="forkserver")
+        seconds, result = round(ending.seconds, 4), ending.result
+        if result is None:
+            seen = Observation(ending.kind, "reference", message=ending.message, said=ending.said)
+            return MadeReference(seconds, seen)
+        if result.ending == MACHINE:
+            raise MachineError(f"the reference of {model} was not made: {result.message}")
+        if result.ending != "ok":
+            return MadeReference(seconds, Observation(result.ending, message=result.message))
+        made = MadeReference(seconds, files=result.files, variables=result.variables, fingerprint=result.fingerprint)
+        self._kept.keep(task, made)
+        return made
+
+
+def _ended(
+    what: str, target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method: str
+) -> child.Ending[ResultT]:
+    """How a child process ended.
+
+    Raises:
+        MachineError: it did not start, or it ended before anything of the model ran.
+    """
+    try:
+        ending = child.run(target, task, deadline=deadline, method=method)
+    except (OSError, MemoryError) as problem:
+        raise MachineError(f"{what} was not judged: no process could be started: {problem}") from problem
+    if ending.kind == "crashed" and ending.phase in NOTHING_RAN:
+        text = f"{what} was not judged: its process ended before the model ran: {ending.message}"
+        raise MachineError(with_last_lines(text, ending.said))
+    return ending
+
+
+def _filled_cache() -> Path | None:
+    """The compile cache; None if nothing is stored in it, or if it is torch's own."""
+    folder = environment.cache_in_use()
+    return folder if folder is not None and any(folder.glob("*")) else None
+
+
+def _is_spoiled(verdict: Verdict) -> bool:
+    """Whether a verdict may be that of damaged code, and not of the model."""
+    seen = verdict.observation
+    return verdict.status in SPOILED and seen.phase not in BEFORE_COMPILING and seen.error != NO_COMPILER
+
+
+def cell_task(plan: Plan, cell: Cell, reference: Path | None = None, expect: tuple[Expectation, ...] = ()) -> CellTask:
+    """The task with which a child process opens a cell of a plan."""
+    place = "" if reference is None else str(reference)
+    registering = plan.modes.get(cell.mode)
+    sources = () if registering is None else (registering,)
+    return CellTask(cell, plan.models[cell.model], sources, plan.seed, place, expect)

@@ -1,0 +1,173 @@
+"""Computes interpolation from its coefficients, so that the roundings inside torch's kernels can be perturbed.
+
+A kernel computes the place in the input that each output element comes from, and from it the weights of the elements
+around, all in float32. Torch dispatches the kernel as one op, so a mode sees only its operands and its result. An error
+of a place grows with the place, and no perturbation of operands shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from conformance.evaluate.custom_ops import by_name
+
+Noise = Callable[[torch.Tensor], torch.Tensor]
+
+LINEAR = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
+NEAREST = ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+EXACT = ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
+# name of the op: its kernel
+KERNELS = {
+    **dict.fromkeys(LINEAR, "linear"),
+    **dict.fromkeys(NEAREST, "nearest"),
+    **dict.fromkeys(EXACT, "nearest-exact"),
+    "upsample_bicubic2d": "cubic",
+    "_upsample_bilinear2d_aa": "linear-aa",
+    "_upsample_bicubic2d_aa": "cubic-aa",
+    "_upsample_lanczos2d_aa": "lanczos-aa",
+}
+RESAMPLERS = frozenset(KERNELS).union(f"{name}_backward" for name in KERNELS)
+SUPPORT = {"linear-aa": 1.0, "cubic-aa": 2.0, "lanczos-aa": 3.0}  # how far a kernel reaches, in output pixels
+BEND = {"cubic": -0.75, "cubic-aa": -0.5}  # the parameter of the cubic kernel
+
+
+def selects(name: str) -> bool:
+    """Whether an op only selects elements, so that it rounds neither operands nor results."""
+    return name in NEAREST or name in EXACT
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of an interpolation.
+
+    Attributes:
+        length, size: number of elements before and after.
+        scale: the factor that the caller gave; None if it gave a size.
+        align: the centres of the corner elements stay where they are.
+    """
+
+    length: int
+    size: int
+    scale: float | None = None
+    align: bool = False
+
+    def step(self, dtype: torch.dtype) -> torch.Tensor:
+        """How far apart in the input two neighbours of the output lie, computed in some precision."""
+        if self.align:
+            return torch.tensor(self.length - 1.0 if self.size > 1 else 0.0, dtype=dtype) / max(self.size - 1, 1)
+        if self.scale:
+            return (1.0 / torch.tensor(self.scale, dtype=torch.float64)).to(dtype)
+        return torch.tensor(self.length, dtype=dtype) / self.size
+
+    def step_is_rounded(self) -> bool:
+        """Whether float32 rounds the step. Then it rounds places too, and may agree with float64 by chance only."""
+        step = float(self.step(torch.float32))
+        if self.align:
+            return self.size > 1 and step * (self.size - 1) != self.length - 1
+        return step * self.scale != 1.0 if self.scale else step * self.size != self.length
+
+    def places(self, kernel: str, dtype: torch.dtype) -> torch.Tensor:
+        """Where in the input each element of the output lies, computed in some precision."""
+        step, index = self.step(dtype), torch.arange(self.size, dtype=dtype)
+        if kernel == "nearest":
+            return index * step
+        if kernel == "nearest-exact" or kernel in SUPPORT:
+            return (index + 0.5) * step
+        return index * step if self.align else (index + 0.5) * step - 0.5
+
+
+def resampled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Noise, weight: Noise) -> torch.Tensor:
+    """What a resampling op returns, with perturbed places and weights.
+
+    Args:
+        func: the op, one of `RESAMPLERS`.
+        args: its arguments by position.
+        kwargs: its arguments by name.
+        place: perturbs by float32's rounding: the places in the input of a row of output elements, float64 of shape
+            (output size,), and the terms of their weights, float64 of shape (output size, input size).
+        weight: perturbs the weights of one axis: float64 of shape (output size, input size).
+    """
+    name = func.overloadpacket.__name__
+    given = by_name(func, args, kwargs)
+    values: torch.Tensor = args[0]
+    backward = name.endswith("_backward")
+    kernel = KERNELS[name.removesuffix("_backward")]
+    outer = given["output_size"]
+    inner = given["input_size"][2:] if backward else values.shape[2:]
+    scales = [value for key, value in given.items() if key.startswith("scales")]
+    scales += [None] * (len(outer) - len(scales))
+    for k, (size, length, scale) in enumerate(zip(outer, inner, scales, strict=True)):
+        # the backward of nearest ignores the scale of an axis that keeps or doubles its length
+        ignored = backward and kernel == "nearest" and size in (length, 2 * length)
+        axis = Axis(length, size, None if ignored else scale, bool(given.get("align_corners")))
+        matrix = weight(coefficients(kernel, axis, place))
+        values = (values.movedim(k + 2, -1) @ (matrix if backward else matrix.T)).movedim(-1, k + 2)
+    return values
+
+
+def coefficients(kernel: str, axis: Axis, noise: Noise) -> torch.Tensor:
+    """The weights of one axis: float64 of shape (size, length).
+
+    Args:
+        kernel: a value of `KERNELS`.
+        axis: the axis.
+        noise: perturbs the places, and the terms of the weights, as far as float32 rounds them.
+    """
+    exact, single = (axis.places(kernel, dtype) for dtype in (torch.float64, torch.float32))
+    steps = torch.maximum(exact.abs() + 0.5, torch.ones_like(exact))  # a place is a difference: its terms are larger
+    places = exact
+    if axis.step_is_rounded() or not torch.equal(single.double(), exact):
+        places = exact + noise(steps) - steps
+    weights = _smooth(kernel, axis, places) if kernel in SUPPORT else _pointed(kernel, axis, places)
+    if kernel in BEND:  # sums of terms of about one, so weights near zero are no more exact than others
+        weights = torch.where(weights == 0.0, 0.0, weights + noise(torch.ones_like(weights)) - 1.0)
+    return weights
+
+
+def _pointed(kernel: str, axis: Axis, places: torch.Tensor) -> torch.Tensor:
+    """Weights of the kernels that take one, two or four elements around a place."""
+    last = axis.length - 1
+    if kernel == "linear" and not axis.align:
+        places = places.clamp(min=0.0)
+    base = places.floor()
+    if kernel == "linear":
+        base = base.clamp(0, last)
+    part = places - base
+    match kernel:
+        case "linear":
+            part = part.clamp(0.0, 1.0)
+            taps = {0: 1.0 - part, 1: part}
+        case "cubic":
+            taps = {k: _cubic((part - k).abs(), BEND[kernel]) for k in (-1, 0, 1, 2)}
+        case _:
+            taps = {0: torch.ones_like(part)}
+    weights = torch.zeros(axis.size, axis.length, dtype=torch.float64)
+    for offset, share in taps.items():
+        index = (base.long() + offset).clamp(0, last)
+        weights.scatter_add_(1, index[:, None], share[:, None])
+    return weights
+
+
+def _smooth(kernel: str, axis: Axis, places: torch.Tensor) -> torch.Tensor:
+    """Weights of the kernels that widen with the step, against aliasing, and add up to one."""
+    centres = torch.arange(axis.length, dtype=torch.float64) + 0.5
+    far = (centres - places[:, None]).abs() / axis.step(torch.float64).clamp(min=1.0)
+    match kernel:
+        case "linear-aa":
+            weights = (1.0 - far).clamp(min=0.0)
+        case "cubic-aa":
+            weights = _cubic(far, BEND[kernel])
+        case _:
+            weights = torch.where(far < SUPPORT[kernel], torch.sinc(far) * torch.sinc(far / SUPPORT[kernel]), 0.0)
+    return weights / weights.sum(1, keepdim=True)
+
+
+def _cubic(far: torch.Tensor, bend: float) -> torch.Tensor:
+    """The cubic convolution kernel, of distances in pixels."""
+    near = ((bend + 2.0) * far - (bend + 3.0)) * far * far + 1.0
+    rest = (((far - 5.0) * far + 8.0) * far - 4.0) * bend
+    return torch.where(far <= 1.0, near, torch.where(far < 2.0, rest, 0.0))  # noqa: PLR2004 -- its support

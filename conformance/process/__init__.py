@@ -1,0 +1,1 @@
+"""Starts the child processes, and speaks with them. Without torch."""

@@ -1,0 +1,209 @@
+"""Calls one function in a fresh process, and reports how the process ended.
+
+TorchScript keeps the first autocast dtype for the life of a process, the recompile limit turns compiled code into
+eager code, and a compiler can crash. So every cell has its own process, on Linux a fork of a server that has imported
+torch already. The parent keeps the deadline, because native code does not notice a Python alarm. The time in which the
+parent itself is stopped, or the machine sleeps, does not count.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any, Generic
+
+from conformance.errors import RecordError
+from conformance.process import fork_server, process_table
+from conformance.process.child_side import WAITING
+from conformance.process.deadline import STEP_SECONDS, Deadline
+from conformance.process.fork_server import Forked, ForkServer, LostError
+from conformance.process.processes import GRACE_SECONDS, LAST_SECONDS, Process, Spawned
+from conformance.records.convert import from_json, to_json
+from conformance.records.tasks import ResultT, Target, TaskT
+
+NO_GROUPS = "this system has no process groups, so what a cell starts may outlive it"
+
+_fallback = Lock()
+_without_server: list[str] = []  # why this process uses no fork server, once it does not
+
+
+@dataclass(frozen=True)
+class Ending(Generic[ResultT]):
+    """How a process ended.
+
+    Attributes:
+        kind: "answered", "refused" (it raised a `UsageError`), "crashed" or "timed out".
+        result: what the function returned; None unless it answered.
+        phase: the last phase that it reported.
+        message: one line: the error, the signal, the exit code or the deadline.
+        seconds: wall time from start to end.
+        remarks: what else to know, each one line: a lock or a fork server that this machine does not have.
+        said: the last lines that it printed on its error stream, if it crashed or timed out.
+    """
+
+    kind: str
+    result: ResultT | None = None
+    phase: str = "start"
+    message: str = ""
+    seconds: float = 0.0
+    remarks: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+
+
+def run(target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method: str = "forkserver") -> Ending[ResultT]:
+    """Call a target's function in a fresh process.
+
+    If the fork server is lost meanwhile, the process starts once more, under a server of its own. If it loses that too,
+    it is the one that ends it, and it crashed.
+
+    Args:
+        target: the function, and the records that it takes and returns.
+        task: the argument of the function.
+        deadline: seconds until the process and everything it started are killed; the phase `WAITING` does not count.
+        method: "forkserver", or "spawn" for a process that shares nothing. Without a fork server, each is "spawn".
+
+    Raises:
+        OSError: the system starts no process, or does not send it the task.
+    """
+    request = {"function": target.function, "task": to_json(task)}
+    if method == "spawn" or _refused():
+        ending, _ = _ended(Spawned(request), target, deadline)
+        return replace(ending, remarks=(*_without_server, *ending.remarks))
+    try:
+        ending, lost = _ended(_forked(request), target, deadline)
+        if not lost:
+            return ending
+        server = ForkServer()
+        try:
+            return _ended(Forked(server, request), target, deadline)[0]
+        finally:
+            server.close()
+    except LostError as problem:
+        _refuse(f"every process imports torch anew, because {problem}")
+        return run(target, task, deadline=deadline)
+
+
+def _forked(request: dict[str, Any]) -> Process:
+    """A process under the fork server; if that is lost in this moment, under the one that replaces it."""
+    try:
+        return Forked(fork_server.current(), request)
+    except LostError:
+        return Forked(fork_server.current(), request)
+
+
+def _refused() -> bool:
+    """Whether this process uses no fork server."""
+    if not fork_server.is_possible():
+        _refuse("this system has no fork server, so every process imports torch anew")
+    return bool(_without_server)
+
+
+def _refuse(reason: str) -> None:
+    with _fallback:
+        if not _without_server:
+            _without_server.append(reason)
+            _without_server.extend([NO_GROUPS] * (not process_table.has_groups()))
+
+
+def _ended(process: Process, target: Target[TaskT, ResultT], deadline: float) -> tuple[Ending[ResultT], bool]:
+    """How a process ends, and whether the fork server was lost before."""
+    started = time.monotonic()
+    heard, left = _Heard(), Deadline(deadline, process.pid)
+    try:
+        kind, told = heard.listen(process, left)
+        if kind in ("answered", "refused"):
+            process.wait(GRACE_SECONDS)
+        if heard.imported:
+            process.share()
+    finally:
+        process.end()
+    seconds = time.monotonic() - started
+    if process.lost:
+        text = f"{process.lost} while this ran alone under it, twice"
+        return Ending("crashed", None, heard.phase, text, seconds, said=process.last_lines()), True
+    if kind == "timed out":
+        text = f"no answer within {left}"
+        return Ending(kind, None, heard.phase, text, seconds, said=process.last_lines()), False
+    if kind == "crashed" or process.exit_code != 0:
+        own_words = told if kind == "crashed" else None
+        cause = own_words or _cause_of_death(process.exit_code, answered=kind != "crashed")
+        return Ending("crashed", None, heard.phase, cause, seconds, said=process.last_lines()), False
+    if kind == "refused":
+        return Ending(kind, None, heard.phase, told, seconds), False
+    try:
+        return Ending(kind, from_json(target.result, told), heard.phase, "", seconds, heard.remarks), False
+    except (RecordError, RecursionError) as problem:
+        text = f"sent a result that cannot be read: {problem}"
+        return Ending("crashed", None, heard.phase, text, seconds), False
+
+
+class _Heard:
+    """What a process says until it ends.
+
+    Attributes:
+        phase: the last phase that it reported.
+        remarks: those that came with its result.
+        imported: whether it had to import the compiler.
+    """
+
+    def __init__(self) -> None:
+        self.phase = "start"
+        self.remarks: tuple[str, ...] = ()
+        self.imported = False
+
+    def listen(self, process: Process, deadline: Deadline) -> tuple[str, Any]:
+        """Wait for the result; returns the kind of the ending and what was told.
+
+        Raises:
+            OSError: the system did not send the task.
+        """
+        while True:
+            began = time.monotonic()
+            event = process.next_event(min(STEP_SECONDS, max(0.0, deadline.left)))
+            if self.phase != WAITING:
+                deadline.passes(time.monotonic() - began)
+            if event is None:
+                if deadline.left <= 0:
+                    return (
+                        ("crashed", "it stopped in the middle of a message") if process.halfway else ("timed out", None)
+                    )
+            elif event.kind == "message":
+                answer = self._answer(event.told)
+                if answer is not None:
+                    return answer
+            elif event.kind == "unsent":
+                raise OSError(event.told)
+            else:
+                if event.kind == "closed":
+                    process.wait(GRACE_SECONDS)
+                return "crashed", event.told
+
+    def _answer(self, message: Any) -> tuple[str, Any] | None:
+        """The kind and the text or result of a message; None for one that is no ending."""
+        match message:
+            case {"phase": str(entered)}:
+                self.phase = entered
+                return None
+            case {"imported": True}:
+                self.imported = True
+                return None
+            case {"result": result, "remarks": list(remarks)}:
+                self.remarks = tuple(map(str, remarks))
+                return "answered", result
+            case {"refused": str(text)}:
+                return "refused", text
+            case {"failure": str(text)}:
+                return "crashed", text
+        return "crashed", "sent an unknown message"
+
+
+def _cause_of_death(exit_code: int | None, *, answered: bool) -> str:
+    late = " after its answer" if answered else ""
+    if exit_code is None:
+        return f"killed{late}, and still there {LAST_SECONDS:g} s later; the system holds it"
+    died = process_table.how_it_died(exit_code)
+    if exit_code >= 0:
+        return f"{died}{late or ' and no answer'}"
+    hint = " (perhaps by the system, because memory ran out)" if died.endswith("SIGKILL") and not answered else ""
+    return f"{died}{late}{hint}"

@@ -1,0 +1,1 @@
+"""Stores runs, and reads, divides and joins them. Without torch."""

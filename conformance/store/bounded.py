@@ -1,0 +1,99 @@
+"""Bounds what is stored of a cell: its verdict always stays; of a long record, what explains it least is left out.
+
+A record that the store could not read again, because it is too deep for example, is shortened in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from conformance.errors import RecordError
+from conformance.records.convert import to_json
+from conformance.records.measurements import Reason, Result
+from conformance.records.observation import Discrepancy, Observation
+from conformance.records.verdicts import Verdict
+from conformance.store.records_file import DEEPEST, parse
+
+RECORD_BYTES = 200_000  # the longest verdict of a cell, as a line
+RESULT_BYTES = 8 * 2**20  # the longest result of a measurement, as a line: a bench keeps the time of every call
+TEXT = 2_000  # characters of each text in a record that is too long
+LIST = 20  # items of each list of texts in such a record
+_FRAME = 200  # bytes of a line beside its verdict
+
+
+def bounded(verdict: Verdict) -> Verdict:
+    """The verdict itself, or one with the same status whose record is short enough; a note says what is left out.
+
+    Args:
+        verdict: a verdict of any size.
+    """
+    size = _size(verdict)
+    if size <= RECORD_BYTES and _is_readable({"verdict": verdict}):
+        return verdict
+    seen = verdict.observation
+    bare = replace(
+        verdict,
+        **{name: getattr(verdict, name)[:TEXT] for name in ("text", "short", "reason", "link")},
+        notes=tuple(note[:TEXT] for note in verdict.notes[:LIST]),
+        observation=Observation(seen.ending, seen.phase, seen.error[:TEXT], seen.message[:TEXT]),
+    )
+    facts = {name: value for name, value in seen.facts.items() if _size({name: value}) <= TEXT and _fits(name, value)}
+    seconds = dict(list(seen.seconds.items())[:LIST])
+    rest = seen.rest and replace(seen.rest, dtypes={})
+    kept = replace(bare.observation, facts=dict(list(facts.items())[:LIST]), seconds=seconds, rest=rest)
+    room = RECORD_BYTES - _size(replace(bare, observation=kept)) - 2 * TEXT
+    discrepancies = _most_telling(seen.discrepancies, room)
+    told = f"its record of {size} bytes was shortened: at most {RECORD_BYTES} are stored, and {DEEPEST} levels"
+    if len(discrepancies) < len(seen.discrepancies):
+        compared = len(seen.discrepancies) + (seen.rest.count if seen.rest else 0)
+        told += f": of {compared} compared tensors, {len(discrepancies)} are kept, those that fail first"
+    return replace(bare, notes=(*bare.notes, told), observation=replace(kept, discrepancies=discrepancies))
+
+
+def bounded_result(result: Result) -> Result:
+    """The result itself, or the reason why it is not stored."""
+    size = _size(result, Result)
+    if size <= RESULT_BYTES:
+        return result
+    return Reason("record too long", f"{size} bytes; at most {RESULT_BYTES} are stored")
+
+
+def _most_telling(found: tuple[Discrepancy, ...], room: int) -> tuple[Discrepancy, ...]:
+    """As many as there is room for: those that fail first, then the others, both in their order."""
+    kept = []
+    for discrepancy in sorted(found, key=_met):
+        room -= _size(discrepancy) + 1
+        if room < 0:
+            break
+        kept.append(discrepancy)
+    return tuple(kept)
+
+
+def _met(found: Discrepancy) -> bool:
+    dtype = not found.dtype_asked or found.dtype == found.dtype_asked
+    return dtype and not found.accepted and all(measure.met for measure in found.measures)
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a record with that fact can be read again."""
+    return _is_readable({"verdict": {"observation": {"facts": {name: value}}}})
+
+
+def _is_readable(record: Mapping[str, Any]) -> bool:
+    try:
+        parse(_text(record).encode())
+    except RecordError:
+        return False
+    return True
+
+
+def _size(value: Any, hint: Any = None) -> int:
+    """Bytes of a value as it is stored."""
+    return len(_text(value, hint)) + _FRAME
+
+
+def _text(value: Any, hint: Any = None) -> str:
+    return json.dumps(to_json(value, hint), separators=(",", ":"))
