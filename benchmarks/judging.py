@@ -33,7 +33,7 @@ from conformance.oracle import reference, reference_file
 from conformance.oracle.reference import CaseReference
 from conformance.records.convert import to_json
 from conformance.records.observation import Discrepancy, Observation
-from conformance.store.condensed import condensed
+from conformance.store.bounded import condensed
 from conformance.verdict import judge
 
 Result = TypeVar("Result")

@@ -93,12 +93,12 @@ def harmless(step: Callable[[], object], seconds: float = 0.0) -> None:
 
 def _probe_processor() -> None:
     """Find the vector instructions that the compiler can use, which torch keeps for the life of a process."""
-    from conformance.cell import compiler, precompiled_header, vector_instructions  # noqa: PLC0415
+    from conformance.cell import compiler  # noqa: PLC0415
 
     if not compiler.complaint():
-        vector_instructions.find()
-        if precompiled_header.is_needed():
-            precompiled_header.make(PROBE_SECONDS)
+        compiler.find_instructions()
+        if compiler.lacks_header():
+            compiler.precompile_header(PROBE_SECONDS)
         else:
             internals.KernelCache.load_pybinding_async([], "")  # compiles no kernel, but finds the header of all
 

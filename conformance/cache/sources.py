@@ -9,7 +9,29 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib import metadata
 from pathlib import Path
+
+from conformance.errors import UsageError
+
+# Finds the models that installed packages bring: the entry points of the group `conformance.models`.
+
+GROUP = "conformance.models"
+
+
+def place_of(name: str) -> str:
+    """The module that an installed package declares under a name, such as "package.specs"; "" if none does.
+
+    Raises:
+        UsageError: two packages declare different modules under it.
+    """
+    entries = metadata.entry_points(group=GROUP, name=name)
+    found = {entry.value: entry.dist.name if entry.dist else "?" for entry in entries}
+    if len(found) > 1:
+        places = " and ".join(f"{module} by {package}" for module, package in sorted(found.items()))
+        raise UsageError(f"{name!r} is declared twice in the group {GROUP}: as {places}; name the module")
+    return next(iter(found), "")
+
 
 INSTALLED = {"site-packages", "dist-packages"}
 METADATA = {".dist-info", ".egg-info"}

@@ -9,14 +9,39 @@ from typing import Any
 import torch
 
 from conformance.axes import NOT_PROVEN, Mode, Prepared
-from conformance.cell.candidate import replaced
 from conformance.cell.compiled import compiled
 from conformance.cell.cuda_graphs import graphed
 from conformance.cell.exported import exported
 from conformance.cell.packaged import packaged
 from conformance.errors import NotProvenError
 from conformance.evaluate import process_state
+from conformance.float64.adopted import adopt_state
+from zoo.candidate import Candidate
+from zoo.case import SpecError
 from zoo.spec import Spec
+
+# Builds the callable of a candidate: the replacement of a model, on the weights of the model.
+
+
+def replace_model(spec: Spec, candidate: Candidate, model: Any) -> Prepared:
+    """The candidate with the weights, buffers, training modes and frozen parameters of the model.
+
+    Args:
+        spec: the spec of the model.
+        candidate: one of its candidates.
+        model: the model on representable weights.
+
+    Raises:
+        SpecError: parameters or buffers do not have the names, shapes and dtypes of the model's.
+        Whatever the candidate raises.
+    """
+    made = candidate.build()
+    where = f"candidate {candidate.name!r} of {spec.name}"
+    if not callable(made):
+        raise SpecError(f"{where}: build returned a {type(made).__name__}, which cannot be called")
+    adopt_state(made, model, where)
+    return Prepared(made, dict, made)
+
 
 Build = Callable[..., Any]
 
@@ -42,7 +67,7 @@ def prepare(mode: Mode, spec: Spec, build: Build) -> Prepared:
         return replace(made, parameters_of=owner, proof=lambda: _facts_of(mode, made) or {NOT_PROVEN: True})
     for candidate in spec.candidates:
         if candidate.name == mode.name:
-            return replaced(spec, candidate, build())
+            return replace_model(spec, candidate, build())
     return BUILDERS[mode.name](spec, build)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
+
+import torch
 
 from conformance.axes import MODES, Prepared
-from conformance.cell import conduct, draws, error_inputs, operator_check, tf32, transformed
+from conformance.cell import conduct, draws, error_inputs, tf32, transformed
 from conformance.cell.policy import leave_room
 from conformance.cell.redrawn import after_changes, over_draws
 from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError
-from conformance.evaluate import evaluation, weights
+from conformance.evaluate import evaluation, inputs, weights
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import script_calls
@@ -19,8 +23,48 @@ from conformance.one_line import name_of
 from conformance.oracle.reference import CaseReference
 from conformance.process.child_side import ChildProcess
 from conformance.records import plain
-from conformance.records.observation import LEFT_ASIDE, Discrepancy, Observation
+from conformance.records.observation import LEFT_ASIDE, Discrepancy, Measure, Observation
 from conformance.records.tasks import CellTask
+from zoo import internals
+from zoo.case import Case
+
+# Runs `torch.library.opcheck` on the operator that a model is one call of: schema, fake tensors, autograd, AOT.
+
+OPCHECK = "opcheck"
+OWN = ("aten", "prim", "prims")  # torch's own operators, which opcheck refuses
+
+
+def check_operator(session: CellSession, model: Any) -> list[Discrepancy]:
+    """What opcheck says of the operator, a discrepancy for each of its tests; only in the cell of eager fp32.
+
+    Args:
+        session: the open cell.
+        model: the eager model; a wrapper of an operator names it in its attribute `operator`.
+    """
+    operator = getattr(model, "operator", None)
+    asked = operator is not None and session.is_eager and session.precision.name == "fp32"
+    if not asked or str(operator).partition(".")[0] in OWN:
+        return []
+    case = session.spec.cases[0]
+    question = session.question(case, model)
+    call = inputs.place(question.pristine, convert=lambda t: t)
+    for name, leaf in inputs.named_inputs(model, call).items():
+        if inputs.is_rounded(leaf):
+            leaf.requires_grad_(question.differentiate and name not in question.constants)
+    overload = operator if isinstance(operator, internals.OpOverload) else _resolved(operator)
+    told = torch.library.opcheck(overload, call.args, dict(call.kwargs), raise_exception=False)
+    return [_discrepancy(case, test, result) for test, result in told.items()]
+
+
+def _resolved(packet: Any) -> Any:
+    overloads = packet.overloads()
+    return getattr(packet, overloads[0]) if len(overloads) == 1 else packet
+
+
+def _discrepancy(case: Case, test: str, result: Any) -> Discrepancy:
+    met = result == "SUCCESS"
+    measure = Measure(OPCHECK, 0.0 if met else math.inf, 0.0, "" if met else one_line(result))
+    return Discrepancy(case.name, test, "conduct", "", "", (measure,))
 
 
 def observe(task: CellTask, process: ChildProcess, comparison: Comparison = compare) -> Observation:
@@ -91,7 +135,7 @@ def observation_of(session: CellSession) -> Observation:
     found += session.recompiles.discrepancies()
     facts = session.recompiles.facts() | made.proof()
     with process.phase("opcheck"):
-        found += operator_check.checked(session, eager)
+        found += check_operator(session, eager)
     with process.phase("change"):
         for case in session.cases:
             found += after_changes(session, made, eager, case, session.known(case))

@@ -18,7 +18,6 @@ from conformance.axes import PRECISIONS, Mode, Precision, Prepared
 from conformance.cell import compiler, modes, transformed
 from conformance.cell.policy import set_policy
 from conformance.cell.recompiles import Recompiles
-from conformance.cell.trusted import output_dtypes as trusted_dtypes
 from conformance.errors import DamagedReferenceError
 from conformance.evaluate import casting, evaluation, inputs, weights
 from conformance.evaluate.error_text import is_out_of_memory, one_line
@@ -43,6 +42,28 @@ from conformance.records.plan import Expectation
 from conformance.records.tasks import CellTask
 from zoo.case import Call, Case
 from zoo.spec import Spec
+
+# Asks the trusted implementation of a model which dtypes its outputs have in a cell.
+
+
+def output_dtypes(spec: Spec, seed: int, question: Question) -> dict[str, torch.dtype]:
+    """The dtypes of a trusted implementation's outputs, eager at the precision of a question, by output name.
+
+    Args:
+        spec: the spec; without a trusted implementation there are no dtypes.
+        seed: seed of the weights.
+        question: the question of a case, on the device of the cell. Its inputs are restored before the run.
+
+    Raises:
+        Whatever the trusted implementation raises.
+    """
+    if not spec.trusts_model:
+        return {}
+    trusted = wide.prepared_reference(spec, seed, wide.prepared_model(spec, seed))
+    trusted = casting.model_in(trusted, casting.dtype_of(spec, question.precision), question.device)
+    found = evaluation.evaluate(trusted, trusted, replace(question, differentiate=False))
+    return {name: t.dtype for name, t in found.tensors.items() if t is not None and name in found.requires_grad}
+
 
 Comparison = Callable[
     [torch.Tensor | None, TensorCriteria, torch.Tensor | None, str, Sequence[torch.Tensor | None]], Discrepancy
@@ -212,7 +233,7 @@ class CellSession:
             baseline: the evaluation of eager at the same precision; None in eager cells, or if eager raised an error.
             drawn: the callable's tensors in further draws, by name.
         """
-        trusted = trusted_dtypes(self.spec, self.seed, question)
+        trusted = output_dtypes(self.spec, self.seed, question)
         names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
         names = [n for n in names if not n.startswith((*found.left_out, *transformed.unasked(question)))]
         names = [n for n in names if not _lost_without_loss(n, found.tensors.get(n), known.tensors[n])]

@@ -3,14 +3,62 @@
 from __future__ import annotations
 
 import argparse
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
-from conformance.commands import values
 from conformance.commands.output import COLOURS
 from conformance.errors import UsageError
 from conformance.records.tasks import CELL_SECONDS
 from conformance.version import VERSION
+
+# Reads the values of options. Each function raises `ArgumentTypeError` with what was asked and what was given.
+
+NumberT = TypeVar("NumberT", int, float)
+
+MOST_WORKERS, LARGEST_SEED, LONGEST, LONGEST_COUNT = 1024, 2**63 - 1, 1e7, 6
+
+
+def workers(text: str) -> str:
+    """A number of processes."""
+    if not text.isascii() or not text.isdigit() or int(text) > MOST_WORKERS:
+        raise ArgumentTypeError(f"want a number of processes from 0 to {MOST_WORKERS}, got {text!r}")
+    return str(int(text))
+
+
+def seed(text: str) -> int:
+    """A seed that torch takes."""
+    seed = _number(int, text, "a whole number")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ArgumentTypeError(f"want a whole number from 0 to {LARGEST_SEED}, got {text!r}")
+    return seed
+
+
+def seconds(text: str) -> float:
+    """A number of seconds that passes."""
+    seconds = _number(float, text, "a number of seconds")
+    if not 0 < seconds <= LONGEST:
+        raise ArgumentTypeError(f"want a number of seconds above 0, at most {LONGEST:g}, got {text!r}")
+    return seconds
+
+
+def shard(text: str) -> tuple[int, int]:
+    """Which part of how many."""
+    index, slash, count = text.partition("/")
+    if not slash or not all(part.isascii() and part.isdigit() and len(part) < LONGEST_COUNT for part in (index, count)):
+        raise ArgumentTypeError(f"want a shard such as 1/4, got {text!r}")
+    if not 1 <= int(index) <= int(count):
+        raise ArgumentTypeError(f"want a shard from 1/{int(count)} on, got {text!r}")
+    return int(index), int(count)
+
+
+def _number(kind: Callable[[str], NumberT], text: str, what: str) -> NumberT:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ArgumentTypeError(f"want {what}, got {text!r}") from None
+
 
 STORE = Path(".conformance")  # where runs are stored unless the command says otherwise
 FURTHER = "Further options go to pytest; give their values as --option=value."
@@ -32,9 +80,7 @@ def parser() -> argparse.ArgumentParser:
     judge = commands.add_parser("run", help="check models, and time the cells that pass", epilog=FURTHER)
     _add_run_options(judge)
     _add_extent(judge)
-    judge.add_argument(
-        "--shard", type=values.shard, metavar="I/N", help="only part I of N of the models; merge joins them"
-    )
+    judge.add_argument("--shard", type=shard, metavar="I/N", help="only part I of N of the models; merge joins them")
     judge.add_argument("--balance", type=Path, metavar="RUN", help="balance the shards by the seconds of this run")
     bench = commands.add_parser("bench", help="check, then measure speed, memory and compile cost", epilog=FURTHER)
     _add_run_options(bench)
@@ -52,9 +98,7 @@ def parser() -> argparse.ArgumentParser:
     look.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
     look.add_argument("--write", type=Path, metavar="FILE", help="store the results in this file, for compat")
     look.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    look.add_argument(
-        "--timeout", type=values.seconds, default=300.0, help="seconds that a probe may take (default: 300)"
-    )
+    look.add_argument("--timeout", type=seconds, default=300.0, help="seconds that a probe may take (default: 300)")
     _add_commands_on_runs(commands)
     for command in commands.choices.values():
         command.add_argument("--color", choices=COLOURS, default="auto", help="of the output (default: auto)")
@@ -99,7 +143,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "-n",
         dest="workers",
         metavar="N",
-        type=values.workers,
+        type=workers,
         help="number of processes (default: as many as save time)",
     )
     parser.add_argument(
@@ -107,9 +151,9 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-x", dest="first", action="store_true", help="stop at the first red cell")
     parser.add_argument("-v", dest="verbose", action="store_true", help="print a line for every cell and every speed")
-    parser.add_argument("--seed", type=values.seed, default=0, help="of weights, inputs and cotangents (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of weights, inputs and cotangents (default: 0)")
     parser.add_argument(
-        "--timeout", type=values.seconds, default=CELL_SECONDS, help="seconds that a cell may take (default: 300)"
+        "--timeout", type=seconds, default=CELL_SECONDS, help="seconds that a cell may take (default: 300)"
     )
     parser.add_argument(
         "--expect", type=Path, metavar="FILE", help="divergences that are declared in a file; see expect record"

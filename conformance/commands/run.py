@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from conformance.cache import sources
 from conformance.commands import github, interrupts
 from conformance.commands.compile_cache import compile_cache
 from conformance.commands.forecast import MEASURE_SECONDS
 from conformance.commands.judging import Choice, check_options, judge
 from conformance.commands.output import say, tell, what_was_lost
-from conformance.commands.resume import resumed
-from conformance.commands.stored import exit_code, read, show
+from conformance.commands.stored import exit_code, read, report, show
 from conformance.commands.ticker import Ticker
 from conformance.counted import counted
 from conformance.errors import StoreError, UsageError, with_last_lines
@@ -33,13 +33,62 @@ from conformance.judging.executor import Executor
 from conformance.judging.judge import describe_judge
 from conformance.process import child, environment, fork_server, pool
 from conformance.records.measurements import Result
-from conformance.records.plan import Plan
-from conformance.records.tasks import PLAN, PlanRequest
+from conformance.records.plan import Environment, Plan, in_words
+from conformance.records.tasks import ENVIRONMENT, PLAN, Nothing, PlanRequest
 from conformance.show import junit, matrix
 from conformance.show.progress import Progress
 from conformance.show.text import visible
 from conformance.store import regular_file, run_files, shards
 from conformance.store.run_files import Contents, Writer
+
+# Decides whether a stored run can go on: only on the machine, with the software and with the sources of its plan.
+
+DEADLINE = 300.0
+DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
+
+
+def resumed(folder: Path, request: PlanRequest) -> Path:
+    """The folder of a stored run that can go on.
+
+    Args:
+        folder: as the user named it.
+        request: what the user asked for: each source of the stored run that is not of the zoo, and no other.
+
+    Raises:
+        UsageError: it is no run folder, other cells were asked for, its sources are not named, or a verdict could
+            come out differently than when the run was planned; the message names all that has changed.
+    """
+    if request.modes or request.precisions or request.devices:
+        raise UsageError("--resume takes its cells from the stored run; leave out axes")
+    folder = folder.resolve()
+    contents = run_files.read(folder)
+    report(contents, folder)  # refuses records that contradict each other
+    plan = contents.plan
+    resuming.refuse_unnamed(folder, plan, request.sources)
+    changed = [*_changed_sources(plan), *_changed_environment(plan)]
+    if changed:
+        raise UsageError(f"{folder} cannot go on, start a new run: {'; '.join(changed)}")
+    return folder
+
+
+def _changed_sources(plan: Plan) -> Iterator[str]:
+    for file, then in plan.digests.items():
+        now = sources.digest(Path(file))
+        if now != then:
+            yield f"{file} has changed since it was planned" if now else f"{file} is gone"
+
+
+def _changed_environment(plan: Plan) -> Iterator[str]:
+    method = "spawn" if plan.compiling_modes else "forkserver"  # as for the plan
+    ending = child.run(ENVIRONMENT, Nothing(), deadline=DEADLINE, method=method)
+    now: Environment | None = ending.result
+    if now is None:
+        raise UsageError(f"describing this machine: {ending.message}")
+    for key in DECIDING:
+        was, found = getattr(plan.environment, key), getattr(now, key)
+        if was != found:
+            yield f"it was made with {key} {in_words(was)}, this is {in_words(found)}"
+
 
 PLAN_DEADLINE = 300.0
 JOBS: dict[str, Callable[[Contents, Executor], list[dict[str, Callable[[], Result]]]]] = {

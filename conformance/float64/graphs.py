@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from conformance.evaluate.custom_ops import OpMode, written_names
+from conformance.evaluate.custom_ops import OpMode, leaves_of, map_leaves, written_names
 from conformance.evaluate.inputs import is_rounded, widest
-from conformance.evaluate.nested import leaves_of, map_leaves
 from zoo import internals
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from conformance.evaluate.custom_ops import OpMode, Unwatched
+from conformance.evaluate.custom_ops import OpMode, Unwatched, map_leaves
 from conformance.evaluate.inputs import widest
-from conformance.evaluate.nested import map_leaves
 
 NARROW = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 # Ops that return what they draw, and ops that write it into their first argument.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -13,19 +14,56 @@ from torch.overrides import TorchFunctionMode
 
 from conformance.errors import NoOracleError
 from conformance.evaluate import evaluation, inputs, process_state, reentrant, transforms, weights
+from conformance.evaluate.custom_ops import map_leaves
 from conformance.evaluate.error_text import is_out_of_memory, named, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.evaluate.nested import map_leaves
 from conformance.evaluate.questions import question_of
-from conformance.float64 import attention, control_flow, distributions, grouped
+from conformance.float64 import attention, control_flow
 from conformance.float64.adopted import adopt_state
 from conformance.float64.copies import copied
 from conformance.float64.graphs import NarrowWatch, WidenedOps, has_graph, widen_constants
-from conformance.float64.module_memory import ModuleMemory
 from conformance.float64.narrow_draws import NarrowDraws
 from zoo import internals
 from zoo.case import Call, Case, SpecError
 from zoo.spec import Spec
+
+# Forgets what calls have left in a module: new or other attributes, late buffers, and what lists and dicts hold.
+#
+# A model may compute a table in its first call and keep it. If its weights change, or the roundings of the oracle, it
+# has to compute the table again.
+
+
+class ModuleMemory:
+    """What a module and its parts hold.
+
+    Args:
+        owner: a module before its first call, or a plain function, which holds nothing.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()
+        self._held: list[tuple[Any, Any]] = []
+        for module in modules:
+            if not isinstance(module, torch.jit.ScriptModule):
+                own = vars(module)
+                checked = internals.BACKWARD_HOOKS  # a check may hold these
+                held = [value for name, value in own.items() if name not in checked]
+                self._held += [_copied(value) for value in (own, *held) if isinstance(value, (dict, list))]
+
+    def restore(self) -> None:
+        """Put everything back that is not a number of a tensor."""
+        for held, before in self._held:
+            if isinstance(held, list):
+                if len(held) != len(before) or any(map(operator.is_not, held, before)):
+                    held[:] = before
+            elif held.keys() != before.keys() or any(held[name] is not value for name, value in before.items()):
+                held.clear()
+                held.update(before)
+
+
+def _copied(held: Any) -> tuple[Any, Any]:
+    return held, list(held) if isinstance(held, list) else dict(held)
+
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
@@ -33,7 +71,7 @@ REFUSALS = (RuntimeError, AssertionError, torch.jit.Error)  # what a model raise
 SAME_BITS = {torch.Tensor.view}  # a dtype argument reinterprets the bits and does not convert
 UNCHANGED = contextlib.nullcontext()
 FORMULAS = {attention.FUNCTION: attention.attention, control_flow.FUNCTION: control_flow.branch} | dict.fromkeys(
-    grouped.FUNCTIONS, grouped.grouped_mm
+    attention.FUNCTIONS, attention.grouped_mm
 )
 
 
@@ -80,7 +118,7 @@ def widened(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
             torch.jit.optimized_execution(False),  # type: ignore[attr-defined]
             control_flow.plain_branches(),
             reentrant.plain_checkpoints(),
-            distributions.unchecked(),
+            attention.without_validation(),
             Widened(),
             NarrowDraws() if draws else UNCHANGED,
             WidenedOps() if ops else UNCHANGED,

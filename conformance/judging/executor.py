@@ -8,8 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from conformance.axes import PRECISIONS
-from conformance.cache.kept_references import KeptReferences
-from conformance.cache.references import References
+from conformance.cache.references import KeptReferences, References
 from conformance.errors import MachineError, with_last_lines
 from conformance.judging.probed import Probed
 from conformance.process import child, environment

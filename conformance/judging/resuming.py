@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Collection
 from pathlib import Path
 
-from conformance.cache import entry_points
+from conformance.cache import sources
 from conformance.errors import UsageError
 from conformance.records.plan import Plan
 
@@ -57,4 +57,4 @@ def _place(source: str) -> str:
     file = source if Path(source).is_file() else source.rpartition(":")[0]
     if Path(file).is_file():
         return str(Path(file).resolve())
-    return (entry_points.place_of(source) or source).partition(":")[0]
+    return (sources.place_of(source) or source).partition(":")[0]

@@ -19,9 +19,8 @@ from conformance.float64.wide import Oracle, wide_call
 from conformance.gates.budget import TensorReference
 from conformance.gates.redraws import budgets
 from conformance.gates.sums import Redraws, Rounded, rounded_sums, sampled
-from conformance.oracle.overflow import InnerGradients
+from conformance.oracle.overflow import InnerGradients, Scale
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
-from conformance.oracle.scaling import Scale
 from conformance.perturb.kinks import MARGIN, KinkWatch
 from conformance.perturb.nearest import Nearest
 from conformance.process.forks import Forks

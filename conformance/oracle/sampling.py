@@ -6,8 +6,8 @@ from functools import partial
 
 from conformance.errors import SelfCheckError
 from conformance.evaluate import inputs
-from conformance.evaluate.apart import APART, AXES
 from conformance.evaluate.error_text import named_as_noise
+from conformance.evaluate.inputs import APART, AXES
 from conformance.float64.wide import Oracle
 from conformance.gates.budget import FLOAT32
 from conformance.gates.distance import OracleTensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from conformance.errors import UsageError
 from conformance.one_line import named
-from conformance.own import hooked, parametrized
+from conformance.own import parametrized
 from conformance.own.definitions import MAIN, Definitions, pickler
 from conformance.own.wrapped import is_operator
 from conformance.records.own_model import TRAINING, OwnModel, name_from
@@ -23,6 +24,26 @@ from zoo import internals
 from zoo.case import Call
 from zoo.convention import Convention
 from zoo.expect import Expect
+
+# Pickles parameters with their hooks, which torch leaves out.
+
+
+def reduced(value: Any) -> Any:
+    """How to pickle a parameter with hooks, as `pickle.Pickler.reducer_override` asks; else NotImplemented."""
+    if not isinstance(value, nn.Parameter):
+        return NotImplemented
+    hooks = {name: OrderedDict(getattr(value, name)) for name in internals.HOOKS_OF_TENSORS if getattr(value, name)}
+    if not hooks:
+        return NotImplemented
+    rebuild, arguments = value.__reduce_ex__(2)[:2]
+    return rebuild, arguments, hooks, None, None, hook
+
+
+def hook(parameter: nn.Parameter, hooks: dict[str, OrderedDict[int, Any]]) -> None:
+    """Give a parameter hooks, by the name of the attribute that holds them."""
+    for name, some in hooks.items():
+        setattr(parameter, name, some)
+
 
 ELSE = 'Define it in a module, or name a function that builds it ("package.module:build")'
 MODEL, CALL, DEFINITIONS = "model.pt", "call.pt", "definitions.py"
@@ -136,7 +157,7 @@ def _picklers(of_class: type[pickle.Pickler]) -> Any:
 
 def _reduced(value: Any) -> Any:
     """How to pickle what torch refuses or leaves a part out of, as `pickle.Pickler.reducer_override` asks."""
-    found = hooked.reduced(value)
+    found = reduced(value)
     return parametrized.reduced(value) if found is NotImplemented else found
 
 

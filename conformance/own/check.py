@@ -2,29 +2,173 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.axes import DEVICES, MODES, PRECISIONS, choose
+from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, choose
 from conformance.commands import checking
-from conformance.commands.check_report import Report
+from conformance.commands.stored import exit_code
 from conformance.errors import UsageError
+from conformance.exit_codes import ExitCode
 from conformance.judging import declarations
 from conformance.own import libraries
-from conformance.own import modes as own_modes
-from conformance.own.capture import captured
-from conformance.own.spec import attribute
+from conformance.own.capture import DEFINITIONS, captured, store
+from conformance.own.definitions import Definitions
+from conformance.own.saved import unpickled
+from conformance.own.spec import attribute, define
+from conformance.records.convert import to_json
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
+from conformance.records.verdicts import Verdict
+from conformance.show import matrix
+from conformance.show.text import printable
+from conformance.store.run_files import Contents
 from zoo.case import Call, SpecError
 from zoo.convention import Convention
 from zoo.expect import Expect
+
+# Takes the modes that a person has registered in a script, a notebook or a test to the processes of their cells.
+
+FILE = "modes.py"
+INSTEAD = "Define its functions at the top of a module, a script or a notebook's cell"
+SOURCE = """\
+# Registers the modes of the process that called `conformance.check`.
+from conformance.own import modes
+
+modes.register(__file__)
+"""
+
+
+def capture_modes(asked: Collection[str], folder: Path) -> SpecLocation | None:
+    """The file that registers modes of this process in another one; None if it has registered none of them.
+
+    Args:
+        asked: the names of the modes; empty for all.
+        folder: where to store the file, and what it needs; it is made.
+
+    Raises:
+        UsageError: a mode cannot be stored; the message names it.
+    """
+    own = [mode for name, mode in MODES.items() if mode.prepare is not None and (not asked or name in asked)]
+    if not own:
+        return None
+    folder.mkdir()
+    definitions = Definitions()
+    for number, mode in enumerate(own):
+        store(mode, folder / f"{number:02}.pt", definitions, f"the mode {mode.name!r}", INSTEAD)
+    if definitions.lines:
+        (folder / DEFINITIONS).write_text(definitions.text(), encoding="utf-8")
+    (folder / FILE).write_text(SOURCE, encoding="utf-8")
+    return SpecLocation(file=str(folder / FILE))
+
+
+def register_modes(file: str) -> None:
+    """Register the modes that are stored beside a file, in their order, also if what defines them has done so.
+
+    Raises:
+        UsageError: what they need of the caller's main module cannot be defined again.
+    """
+    folder = Path(file).parent
+    define(str(folder / DEFINITIONS) if (folder / DEFINITIONS).exists() else "")
+    modes: list[Mode] = [unpickled(path) for path in sorted(folder.glob("*.pt"))]
+    for mode in modes:
+        MODES.pop(mode.name, None)
+        MODES[mode.name] = mode
+
+
+# The report that `conformance.check` returns: a stored run of one model, as text, as JSON and as HTML.
+
+LARGEST_HTML = 50_000  # characters: a notebook keeps every output
+
+
+class NotConformingError(AssertionError):
+    """A cell of the report is red. The message is the report."""
+
+    __module__ = "conformance"  # the public name, which pytest shows
+
+
+class Report:
+    """What was found out about one model.
+
+    Args:
+        contents: the stored run.
+        folder: a folder that holds the run and what was saved of the model. It is removed with the report.
+
+    Attributes:
+        cells: the verdict on each cell, in the order of the table.
+        assumed: the contracts that were assumed of the model, a line each.
+    """
+
+    def __init__(self, contents: Contents, folder: Path) -> None:
+        self._contents, self._folder = contents, folder
+        self.cells: tuple[Verdict, ...] = tuple(contents.verdicts[name] for name in contents.selected)
+        self.assumed: tuple[str, ...] = tuple(line for lines in contents.plan.assumed.values() for line in lines)
+        self._removed = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every cell is as expected, and not all of them were skipped."""
+        return exit_code(self._contents) == ExitCode.OK
+
+    def table(self) -> str:
+        """The matrix, a line for every red cell, and the assumed contracts."""
+        return printable(matrix.render(self._contents, folder=None))
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        red = sum(cell.red for cell in self.cells)
+        return f"<Report on {next(iter(self._contents.plan.models))}: {len(self.cells)} cells, {red} red>"
+
+    def _repr_html_(self) -> str:
+        text = self.table()
+        cut = "" if len(text) <= LARGEST_HTML else "\n… print(report) shows the rest"
+        return f"<pre>{html.escape(text[:LARGEST_HTML])}{cut}</pre>"
+
+    def to_json(self) -> str:
+        """The plan and all verdicts, with everything that was observed, as JSON."""
+        contents = self._contents
+        return json.dumps({"ok": self.ok, "plan": to_json(contents.plan), "verdicts": [to_json(c) for c in self.cells]})
+
+    def write(self, folder: str | os.PathLike[str]) -> Path:
+        """Keep the run, as `conformance show` and `diff` read it.
+
+        Args:
+            folder: the run folder; it must not exist.
+
+        Returns:
+            Its absolute path.
+
+        Raises:
+            UsageError: it exists, or cannot be written.
+        """
+        path = Path(folder).resolve()
+        try:
+            checking.copied(self._contents, self._folder / checking.SAVED, path)
+        except FileExistsError:
+            raise UsageError(f"{path} exists; name a folder that does not") from None
+        return path
+
+    def raise_if_failed(self) -> None:
+        """Raise an error if a cell is red.
+
+        Raises:
+            NotConformingError: one is; the message is the table.
+        """
+        __tracebackhide__ = True  # pytest shows the caller's line
+        if not self.ok:
+            raise NotConformingError(f"\n{self.table()}")
+
 
 RUN, REGISTERED, MAIN = "run", "modes", "__main__:"
 
@@ -81,7 +225,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
             declared=declarations.read(file) if file else (),
         )
         location = _located(target, _call(inputs, kwargs), folder / checking.SAVED, train, given)
-        request = replace(request, registered=own_modes.captured(request.modes, folder / checking.SAVED / REGISTERED))
+        request = replace(request, registered=capture_modes(request.modes, folder / checking.SAVED / REGISTERED))
         if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
             request = replace(request, sources=(os.fspath(target),), given=location.own)
         else:

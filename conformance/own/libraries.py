@@ -21,10 +21,44 @@ import torch
 from torch import nn
 
 from conformance.errors import UsageError, near_names
+from conformance.float64.copies import copied
 from conformance.one_line import named
-from conformance.own.batch_statistics import settle
 from conformance.seeds import seed_of
+from zoo import internals
 from zoo.case import Call
+
+# Gives new batch norms the statistics of a batch, as training does.
+
+
+def settle_statistics(model: nn.Module, batch: torch.Tensor) -> nn.Module:
+    """Set the running statistics of a model's batch norms to those of one batch, and return the model.
+
+    A new batch norm has mean 0 and variance 1. So in eval mode it does not normalise, and forty layers deep the
+    activations are too small for float16. The batch runs in float64: any number of threads gives the same float32.
+
+    Args:
+        model: a model of float32; its dropout stays off for this.
+        batch: its input, float32.
+    """
+    norms = _with_statistics(model)
+    if not norms:
+        return model
+    rehearsal = copied(model).double().eval()
+    rehearsed = _with_statistics(rehearsal)
+    for norm in rehearsed:
+        norm.train().momentum = 1.0  # the statistics are those of this batch alone
+    with torch.no_grad():
+        rehearsal(batch.double())
+    for norm, known in zip(norms, rehearsed, strict=True):
+        norm.load_state_dict(known.state_dict())
+    return model
+
+
+def _with_statistics(model: nn.Module) -> list[Any]:
+    """The batch norms that keep running statistics."""
+    norms = [module for module in model.modules() if isinstance(module, internals.batch_norm)]
+    return [norm for norm in norms if norm.track_running_stats]
+
 
 FORM = re.compile(r"(?P<library>torchvision|timm|transformers):(?P<name>[\w-]+)(\?(?P<settings>.*))?")
 WORDS = {"true": True, "false": False}
@@ -150,7 +184,7 @@ def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module
 
     def settled() -> nn.Module:
         batch = torch.randn(BATCH, *shape[1:], generator=torch.Generator().manual_seed(seed_of(text)))
-        return settle(build(**settings), batch)
+        return settle_statistics(build(**settings), batch)
 
     return Architecture(
         partial(_built, text, settled), lambda generator: Call((torch.randn(*shape, generator=generator),))

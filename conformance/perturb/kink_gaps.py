@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from conformance.evaluate.custom_ops import leaves_of
 from conformance.evaluate.inputs import is_rounded
-from conformance.evaluate.nested import leaves_of
 
 JUMPS = frozenset({"ceil", "floor", "frac", "round", "sign", "trunc"})
 # Ops whose kinks or jumps lie at values that their arguments name, and with them the ops that compare two tensors.

@@ -18,16 +18,30 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.evaluate import backward
-from conformance.evaluate.custom_ops import BATCH_NORMS, OpMode, Unwatched, by_name, written_names
+from conformance.evaluate.custom_ops import (
+    BATCH_NORMS,
+    OpMode,
+    Unwatched,
+    by_name,
+    leaves_of,
+    map_leaves,
+    written_names,
+)
 from conformance.evaluate.inputs import has_fractions, is_rounded
-from conformance.evaluate.nested import leaves_of, map_leaves
 from conformance.gates.budget import NOISE
-from conformance.perturb import partial_sums
-from conformance.perturb.counting import counts, may_count
 from conformance.perturb.kink_gaps import selects_in_groups
 from conformance.perturb.noise import LARGE, perturbed, uniform
 from conformance.perturb.resampling import RESAMPLERS, resampled, selects
-from conformance.perturb.terms import adds_single_terms, terms
+from conformance.perturb.terms import (
+    IN_PLACES,
+    OF_ROWS,
+    adds_single_terms,
+    counts,
+    may_count,
+    over_places,
+    over_rows,
+    terms,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # torch brings it
@@ -150,11 +164,11 @@ class Rounding(OpMode):
         for tensor in written:
             tensor.copy_(self._perturbed(tensor, eta, eta))
         result = map_leaves(perturb, result)
-        if self._cast and name in partial_sums.IN_PLACES:
+        if self._cast and name in IN_PLACES:
             with Unwatched():
-                added, squares = partial_sums.over_places(name, func, args, kwargs)
+                added, squares = over_places(name, func, args, kwargs)
                 result.copy_(self._strayed(result, squares, self._step * added.sqrt()))
-        if name in partial_sums.OF_ROWS:
+        if name in OF_ROWS:
             return result[:1] + tuple(t if t is None else self._added_up(name, args[0], t, eta) for t in result[1:])
         return result
 
@@ -172,11 +186,11 @@ class Rounding(OpMode):
     def _added_up(self, name: str, gradient: torch.Tensor, sums: torch.Tensor, eta: float) -> torch.Tensor:
         """The perturbed gradient of a norm's weight or bias."""
         with Unwatched():
-            rows, squares = partial_sums.over_rows(name, gradient, sums)
+            rows, squares = over_rows(name, gradient, sums)
             return self._strayed(sums, squares, eta * math.sqrt(rows))
 
     def _strayed(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:
-        """Sums whose partial sums are perturbed; see `partial_sums`."""
+        """Sums whose partial sums are perturbed; see `over_rows`."""
         return sums + eta * torch.maximum(sums.abs(), squares.abs().sqrt()) * uniform(sums.shape, self._generator)
 
     def _operands(self, name: str, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from conformance.axes import MODES
-from conformance.cache import entry_points
+from conformance.cache import sources
 from conformance.errors import UsageError
 from conformance.evaluate import process_state
 from conformance.one_line import named
@@ -225,7 +225,7 @@ def _find_one(source: str, given: OwnModel) -> list[Found]:
         module, _, name = source.partition(":")
         location = SpecLocation(module)
     else:
-        place = entry_points.place_of(source)
+        place = sources.place_of(source)
         try:
             spec = catalog.get_spec(source)
         except (catalog.UnknownModelError, SpecError) as problem:

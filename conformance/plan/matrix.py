@@ -5,30 +5,163 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
 from conformance.axes import DEVICES, PRECISIONS, Mode, Precision, choose, exists, usual
-from conformance.cache.sources import imported
+from conformance.cache.sources import digest, imported
 from conformance.errors import UsageError
-from conformance.plan import own_models
+from conformance.own.trial import tried
+from conformance.plan import candidates, find
 from conformance.plan.candidates import check_sized, modes_of_all
-from conformance.plan.written import places_of
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.declared import Declared
 from conformance.records.measurements import FIGURES
-from conformance.records.plan import Environment, Expectation, Plan, PlannedCell, SpecLocation
+from conformance.records.plan import Environment, Expectation, Place, Plan, PlannedCell, SpecLocation
 from conformance.records.probes import PACKAGE
 from conformance.records.tasks import Nothing, PlanRequest
 from zoo.case import SpecError
 from zoo.catalog import WRONG_ON_PURPOSE
 from zoo.expect import Expect
 from zoo.spec import Spec
+
+# Finds the file and line at which a spec is written, so that a report can point there.
+
+
+def places_of(found: Iterable[find.Found]) -> dict[str, Place]:
+    """The places of specs in their sources, by the specs' names; without those whose module has no source file.
+
+    Args:
+        found: specs, each with its location, which this process has imported.
+    """
+    places = {spec.name: _place(spec.name, location) for spec, location in found}
+    return {name: place for name, place in places.items() if place}
+
+
+def _place(model: str, location: SpecLocation) -> Place | None:
+    """The line on which a source names a spec; its first one if the name is not written there."""
+    sized = SizedModel.parse(model)
+    name = sized.model if sized else model
+    module = sys.modules.get(location.module) if location.module else find.module_of(location)
+    file = getattr(module, "__file__", None)
+    if not isinstance(module, ModuleType) or not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    if location.own:
+        return Place(str(Path(file).resolve()), _defined(location.own.thing, _lines(file)))
+    return Place(str(Path(file).resolve()), _line(name, _lines(file), _variables(name, module)))
+
+
+@cache
+def _lines(file: str) -> tuple[str, ...]:
+    try:
+        return tuple(Path(file).read_text(encoding="utf-8", errors="replace").splitlines())
+    except OSError:
+        return ()
+
+
+def _variables(name: str, module: ModuleType) -> list[str]:
+    """The variables of a module that hold the spec of that name, alone or in a tuple."""
+    held = [(key, value if isinstance(value, tuple) else (value,)) for key, value in vars(module).items()]
+    return [re.escape(key) for key, values in held if any(isinstance(v, Spec) and v.name == name for v in values)]
+
+
+def _defined(thing: str, lines: tuple[str, ...]) -> int:
+    """The line that defines a class, a function or a variable; the first one if none does."""
+    pattern = rf"\s*(class|def) {re.escape(thing)}\b|{re.escape(thing)}\s*[:=]"
+    return next((number for number, text in enumerate(lines, 1) if re.match(pattern, text)), 1)
+
+
+def _line(name: str, lines: tuple[str, ...], variables: list[str]) -> int:
+    quoted = rf"(['\"]){re.escape(name)}\1"
+    assigned = [rf"^({'|'.join(variables)})\b.*="] if variables else []
+    for pattern in (rf"\bname\s*=\s*{quoted}", quoted, *assigned):
+        for number, text in enumerate(lines, 1):
+            if re.search(pattern, text):
+                return number
+    return 1
+
+
+# Plans models that have no spec: finds them, calls each once, and leaves out the modes that they do not exist in.
+
+
+def find_specs(asked: PlanRequest) -> tuple[list[find.Found], dict[str, SpecLocation]]:
+    """The specs of the sources, or of the one model without a spec that is judged in their place; see `find.find`."""
+    if asked.registered is not None:
+        find.load_registering(asked.registered)
+    if asked.own is not None:
+        return [(find.spec_at(asked.own, ""), asked.own)], find.registering()
+    return find.find(asked.sources, asked.given)
+
+
+def tried_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found], dict[str, tuple[str, ...]]]:
+    """The same specs, those of models without one with the contracts that a call shows, and these contracts in words.
+
+    Raises:
+        UsageError: a model cannot be built, or does not take its inputs.
+    """
+    known, assumed = [], {}
+    for spec, location in specs:
+        if location.own is None:
+            known.append((spec, location))
+            continue
+        own, assumed[spec.name] = tried(location.own, find.module_of(location), seed)
+        place = replace(location, own=own)
+        known.append((find.spec_at(place, ""), place))
+    return known, assumed
+
+
+def modes_of(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> dict[str, Mode]:
+    """The modes of a model by name, without those that it does not exist in: a training needs gradients.
+
+    Raises:
+        SpecError: a candidate has the name of a mode.
+        UsageError: it exists in none of the modes that were asked for.
+    """
+    without = location.own.without if location.own else ()
+    if asked and set(asked) <= set(without):
+        raise UsageError(f"{location.name} ({spec.summary}) has no mode {', '.join(asked)}")
+    known = candidates.modes_of(spec)
+    return {n: mode for n, mode in known.items() if n not in without and not (mode.forward_only and spec.fit)}
+
+
+def precisions_of(spec: Spec, location: SpecLocation, chosen: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+    """The precisions of a model, among those that were chosen.
+
+    A model in half precision has no others, and it is judged as it is unless another was asked for. A training and an
+    exported program cannot be cast.
+
+    Args:
+        spec: the spec of the model.
+        location: where it is.
+        chosen: names of precisions.
+        asked: those among them that the user named.
+
+    Raises:
+        UsageError: a model in half precision has none of the precisions that were asked for.
+    """
+    if spec.dtype != "float32":
+        known = tuple(p.name for p in PRECISIONS.values() if p.low_dtype == spec.dtype)
+        found = tuple(p for p in known if p in asked or (not asked and PRECISIONS[p].cast))
+        if not found:
+            raise UsageError(f"{spec.name} is in {spec.dtype}, so want {' or '.join(known)}, got {', '.join(asked)}")
+        return found
+    without = location.own.without if location.own else ()
+    return tuple(p for p in chosen if not (PRECISIONS[p].cast and (spec.fit is not None or p in without)))
+
+
+def digests(specs: Sequence[find.Found]) -> dict[str, str]:
+    """The digests of saved models and of their inputs, by path."""
+    paths = [path for _, location in specs if location.own for path in location.paths]
+    return {path: content for path in paths if (content := digest(Path(path)))}
+
 
 TF32_CAPABILITY = (8, 0)
 
@@ -53,8 +186,8 @@ def plan(asked: PlanRequest) -> Plan:
         UsageError: a source or a value of an axis is unknown, or a device that was asked for is absent.
         SpecError: the spec of a model is wrong.
     """
-    found, registering = own_models.found(asked)
-    found, assumed = own_models.tried_all(found, asked.seed)
+    found, registering = find_specs(asked)
+    found, assumed = tried_all(found, asked.seed)
     found = [(_with_declared(spec, asked.declared), location) for spec, location in found]
     unsized = [spec for spec, _ in found]
     sizes: dict[str, SizedModel] = {}
@@ -70,8 +203,8 @@ def plan(asked: PlanRequest) -> Plan:
     check_present(*asked.devices)
     cells: list[PlannedCell] = []
     for spec, location in found:
-        own = own_models.modes_of(spec, location, asked.modes)
-        taken = own_models.precisions_of(spec, location, precisions, asked.precisions)
+        own = modes_of(spec, location, asked.modes)
+        taken = precisions_of(spec, location, precisions, asked.precisions)
         cells += _cells(spec, [own[m] for m in modes if m in own], taken, devices, first_case=asked.first_case)
     _check_any(cells, modes, precisions)
     used = dict.fromkeys(planned.cell.mode for planned in cells)
@@ -86,7 +219,7 @@ def plan(asked: PlanRequest) -> Plan:
         cells=tuple(cells),
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
         candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
-        digests=imported() | own_models.digests(found),
+        digests=imported() | digests(found),
         written=places_of(found),
         wrong_on_purpose=tuple(spec.name for spec, location in found if _is_wrong(location)),
         working={device: _working_sizes(specs, device) for device in devices},

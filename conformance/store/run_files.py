@@ -24,8 +24,7 @@ from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Plan
 from conformance.records.verdicts import Verdict
 from conformance.store import records_file, regular_file
-from conformance.store.bounded import bounded, bounded_result
-from conformance.store.condensed import condensed
+from conformance.store.bounded import bounded, bounded_result, condensed
 
 PLAN, LINES, LOCK, OWNER, DONE = "plan.json", "cells.jsonl", "run.lock", "run.owner", "run.json"
 REFERENCES = "references"  # a folder that exists only during the run

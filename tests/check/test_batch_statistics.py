@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.own.batch_statistics import settle
+from conformance.own.libraries import settle_statistics
 
 DEPTH = 30
 
@@ -26,14 +26,14 @@ def batch(count=8):
 def test_activations_of_a_deep_network_do_not_vanish_in_eval_mode():
     with torch.no_grad():
         assert float(deep().eval()(batch()).std()) < 1e-5
-        assert 0.1 < float(settle(deep(), batch()).eval()(batch()).std()) < 10.0
+        assert 0.1 < float(settle_statistics(deep(), batch()).eval()(batch()).std()) < 10.0
 
 
 def test_any_number_of_threads_gives_the_same_statistics():
     before, states = torch.get_num_threads(), []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        states.append(settle(deep(), batch()).state_dict())
+        states.append(settle_statistics(deep(), batch()).state_dict())
     torch.set_num_threads(before)
     assert all(torch.equal(one, other) for one, other in zip(*(s.values() for s in states), strict=True))
 
@@ -43,7 +43,7 @@ def test_all_else_is_as_before(momentum):
     model = deep(momentum=momentum).train()
     model[-1].eval()
     before = copy.deepcopy(model)
-    assert settle(model, batch()) is model
+    assert settle_statistics(model, batch()) is model
     assert [m.training for m in model.modules()] == [m.training for m in before.modules()]
     assert all(m.momentum == momentum for m in model if isinstance(m, nn.BatchNorm2d))
     pairs = zip(model.named_parameters(), before.parameters(), strict=True)
@@ -52,4 +52,4 @@ def test_all_else_is_as_before(momentum):
 
 def test_a_model_without_such_statistics_does_not_run():
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(5, track_running_stats=False))
-    assert settle(model, batch()) is model
+    assert settle_statistics(model, batch()) is model

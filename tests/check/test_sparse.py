@@ -7,7 +7,7 @@ from harness import own_models as nets
 import conformance
 from conformance.evaluate import inputs
 from conformance.evaluate.fingerprint import fingerprint
-from conformance.own import given
+from conformance.own import spec
 from zoo.case import Call
 from zoo.spec import Spec
 
@@ -62,7 +62,7 @@ def of_type(x):
 def test_the_values_and_places_of_a_sparse_input_tell_references_apart():
     others = [repeated(), repeated() * 2, repeated().t().coalesce().to_sparse()]
     specs = [
-        Spec(name="graph", summary="", source="", build=nets.Graph, cases=(given.case_of(Call((X, matrix), {})),))
+        Spec(name="graph", summary="", source="", build=nets.Graph, cases=(spec.case_of(Call((X, matrix), {})),))
         for matrix in others
     ]
     assert len({fingerprint(spec, 0, spec.build().apply(constant)) for spec in specs}) == 3

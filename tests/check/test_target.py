@@ -13,7 +13,7 @@ from conformance.errors import UsageError
 from conformance.evaluate import inputs
 from conformance.float64 import wide
 from conformance.oracle import reference
-from conformance.own import described, given
+from conformance.own import spec
 from conformance.own.definitions import Definitions, NoSourceError
 from conformance.own.spec import spec_of
 from conformance.own.trial import tried
@@ -37,14 +37,14 @@ def generator():
     ],
 )
 def test_an_input_in_words(text, shape, dtype):
-    call = described.draw(described.read([text]), generator())
+    call = spec.draw_inputs(spec.read_description([text]), generator())
     assert (call.args[0].shape, call.args[0].dtype) == (shape, dtype)
-    again = described.draw(described.read([text]), generator())
+    again = spec.draw_inputs(spec.read_description([text]), generator())
     assert torch.equal(call.args[0], again.args[0])
 
 
 def test_limits_and_names_of_inputs_in_words():
-    call = described.draw(described.read(["100:int64:5..7", "x=100:float32:-1..0"]), generator())
+    call = spec.draw_inputs(spec.read_description(["100:int64:5..7", "x=100:float32:-1..0"]), generator())
     assert set(call.args[0].tolist()) == {5, 6}
     assert -1 <= float(call.kwargs["x"].min()) <= float(call.kwargs["x"].max()) <= 0
 
@@ -52,13 +52,13 @@ def test_limits_and_names_of_inputs_in_words():
 @pytest.mark.parametrize("text", ["", "2,,3", "2:int64", "2:floot", "2:float32:1..0", "2:bool:0..1", "two"])
 def test_words_that_describe_no_input(text):
     with pytest.raises(UsageError, match="--input"):
-        described.read([text])
+        spec.read_description([text])
 
 
 def test_the_first_draw_is_what_was_given_and_others_come_from_its_distribution():
     x = torch.rand(50, 4, generator=generator())
     index, mask = torch.arange(4), torch.tensor([0.0, 1.0] * 10)
-    case = given.case_of(Call((x, index), {"mask": mask}))
+    case = spec.case_of(Call((x, index), {"mask": mask}))
     first = inputs.raw_batch(case, 0, 0)
     assert torch.equal(first.args[0], x)
     other = inputs.raw_batch(case, 0, 1)
@@ -148,7 +148,7 @@ class ProductSetUpApart(Product):
 
 @pytest.mark.parametrize("function", [Product, ProductSetUpApart])
 def test_inputs_of_a_function_have_the_names_of_its_forward_without_the_context(function):
-    case = given.case_of(Call((torch.ones(2), torch.ones(2))))
+    case = spec.case_of(Call((torch.ones(2), torch.ones(2))))
     assert list(inspect.signature(wrapped(function, case)).parameters) == ["x", "y"]
 
 
@@ -196,7 +196,7 @@ def test_a_lazy_module_is_called_once_before_it_is_judged(tmp_path):
 
 
 def test_an_operator_has_a_source_for_torchscript():
-    case = given.case_of(Call((torch.randn(3), torch.tensor(2.0)), {}))
+    case = spec.case_of(Call((torch.randn(3), torch.tensor(2.0)), {}))
     function = wrapped(torch.ops.aten.mul, case)
     assert torch.equal(torch.jit.script(function)(torch.ones(3), torch.tensor(2.0)), 2 * torch.ones(3))
 

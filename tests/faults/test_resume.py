@@ -12,8 +12,8 @@ from harness.made_by_hand import ENVIRONMENT
 from harness.stored_runs import plan_of
 from harness.tiny import judged, models
 
-from conformance.cache import entry_points, sources
-from conformance.commands import resume
+from conformance.cache import sources
+from conformance.commands import run
 from conformance.errors import UsageError
 from conformance.judging import resuming
 from conformance.process import child
@@ -65,7 +65,7 @@ def test_an_environment_that_has_changed_is_named(tmp_path, monkeypatch, change,
     run_files.create(folder, plan_of("a"))
     monkeypatch.setattr(child, "run", lambda *_, **__: Ending("answered", replace(ENVIRONMENT, **change)))
     with pytest.raises(UsageError, match="cannot go on, start a new run: it was made with") as caught:
-        resume.resumed(folder, PlanRequest(("nowhere",)))
+        run.resumed(folder, PlanRequest(("nowhere",)))
     assert words in str(caught.value)
 
 
@@ -108,7 +108,7 @@ def test_a_source_may_be_named_as_when_the_run_was_planned(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     plan = planned_at(SpecLocation(file=str(Path("nets.py").resolve())), MODULE)
     resuming.refuse_unnamed(tmp_path, plan, ["nets.py:ONE", "nets.py:TWO", "their.module:NAME"])
-    monkeypatch.setattr(entry_points, "place_of", {"theirs": "their.module:NAME", "nets.py": ""}.get)
+    monkeypatch.setattr(sources, "place_of", {"theirs": "their.module:NAME", "nets.py": ""}.get)
     resuming.refuse_unnamed(tmp_path, plan, ["nets.py", "theirs"])
 
 

@@ -8,7 +8,7 @@ from harness.counting import counted
 from harness.sources import ROOT
 from torch import nn
 
-from conformance.cell.candidate import replaced
+from conformance.cell.modes import replace_model
 from conformance.records.cell import Cell
 from conformance.records.plan import SpecLocation
 from zoo import Candidate, Case, Spec, SpecError
@@ -27,7 +27,7 @@ def net():
 
 def made(build, model):
     spec = spec_with(Candidate(name="new", build=build))
-    return replaced(spec, spec.candidates[0], model)
+    return replace_model(spec, spec.candidates[0], model)
 
 
 def test_weights_buffers_training_modes_and_frozen_parameters_are_taken_over():
@@ -72,7 +72,7 @@ def test_the_documented_candidate_is_the_model():
     spec = documented()
     model, x = spec.build(), torch.randn(5, 8)
     (candidate,) = spec.candidates
-    torch.testing.assert_close(replaced(spec, candidate, model).call(x), model(x))
+    torch.testing.assert_close(replace_model(spec, candidate, model).call(x), model(x))
 
 
 def test_a_candidate_can_be_counted_like_a_mode(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from packaging.version import Version
 
-from conformance.cell import compiler, precompiled_header
+from conformance.cell import compiler
 from zoo import internals
 
 codecache = pytest.importorskip("torch._inductor.codecache")
@@ -26,25 +26,25 @@ def header(tmp_path, monkeypatch):
 
 
 def test_torch_does_it_itself_since_2_8():
-    assert precompiled_header.is_needed() == (Version(torch.__version__) < Version("2.8"))
+    assert compiler.lacks_header() == (Version(torch.__version__) < Version("2.8"))
 
 
 def test_a_kernel_with_the_same_flags_takes_it(header):
-    precompiled_header.make(60.0)
+    compiler.precompile_header(60.0)
     made = header.with_name("prefix.h.gch")
     assert made.stat().st_size > 10_000
     kernel = header.with_name("kernel.cpp")
     kernel.write_text(f'#include "{header}"\nextern "C" int kernel() {{ return answer(); }}\n')
     header.write_text("#error the header itself was read\n")
-    command = precompiled_header._command(isa.invalid_vec_isa, header)
+    command = compiler._command(isa.invalid_vec_isa, header)
     done = subprocess.run([*command, "-c", str(kernel), "-o", str(header.with_name("kernel.o"))], check=False)
     assert done.returncode == 0
 
 
 def test_it_is_made_once_and_nothing_else_is_left(header):
-    precompiled_header.make(60.0)
+    compiler.precompile_header(60.0)
     before = header.with_name("prefix.h.gch").stat().st_mtime_ns
-    precompiled_header.make(60.0)
+    compiler.precompile_header(60.0)
     assert header.with_name("prefix.h.gch").stat().st_mtime_ns == before
     assert sorted(path.name for path in header.parent.iterdir()) == ["prefix.h", "prefix.h.gch"]
 
@@ -52,5 +52,5 @@ def test_it_is_made_once_and_nothing_else_is_left(header):
 def test_a_header_that_does_not_compile_leaves_nothing(header):
     header.write_text("#error no\n")
     with pytest.raises(subprocess.CalledProcessError):
-        precompiled_header.make(60.0)
+        compiler.precompile_header(60.0)
     assert [path.name for path in header.parent.iterdir()] == ["prefix.h"]

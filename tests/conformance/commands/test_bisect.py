@@ -9,7 +9,7 @@ from harness.command import ROOT, conformance
 from harness.tiny import models
 
 from conformance import cli
-from conformance.commands import bisect, other_torch
+from conformance.commands import bisect
 from conformance.errors import NotInstalledError, UsageError
 from conformance.exit_codes import ExitCode
 from conformance.store import run_files
@@ -41,7 +41,7 @@ def stand_in(monkeypatch):
             raise NotInstalledError("torch 2.99.0 was not installed with Python 3: No | matching distribution found")
         return Path(sys.executable)
 
-    monkeypatch.setattr(other_torch, "make", make)
+    monkeypatch.setattr(bisect, "make_environment", make)
     return made
 
 
@@ -121,7 +121,7 @@ def test_an_interrupted_bisection_shows_what_is_judged_and_leaves_no_environment
             raise KeyboardInterrupt
         return Path(sys.executable)
 
-    monkeypatch.setattr(other_torch, "make", make)
+    monkeypatch.setattr(bisect, "make_environment", make)
     code, output = bisected(capsys, f"nets.py::{CELL}", "--torch", f"{INSTALLED},2.99.0")
     assert code == ExitCode.INTERRUPTED
     assert "✓ PASS" in output

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from conformance.commands.bisection import Row, findings, search, versions
+from conformance.commands.bisect import Row, findings, search, versions
 from conformance.errors import UsageError
 from conformance.torch_versions import VERSIONS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.commands import other_torch
+from conformance.commands import bisect
 from conformance.errors import NotInstalledError
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -40,29 +40,29 @@ def commands(monkeypatch):
     run.effect = lambda _: (0, "")
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    monkeypatch.delenv(other_torch.INDEX, raising=False)
+    monkeypatch.delenv(bisect.INDEX, raising=False)
     return done, run
 
 
 def test_pip_installs_into_an_environment_of_its_own(commands, monkeypatch, tmp_path):
     done, _ = commands
     monkeypatch.setattr("shutil.which", lambda _: None)
-    python = other_torch.make(tmp_path / "env", "2.6.0", ("einops",))
+    python = bisect.make_environment(tmp_path / "env", "2.6.0", ("einops",))
     assert python == tmp_path / "env" / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "torch==2.6.0"]
-    assert done == [[sys.executable, "-m", "venv", str(tmp_path / "env")], pip, [*pip, *other_torch.NEEDED, "einops"]]
+    assert done == [[sys.executable, "-m", "venv", str(tmp_path / "env")], pip, [*pip, *bisect.NEEDED, "einops"]]
 
 
 def test_uv_is_taken_where_it_is_installed_and_an_index_is_for_torch_alone(commands, monkeypatch, tmp_path):
     done, _ = commands
     monkeypatch.setattr("shutil.which", lambda _: "/bin/uv")
-    monkeypatch.setenv(other_torch.INDEX, "https://index.test")
-    python = other_torch.make(tmp_path / "env", "2.6.0", ())
+    monkeypatch.setenv(bisect.INDEX, "https://index.test")
+    python = bisect.make_environment(tmp_path / "env", "2.6.0", ())
     uv = ["/bin/uv", "pip", "install", "--python", str(python), "torch==2.6.0"]
     assert done == [
         ["/bin/uv", "venv", "--python", sys.executable, str(tmp_path / "env")],
         [*uv, "--default-index", "https://index.test"],
-        [*uv, *other_torch.NEEDED],
+        [*uv, *bisect.NEEDED],
     ]
 
 
@@ -83,7 +83,7 @@ def test_a_version_that_cannot_be_had_is_one_line_that_names_it_the_python_and_t
     _, run = commands
     run.effect = lambda command: (1 if "torch==9.9.9" in command else 0, printed)
     with pytest.raises(NotInstalledError) as caught:
-        other_torch.make(tmp_path / "env", "9.9.9", ())
+        bisect.make_environment(tmp_path / "env", "9.9.9", ())
     text = str(caught.value)
     assert re.match(r"torch 9\.9\.9 was not installed with Python 3\.\d+\.\S+ on \w+ \w+: ", text)
     assert told in text
@@ -93,7 +93,7 @@ def test_a_version_that_cannot_be_had_is_one_line_that_names_it_the_python_and_t
 def test_an_installer_that_does_not_start_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr("shutil.which", lambda _: str(tmp_path / "no uv"))
     with pytest.raises(NotInstalledError, match=r"the environment for torch 2\.6\.0 was not installed: No such file"):
-        other_torch.make(tmp_path / "env", "2.6.0", ())
+        bisect.make_environment(tmp_path / "env", "2.6.0", ())
 
 
 def test_what_is_installed_is_what_the_project_requires():
@@ -101,11 +101,11 @@ def test_what_is_installed_is_what_the_project_requires():
     required = re.findall(
         r'^    "([\w.-]+>=[\d.]+)"', text.partition("\ndependencies = [")[2].partition("]")[0], re.MULTILINE
     )
-    assert sorted(required) == sorted((*other_torch.NEEDED, "torch>=2.4"))
+    assert sorted(required) == sorted((*bisect.NEEDED, "torch>=2.4"))
 
 
 def test_the_code_is_copied_without_what_is_installed_beside_it(tmp_path):
-    folder = other_torch.copy_code(tmp_path / "code")
+    folder = bisect.copy_code(tmp_path / "code")
     assert sorted(path.name for path in folder.iterdir()) == ["conformance", "zoo"]
     assert (folder / "zoo" / "catalog.py").read_bytes() == (ROOT / "zoo" / "catalog.py").read_bytes()
     assert not list(folder.rglob("__pycache__"))
@@ -118,5 +118,5 @@ def test_a_real_environment_is_made_by_venv_and_fails_without_a_torch(monkeypatc
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)  # a constraint of the machine changes pip's reason
     with pytest.raises(NotInstalledError, match=r"No matching distribution found for torch==2\.6\.0"):
-        other_torch.make(tmp_path / "env", "2.6.0", ())
+        bisect.make_environment(tmp_path / "env", "2.6.0", ())
     assert (tmp_path / "env" / "bin" / "python").exists()

@@ -13,9 +13,8 @@ from conformance.axes import PRECISIONS
 from conformance.gates import canaries
 from conformance.gates.budget import Budget
 from conformance.gates.canaries import local_canaries
-from conformance.gates.certainty import foreseen
 from conformance.gates.compare import accepts, name_of
-from conformance.gates.power import power_of
+from conformance.gates.power import foreseen, power_of
 from conformance.oracle import reference
 from zoo.catalog import get_spec
 

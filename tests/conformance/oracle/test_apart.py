@@ -5,8 +5,7 @@ import torch
 
 from conformance.errors import SelfCheckError
 from conformance.evaluate import inputs
-from conformance.evaluate.apart import APART, AXES, moved_apart
-from conformance.evaluate.inputs import representable, seeded
+from conformance.evaluate.inputs import APART, AXES, moved_apart, representable, seeded
 from conformance.float64.wide import Oracle
 from conformance.oracle import sampling
 from zoo.case import Call, Case

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from conformance.evaluate import weights
-from conformance.float64.module_memory import ModuleMemory
+from conformance.float64.wide import ModuleMemory
 from zoo.case import SpecError
 
 

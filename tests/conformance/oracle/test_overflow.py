@@ -6,7 +6,7 @@ from harness.oracles import reference_of
 from torch import nn
 
 from conformance.oracle import overflow
-from conformance.oracle.scaling import HEADROOM, LEAST, Scale, scale_for
+from conformance.oracle.overflow import HEADROOM, LEAST, Scale, scale_for
 
 
 class Divided(nn.Module):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributions import Bernoulli, Categorical, Distribution
 
-from conformance.float64.distributions import unchecked
+from conformance.float64.attention import without_validation
 from conformance.perturb.kinks import MARGIN, NUDGES, KinkWatch
 
 SAMPLERS = {
@@ -77,7 +77,7 @@ def test_probabilities_of_no_rows(sample):
 def test_the_checks_of_distributions_are_off_in_a_context(monkeypatch):
     monkeypatch.setattr(Distribution, "_validate_args", True)  # torch.compile turns them off, and not on again
     wrong = torch.tensor([0.3, 0.3])
-    with unchecked():
+    with without_validation():
         Bernoulli(probs=wrong * 4)
         with pytest.raises(ValueError, match="probs"):
             Bernoulli(probs=wrong * 4, validate_args=True)

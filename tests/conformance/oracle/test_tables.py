@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from conformance.float64.wide import Oracle
-from conformance.oracle import tables
+from conformance.oracle import reference
 from zoo.case import Case
 from zoo.spec import Spec
 
@@ -47,7 +47,7 @@ def kept(build):
     """What is kept of a model."""
     case = Case(name="typical", inputs=lambda g: (torch.randn(5, 4, generator=g),))
     oracle = Oracle(Spec(name="kept", summary="", source="", build=build, cases=(case,)), 0)
-    return tables.kept(oracle, oracle.question(case, 0))
+    return reference.tables_of(oracle, oracle.question(case, 0))
 
 
 @pytest.mark.parametrize(

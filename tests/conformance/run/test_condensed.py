@@ -11,7 +11,7 @@ from conformance.records.convert import to_json
 from conformance.records.observation import RAISES, Discrepancy, Measure, Observation
 from conformance.records.verdicts import Verdict
 from conformance.store import run_files, summaries
-from conformance.store.condensed import NEAREST, condensed
+from conformance.store.bounded import NEAREST, condensed
 from conformance.verdict import judge
 
 CELL = Cell("net", "eager", "fp32", "cpu")

@@ -8,7 +8,7 @@ import pytest
 from harness import targets
 
 from conformance.process import child, process_table
-from conformance.process.deadline import Deadline
+from conformance.process.child import Deadline
 
 
 @pytest.fixture

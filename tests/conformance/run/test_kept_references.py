@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from harness.made_by_hand import ENVIRONMENT
 
-from conformance.cache import kept_references, read_files, read_variables
-from conformance.cache.kept_references import KeptReferences
+from conformance.cache import read_files, read_variables, references
+from conformance.cache.references import KeptReferences
 from conformance.process.environment import CORES
 from conformance.records.own_model import OwnModel
 from conformance.records.plan import SpecLocation
@@ -157,7 +157,7 @@ def test_it_is_forgotten(place):
 def test_those_used_least_recently_make_room(place, monkeypatch):
     tasks = [replace(place.task, model=name) for name in ("one", "two", "three")]
     size = len("the tensors")
-    monkeypatch.setattr(kept_references, "LARGEST_SHARE", 1.0)
+    monkeypatch.setattr(references, "LARGEST_SHARE", 1.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * size))
     for task in tasks[:2]:
         place.keep(task)
