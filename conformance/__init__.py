@@ -5,8 +5,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from conformance.axes import Prepared, register_mode
+    from conformance.commands.check_report import NotConformingError, Report
     from conformance.errors import NotProvenError, UsageError
-    from conformance.own.check import NotConformingError, Report
 
 __all__ = [
     "NotConformingError",
@@ -26,8 +26,8 @@ HOMES = {
     "UsageError": "conformance.errors",
     "Prepared": "conformance.axes",
     "register_mode": "conformance.axes",
-    "NotConformingError": "conformance.own.check",
-    "Report": "conformance.own.check",
+    "NotConformingError": "conformance.commands.check_report",
+    "Report": "conformance.commands.check_report",
     "check": "conformance.own.check",
     "ResultDtypes": "conformance.cell.proofs",
     "Runs": "conformance.cell.proofs",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import html
-import json
 import os
 import shutil
 import sys
 import tempfile
-import weakref
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,22 +13,16 @@ from typing import Any
 
 from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, choose
 from conformance.commands import checking
-from conformance.commands.stored import exit_code
+from conformance.commands.check_report import Report
 from conformance.errors import UsageError
-from conformance.exit_codes import ExitCode
 from conformance.judging import declarations
 from conformance.own import libraries
 from conformance.own.capture import DEFINITIONS, captured, store
 from conformance.own.definitions import Definitions
 from conformance.own.saved import unpickled
 from conformance.own.spec import attribute, define
-from conformance.records.convert import to_json
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
-from conformance.records.verdicts import Verdict
-from conformance.show import matrix
-from conformance.show.text import printable
-from conformance.store.run_files import Contents
 from zoo.case import Call, SpecError
 from zoo.convention import Convention
 from zoo.expect import Expect
@@ -42,9 +33,9 @@ FILE = "modes.py"
 INSTEAD = "Define its functions at the top of a module, a script or a notebook's cell"
 SOURCE = """\
 # Registers the modes of the process that called `conformance.check`.
-from conformance.own import modes
+from conformance.own import check
 
-modes.register(__file__)
+check.register_modes(__file__)
 """
 
 
@@ -83,91 +74,6 @@ def register_modes(file: str) -> None:
     for mode in modes:
         MODES.pop(mode.name, None)
         MODES[mode.name] = mode
-
-
-# The report that `conformance.check` returns: a stored run of one model, as text, as JSON and as HTML.
-
-LARGEST_HTML = 50_000  # characters: a notebook keeps every output
-
-
-class NotConformingError(AssertionError):
-    """A cell of the report is red. The message is the report."""
-
-    __module__ = "conformance"  # the public name, which pytest shows
-
-
-class Report:
-    """What was found out about one model.
-
-    Args:
-        contents: the stored run.
-        folder: a folder that holds the run and what was saved of the model. It is removed with the report.
-
-    Attributes:
-        cells: the verdict on each cell, in the order of the table.
-        assumed: the contracts that were assumed of the model, a line each.
-    """
-
-    def __init__(self, contents: Contents, folder: Path) -> None:
-        self._contents, self._folder = contents, folder
-        self.cells: tuple[Verdict, ...] = tuple(contents.verdicts[name] for name in contents.selected)
-        self.assumed: tuple[str, ...] = tuple(line for lines in contents.plan.assumed.values() for line in lines)
-        self._removed = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-
-    @property
-    def ok(self) -> bool:
-        """Whether every cell is as expected, and not all of them were skipped."""
-        return exit_code(self._contents) == ExitCode.OK
-
-    def table(self) -> str:
-        """The matrix, a line for every red cell, and the assumed contracts."""
-        return printable(matrix.render(self._contents, folder=None))
-
-    def __str__(self) -> str:
-        return self.table()
-
-    def __repr__(self) -> str:
-        red = sum(cell.red for cell in self.cells)
-        return f"<Report on {next(iter(self._contents.plan.models))}: {len(self.cells)} cells, {red} red>"
-
-    def _repr_html_(self) -> str:
-        text = self.table()
-        cut = "" if len(text) <= LARGEST_HTML else "\n… print(report) shows the rest"
-        return f"<pre>{html.escape(text[:LARGEST_HTML])}{cut}</pre>"
-
-    def to_json(self) -> str:
-        """The plan and all verdicts, with everything that was observed, as JSON."""
-        contents = self._contents
-        return json.dumps({"ok": self.ok, "plan": to_json(contents.plan), "verdicts": [to_json(c) for c in self.cells]})
-
-    def write(self, folder: str | os.PathLike[str]) -> Path:
-        """Keep the run, as `conformance show` and `diff` read it.
-
-        Args:
-            folder: the run folder; it must not exist.
-
-        Returns:
-            Its absolute path.
-
-        Raises:
-            UsageError: it exists, or cannot be written.
-        """
-        path = Path(folder).resolve()
-        try:
-            checking.copied(self._contents, self._folder / checking.SAVED, path)
-        except FileExistsError:
-            raise UsageError(f"{path} exists; name a folder that does not") from None
-        return path
-
-    def raise_if_failed(self) -> None:
-        """Raise an error if a cell is red.
-
-        Raises:
-            NotConformingError: one is; the message is the table.
-        """
-        __tracebackhide__ = True  # pytest shows the caller's line
-        if not self.ok:
-            raise NotConformingError(f"\n{self.table()}")
 
 
 RUN, REGISTERED, MAIN = "run", "modes", "__main__:"
