@@ -204,11 +204,7 @@ def pooled(results: Sequence[Ratio | Reason]) -> Ratio | Reason:
 
 
 def word(ratio: Ratio, factor: float) -> str:
-    """The word that compares a ratio with a published factor: the whole interval must be near it or above.
-
-    >>> word(Ratio(3.0, 2.9, 3.1, pairs=20), 2.0), word(Ratio(1.5, 1.4, 1.9, pairs=20), 2.0)
-    ('reproduced', 'weaker')
-    """
+    """The word that compares a ratio with a published factor: the whole interval must be near it or above."""
     if ratio.verdict != FASTER:
         return "worse" if ratio.verdict == SLOWER else ratio.verdict
     return REPRODUCED if ratio.low >= 1 + SHARE * (factor - 1) else WEAKER
