@@ -128,7 +128,8 @@ def test_a_true_error_is_confirmed_and_never_hidden(tmp_path):
 
 
 def cut(path):
-    os.truncate(path, path.stat().st_size // 2)
+    """Leave the first bytes alone; what lies behind the half of a library may not be needed."""
+    os.truncate(path, 100)
 
 
 def flip(path):
@@ -150,7 +151,8 @@ def test_torchs_own_code_heals(tmp_path, damage):
     if "NoCompilerError" in printed:
         pytest.skip("no C++ compiler")
     assert code == 0, printed
-    damage(max((tmp_path / "cache").rglob("*.so"), key=lambda path: path.stat().st_mtime_ns))
+    for path in (tmp_path / "cache").rglob("*.so"):
+        damage(path)
     for healed in (True, False):
         code, printed = conformance(tmp_path, *options, **cache)
         assert (code, "1 cell: 1 pass" in printed) == (0, True), printed
