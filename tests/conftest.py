@@ -30,8 +30,8 @@ conformance/commands/test_listing.py conformance/commands/test_probes.py conform
 conformance/commands/test_usage.py
 conformance/cuda/test_stand_in.py conformance/figures/test_timed_run.py conformance/gates/test_certainty.py
 conformance/measure/test_footprint.py conformance/measure/test_graphs.py
-conformance/oracle/test_stopped_gradients.py
-conformance/run/test_forks.py conformance/run/test_probed.py conformance/show/test_bench_run.py
+conformance/derivatives/test_stopped_gradients.py
+conformance/process/test_forks.py conformance/judging/test_probed.py conformance/show/test_bench_run.py
 conformance/test_fork_server.py
 faults/test_around_the_run.py faults/test_caches.py faults/test_channel.py faults/test_compiler.py
 faults/test_exceptions.py faults/test_failpoints.py faults/test_interrupts.py faults/test_orphans.py

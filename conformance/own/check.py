@@ -17,8 +17,7 @@ from conformance.commands.check_report import Report
 from conformance.errors import UsageError
 from conformance.judging import declarations
 from conformance.own import libraries
-from conformance.own.capture import DEFINITIONS, captured, store
-from conformance.own.definitions import Definitions
+from conformance.own.capture import DEFINITIONS, Definitions, captured, store
 from conformance.own.saved import unpickled
 from conformance.own.spec import attribute, define
 from conformance.records.plan import SpecLocation

@@ -14,7 +14,7 @@ from conformance.evaluate import inputs
 from conformance.float64 import wide
 from conformance.oracle import reference
 from conformance.own import spec
-from conformance.own.definitions import Definitions, NoSourceError
+from conformance.own.capture import Definitions, NoSourceError
 from conformance.own.spec import spec_of
 from conformance.own.trial import tried
 from conformance.own.wrapped import wrapped

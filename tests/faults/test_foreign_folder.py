@@ -81,7 +81,7 @@ def test_the_name_of_the_writer_is_neither_followed_nor_waited_for(folder, elsew
 def test_a_huge_file_is_refused_unread(folder, name):
     with (folder / name).open("ab") as file:
         file.truncate(2**41)  # it takes no room on the disk
-    with pytest.raises(UsageError, match=rf"{name} has {2**41} bytes"):
+    with pytest.raises(UsageError, match=rf"{name} has {2**41} bytes; this version reads at most"):
         run_files.read(folder)
 
 

@@ -5,7 +5,7 @@ from harness.processes import printed
 
 LIST = """
 import importlib, importlib.util, json
-from conformance.cell import vector_instructions
+from conformance.cell import compiler
 
 known = importlib.util.find_spec("torch._inductor.cpu_vec_isa") is not None
 home = importlib.import_module("torch._inductor.cpu_vec_isa" if known else "torch._inductor.codecache")
@@ -17,7 +17,7 @@ def counted(instructions, program):
 
 if check is not None:
     home.VecISA.check_build = counted
-vector_instructions.find()
+compiler.find_instructions()
 print(json.dumps([[str(one) for one in home.valid_vec_isa_list()], looked]))
 """
 

@@ -61,6 +61,14 @@ def test_measurements_are_joined(tmp_path, capsys):
     assert run_files.read(tmp_path / "all").results == {"a job": Reason("no clock")}
 
 
+def test_what_a_shard_selects_is_no_selection_of_the_joined_run(tmp_path, shards, capsys):
+    writer = run_files.Writer(shards[0])
+    writer.select(list(run_files.read(shards[0]).selected))
+    writer.close()
+    merged(capsys, *shards, into=tmp_path / "all")
+    assert len(run_files.read(tmp_path / "all").selected) == 27
+
+
 def test_a_missing_shard_is_named_and_the_run_is_incomplete(tmp_path, shards, capsys):
     code, said = merged(capsys, shards[0], shards[2], into=tmp_path / "all")
     assert code == 1

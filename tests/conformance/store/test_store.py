@@ -1,6 +1,7 @@
 """The run folder: what is written is read, torn and damaged lines, and plans that are none."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from harness.stored_runs import NAMES, cell, plan_of, verdict, write
@@ -197,6 +198,17 @@ def test_a_complete_run_to_which_something_is_added_is_complete_again_when_the_w
     writer.close()
     assert run_files.read(filled).complete
     assert json.loads((filled / run_files.DONE).read_text())["sums"]["lines"] == 4
+
+
+def test_a_run_that_is_added_to_while_it_is_read_is_not_damaged(filled):
+    """The reader sees `run.json` before, and the lines after."""
+    before = run_files.read_files(filled)
+    writer = run_files.Writer(filled)
+    writer.add_result("count", Footprint(saved=8))
+    for finish in (lambda: None, writer.close):
+        finish()
+        assert not replace(run_files.read_files(filled), done=before.done).are_complete()
+    assert run_files.read_files(filled).are_complete()
 
 
 def test_numbers_that_json_lacks_survive(folder):
