@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from conformance.evaluate.inputs import is_rounded, seeded
+from conformance.evaluate.inputs import is_rounded, seed_generator
 from conformance.gates.criteria import TensorCriteria
 from conformance.gates.distance import same_bytes
 
@@ -54,7 +54,7 @@ class Victim:
 
     def random(self, below: int, what: str = "") -> int:
         """Draw a number, the same in every process."""
-        generator = seeded(self.seed, self.criteria.case, self.name, what)
+        generator = seed_generator(self.seed, self.criteria.case, self.name, what)
         return int(torch.randint(below, (1,), generator=generator))
 
 
@@ -197,7 +197,7 @@ def _bias_dropped(v: Victim) -> torch.Tensor | None:
 def _noisy(v: Victim) -> torch.Tensor | None:
     if not is_rounded(v.y):
         return None
-    noise = torch.rand(v.y.shape, generator=seeded(v.seed, v.criteria.case, v.name, "noise")) * 0.04 + 0.98
+    noise = torch.rand(v.y.shape, generator=seed_generator(v.seed, v.criteria.case, v.name, "noise")) * 0.04 + 0.98
     return (v.y * noise).to(v.y.dtype)
 
 

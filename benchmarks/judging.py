@@ -33,7 +33,7 @@ from conformance.oracle import reference, reference_file
 from conformance.oracle.reference import CaseReference
 from conformance.records.convert import to_json
 from conformance.records.observation import Discrepancy, Observation
-from conformance.store.bounded import condensed
+from conformance.store.bounded import condense
 from conformance.verdict import judge
 
 Result = TypeVar("Result")
@@ -75,7 +75,7 @@ def _row(path: Path, model: str, precision: Precision) -> list[str | float]:
     changed = [(name, there) for name, case in cases.items() for _, there in case.changed]
     others, more = _timed(lambda: [d for name, case in changed for d in _values(f"{name}-redrawn", case, precision)])
     seen = Observation("finished", discrepancies=(*found, *more), cases=tuple(cases))
-    record = json.dumps(to_json(condensed(judge(f"{model}[eager-{precision.name}-cpu]", seen))))
+    record = json.dumps(to_json(condense(judge(f"{model}[eager-{precision.name}-cpu]", seen))))
     return [model, precision.name, load, gates, whole - gates, others, load + whole + others, len(record)]
 
 

@@ -16,7 +16,7 @@ def main() -> int:
         return 4  # `ExitCode.USAGE`
     from conformance.commands import interrupts  # noqa: PLC0415 -- after the working folder is off the path
 
-    with interrupts.answered() as ending:
+    with interrupts.answer_signals() as ending:
         from conformance.commands import output  # noqa: PLC0415 -- after an interrupt can be answered
 
         output.make_streams_last()

@@ -59,7 +59,7 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = ()
     refusals = [e for e in expectations if e.outcome == "refuses"]
     others = [e for e in expectations if e.outcome not in ("dtype", "refuses")]
     for expected in refusals:
-        if _refused(seen, expected):
+        if _is_refusal(seen, expected):
             return _by(expected, verdict, "UNSUPPORTED", "refused", seen.message)
     declared = _covering(verdict, seen, others, dtypes)
     if declared:
@@ -181,7 +181,7 @@ def _gaps(seen: Observation) -> Iterator[str]:
             yield f"case {case}: every output is empty, so no value was judged; add a case with elements"
 
 
-def _refused(seen: Observation, expected: Expectation) -> bool:
+def _is_refusal(seen: Observation, expected: Expectation) -> bool:
     return (
         seen.ending == "raised" and seen.error == expected.error and re.search(expected.match, seen.message) is not None
     )

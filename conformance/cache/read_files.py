@@ -20,7 +20,7 @@ _hooked: list[bool] = []  # whether this process notes; an audit hook stays for 
 
 
 @contextlib.contextmanager
-def noted() -> Iterator[set[str]]:
+def note_files() -> Iterator[set[str]]:
     """A context that gives the absolute paths of the files that Python code opens in it to read."""
     if not _hooked:
         sys.addaudithook(_note)

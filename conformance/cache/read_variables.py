@@ -13,7 +13,7 @@ from conformance.process import environment
 
 
 @contextlib.contextmanager
-def noted() -> Iterator[set[str]]:
+def note_variables() -> Iterator[set[str]]:
     """A context that gives the names of the variables that Python code asks for in it."""
     names: set[str] = set()
     kind = type(os.environ)

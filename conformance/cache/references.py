@@ -45,7 +45,7 @@ class KeptReferences:
 
     def __init__(self, folder: Path | None, environment: Environment, planned: Mapping[str, str]) -> None:
         self._folder, self._environment, self._planned = folder, environment, planned
-        self._imports = *sources.installed(), *sources.search_path()
+        self._imports = *sources.installed_packages(), *sources.search_path()
         self._seen: dict[str, str] = {}
 
     def fetch(self, task: ReferenceTask) -> MadeReference | None:
@@ -68,7 +68,7 @@ class KeptReferences:
         """Keep the reference at the path of a task, unless a source has changed since the run was planned."""
         if self._folder is None or any(self._planned.get(path, what) != what for path, what in made.files.items()):
             return
-        made = replace(made, files={p: what for p, what in made.files.items() if p not in _saved(task)})
+        made = replace(made, files={p: what for p, what in made.files.items() if p not in _save(task)})
         with contextlib.suppress(OSError, StoreError):  # it is made again
             self._folder.mkdir(parents=True, exist_ok=True)
             self.forget(task)
@@ -123,7 +123,7 @@ class KeptReferences:
         return self._record(task).with_suffix(SUFFIX)
 
 
-def _saved(task: ReferenceTask) -> tuple[str, ...]:
+def _save(task: ReferenceTask) -> tuple[str, ...]:
     """The paths of the saved model and its inputs."""
     return replace(task.location, file="").paths
 

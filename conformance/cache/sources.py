@@ -56,7 +56,7 @@ def digest(path: Path) -> str:
         os.close(file)
 
 
-def imported() -> dict[str, str]:
+def digests_of_imported() -> dict[str, str]:
     """The digests of all modules that this process has imported, by file; without installed ones and Python's own."""
     found = {str(path): digest(path) for path in own(_modules())}
     return {path: content for path, content in sorted(found.items()) if content}
@@ -70,7 +70,7 @@ def own(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-def installed() -> tuple[str, ...]:
+def installed_packages() -> tuple[str, ...]:
     """The installed packages with their versions, as the folders of their metadata name them."""
     folders = {path for path in map(Path, sys.path) if path.name in INSTALLED and path.is_dir()}
     return tuple(sorted(entry.name for folder in folders for entry in folder.iterdir() if entry.suffix in METADATA))

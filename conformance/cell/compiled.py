@@ -15,7 +15,9 @@ from zoo import internals
 MANY_RECOMPILES = 64  # each case may bring a new shape; past the limit torch would run eager without an error
 
 
-def compiled(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None, dynamic: bool = False) -> Prepared:
+def compile_model(
+    model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None, dynamic: bool = False
+) -> Prepared:
     """The model under torch.compile with Inductor.
 
     Args:

@@ -28,7 +28,7 @@ OTHER_DRAWS = (
 FAR_DRAW = 1000  # the inputs of a case are taken from earlier draws
 
 
-def compared(
+def compare_conduct(
     session: CellSession, made: Prepared, case: Case, found: Evaluation, again: Evaluation
 ) -> Iterator[Discrepancy]:
     """What is wrong with two calls apart from their numbers; nothing if all is right.

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from conformance.axes import Prepared
-from conformance.cell.compiled import compiled
+from conformance.cell.compiled import compile_model
 from conformance.errors import NotProvenError
 from zoo import internals
 
 
-def graphed(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None) -> Prepared:
+def prepare_graphed(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None) -> Prepared:
     """The compiled model, with the kernels of each call recorded into CUDA graphs and replayed.
 
     Args:
@@ -22,7 +22,7 @@ def graphed(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = Non
         one_graph: the proof fails if there was a graph break.
         patches: options of Inductor's configuration to change.
     """
-    made = compiled(model, one_graph=one_graph, patches={"triton.cudagraphs": True, **(patches or {})})
+    made = compile_model(model, one_graph=one_graph, patches={"triton.cudagraphs": True, **(patches or {})})
 
     def in_a_step(inner: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

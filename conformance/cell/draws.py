@@ -28,7 +28,7 @@ def can_be_float32() -> bool:
         return False
     try:
         with in_float32():
-            half, single = (torch.randn(TRIED, dtype=dtype, generator=_seeded()) for dtype in (HALF[0], torch.float32))
+            half, single = (torch.randn(TRIED, dtype=dtype, generator=_seed()) for dtype in (HALF[0], torch.float32))
     except (RuntimeError, TypeError):
         return False
     return torch.equal(half, single.to(half.dtype))
@@ -62,17 +62,17 @@ def in_float32() -> Iterator[set[str]]:
             warnings.simplefilter("ignore")  # torch warns of a kernel that is replaced
             for name in DRAWING:
                 kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
-                library.impl(name, _widened(kernel, partial(drew.add, name)), "CPU", with_keyset=True)
+                library.impl(name, _widen(kernel, partial(drew.add, name)), "CPU", with_keyset=True)
         yield drew
     finally:
         internals.remove_kernels(library)
 
 
-def _seeded() -> torch.Generator:
+def _seed() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def _widened(kernel: Any, note: Callable[[], None]) -> Callable[..., torch.Tensor]:
+def _widen(kernel: Any, note: Callable[[], None]) -> Callable[..., torch.Tensor]:
     def draw(keys: Any, target: torch.Tensor, *numbers: float, generator: torch.Generator | None = None) -> Any:
         if target.dtype not in HALF:
             return kernel.call_boxed(keys, target, *numbers, generator=generator)

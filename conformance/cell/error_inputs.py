@@ -23,7 +23,7 @@ from zoo.error_input import ErrorInput
 AS_ASKED, ANOTHER, NONE = 0.0, 1.0, math.inf  # the measure of a call
 
 
-def called(session: CellSession, made: Prepared) -> list[Discrepancy]:
+def call_with_error_inputs(session: CellSession, made: Prepared) -> list[Discrepancy]:
     """Call a callable with every error input that its device has. In eager, each must raise the error of the spec.
 
     Args:
@@ -39,7 +39,7 @@ def called(session: CellSession, made: Prepared) -> list[Discrepancy]:
     for given in session.spec.error_inputs:
         if given.devices and session.cell.device not in given.devices:
             continue
-        if session.cast and not _is_float32(given.draw(inputs.seeded(session.seed, given.name))):
+        if session.cast and not _is_float32(given.draw(inputs.seed_generator(session.seed, given.name))):
             continue  # what it shows is in its dtypes
         weights.reset(made.parameters_of, state)
         value, text = _outcome(session, made, given)
@@ -53,7 +53,7 @@ def called(session: CellSession, made: Prepared) -> list[Discrepancy]:
 
 def _outcome(session: CellSession, made: Prepared, given: ErrorInput) -> tuple[float, str]:
     """The measure of one call, and what it raised or returned."""
-    call = given.draw(inputs.seeded(session.seed, given.name))
+    call = given.draw(inputs.seed_generator(session.seed, given.name))
     try:
         returned = _call(session, made, call)
     except NotProvenError:
@@ -64,7 +64,7 @@ def _outcome(session: CellSession, made: Prepared, given: ErrorInput) -> tuple[f
         if is_out_of_memory(problem) or is_machine_failure(problem):
             raise
         return ANOTHER, f"{name_of(problem)}: {one_line(problem)}"
-    return NONE, _described(returned)
+    return NONE, _describe(returned)
 
 
 def _is_float32(call: Call) -> bool:
@@ -89,7 +89,7 @@ def _call(session: CellSession, made: Prepared, call: Call) -> Any:
             return made.timed_call(*args, **kwargs)
 
 
-def _described(returned: Any) -> str:
+def _describe(returned: Any) -> str:
     """What a call returned, in a few words."""
     tensors = [leaf for leaf in internals.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
     words = [f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors]

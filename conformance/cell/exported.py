@@ -25,7 +25,7 @@ class _Called(nn.Module):
         return self._function(*args, **kwargs)
 
 
-def exported(model: Any) -> Prepared:
+def export(model: Any) -> Prepared:
     """The model as exported programs, which are run and differentiated with the model's own parameters and buffers.
 
     A program is made at the first call of each signature (shapes, dtypes, strides, values that are no tensors), under
@@ -72,10 +72,10 @@ def exportable(model: Any) -> nn.Module:
 def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a program is specialised to: shapes, dtypes and strides of tensors, and all other values."""
     leaves, structure = internals.tree_flatten((args, kwargs))
-    return str(structure), *map(_told, leaves)
+    return str(structure), *map(_say, leaves)
 
 
-def _told(leaf: Any) -> Any:
+def _say(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.device, tuple(leaf.shape), leaf.stride()
     return type(leaf), repr(leaf)

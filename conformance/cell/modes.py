@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from conformance.axes import NOT_PROVEN, Mode, Prepared
-from conformance.cell.compiled import compiled
-from conformance.cell.cuda_graphs import graphed
-from conformance.cell.exported import exported
-from conformance.cell.packaged import packaged
+from conformance.cell.compiled import compile_model
+from conformance.cell.cuda_graphs import prepare_graphed
+from conformance.cell.exported import export
+from conformance.cell.packaged import package
 from conformance.errors import NotProvenError
 from conformance.evaluate import process_state
 from conformance.float64.adopted import adopt_state
@@ -90,7 +90,7 @@ def _eager(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001
     return Prepared(model, dict, model)
 
 
-def _scripted(spec: Spec, build: Build) -> Prepared:
+def _script(spec: Spec, build: Build) -> Prepared:
     model = build(spec.scripted) if spec.scripted is not None else torch.jit.script(build())
 
     def proof() -> dict[str, Any]:
@@ -101,16 +101,16 @@ def _scripted(spec: Spec, build: Build) -> Prepared:
     return Prepared(model, proof, model)
 
 
-def _compiled(spec: Spec, build: Build) -> Prepared:
-    return compiled(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec))
+def _compile(spec: Spec, build: Build) -> Prepared:
+    return compile_model(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec))
 
 
-def _compiled_dynamic(spec: Spec, build: Build) -> Prepared:
-    return compiled(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec), dynamic=True)
+def _compile_dynamic(spec: Spec, build: Build) -> Prepared:
+    return compile_model(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec), dynamic=True)
 
 
-def _graphed(spec: Spec, build: Build) -> Prepared:
-    return graphed(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec))
+def _record_graphs(spec: Spec, build: Build) -> Prepared:
+    return prepare_graphed(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec))
 
 
 def _draws_of_eager(spec: Spec) -> dict[str, Any]:
@@ -118,20 +118,20 @@ def _draws_of_eager(spec: Spec) -> dict[str, Any]:
     return {"fallback_random": True} if process_state.DRAWS in spec.changes_state else {}
 
 
-def _exported(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001
-    return exported(build())
+def _export(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001
+    return export(build())
 
 
-def _packaged(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001
-    return packaged(build())
+def _package(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001
+    return package(build())
 
 
 BUILDERS: dict[str, Callable[[Spec, Build], Prepared]] = {
     "eager": _eager,
-    "scripted": _scripted,
-    "compiled": _compiled,
-    "compiled_dynamic": _compiled_dynamic,
-    "exported": _exported,
-    "graphed": _graphed,
-    "packaged": _packaged,
+    "scripted": _script,
+    "compiled": _compile,
+    "compiled_dynamic": _compile_dynamic,
+    "exported": _export,
+    "graphed": _record_graphs,
+    "packaged": _package,
 }

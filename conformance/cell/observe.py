@@ -51,12 +51,12 @@ def check_operator(session: CellSession, model: Any) -> list[Discrepancy]:
     for name, leaf in inputs.named_inputs(model, call).items():
         if inputs.is_rounded(leaf):
             leaf.requires_grad_(question.differentiate and name not in question.constants)
-    overload = operator if isinstance(operator, internals.OpOverload) else _resolved(operator)
+    overload = operator if isinstance(operator, internals.OpOverload) else _resolve(operator)
     told = torch.library.opcheck(overload, call.args, dict(call.kwargs), raise_exception=False)
     return [_discrepancy(case, test, result) for test, result in told.items()]
 
 
-def _resolved(packet: Any) -> Any:
+def _resolve(packet: Any) -> Any:
     overloads = packet.overloads()
     return getattr(packet, overloads[0]) if len(overloads) == 1 else packet
 
@@ -77,13 +77,13 @@ def observe(task: CellTask, process: ChildProcess, comparison: Comparison = comp
     """
     try:
         with process.shared():
-            seen = _observed(task, process, comparison)
+            seen = _observe(task, process, comparison)
     except OSError as problem:  # the lock of the machine
         seen = Observation("machine failed", process.current, name_of(problem), one_line(problem))
     return plain.observation(replace(seen, seconds=process.seconds))
 
 
-def _observed(task: CellTask, process: ChildProcess, comparison: Comparison) -> Observation:
+def _observe(task: CellTask, process: ChildProcess, comparison: Comparison) -> Observation:
     try:
         with process.phase("import"):
             session = open_task(task, process)
@@ -130,7 +130,7 @@ def observation_of(session: CellSession) -> Observation:
             orders = replace(question, second=question.second and not measured.refused)
             drawn = over_draws(session, made, eager, case, known, orders)
         with process.phase("judge"):
-            found += [*conduct.compared(session, made, case, measured, again), *overwritten]
+            found += [*conduct.compare_conduct(session, made, case, measured, again), *overwritten]
             found += session.compared(case, known, question, measured, again, baseline, drawn)
     found += session.recompiles.discrepancies()
     facts = session.recompiles.facts() | made.proof()
@@ -143,7 +143,7 @@ def observation_of(session: CellSession) -> Observation:
     facts |= session.facts | tf32.prove(session.precision, session.cell.device)
     if session.spec.error_inputs and not session.mode.forward_only:
         with process.phase("error inputs"):  # last, because they may leave anything behind
-            found += error_inputs.called(session, made)
+            found += error_inputs.call_with_error_inputs(session, made)
     facts |= {fact: True for case in session.cases for fact in session.known(case).assumed}
     others = dict.fromkeys(name for case in session.cases for name in session.known(case).container.others())
     facts |= {LEFT_ASIDE: ", ".join(others)} if others else {}
@@ -162,7 +162,7 @@ def _two_calls(
         weights.reset(owner, state)
         return evaluation.evaluate(made.call, owner, question, noted=True)
 
-    with script_calls.noted() as scripts:
+    with script_calls.note_scripts() as scripts:
         calls = [session.recompiles.watched(case, identical)]
     warm = max(session.mode.warm_calls, MODES["scripted"].warm_calls if scripts else 0)
     calls += [session.recompiles.watched(case, identical) for _ in range(warm + 1)]
@@ -174,7 +174,7 @@ def _two_calls(
         _add_second_order(session, measured, made, question, known)
         session.process.enter("call")
     weights.reset(owner, state)
-    if transformed.asked(question):
+    if transformed.transforms_of(question):
         session.process.enter("transforms")
         session.facts |= transformed.add(measured, made, question, known, eager=session.is_eager)
         session.process.enter("call")

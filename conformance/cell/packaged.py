@@ -33,7 +33,7 @@ class _UnderAutocast(nn.Module):
             return self._module(*args, **kwargs)
 
 
-def packaged(model: Any) -> Prepared:
+def package(model: Any) -> Prepared:
     """The model as packages of AOTInductor, which give outputs and no gradients.
 
     A package is made at the first call of each signature (shapes, dtypes, strides, values that are no tensors), with

@@ -15,7 +15,7 @@ from conformance.errors import NotProvenError
 from conformance.evaluate import evaluation, weights
 from conformance.evaluate.error_text import is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.gates.sums import sampled
+from conformance.gates.sums import sample
 from conformance.oracle.redraw import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.records.observation import REDRAWN, SHORTER, Discrepancy
@@ -45,11 +45,11 @@ def over_draws(  # noqa: PLR0913 -- all that is known of a case
     ]
     drawn: Drawn = {name: [] for name, _ in judged}
     for redraw in known.redraws[: max((draws for _, draws in judged), default=0)]:
-        asked = _asked(session, case, question, eager, redraw)
-        found = _evaluated(session, made, redraw, partial(_all_orders, made, asked))
+        asked = _ask(session, case, question, eager, redraw)
+        found = _evaluate(session, made, redraw, partial(_all_orders, made, asked))
         for name in drawn:
             tensor = found.tensors.get(name)
-            drawn[name].append(tensor if tensor is None else sampled(tensor))
+            drawn[name].append(tensor if tensor is None else sample(tensor))
     return drawn
 
 
@@ -90,8 +90,8 @@ def after_changes(
         question = replace(session.question(case, eager), second=False)
         plain = [replace(redraw, reordered=False)] if redraw.reordered else []  # the numbers are the same
         for way in (redraw, *plain):
-            asked = _asked(session, case, question, eager, way)
-            found = _taken(session, made, way, asked)
+            asked = _ask(session, case, question, eager, way)
+            found = _take(session, made, way, asked)
             if found is not None:
                 break
         if found is None:
@@ -102,10 +102,10 @@ def after_changes(
             return  # a second change would fail too, and hide which one is to blame
 
 
-def _taken(session: CellSession, made: Prepared, redraw: Redraw, asked: Question) -> Evaluation | None:
+def _take(session: CellSession, made: Prepared, redraw: Redraw, asked: Question) -> Evaluation | None:
     """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed."""
     try:
-        return _evaluated(session, made, redraw, partial(_first_order, made, asked))
+        return _evaluate(session, made, redraw, partial(_first_order, made, asked))
     except Exception as problem:  # a mode may raise anything
         if session.is_eager or not redraw.fewer or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
             raise
@@ -114,11 +114,11 @@ def _taken(session: CellSession, made: Prepared, redraw: Redraw, asked: Question
         return None
 
 
-def _asked(session: CellSession, case: Case, question: Question, model: Any, redraw: Redraw) -> Question:
+def _ask(session: CellSession, case: Case, question: Question, model: Any, redraw: Redraw) -> Question:
     return redraw.question(question, session.placed(redraw.inputs(case, session.seed)), model)
 
 
-def _evaluated(session: CellSession, made: Prepared, redraw: Redraw, evaluate: Callable[[], Evaluation]) -> Evaluation:
+def _evaluate(session: CellSession, made: Prepared, redraw: Redraw, evaluate: Callable[[], Evaluation]) -> Evaluation:
     """Evaluate with the parameters and buffers of a draw, and set them back."""
     owner = made.parameters_of
     state = weights.state_of(owner)

@@ -31,7 +31,7 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
         torch.set_num_threads(1)
         heap.keep_freed_memory()
         try:
-            with read_files.noted() as paths, read_variables.noted() as names:
+            with read_files.note_files() as paths, read_variables.note_variables() as names:
                 spec = spec_at(task.location, task.model)
                 twin = spec_at(task.location, spec.twin) if spec.twin else None
                 precisions = [PRECISIONS[name] for name in task.precisions]
@@ -41,7 +41,7 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
                 else:
                     made = reference.make(spec, twin, task.seed, precisions, forks)
                 print_of_model = fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed))
-                files = read_files.contents(paths) | sources.imported()
+                files = read_files.contents(paths) | sources.digests_of_imported()
                 variables = read_variables.contents(names)
         except (SelfCheckError, SpecError) as problem:
             return ReferenceResult("invalid", one_line(problem))

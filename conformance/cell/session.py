@@ -235,7 +235,7 @@ class CellSession:
         """
         trusted = output_dtypes(self.spec, self.seed, question)
         names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
-        names = [n for n in names if not n.startswith((*found.left_out, *transformed.unasked(question)))]
+        names = [n for n in names if not n.startswith((*found.left_out, *transformed.left_out_prefixes(question)))]
         names = [n for n in names if not _lost_without_loss(n, found.tensors.get(n), known.tensors[n])]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
             y, reference = found.tensors.get(name), known.tensors.get(name)
@@ -260,7 +260,7 @@ class CellSession:
     ) -> Iterator[Discrepancy]:
         """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it."""
         for name, reference in known.tensors.items():
-            if reference is not None and not name.startswith(transformed.unasked(question)):
+            if reference is not None and not name.startswith(transformed.left_out_prefixes(question)):
                 y = found.tensors.get(name)
                 criteria = self._criteria(case, name, reference, self._dtype(name, question, None, y))
                 yield compare_values(y, criteria, self._fault(name, y, known, found))

@@ -20,15 +20,15 @@ from zoo import internals
 WORDS = {VMAPPED: "vmap", TANGENT: "forward mode"}
 
 
-def asked(question: Question) -> tuple[str, ...]:
+def transforms_of(question: Question) -> tuple[str, ...]:
     """The beginnings of the names of the results that the question asks for."""
     return (VMAPPED,) * (question.stacked is not None) + (TANGENT,) * question.forward_mode
 
 
-def unasked(question: Question) -> tuple[str, ...]:
+def left_out_prefixes(question: Question) -> tuple[str, ...]:
     """The beginnings of the names of the results that the question does not ask for."""
     derivatives = () if question.differentiate else (FIRST, SECOND)
-    return (*derivatives, *(prefix for prefix in WORDS if prefix not in asked(question)))
+    return (*derivatives, *(prefix for prefix in WORDS if prefix not in transforms_of(question)))
 
 
 def of(made: Prepared, question: Question) -> Tensors:
@@ -37,7 +37,9 @@ def of(made: Prepared, question: Question) -> Tensors:
     Raises:
         Whatever the mode or the model raises.
     """
-    return {name: t for prefix in asked(question) for name, t in _evaluated(prefix, made, question, None).items()}
+    return {
+        name: t for prefix in transforms_of(question) for name, t in _evaluate(prefix, made, question, None).items()
+    }
 
 
 def add(found: Evaluation, made: Prepared, question: Question, known: CaseReference, *, eager: bool) -> dict[str, str]:
@@ -54,9 +56,9 @@ def add(found: Evaluation, made: Prepared, question: Question, known: CaseRefere
         The errors that the mode raised, as facts for the record.
     """
     refused: dict[str, str] = {}
-    for prefix in asked(question):
+    for prefix in transforms_of(question):
         try:
-            found.tensors |= _evaluated(prefix, made, question, known)
+            found.tensors |= _evaluate(prefix, made, question, known)
         except RuntimeError as problem:
             if eager or is_out_of_memory(problem):
                 raise
@@ -65,7 +67,7 @@ def add(found: Evaluation, made: Prepared, question: Question, known: CaseRefere
     return refused
 
 
-def _evaluated(prefix: str, made: Prepared, question: Question, known: CaseReference | None) -> Tensors:
+def _evaluate(prefix: str, made: Prepared, question: Question, known: CaseReference | None) -> Tensors:
     if prefix == VMAPPED:
         return under_vmap(made, question)
     tensors = known.tensors if known is not None else {}
@@ -142,7 +144,7 @@ def _push_in_place(made: Prepared, arguments: Any, tangents: dict[int, torch.Ten
             return dual.setdefault(id(leaf), forward_ad.make_dual(_apart(leaf), tangents[id(leaf)]))
 
         args, kwargs = internals.tree_map(raised, (arguments.args, dict(arguments.kwargs)))
-        return _unpacked(made.call(*args, **kwargs))
+        return _unpack(made.call(*args, **kwargs))
 
 
 def _push_compiled(made: Prepared, arguments: Any, tangents: dict[int, torch.Tensor]) -> tuple[Any, Any]:
@@ -160,16 +162,16 @@ def _push_compiled(made: Prepared, arguments: Any, tangents: dict[int, torch.Ten
                 dual[i] = forward_ad.make_dual(_apart(leaves[i]), tangent)
             args, kwargs = internals.tree_unflatten(dual, structure)
             if not parameters:
-                return _unpacked(model(*args, **kwargs))
+                return _unpack(model(*args, **kwargs))
             duals = {name: forward_ad.make_dual(p, theirs[name]) for name, p in parameters.items()}
-            return _unpacked(functional_call(model, duals, args, kwargs))
+            return _unpack(functional_call(model, duals, args, kwargs))
 
     theirs = {name: tangents[id(p)] for name, p in owned.items()}
     pushed: tuple[Any, Any] = made.around(push)(flat, [tangents[id(flat[i])] for i in moving], owned, theirs)
     return pushed
 
 
-def _unpacked(returned: Any) -> tuple[Any, Any]:
+def _unpack(returned: Any) -> tuple[Any, Any]:
     """The tree of values, and the tree of tangents, None where there is none."""
 
     def tangent(leaf: Any) -> Any:

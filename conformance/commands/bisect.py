@@ -22,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 
 from conformance.commands import github
 from conformance.commands.output import progress, say, tell
-from conformance.commands.run import planned
+from conformance.commands.run import make_plan
 from conformance.errors import NotInstalledError, UsageError, suggestion
 from conformance.exit_codes import ExitCode
 from conformance.one_line import one_line
@@ -361,7 +361,7 @@ def _check(wanted: Bisection) -> Environment:
     Raises:
         UsageError: there is no such cell.
     """
-    plan = planned(_request(wanted))
+    plan = make_plan(_request(wanted))
     known = [cell.id for cell in plan.cells]
     if wanted.cell.id not in known:
         raise UsageError(f"{wanted.source} has no cell {wanted.cell.id}{suggestion(wanted.cell.id, known)}")
@@ -381,7 +381,7 @@ def _row(wanted: Bisection, place: Path, code: Path, version: str) -> Row:
         progress(f"torch {version}: installing")
         python = make_environment(environment, version, wanted.others)
         progress(f"torch {version}: judging")
-        return _judged(wanted, own, code, python, version)
+        return _judge(wanted, own, code, python, version)
     except (NotInstalledError, UsageError) as problem:
         return Row(version, "", one_line(problem))
     except OSError as problem:
@@ -400,7 +400,7 @@ def _remove(folder: Path, wanted: Bisection) -> None:
             say(f"{folder} could not be removed")
 
 
-def _judged(wanted: Bisection, own: Path, code: Path, python: Path, version: str) -> Row:
+def _judge(wanted: Bisection, own: Path, code: Path, python: Path, version: str) -> Row:
     """Judge the cell with the Python of an environment.
 
     Raises:

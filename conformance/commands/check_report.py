@@ -86,7 +86,7 @@ class Report:
         """
         path = Path(folder).resolve()
         try:
-            checking.copied(self._contents, self._folder / checking.SAVED, path)
+            checking.copy_run(self._contents, self._folder / checking.SAVED, path)
         except FileExistsError:
             raise UsageError(f"{path} exists; name a folder that does not") from None
         return path

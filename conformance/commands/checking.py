@@ -14,7 +14,7 @@ from pathlib import Path
 
 from conformance.commands.compile_cache import compile_cache
 from conformance.commands.forecast import Forecast
-from conformance.commands.run import planned
+from conformance.commands.run import make_plan
 from conformance.commands.ticker import Ticker
 from conformance.errors import StoreError, UsageError
 from conformance.judging.executor import Executor
@@ -44,7 +44,7 @@ def refuse_in_child() -> None:
         )
 
 
-def judged(request: PlanRequest, folder: Path) -> Contents:
+def judge_once(request: PlanRequest, folder: Path) -> Contents:
     """Judge the cells of a request, several at a time, and store the run.
 
     Args:
@@ -58,7 +58,7 @@ def judged(request: PlanRequest, folder: Path) -> Contents:
         UsageError: the request cannot be planned.
         MachineError: the machine failed.
     """
-    plan = planned(request)
+    plan = make_plan(request)
     kept = environment.references_of(plan.environment)
     with compile_cache(plan) as cache, _variables(cache, plan.compiles_for, references=kept):
         run_files.create(folder, plan)
@@ -87,7 +87,7 @@ def _alone(executor: Executor, cell: PlannedCell, progress: Progress, forecast: 
     return verdict
 
 
-def copied(contents: Contents, old: Path, new: Path) -> None:
+def copy_run(contents: Contents, old: Path, new: Path) -> None:
     """Store a run again in another folder, with what its models were saved in.
 
     Args:

@@ -36,7 +36,7 @@ def main(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -
             earlier[path] = known
         else:
             data = regular_file.read(path, records_file.LARGEST)
-            probes.append(records_file.decoded(path, data, "probes", ProbeRun))
+            probes.append(records_file.decode(path, data, "probes", ProbeRun))
     if len(earlier) > 1:
         raise UsageError(f"{' and '.join(map(str, earlier))} are two files of compat; give one, and the newer runs")
     seeds = {run.plan.seed for run in runs}
@@ -44,7 +44,7 @@ def main(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -
         raise UsageError(
             f"these runs have different seeds, {', '.join(map(str, sorted(seeds)))}; compare runs of one seed"
         )
-    found = atlas.joined(runs, probes, next(iter(earlier.values()), atlas.Atlas()))
+    found = atlas.join(runs, probes, next(iter(earlier.values()), atlas.Atlas()))
     tell(page.text(found))
     write(markdown, lambda: page.markdown(found))
     write(json, lambda: atlas.document(found))

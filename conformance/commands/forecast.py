@@ -14,7 +14,7 @@ from conformance.figures.speed import PROCESSES
 from conformance.records.cell import model_of
 from conformance.records.plan import Plan
 from conformance.records.verdicts import Verdict
-from conformance.show.progress import spoken
+from conformance.show.progress import say_seconds
 from conformance.store import run_files
 from conformance.store.durations import Durations, ModelSeconds, of_run, of_the_zoo
 from conformance.store.run_files import Contents
@@ -72,11 +72,11 @@ class Forecast:
         for kind, seconds in self.expected.values():
             parts[kind] = parts.get(kind, 0.0) + seconds / at_once
         parts[SPEEDS] = self._speeds
-        named = ", ".join(f"{spoken(seconds)} for {kind}" for kind, seconds in parts.items() if seconds)
+        named = ", ".join(f"{say_seconds(seconds)} for {kind}" for kind, seconds in parts.items() if seconds)
         parted = f": {named}" if named.count(" for ") > 1 else ""
         who = self.new[0] if len(self.new) == 1 else counted(len(self.new), "model")
         guess = f"; that is a guess for {who}, which no recent run has judged" if self.new else ""
-        return f"this takes about {spoken(sum(parts.values()))}{parted}{guess}"
+        return f"this takes about {say_seconds(sum(parts.values()))}{parted}{guess}"
 
 
 def _speeds(plan: Plan, durations: Durations) -> float:

@@ -49,7 +49,7 @@ _answer = _Answer()
 
 
 @contextlib.contextmanager
-def answered() -> Iterator[Ending]:
+def answer_signals() -> Iterator[Ending]:
     """Answer SIGINT, SIGTERM and SIGHUP as this module says. A signal that is ignored stays so (nohup)."""
     ending = Ending()
     numbers = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
@@ -72,13 +72,13 @@ def last_words(speak: Callable[[], None]) -> None:
     _answer.last_words = speak
 
 
-def signalled() -> int:
+def received_signal() -> int:
     """The number of the signal that interrupted the command; 0 if none did."""
     return _answer.signalled
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
+def hold() -> Iterator[None]:
     """Let the main thread finish what it does here, such as a report, in spite of a signal; it has `SECONDS`."""
     _answer.held = True
     try:

@@ -98,7 +98,7 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
     if recorder.problem:
         say(recorder.problem)
         return ExitCode.RED
-    if code == ExitCode.INTERRUPTED and not interrupts.signalled():
+    if code == ExitCode.INTERRUPTED and not interrupts.received_signal():
         return ExitCode.RED  # -x stopped it
     return code
 

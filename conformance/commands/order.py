@@ -23,7 +23,7 @@ def scope_of(cell: Cell, plan: Plan) -> str:
     return f"{cell.model}+" if len(plan.models) > 1 else cell.id  # a name that no word after -k matches
 
 
-def ordered(cells: tuple[str, ...], plan: Plan, attempts: Attempts, estimates: Mapping[str, float]) -> tuple[str, ...]:
+def order(cells: tuple[str, ...], plan: Plan, attempts: Attempts, estimates: Mapping[str, float]) -> tuple[str, ...]:
     """Cells in the order in which they are judged; those that may take the run down are last, with their models.
 
     Args:

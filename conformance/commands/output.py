@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from conformance.errors import BELOW, UsageError
-from conformance.show.text import painted, plain, printable, visible
+from conformance.show.text import paint, plain, printable, visible
 
 PLAIN = "conformance.plain"  # the name of the error handler for characters that an encoding lacks
 COLOURS = ("auto", "always", "never")
@@ -34,7 +34,7 @@ def say(text: str) -> None:
 def tell(text: str) -> None:
     """Print a part of a report on the output stream. What it quotes cannot command the terminal."""
     shown = printable(text)
-    print(painted(shown) if _is_coloured() else shown, flush=True)  # noqa: T201 -- this is the interface
+    print(paint(shown) if _is_coloured() else shown, flush=True)  # noqa: T201 -- this is the interface
 
 
 def choose_colour(when: str) -> None:

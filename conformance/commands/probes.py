@@ -71,7 +71,7 @@ def observe(names: tuple[str, ...], device: str, timeout: float) -> ProbeRun:
     """
     choose("device", DEVICES, (device,))
     environment.prepare_children(None, compiles_for=(device,))  # each probe has a cache of its own
-    listed = _listed(device)
+    listed = _list(device)
     known = {probe.name: probe for probe in listed.probes}
     for name in names:
         if name not in known:
@@ -86,10 +86,10 @@ def read(device: str) -> tuple[ProbeInfo, ...]:
     Raises:
         UsageError: the device is absent, or the probes cannot be read.
     """
-    return _listed(device).probes
+    return _list(device).probes
 
 
-def _listed(device: str) -> ProbeList:
+def _list(device: str) -> ProbeList:
     ending = child.run(READ_PROBES, ProbesRequest(PACKAGE, device), deadline=READING_DEADLINE)
     if ending.result is None:
         if ending.kind == "refused":
@@ -113,7 +113,7 @@ def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) ->
         device: the device that it ran on.
         ending: how the process that ran it ended.
     """
-    kind, seen = probed.told(ending)
+    kind, seen = probed.outcome_of(ending)
     status = _status(probe, kind, seen)
     if STATUSES[status].red:
         declared = f"declared for this torch: {probe.symptom if probe.declared else 'nothing'}"

@@ -11,7 +11,7 @@ import pytest
 
 from conformance.commands import interrupts
 from conformance.commands.forecast import Forecast
-from conformance.commands.order import ordered
+from conformance.commands.order import order
 from conformance.commands.stored import exit_code
 from conformance.commands.ticker import Ticker
 from conformance.commands.workers import Scheduler, StoppedWorkers, keep_working_folder_off_path, shield_from_terminal
@@ -51,7 +51,7 @@ class Recorder:
     def __init__(self, folder: Path, writer: Writer, forecast: Forecast, at_once: int = 1) -> None:
         contents, expected = forecast.contents, forecast.expected
         attempts = Attempts(folder / run_files.STARTED)
-        self.cells = ordered(contents.missing, contents.plan, attempts, {name: s for name, (_, s) in expected.items()})
+        self.cells = order(contents.missing, contents.plan, attempts, {name: s for name, (_, s) in expected.items()})
         self.progress = Progress(expected, "cell", at_once)
         self.problem = ""
         self._forecast = forecast
@@ -129,7 +129,7 @@ class Recorder:
             return
         verdict: Verdict = from_json(Verdict, data)
         self.progress.done(verdict.cell, self._forecast.took(verdict), red=verdict.red)
-        if not interrupts.signalled():
+        if not interrupts.received_signal():
             self._ticker.show(matrix.line(verdict) if verdict.status != "SKIPPED" else "", urgent=verdict.red)
 
     def _stop(self, problem: str) -> None:

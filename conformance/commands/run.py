@@ -47,7 +47,7 @@ DEADLINE = 300.0
 DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
 
 
-def resumed(folder: Path, request: PlanRequest) -> Path:
+def folder_to_resume(folder: Path, request: PlanRequest) -> Path:
     """The folder of a stored run that can go on.
 
     Args:
@@ -142,7 +142,7 @@ def run(options: RunOptions) -> int:
     if options.junit:
         _check_writable(options.junit.parent, f"--junitxml {options.junit}")
     check_options(options.choice)
-    folder = resumed(options.resume, options.request) if options.resume else _new_run(options)
+    folder = folder_to_resume(options.resume, options.request) if options.resume else _new_run(options)
     started = time.monotonic()
     again = resuming.command(folder, run_files.read(folder).plan)
     interrupts.first_words(f"interrupted: {visible(again)}")
@@ -154,7 +154,7 @@ def run(options: RunOptions) -> int:
         if not options.resume:
             shutil.rmtree(folder)
             return code
-    with interrupts.held():
+    with interrupts.hold():
         _report(options, folder, started)
     return code
 
@@ -163,9 +163,9 @@ def _session(options: RunOptions, folder: Path) -> int:
     """Do what is not stored yet, under the lock of the folder. What the machine could not do is said."""
     begun = False
     try:
-        with _written(folder) as writer:
+        with _write(folder) as writer:
             begun = True
-            return _judged_and_measured(options, folder, writer)
+            return _judge_and_measure(options, folder, writer)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except (StoreError, OSError) as problem:
@@ -179,7 +179,7 @@ def _session(options: RunOptions, folder: Path) -> int:
         raise
 
 
-def _judged_and_measured(options: RunOptions, folder: Path, writer: Writer) -> int:
+def _judge_and_measure(options: RunOptions, folder: Path, writer: Writer) -> int:
     """Do everything that is not stored yet."""
     contents = read(folder)
     with compile_cache(contents.plan, fresh=options.fresh) as cache:
@@ -193,7 +193,7 @@ def _judged_and_measured(options: RunOptions, folder: Path, writer: Writer) -> i
 
 
 @contextmanager
-def _written(folder: Path) -> Iterator[Writer]:
+def _write(folder: Path) -> Iterator[Writer]:
     """The writer of a run folder; its lock is held for the whole session, so that nobody else changes the folder.
 
     Raises:
@@ -206,8 +206,8 @@ def _written(folder: Path) -> Iterator[Writer]:
         _remove_references(folder)  # those of an earlier session, or of somebody else
         yield writer
     finally:
-        with interrupts.held():
-            if interrupts.signalled() == signal.SIGINT:
+        with interrupts.hold():
+            if interrupts.received_signal() == signal.SIGINT:
                 attempts.acquit()
             with contextlib.suppress(StoreError):  # the next session removes them
                 _remove_references(folder)
@@ -278,14 +278,14 @@ def _new_run(options: RunOptions) -> Path:
     _check_writable(options.folder, f"--store {options.folder}")
     bench = options.measure == "bench"
     quick = not (bench or options.full or options.request.sources)
-    plan = planned(replace(options.request, all_sizes=bench, first_case=quick))
+    plan = make_plan(replace(options.request, all_sizes=bench, first_case=quick))
     shard = shards.shard(plan, *options.shard, options.balance) if options.shard else None
-    plan = replace(_measured(plan, options, quick=quick), shard=shard, every_tensor=options.every_tensor)
+    plan = replace(_with_measures(plan, options, quick=quick), shard=shard, every_tensor=options.every_tensor)
     run_files.create(folder, replace(plan, judge=describe_judge()))
     return folder
 
 
-def _measured(plan: Plan, options: RunOptions, *, quick: bool) -> Plan:
+def _with_measures(plan: Plan, options: RunOptions, *, quick: bool) -> Plan:
     """The plan with what is measured: without a wish, the speeds of models of the zoo, in a quick run of its heart."""
     if options.measure is not None or options.full:
         return replace(plan, measure="speed" if options.measure is None else options.measure)
@@ -295,7 +295,7 @@ def _measured(plan: Plan, options: RunOptions, *, quick: bool) -> Plan:
     return replace(plan, measure="speed" if timed else "", timed=timed)
 
 
-def planned(request: PlanRequest) -> Plan:
+def make_plan(request: PlanRequest) -> Plan:
     """The plan of a request, made by a child process.
 
     The fork server makes it if it serves the cells too, so torch is imported once. One that compiles keeps code in a

@@ -53,7 +53,7 @@ class Ticker:
 
         def beat() -> None:
             while not ended.wait(BEAT_SECONDS):
-                if not interrupts.signalled():
+                if not interrupts.received_signal():
                     self.show("", urgent=False)
 
         thread = threading.Thread(target=beat, daemon=True)

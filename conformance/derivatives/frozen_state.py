@@ -48,7 +48,7 @@ class FrozenState(OpMode):
         self._number += 1
         name, kept = self._held.results.get(self._number, ("", None))
         if name == func.name():
-            return _copied(kept)
+            return _copy(kept)
         name, values = self._held.written.get(self._number, ("", []))
         if name == func.name():
             for tensor, value in zip(_given(func, args, kwargs, result), values, strict=True):
@@ -88,7 +88,7 @@ class _Record(OpMode):
             values = [tensor.clone() if held else None for tensor, held in zip(given, wanted, strict=True)]
             self.held.written[number] = name, values
         elif stops:
-            self.held.results[number] = name, _copied(result)
+            self.held.results[number] = name, _copy(result)
         self.given.append((name, [tensor.untyped_storage() for tensor in given]))
         return result
 
@@ -101,7 +101,7 @@ def _stops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return any(tensor.requires_grad for tensor in tensors)
 
 
-def _copied(result: Any) -> Any:
+def _copy(result: Any) -> Any:
     return internals.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, result)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.utils.hooks import RemovableHandle
 
-from conformance.derivatives.movable_model import MovableModel, Tensors, moved, set_to
+from conformance.derivatives.movable_model import MovableModel, Tensors, move, set_to
 from conformance.derivatives.slopes import Mismatch, Slopes, dependents
 from conformance.errors import SelfCheckError
 from conformance.evaluate import inputs
@@ -207,7 +207,7 @@ class GradientCheck:
         return self._model.freeze(stops=True)
 
     def _stops_gradients(self) -> bool:
-        return self._model.stops_gradients(inputs.seeded("stopped", *self._model.question.seed))
+        return self._model.stops_gradients(inputs.seed_generator("stopped", *self._model.question.seed))
 
     def _advice(self) -> str:
         """What a spec may declare if forward stops gradients; "" if it does not."""
@@ -260,13 +260,13 @@ class GradientCheck:
         seed = self._model.question.seed
         slopes = Slopes(lambda: {name: t for name, t in self._model.outputs().items() if name in outputs}, cotangents)
         tests = [
-            partial(slopes.allow, leaf, gradient, inputs.seeded("beside", number, *seed))
+            partial(slopes.allow, leaf, gradient, inputs.seed_generator("beside", number, *seed))
             for number, (leaf, gradient) in enumerate(zip(asked, found, strict=True))
         ]
         if not all(self._forks.results(tests)):
             return False
-        generator, here = inputs.seeded("moved", *seed), [leaf.detach().clone() for leaf in asked]
-        set_to(asked, [moved(numbers, generator) for numbers in here])
+        generator, here = inputs.seed_generator("moved", *seed), [leaf.detach().clone() for leaf in asked]
+        set_to(asked, [move(numbers, generator) for numbers in here])
         try:
             return self._check(asked[:1], fast=True) and all(self._agree(asked, name) for name in outputs)
         except (GradcheckError, RuntimeError):
@@ -288,7 +288,7 @@ class GradientCheck:
         found = torch.autograd.grad(output, leaves, cotangent, allow_unused=True)
         given = ((leaf, _given(leaf, t)) for leaf, t in zip(leaves, found, strict=True))
         slopes = Slopes(lambda: {name: self._model.outputs()[name]}, {name: cotangent})
-        return slopes.agree(output, dict(given), inputs.seeded("together", name, *seed))
+        return slopes.agree(output, dict(given), inputs.seed_generator("together", name, *seed))
 
     def _fast(self, leaves: _Leaves) -> bool:
         return sum(t.numel() for t in leaves.asked.values()) > SMALL
@@ -299,7 +299,7 @@ class GradientCheck:
         def chosen() -> Tensors:
             return {name: t for name, t in self._model.outputs().items() if name in names}
 
-        seed = inputs.seeded("silent", *self._model.question.seed)
+        seed = inputs.seed_generator("silent", *self._model.question.seed)
         if not dependents(chosen, [*leaves.values()], seed):
             return
         for name, leaf in leaves.items():

@@ -174,7 +174,7 @@ class MovableModel:
 
         args, kwargs = internals.tree_map(fresh, (self.question.call.args, dict(self.question.call.kwargs)))
         process_state.seed_draws(self.question.changes_state, self._model)
-        with torch.enable_grad(), process_state.restored(), self._kept():
+        with torch.enable_grad(), process_state.restore_state(), self._kept():
             return self._model(*args, **kwargs)
 
     def outputs(self) -> Tensors:
@@ -200,7 +200,7 @@ def set_to(leaves: list[torch.Tensor], numbers: list[torch.Tensor]) -> None:
             leaf.copy_(number)
 
 
-def moved(numbers: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def move(numbers: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """The numbers, each a little larger or smaller."""
     real = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
     noise = torch.rand(real.shape, generator=generator, dtype=torch.float64).sub_(0.5).mul_(2.0 * MOVE)

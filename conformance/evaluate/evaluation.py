@@ -133,7 +133,7 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
         with watch.during("backward"):
             found = _gradients(outputs, leaves, question)
         result.sparse = frozenset(name for name, t in found.items() if t is not None and t.layout != torch.strided)
-        result.tensors |= _prefixed(FIRST, found)
+        result.tensors |= _prefix(FIRST, found)
     result.changes = watch.changes
     written = {name: leaf for name, leaf in leaves.items() if name in question.mutates}
     result.tensors |= {f"{name} after": leaf.detach().clone() for name, leaf in written.items()}
@@ -176,13 +176,13 @@ def differentiate_twice(
     ]
     asked = {name: t for name, t in leaves.items() if wanted is None or f"{SECOND} {name}" in wanted}
     if not slopes or not asked:
-        return _prefixed(SECOND, dict.fromkeys(leaves))
+        return _prefix(SECOND, dict.fromkeys(leaves))
     total = reduce(torch.add, slopes)
     second = torch.autograd.grad(total, list(asked.values()), allow_unused=True)
     if wanted is not None and all(tensor is None for tensor in second):
         _reach_all(total, leaves.values())
     named: Tensors = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
-    return _prefixed(SECOND, _unscaled(named, question.scale))
+    return _prefix(SECOND, _unscale(named, question.scale))
 
 
 def _reach_all(total: torch.Tensor, leaves: Collection[torch.Tensor]) -> None:
@@ -219,7 +219,13 @@ def _watch(owner: Any, leaves: dict[str, torch.Tensor], question: Question, *, n
 def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Watch) -> tuple[Any, Tensors]:
     """What the call returns, and the tensors in it by name."""
     if question.fit is None:
-        with autocast(question), watch.during("forward"), question.around(), backward.in_forward(), reentrant.noted():
+        with (
+            autocast(question),
+            watch.during("forward"),
+            question.around(),
+            backward.in_forward(),
+            reentrant.note_reentrant(),
+        ):
             returned = call(*question.call.args, **question.call.kwargs)
             _prove_autocast(question, "forward returned")
     else:
@@ -284,10 +290,10 @@ def _gradients(
     with question.around():
         found = reentrant.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
     named: Tensors = dict(zip(wanted, found, strict=True))
-    return _unscaled(named, question.scale) if unscale else named
+    return _unscale(named, question.scale) if unscale else named
 
 
-def _unscaled(gradients: Tensors, scale: float) -> Tensors:
+def _unscale(gradients: Tensors, scale: float) -> Tensors:
     """Copies divided by the scale, which is exact. The next replay of a CUDA graph cannot overwrite a copy."""
 
     def unscaled(gradient: torch.Tensor) -> torch.Tensor:
@@ -296,5 +302,5 @@ def _unscaled(gradients: Tensors, scale: float) -> Tensors:
     return {name: gradient if gradient is None else unscaled(gradient) for name, gradient in gradients.items()}
 
 
-def _prefixed(prefix: str, tensors: Tensors) -> Tensors:
+def _prefix(prefix: str, tensors: Tensors) -> Tensors:
     return {f"{prefix} {name}": t if t is None else inputs.dense(t.detach()) for name, t in tensors.items()}

@@ -21,7 +21,7 @@ LONGEST = 512  # elements of a line; of more normal numbers, bfloat16 cannot kee
 ROUND = 16  # a bfloat16 whose last four bits are zero is a round number, such as 0.5, 1 or 6: a kink may lie there
 
 
-def moved_apart(call: Call, axis: int) -> Call:
+def move_apart(call: Call, axis: int) -> Call:
     """The arguments with floating tensors rounded to bfloat16, but kept apart.
 
     A number moves by the smallest steps that the format has. Numbers that were equal stay equal, and numbers that
@@ -91,7 +91,7 @@ SPARSE = (torch.sparse_coo, *COMPRESSED)
 BELOW_ONE = 1.0 - 2.0**-8  # the largest number below one that bfloat16 represents
 
 
-def seeded(*parts: object) -> torch.Generator:
+def seed_generator(*parts: object) -> torch.Generator:
     """A generator whose seed depends on all the parts, the same in every process."""
     return torch.Generator().manual_seed(seed_of(*parts))
 
@@ -173,19 +173,19 @@ def draw(case: Case, seed: int, picks: Picks, *, coarse: bool = True) -> Call:
 def draw_batch(case: Case, seed: int, number: int, *, coarse: bool = True) -> Call:
     """One draw of a case; if `coarse`, made representable. See `apart.APART` for numbers from there on."""
     way, number = divmod(number, APART)
-    drawn = _drawn(case, seed, number)
+    drawn = _draw(case, seed, number)
     if way:
-        drawn = moved_apart(drawn, AXES[way - 1])
+        drawn = move_apart(drawn, AXES[way - 1])
     return place(drawn, convert=lambda t: representable(t) if coarse and is_rounded(t) else t)
 
 
 def raw_batch(case: Case, seed: int, number: int) -> Call:
     """One draw of a case as the spec draws it, not rounded."""
-    return place(_drawn(case, seed, number % APART), convert=lambda t: t)
+    return place(_draw(case, seed, number % APART), convert=lambda t: t)
 
 
-def _drawn(case: Case, seed: int, number: int) -> Call:
-    return case.first if number == 0 and case.first is not None else case.draw(seeded(seed, case.name, number))
+def _draw(case: Case, seed: int, number: int) -> Call:
+    return case.first if number == 0 and case.first is not None else case.draw(seed_generator(seed, case.name, number))
 
 
 def row_count(call: Call) -> int:
@@ -207,7 +207,7 @@ def fewer_rows(call: Call) -> Call:
     return Call(args, kwargs)
 
 
-def reordered(call: Call) -> Call:
+def reorder(call: Call) -> Call:
     """The same inputs with the order of their axes in memory reversed, if a tensor is contiguous."""
 
     def reversed_axes(leaf: Any) -> Any:
@@ -324,7 +324,7 @@ def cotangent(name: str, like: torch.Tensor, seed: tuple[object, ...]) -> torch.
     """Random representable values with the shape, dtype and device of `like`; name and seed determine them."""
     dtype = torch.complex64 if like.is_complex() else torch.float32
     with internals.DisableTorchFunction():  # `Widened` would draw other numbers
-        values = torch.randn(like.shape, generator=seeded(*seed, name), dtype=dtype)
+        values = torch.randn(like.shape, generator=seed_generator(*seed, name), dtype=dtype)
         return representable(values).to(device=like.device, dtype=like.dtype)
 
 

@@ -197,7 +197,7 @@ def restore(before: list[Any]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def restored() -> Iterator[None]:
+def restore_state() -> Iterator[None]:
     """A context that puts the switches back at its end."""
     before = read()
     try:
@@ -263,12 +263,12 @@ def _difference(old: Any, new: Any) -> str:
     if isinstance(old, dict):
         name = next(key for key in {**old, **new} if old.get(key) != new.get(key))
         return f"of {name} {_difference(old.get(name), new.get(name))}"
-    return f"from {_shown(old)} to {_shown(new)}"
+    return f"from {_show(old)} to {_show(new)}"
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
-        return ", ".join(_shown(v) for v in value) or "none"
+        return ", ".join(_show(v) for v in value) or "none"
     return str(value) if isinstance(value, (str, int, torch.dtype, type(None))) else type(value).__name__

@@ -37,7 +37,7 @@ def question_of(  # noqa: PLR0913 -- one question, asked in two places
         differentiate=spec.differentiable,
         constants=spec.constants,
         second=spec.twice_differentiable,
-        stacked=convert(transforms.stacked(case, seed, picks)) if spec.vmappable else None,
+        stacked=convert(transforms.stack_inputs(case, seed, picks)) if spec.vmappable else None,
         forward_mode=spec.forward_mode,
         mutates=spec.mutates,
         changes_state=spec.changes_state,

@@ -24,18 +24,18 @@ def _plain(function: Callable[..., Any], _: bool, *arguments: Any) -> Any:  # no
 
 
 @contextlib.contextmanager
-def noted() -> Iterator[None]:
+def note_reentrant() -> Iterator[None]:
     """A context for a forward; it notes whether there was a reentrant checkpoint, for `gradients`."""
     global _used  # noqa: PLW0603 -- the graph does not say so cheaply
     _used = False
     if CheckpointFunction.apply is _plain:
         yield
         return
-    with mock.patch.object(CheckpointFunction, "apply", staticmethod(_noted)):
+    with mock.patch.object(CheckpointFunction, "apply", staticmethod(_note)):
         yield
 
 
-def _noted(*arguments: Any) -> Any:
+def _note(*arguments: Any) -> Any:
     global _used  # noqa: PLW0603 -- the same
     _used = True
     return _APPLY(*arguments)

@@ -24,7 +24,7 @@ OTHER_DRAWS = (101, 102)  # draws of a case that stand beside its own in the bat
 AGREEMENT = 1e-9  # largest difference of ⟨Jv, c⟩ and ⟨v, Jᵀc⟩ in float64, relative to the size of the tensors
 
 
-def stacked(case: Case, seed: int, picks: inputs.Picks) -> Call:
+def stack_inputs(case: Case, seed: int, picks: inputs.Picks) -> Call:
     """The inputs of a case and of two other draws, stacked along a new first axis.
 
     Raises:
@@ -62,11 +62,11 @@ def of_oracle(model: Any, question: Question, reset: Callable[[], None]) -> Tens
     """
     found: Tensors = {}
     if question.stacked is not None:
-        found |= _looped(model, question.stacked, reset)
+        found |= _loop(model, question.stacked, reset)
     if question.forward_mode:
         reset()
         try:
-            found |= _transposed(model, question)
+            found |= _transpose(model, question)
         except RuntimeError as problem:
             text = " ".join(str(problem).split())[:200]
             raise SelfCheckError(
@@ -75,7 +75,7 @@ def of_oracle(model: Any, question: Question, reset: Callable[[], None]) -> Tens
     return found
 
 
-def _looped(model: Any, batch: Call, reset: Callable[[], None]) -> Tensors:
+def _loop(model: Any, batch: Call, reset: Callable[[], None]) -> Tensors:
     returned: list[dict[str, Any]] = []
     for sample in range(1 + len(OTHER_DRAWS)):
         reset()
@@ -90,7 +90,7 @@ def _looped(model: Any, batch: Call, reset: Callable[[], None]) -> Tensors:
     return {f"{VMAPPED} {name}": torch.stack([sample[name] for sample in returned]) for name in returned[0]}
 
 
-def _transposed(model: Any, question: Question) -> Tensors:
+def _transpose(model: Any, question: Question) -> Tensors:
     """Jv as the gradient of ⟨Jᵀw, v⟩ with respect to w, in which Jᵀw is linear."""
     inputs.restore(question.call, question.pristine)
     leaves = {name: t for name, t in evaluation.leaves_of(model, question).items() if t.requires_grad}

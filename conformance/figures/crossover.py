@@ -88,7 +88,7 @@ def _answer(tried: Sequence[Point], size_name: str) -> str:
     if not gains:
         return f"never pays up to {size_name} {clear[-1].size}"
     if len(gains) > 1:
-        return "no clear answer: " + ", ".join(f"{_named(verdict)} at {_span(run)}" for verdict, run in runs)
+        return "no clear answer: " + ", ".join(f"{_name(verdict)} at {_span(run)}" for verdict, run in runs)
     return _one_range(gains[0], tried, size_name)
 
 
@@ -122,5 +122,5 @@ def _span(run: Sequence[Point]) -> str:
     return str(run[0].size) if len(run) == 1 else f"{run[0].size} to {run[-1].size}"
 
 
-def _named(verdict: str) -> str:
+def _name(verdict: str) -> str:
     return "the same" if verdict == SAME else verdict

@@ -94,7 +94,7 @@ def warm_up(timed: TimedCall, clock: Clock) -> None:
     """
     times: list[float] = []
     while True:
-        times.append(_primed(timed, clock, 0)[0].ns)
+        times.append(_prime(timed, clock, 0)[0].ns)
         calls = FEWEST_ROUNDS * (1 + priming_calls(min(times)))
         if calls * min(times) > LONGEST * 1e9 and len(times) >= UNSETTLED_CALLS:
             seen = f"{min(times) / 1e9:.2g} s a call, {calls} do not fit in {LONGEST:g} s"
@@ -130,7 +130,7 @@ def priming_calls(slowest: float) -> int:
     return min(MOST_PRIMING, round(PRIMING_NS / slowest))
 
 
-def _primed(timed: TimedCall, clock: Clock, priming: int) -> tuple[Sample, Any]:
+def _prime(timed: TimedCall, clock: Clock, priming: int) -> tuple[Sample, Any]:
     """Make some untimed calls and a timed one.
 
     Args:
@@ -178,7 +178,7 @@ def measure(
             taken = {}
             for timed in order.sample(calls, len(calls)):
                 try:
-                    taken[timed.name], result = _primed(timed, clock, priming)
+                    taken[timed.name], result = _prime(timed, clock, priming)
                 except Exception as problem:
                     raise TimedCallError(timed.name, problem) from problem
                 spent[timed.name] += taken[timed.name].host_ns * (priming + 1)

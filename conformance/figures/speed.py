@@ -273,7 +273,7 @@ def default_jobs(contents: Contents, executor: Executor) -> list[dict[str, Job]]
     return in_batches(timing_jobs(contents.plan, group, executor, DEFAULT) for group in groups)
 
 
-def completed(contents: Contents, job: str) -> list[Speed]:
+def completed_speeds(contents: Contents, job: str) -> list[Speed]:
     """The speeds of the group that a job belongs to, if the job was its last."""
     for group in timing_groups(contents.plan, contents.verdicts):
         if job in group.jobs(DEFAULT):

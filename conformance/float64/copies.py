@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from conformance.evaluate.error_text import is_out_of_memory
-from conformance.one_line import named
+from conformance.one_line import name_text
 from zoo import internals
 from zoo.case import SpecError
 
@@ -23,7 +23,7 @@ DICTS = (dict, OrderedDict)
 MOST = 64  # things that refuse to be copied; some make what refuses anew each time
 
 
-def copied(model: torch.nn.Module) -> torch.nn.Module:
+def copy_model(model: torch.nn.Module) -> torch.nn.Module:
     """A deep copy, whose functions and hooks use its own parts.
 
     `copy.deepcopy` keeps functions and weak references as they are, so a lambda or a hook that names `self` would use
@@ -43,13 +43,13 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
             twin = copy.deepcopy(model, memo)
             break
         except Exception as problem:  # anything may refuse, with what it likes
-            refused = _refused(problem)
+            refused = _refuse(problem)
             computed = isinstance(refused, torch.Tensor) and not refused.is_leaf
             part = isinstance(refused, (torch.nn.Module, torch.Tensor, type(None)))
             if is_out_of_memory(problem):
                 raise
             if (part and not computed) or not left:
-                raise SpecError(f"it cannot be copied: {named(problem)}") from problem
+                raise SpecError(f"it cannot be copied: {name_text(problem)}") from problem
             shared[id(refused)] = refused.detach().clone() if computed else refused
     rebound = _Rebound({key: made for key, made in memo.items() if key not in shared and key != id(memo)})
     rebound.replace()
@@ -65,7 +65,7 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
     return twin
 
 
-def _refused(problem: Exception) -> Any:
+def _refuse(problem: Exception) -> Any:
     """What `copy.deepcopy` was copying when it raised an error; None if it was not copying."""
     refused = None
     step = problem.__traceback__
@@ -103,7 +103,7 @@ class _Rebound:
         for known in (self._copies, self._made):
             if id(value) in known:
                 return known[id(value)]
-        if not any(id(part) in self._copies for part in _reached(value)):
+        if not any(id(part) in self._copies for part in _reach(value)):
             return value
         if isinstance(value, types.FunctionType):
             return self._function(value)
@@ -138,7 +138,7 @@ class _Rebound:
         return made
 
 
-def _reached(value: Any) -> Iterator[Any]:
+def _reach(value: Any) -> Iterator[Any]:
     """A value, and what functions and containers in it name."""
     seen: set[int] = set()
     ahead = [value]

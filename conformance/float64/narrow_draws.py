@@ -29,31 +29,31 @@ class NarrowDraws(OpMode):
         if "out" in kwargs:
             return func(*args, **kwargs)
         with Unwatched():  # a draw does not round; what is computed with it does
-            drawn = _drawn(name, func, args, kwargs)
+            drawn = _draw(name, func, args, kwargs)
         if drawn is None:
             return func(*args, **kwargs)
         return args[0].copy_(drawn) if name in WRITTEN else drawn
 
 
-def _drawn(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+def _draw(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """What an op draws; None if it draws nothing that depends on the dtype."""
     if name in WRITTEN and args[0].dtype in NARROW:
-        return _written(name, *args, **kwargs)
+        return _write(name, *args, **kwargs)
     if name == "normal":
         return _normal(*args, **kwargs)
     if name not in RETURNED:
         return None
     if name in ("rand", "randn"):
         kwargs = {**kwargs, "dtype": kwargs.get("dtype") or torch.get_default_dtype()}
-    drawn: torch.Tensor = func(*map_leaves(_narrowed, args), **map_leaves(_narrowed, kwargs))
+    drawn: torch.Tensor = func(*map_leaves(_narrow, args), **map_leaves(_narrow, kwargs))
     return drawn.to(widest(drawn.dtype))
 
 
-def _written(name: str, target: torch.Tensor, *numbers: Any, generator: torch.Generator | None = None) -> torch.Tensor:
+def _write(name: str, target: torch.Tensor, *numbers: Any, generator: torch.Generator | None = None) -> torch.Tensor:
     """What an op that draws in place writes into a target. The order of the draws depends on its strides."""
     draw = torch.empty_strided(target.shape, target.stride(), dtype=NARROW[target.dtype], device=target.device)
     if name == "bernoulli_":
-        return draw.bernoulli_(*map_leaves(_narrowed, numbers), generator=generator).to(target.dtype)
+        return draw.bernoulli_(*map_leaves(_narrow, numbers), generator=generator).to(target.dtype)
     getattr(draw, name)(generator=generator)
     if name == "exponential_":
         return draw.to(target.dtype) / (numbers[0] if numbers else 1.0)
@@ -68,10 +68,10 @@ def _normal(mean: Any, deviation: Any = 1.0, size: Any = None, **options: Any) -
     tensors = [given for given in (mean, deviation) if isinstance(given, torch.Tensor)]
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors)) if tensors else size
     target = torch.empty(shape, dtype=torch.float64)
-    return _written("normal_", target, mean, deviation, generator=options.get("generator"))
+    return _write("normal_", target, mean, deviation, generator=options.get("generator"))
 
 
-def _narrowed(leaf: Any) -> Any:
+def _narrow(leaf: Any) -> Any:
     if isinstance(leaf, torch.dtype):
         return NARROW.get(leaf, leaf)
     return leaf.to(NARROW[leaf.dtype]) if isinstance(leaf, torch.Tensor) and leaf.dtype in NARROW else leaf

@@ -13,7 +13,7 @@ SCRIPTS = (torch.jit.ScriptFunction, torch.ScriptMethod)
 
 
 @contextlib.contextmanager
-def noted() -> Iterator[set[type]]:
+def note_scripts() -> Iterator[set[type]]:
     """A context that tells which kinds of scripts were called in it. What compiled code has taken in is not called."""
     called: set[type] = set()
 

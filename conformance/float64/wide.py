@@ -15,12 +15,12 @@ from torch.overrides import TorchFunctionMode
 from conformance.errors import NoOracleError
 from conformance.evaluate import evaluation, inputs, process_state, reentrant, transforms, weights
 from conformance.evaluate.custom_ops import map_leaves
-from conformance.evaluate.error_text import is_out_of_memory, named, one_line
+from conformance.evaluate.error_text import is_out_of_memory, name_error, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.evaluate.questions import question_of
 from conformance.float64 import attention, control_flow
 from conformance.float64.adopted import adopt_state
-from conformance.float64.copies import copied
+from conformance.float64.copies import copy_model
 from conformance.float64.graphs import NarrowWatch, WidenedOps, has_graph, widen_constants
 from conformance.float64.narrow_draws import NarrowDraws
 from zoo import internals
@@ -48,7 +48,7 @@ class ModuleMemory:
                 own = vars(module)
                 checked = internals.BACKWARD_HOOKS  # a check may hold these
                 held = [value for name, value in own.items() if name not in checked]
-                self._held += [_copied(value) for value in (own, *held) if isinstance(value, (dict, list))]
+                self._held += [_copy(value) for value in (own, *held) if isinstance(value, (dict, list))]
 
     def restore(self) -> None:
         """Put everything back that is not a number of a tensor."""
@@ -61,7 +61,7 @@ class ModuleMemory:
                 held.update(before)
 
 
-def _copied(held: Any) -> tuple[Any, Any]:
+def _copy(held: Any) -> tuple[Any, Any]:
     return held, list(held) if isinstance(held, list) else dict(held)
 
 
@@ -89,11 +89,11 @@ class Widened(TorchFunctionMode):
             return args[0].double()
         if func in SAME_BITS or getattr(func, "__name__", "") in ("__get__", "__set__"):
             return func(*args, **kwargs)
-        args, kwargs = map_leaves(_widened, args), map_leaves(_widened, kwargs)
+        args, kwargs = map_leaves(_widen, args), map_leaves(_widen, kwargs)
         return FORMULAS.get(func, func)(*args, **kwargs)
 
 
-def _widened(leaf: Any) -> Any:
+def _widen(leaf: Any) -> Any:
     if isinstance(leaf, torch.dtype) and (leaf in NARROW or leaf == torch.complex64):
         return inputs.widest(leaf)
     if isinstance(leaf, torch.Tensor) and (leaf.dtype in NARROW or leaf.dtype == torch.complex64):
@@ -102,7 +102,7 @@ def _widened(leaf: Any) -> Any:
 
 
 @contextlib.contextmanager
-def widened(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
+def widen(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
     """A context in which torch computes in float64, also for casts and constants of lower precision.
 
     TorchScript does not optimise in it, because it would specialise its code for the dtypes of earlier calls.
@@ -161,7 +161,7 @@ def prepared_reference(spec: Spec, seed: int, model: Any) -> Any:
     try:
         trusted = prepared_model(spec, seed, spec.reference)
     except Exception as problem:  # a builder may raise anything
-        raise SpecError(f"{spec.name}: the trusted reference cannot be built: {named(problem)}") from problem
+        raise SpecError(f"{spec.name}: the trusted reference cannot be built: {name_error(problem)}") from problem
     if not callable(trusted):
         raise SpecError(f"{spec.name}: reference built a {type(trusted).__name__}; want a module or a function")
     adopt_state(trusted, model, f"the trusted reference of {spec.name}", any_width=True)
@@ -203,7 +203,7 @@ class Oracle:
     def widened(self) -> contextlib.AbstractContextManager[None]:
         """The context in which this model computes in float64."""
         process_state.seed_draws(self.spec.changes_state, self.model)
-        return widened(ops=self._ops, draws=self._draws)
+        return widen(ops=self._ops, draws=self._draws)
 
     def question(self, case: Case, picks: inputs.Picks) -> Question:
         """The question that every run of a case answers, with arguments in float64."""
@@ -294,7 +294,7 @@ class Oracle:
         try:
             inputs.called(self._narrow, call)
         except Exception:  # noqa: BLE001 -- it fails in float32 too, so the spec is wrong
-            raise SpecError(f"case {case.name}: {named(problem)}") from problem
+            raise SpecError(f"case {case.name}: {name_error(problem)}") from problem
         text = f"case {case.name} runs in float32 but not in float64: {one_line(problem)}"
         if has_graph(self.model):
             text += "; the model is a graph made for float32, so name the eager module as the spec's reference"
@@ -324,6 +324,6 @@ def wide_model(model: Any) -> Any:
     """A float64 copy of a module, complex numbers kept complex; a function as it is."""
     if not isinstance(model, torch.nn.Module):
         return model
-    wide = copied(model)
+    wide = copy_model(model)
     widen_constants(wide)
     return internals.apply_to_tensors(wide)(lambda t: t.to(inputs.widest(t.dtype)))  # .double() drops imaginary parts

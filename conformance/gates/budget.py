@@ -128,7 +128,7 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
     point = of_point * max(spread.point, precision.unit) + floor / oracle.rms
     share = max(spread.absolute / oracle.norm, precision.unit)
     slices = tuple(
-        of_slice * torch.maximum(_strayed(reference, precision, axis), share * norms)
+        of_slice * torch.maximum(_strays(reference, precision, axis), share * norms)
         + floor * math.sqrt(count / norms.numel())
         for axis, norms in enumerate(oracle.slice_norms)
     )
@@ -151,7 +151,7 @@ def budget_for(reference: TensorReference, precision: Precision, baseline: Dista
     )
 
 
-def _strayed(reference: TensorReference, precision: Precision, axis: int) -> torch.Tensor:
+def _strays(reference: TensorReference, precision: Precision, axis: int) -> torch.Tensor:
     """How far each slice of an axis strayed; some slices share the farthest of them.
 
     Those that strayed by their own size do: such noise is a product of the noise of many layers, and a few runs do not

@@ -84,13 +84,13 @@ def global_canaries(dtype: torch.dtype, reference: TensorReference, *, held_to_f
         return
     yield Canary("zeros", torch.zeros_like, Least(norm, 1 / 2, 1.0))
     yield Canary("the negative", torch.neg, Least(2.0 * norm, 1.0, 2.0))
-    quarter = partial(_scaled, reference.oracle, 1 / 4)
+    quarter = partial(_scale, reference.oracle, 1 / 4)
     yield Canary("1.25 times", lambda truth: 1.25 * truth, Least(norm / 4, 1 / 8, 1 / 4), quarter)
     if held_to_float32:
         yield Canary("noise of half its size", partial(_noisy, norm), Least(NOISY * norm))
 
 
-def _scaled(oracle: OracleTensor, share: float) -> Distance:
+def _scale(oracle: OracleTensor, share: float) -> Distance:
     """The most that a tensor can be away that is so much larger than the oracle's in every element."""
     return Distance(share * oracle.norm, tuple(share * norms for norms in oracle.slice_norms), share, share)
 
@@ -142,7 +142,7 @@ def local_canaries(reference: TensorReference, budget: Budget) -> Iterator[Canar
         return
     yield Canary(
         "elements in another order",
-        partial(_reordered, budget.norm),
+        partial(_reorder, budget.norm),
         Least(_least_of_a_roll(oracle, FAR * budget.norm)),
     )
     if not oracle.is_rounded:
@@ -162,7 +162,7 @@ def local_canaries(reference: TensorReference, budget: Budget) -> Iterator[Canar
             yield Canary(name, partial(_without_slice, axis, index), least, most)
 
 
-def _reordered(most: float, truth: torch.Tensor) -> torch.Tensor | None:
+def _reorder(most: float, truth: torch.Tensor) -> torch.Tensor | None:
     """The elements in the first order that moves them by more than that: rolled, reversed, or sorted."""
     flat = truth.reshape(-1)
     if flat.is_complex():

@@ -123,7 +123,7 @@ class OracleTensor:
         numbers = real_numbers(y)
         if not numbers.numel():
             return Distance(0.0, (), 0.0, 0.0, 1.0)
-        found = _measured(numbers, self.reals, self.rms)
+        found = _measure(numbers, self.reals, self.rms)
         absolute, square = math.sqrt(found.square), self.norm * self.norm
         length = math.sqrt(max(0.0, square + 2.0 * found.along + absolute * absolute))
         has_direction = length > UNSEEN * self.norm > 0.0
@@ -178,15 +178,15 @@ class _Part:
     count: int
 
 
-def _measured(y: torch.Tensor, wanted: torch.Tensor, rms: float) -> _Part:
+def _measure(y: torch.Tensor, wanted: torch.Tensor, rms: float) -> _Part:
     """Measure a tensor of real numbers, block by block."""
     if y.numel() <= BLOCK:
         return _block(y, wanted, rms)
     if len(y) == 1:
-        inner = _measured(y[0], wanted[0], rms)
+        inner = _measure(y[0], wanted[0], rms)
         return replace(inner, by_axis=(torch.tensor([inner.square], dtype=torch.float64), *inner.by_axis))
     rows = max(1, BLOCK * len(y) // y.numel())
-    parts = [_measured(*pair, rms) for pair in zip(y.split(rows), wanted.split(rows), strict=True)]
+    parts = [_measure(*pair, rms) for pair in zip(y.split(rows), wanted.split(rows), strict=True)]
     first, *others = zip(*(part.by_axis for part in parts), strict=True)
     worst = max(range(len(parts)), key=lambda number: parts[number].point)
     return _Part(
@@ -203,7 +203,7 @@ def _block(y: torch.Tensor, wanted: torch.Tensor, rms: float) -> _Part:
     gap, values = _gap(y, wanted)
     squares = gap.square()
     along = float(torch.dot(gap.reshape(-1), values.reshape(-1)))
-    point = float(_scaled(gap, values, rms).amax())
+    point = float(_scale(gap, values, rms).amax())
     return _Part(float(squares.sum()), sums_by_axis(squares), along, point, 0, y.numel())
 
 
@@ -216,7 +216,7 @@ def _gap(y: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return gap.where(finite & y.isfinite(), 0.0), wanted.where(finite, 0.0)
 
 
-def _scaled(gap: torch.Tensor, values: torch.Tensor, rms: float) -> torch.Tensor:
+def _scale(gap: torch.Tensor, values: torch.Tensor, rms: float) -> torch.Tensor:
     """|y − y*| / (|y*| + rms)."""
     scaled = gap.abs().div_(values.abs().add_(rms))
     return scaled if 0.0 < rms < math.inf else scaled.nan_to_num_(0.0, posinf=math.inf)  # 0/0: no number, no error
@@ -225,7 +225,7 @@ def _scaled(gap: torch.Tensor, values: torch.Tensor, rms: float) -> torch.Tensor
 def _worst(y: torch.Tensor, wanted: torch.Tensor, rms: float, found: _Part) -> int:
     """The place, within its block, of the element that gives `point`."""
     block = slice(found.start, found.start + found.count)
-    return int(_scaled(*_gap(y.reshape(-1)[block], wanted.reshape(-1)[block]), rms).argmax())
+    return int(_scale(*_gap(y.reshape(-1)[block], wanted.reshape(-1)[block]), rms).argmax())
 
 
 def sums_by_axis(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -13,7 +13,7 @@ import torch
 
 from conformance.axes import Precision
 from conformance.gates.budget import KINKED_SLICE_FACTOR, NOISY, TensorReference, budget_for, gain_floor
-from conformance.gates.sums import Rounded, Sums, parts, sampled, sizes_of_axes, squares_of, sums_of
+from conformance.gates.sums import Rounded, Sums, parts, sample, sizes_of_axes, squares_of, sums_of
 from conformance.records.observation import Measure
 
 BIAS_FACTOR = 2.0
@@ -65,7 +65,7 @@ def _noisy(reference: TensorReference, rounded: Rounded) -> torch.Tensor:
 
 def _least_noise(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
     """A lower bound of the noise, from the perturbed runs of the first draw: few rounded runs may show too little."""
-    sums, share = _strayed(reference, precision, rounded), _share(reference, precision)
+    sums, share = _strays(reference, precision, rounded), _share(reference, precision)
     of_sums, of_error = SUM_SHARE, ERROR_SHARE * share
     if reference.kinked:  # these runs are perturbed twice as much
         of_sums, of_error = of_sums / 2, of_error / 2
@@ -88,7 +88,7 @@ def _flips(reference: TensorReference, precision: Precision, rounded: Rounded) -
 
 def _of_typical_slices(sums: torch.Tensor, reference: TensorReference) -> torch.Tensor:
     """Sums of slices, each at least as large as the mean of its axis."""
-    lengths = sizes_of_axes(sampled(reference.oracle.reals))
+    lengths = sizes_of_axes(sample(reference.oracle.reals))
     typical = [of_axis.mean().expand_as(of_axis) for of_axis in sums[1:].split(lengths)]
     return sums.maximum(torch.cat([sums[:1], *typical]))
 
@@ -98,9 +98,9 @@ def _share(reference: TensorReference, precision: Precision) -> float:
     return reference.spread[precision.name].absolute / reference.oracle.norm
 
 
-def _strayed(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
+def _strays(reference: TensorReference, precision: Precision, rounded: Rounded) -> Sums:
     """How far the sums stray if every draw does so relatively as far as the perturbed runs of the first draw."""
-    first = parts(sampled(reference.oracle.values).square())
+    first = parts(sample(reference.oracle.values).square())
     root = math.sqrt(rounded.draws)
     gain, shift = rounded.crowding / first, (rounded.squares / first).sqrt()
     sums = reference.strayed[precision.name]
@@ -112,7 +112,7 @@ def _strayed(reference: TensorReference, precision: Precision, rounded: Rounded)
 
 def _counts(reference: TensorReference) -> torch.Tensor:
     """How many numbers of one draw each sum adds up."""
-    return parts(torch.ones_like(sampled(reference.oracle.reals)))
+    return parts(torch.ones_like(sample(reference.oracle.reals)))
 
 
 class OverDraws:

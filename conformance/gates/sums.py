@@ -79,7 +79,7 @@ class Redraws:
     """One tensor of the oracle in further draws of a case.
 
     Attributes:
-        truths: the oracle's tensor in each draw, as `sampled` gives it, float32.
+        truths: the oracle's tensor in each draw, as `sample` gives it, float32.
         rounded: what the rounded runs add up to, by precision name.
     """
 
@@ -87,7 +87,7 @@ class Redraws:
     rounded: dict[str, Rounded]
 
 
-def sampled(tensor: torch.Tensor) -> torch.Tensor:
+def sample(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of the real numbers of a tensor; if they are more than `SAMPLE`, of evenly spaced ones in one axis."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
@@ -115,7 +115,7 @@ def sums_of(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Su
     """Add up the errors of a candidate.
 
     Args:
-        found: the candidate's tensor in each draw, as `sampled` gives it; there may be fewer than truths.
+        found: the candidate's tensor in each draw, as `sample` gives it; there may be fewer than truths.
         truths: the oracle's.
     """
     gains, shifts = torch.zeros(()), torch.zeros(())
@@ -139,7 +139,7 @@ def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor], 
     """Add up the errors of the rounded runs, and estimate from them how far the sums scatter.
 
     Args:
-        found: the tensor in the rounded run of each draw, as `sampled` gives it.
+        found: the tensor in the rounded run of each draw, as `sample` gives it.
         truths: the oracle's.
         constant: the relative error of constants that multiply tensors, the same in each draw. These runs round them
             everywhere, so that a norm may divide it out; a mode rounds them only where it computes in low precision.

@@ -38,10 +38,10 @@ def _of_model(path: Path, model: str, entries: Any) -> Iterator[Declared]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"{path}: {model} must be a list of tables; write [[{_key(model)}]] above each")
     for number, entry in enumerate(entries, 1):
-        yield _declared(f"{path}: entry {number} of {model}", model, entry)
+        yield _read_declared(f"{path}: entry {number} of {model}", model, entry)
 
 
-def _declared(where: str, model: str, entry: Mapping[str, Any]) -> Declared:
+def _read_declared(where: str, model: str, entry: Mapping[str, Any]) -> Declared:
     values: dict[str, Any] = {}
     for name, value in entry.items():
         if name not in FIELDS:

@@ -86,7 +86,7 @@ class Executor:
             task = cell_task(self._plan, cell, self._references.path(cell.model))
             kept = made.fingerprint if made.kept else ""
             task = replace(task, cache=cache, fingerprint=kept, left_out=planned.left_out)
-            ending = _ended(cell.id, CELL, task, deadline=self._plan.deadline, method=method)
+            ending = _run_child(cell.id, CELL, task, deadline=self._plan.deadline, method=method)
             seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message, said=ending.said)
             if seen.ending != DAMAGED:
                 break
@@ -134,7 +134,7 @@ class Executor:
         deadline = REFERENCE_FACTOR * self._plan.deadline
         if self._plan.deadline >= CELL_SECONDS:
             deadline = max(deadline, REFERENCE_SECONDS)
-        ending = _ended(f"the reference of {model}", REFERENCE, task, deadline=deadline, method="forkserver")
+        ending = _run_child(f"the reference of {model}", REFERENCE, task, deadline=deadline, method="forkserver")
         seconds, result = round(ending.seconds, 4), ending.result
         if result is None:
             seen = Observation(ending.kind, "reference", message=ending.message, said=ending.said)
@@ -148,7 +148,7 @@ class Executor:
         return made
 
 
-def _ended(
+def _run_child(
     what: str, target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method: str
 ) -> child.Ending[ResultT]:
     """How a child process ended.

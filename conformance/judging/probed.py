@@ -20,7 +20,7 @@ def observe(name: str, device: str, deadline: float, package: str = PACKAGE) -> 
         return child.run(RUN_PROBE, ProbeTask(f"{package}.{name}", device, cache), deadline=deadline)
 
 
-def told(ending: Ending[ProbeSighting]) -> tuple[str, str]:
+def outcome_of(ending: Ending[ProbeSighting]) -> tuple[str, str]:
     """How a probe ended, or what kind of sighting it was; and what it said."""
     result = ending.result
     return (result.kind, result.text) if result is not None else (ending.kind, ending.message)
@@ -62,6 +62,6 @@ class Probed:
     def _shown(self, one: Expectation, device: str) -> tuple[bool | None, str]:
         key = one.probe, device
         if key not in self._known:
-            found = told(observe(one.probe, device, self._deadline))
+            found = outcome_of(observe(one.probe, device, self._deadline))
             self._known[key] = shows(one.symptom, *found), ": ".join(filter(None, found))
         return self._known[key]

@@ -18,7 +18,7 @@ from conformance.evaluate.evaluation import Question, Tensors
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates.budget import TensorReference
 from conformance.gates.redraws import budgets
-from conformance.gates.sums import Redraws, Rounded, rounded_sums, sampled
+from conformance.gates.sums import Redraws, Rounded, rounded_sums, sample
 from conformance.oracle.overflow import InnerGradients, Scale
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
 from conformance.perturb.kinks import MARGIN, KinkWatch
@@ -223,7 +223,7 @@ class _ManyDraws:
     def _kept(self, run: Tensors) -> dict[str, torch.Tensor]:
         """What is kept of each judged tensor of a run, if it has the shape that it had in the first draw."""
         found = ((name, run.get(name), known) for name, known in self._judged.items())
-        return {name: sampled(t) for name, t, known in found if t is not None and tuple(t.shape) == known.oracle.shape}
+        return {name: sample(t) for name, t, known in found if t is not None and tuple(t.shape) == known.oracle.shape}
 
     def _rounded(self, name: str, precision: Precision, draws: int = max(DRAWS)) -> Rounded:
         found = self._found[precision.name, name][:draws]

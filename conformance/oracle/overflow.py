@@ -89,7 +89,7 @@ class InnerGradients(OpMode):
         return result
 
 
-def chosen(oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation, inner: float) -> Scale:
+def choose_scale(oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation, inner: float) -> Scale:
     """The scale of a case: that of its gradients, lowered if eager's overflow with it under float16 autocast.
 
     Args:

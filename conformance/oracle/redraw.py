@@ -48,7 +48,7 @@ class Redraw:
         """
         call = inputs.draw(case, seed, self.picks, coarse=not self.fine)
         call = inputs.fewer_rows(call) if self.fewer else call
-        return inputs.reordered(call) if self.reordered else call
+        return inputs.reorder(call) if self.reordered else call
 
     def state(self, state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
         """The parameters and buffers for this draw.
@@ -70,7 +70,7 @@ class Redraw:
         return changed
 
     def _times_factors(self, name: str, tensor: torch.Tensor, seed: int) -> torch.Tensor:
-        generator = inputs.seeded("weights", seed, self.weights, name)
+        generator = inputs.seed_generator("weights", seed, self.weights, name)
         factors = torch.rand(tensor.numel(), generator=generator).to(tensor.device)
         least = SMALLEST_FACTOR if self.fine else SMALLEST_COARSE_FACTOR
         return tensor.reshape(-1).double() * (least + (1.0 - least) * factors)

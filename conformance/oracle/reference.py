@@ -12,14 +12,14 @@ import torch
 from conformance.axes import Precision
 from conformance.evaluate import inputs, weights
 from conformance.evaluate.containers import NOTHING, Container
-from conformance.evaluate.error_text import is_out_of_memory, named
+from conformance.evaluate.error_text import is_out_of_memory, name_error
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.evaluate.memory_sharing import Pair
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates.budget import TensorReference
 from conformance.oracle import sampling
 from conformance.oracle.many_draws import with_redraws
-from conformance.oracle.overflow import AMP_FP16, InnerGradients, Scale, chosen, scale_for
+from conformance.oracle.overflow import AMP_FP16, InnerGradients, Scale, choose_scale, scale_for
 from conformance.oracle.redraw import FIRST_NUMBER, Redraw
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
@@ -132,7 +132,7 @@ def make(
         picks = sampling.choose(oracle, case, forks)
         question = oracle.question(case, picks)
         inner = _inner_gradients(precisions)
-        found, kinked = _watched(oracle, question, inner)
+        found, kinked = _watch(oracle, question, inner)
         check.of_outputs(question, found)
         scale = _scale(oracle, case, picks, found, inner)
         known = _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)
@@ -140,7 +140,7 @@ def make(
             oracle.kept = tables_of(oracle, question)
             redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, scale, forks)
             fine = [p for p in precisions if not p.low_dtype]
-            changed, reason = _changed(oracle, case, question, fine, forks)
+            changed, reason = _change(oracle, case, question, fine, forks)
             known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
@@ -180,7 +180,7 @@ def make_for_timing(
     picks = sampling.choose(oracle, case, forks)
     question = replace(oracle.question(case, picks), second=False, stacked=None, forward_mode=False)
     inner = _inner_gradients(precisions)
-    found, kinked = _watched(oracle, question, inner)
+    found, kinked = _watch(oracle, question, inner)
     scale = _scale(oracle, case, picks, found, inner)
     return {case.name: _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)}
 
@@ -190,7 +190,7 @@ def _inner_gradients(precisions: Sequence[Precision]) -> InnerGradients | None:
     return InnerGradients() if AMP_FP16 in precisions else None
 
 
-def _watched(oracle: Oracle, question: Question, inner: InnerGradients | None = None) -> tuple[Evaluation, bool]:
+def _watch(oracle: Oracle, question: Question, inner: InnerGradients | None = None) -> tuple[Evaluation, bool]:
     """The oracle's evaluation, and whether an op with a kink ran."""
     with KinkWatch() as watch, inner or contextlib.nullcontext():
         found = oracle.evaluate(question, noted=True)
@@ -201,7 +201,7 @@ def _scale(oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation, i
     """The scale of the cotangents under float16."""
     if inner is None:
         return Scale(scale_for(found.tensors), math.inf)
-    return chosen(oracle, case, picks, found, inner.largest)
+    return choose_scale(oracle, case, picks, found, inner.largest)
 
 
 def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
@@ -221,7 +221,7 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
     return CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared, found.drawn)
 
 
-def _changed(
+def _change(
     oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision], forks: Forks
 ) -> tuple[tuple[tuple[Redraw, CaseReference], ...], str]:
     """The references of the case with other weights and full float32 operands, and why the first one is missing.
@@ -242,7 +242,7 @@ def _changed(
         call = wide_call(redraw.inputs(case, oracle.seed))
         asked = replace(redraw.question(question, call, there.namer), second=False)
         try:
-            found, kinked = _watched(there, asked)
+            found, kinked = _watch(there, asked)
             scale = scale_for(found.tensors)
             known = _of_one_draw(there, redraw.picks, asked, found, precisions, forks, scale, kinked=kinked)
             made.append((redraw, known))
@@ -250,5 +250,5 @@ def _changed(
             if is_out_of_memory(problem):
                 raise
             if not redraw.fewer:
-                reason = named(problem)
+                reason = name_error(problem)
     return tuple(made), reason

@@ -38,7 +38,7 @@ def load(path: Path, precision: str = "") -> dict[str, CaseReference]:
         DamagedReferenceError: it is not there, cannot be read, or is damaged.
     """
     try:
-        saved = tensorfile.opened(path)
+        saved = tensorfile.open_tensors(path)
         return {name: _case_reference(_for_precision(tree, precision)) for name, tree in saved.items()}
     except (OSError, ValueError) as problem:
         raise DamagedReferenceError(str(problem)) from problem
@@ -56,12 +56,12 @@ def _for_precision(case: dict[str, Any], precision: str) -> dict[str, Any]:
 
 def _tensor_for_precision(known: dict[str, Any], precision: str) -> dict[str, Any]:
     needed, redraws = ("fp32", precision), known["redraws"]
-    parts = {part: _chosen(known[part], needed) for part in ("spread", "settled", "strayed")}
-    rounded = _chosen(redraws["rounded"], needed) if redraws else {}
+    parts = {part: _choose(known[part], needed) for part in ("spread", "settled", "strayed")}
+    rounded = _choose(redraws["rounded"], needed) if redraws else {}
     return {**known, **parts, "redraws": {**redraws, "rounded": rounded} if rounded else None}
 
 
-def _chosen(by_precision: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _choose(by_precision: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: value for name, value in by_precision.items() if name in names}
 
 

@@ -6,12 +6,12 @@ from functools import partial
 
 from conformance.errors import SelfCheckError
 from conformance.evaluate import inputs
-from conformance.evaluate.error_text import named_as_noise
+from conformance.evaluate.error_text import call_it_noise
 from conformance.evaluate.inputs import APART, AXES
 from conformance.float64.wide import Oracle
 from conformance.gates.budget import FLOAT32
 from conformance.gates.distance import OracleTensor
-from conformance.perturb.kinks import MARGIN, KinkWatch, flipped, merged, tossed
+from conformance.perturb.kinks import MARGIN, KinkWatch, count_flipped, count_merged, count_tossed
 from conformance.perturb.rounding import RUNS, Rounding
 from conformance.process.forks import ALONE, Forks
 from zoo.case import Call, Case
@@ -49,7 +49,7 @@ def _rows_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
     candidates: list[tuple[float, int, int]] = []
     rows = 0
     for draw in range(BATCHES):
-        number, _, watch = _untied(oracle, case, draw, by_row=True)
+        number, _, watch = _untie(oracle, case, draw, by_row=True)
         rows = len(watch.margins)
         if not watch.kinked or not rows:
             return number
@@ -67,8 +67,8 @@ def _draw_off_the_kinks(oracle: Oracle, case: Case, forks: Forks) -> inputs.Pick
     """
     counts: list[tuple[int, int, int, int]] = []
     for draw in range(REDRAWS):
-        number, ties, watch = _untied(oracle, case, draw)
-        flips, tosses = _moved(oracle, case, number, watch, forks) if watch.kinked else (0, 0)
+        number, ties, watch = _untie(oracle, case, draw)
+        flips, tosses = _move(oracle, case, number, watch, forks) if watch.kinked else (0, 0)
         if not ties and not flips:
             return number
         if tosses <= RUNS * FEW * sum(on_kinks.numel() for on_kinks in watch.ties):
@@ -83,15 +83,15 @@ def _draw_off_the_kinks(oracle: Oracle, case: Case, forks: Forks) -> inputs.Pick
     return min(counts)[-1]
 
 
-def _moved(oracle: Oracle, case: Case, number: int, watch: KinkWatch, forks: Forks) -> tuple[int, int]:
+def _move(oracle: Oracle, case: Case, number: int, watch: KinkWatch, forks: Forks) -> tuple[int, int]:
     """How many units float32's rounding flips in a draw, and how many it moves off a kink."""
     call = inputs.draw_batch(case, oracle.seed, number)
 
     def moved(run: int) -> tuple[int, int]:
         perturbed = KinkWatch()
-        with named_as_noise(case.name, FLOAT32), _noise(oracle, case, number, run), perturbed:
+        with call_it_noise(case.name, FLOAT32), _noise(oracle, case, number, run), perturbed:
             oracle.forward(case, call)
-        return flipped(watch, perturbed), tossed(watch, perturbed)
+        return count_flipped(watch, perturbed), count_tossed(watch, perturbed)
 
     flips, tosses = zip(*forks.results([partial(moved, run) for run in range(RUNS)]), strict=True)
     return sum(flips), sum(tosses)
@@ -107,7 +107,7 @@ def _jumps(oracle: Oracle, case: Case, number: int) -> bool:
     gradients = {name: OracleTensor(t) for name, t in truth.items() if t is not None and "gradient of" in name}
     faint = FAINT * max((measured.norm for measured in gradients.values()), default=0.0)
     for run in range(RUNS):
-        with named_as_noise(case.name, FLOAT32):
+        with call_it_noise(case.name, FLOAT32):
             moved = oracle.evaluate(question, _noise(oracle, case, number, run)).tensors
         for name, measured in gradients.items():
             other, most = moved[name], max(JUMP * measured.norm, faint)
@@ -118,30 +118,30 @@ def _jumps(oracle: Oracle, case: Case, number: int) -> bool:
 
 def _noise(oracle: Oracle, case: Case, number: int, run: int) -> Rounding:
     """The noise of float32 in one of the runs of a draw."""
-    return Rounding(FLOAT32, inputs.seeded("kink", oracle.seed, case.name, number, run))
+    return Rounding(FLOAT32, inputs.seed_generator("kink", oracle.seed, case.name, number, run))
 
 
-def _untied(oracle: Oracle, case: Case, draw: int, *, by_row: bool = False) -> tuple[int, int, KinkWatch]:
+def _untie(oracle: Oracle, case: Case, draw: int, *, by_row: bool = False) -> tuple[int, int, KinkWatch]:
     """A draw, moved apart if rounding its inputs has put numbers on a kink or made rivals equal.
 
     Returns:
         The number of the draw, how many such ties are left, and the watch of its run.
     """
-    watch = _watched(oracle, case, inputs.draw_batch(case, oracle.seed, draw), by_row=by_row)
+    watch = _watch(oracle, case, inputs.draw_batch(case, oracle.seed, draw), by_row=by_row)
     if not any(bool(tie.any()) for tie in (*watch.ties, *watch.equals)):
         return draw, 0, watch
-    drawn = _watched(oracle, case, inputs.raw_batch(case, oracle.seed, draw))
-    best = (merged(watch, drawn), draw, watch)
+    drawn = _watch(oracle, case, inputs.raw_batch(case, oracle.seed, draw))
+    best = (count_merged(watch, drawn), draw, watch)
     for way in range(1, len(AXES) + 1):
         if not best[0]:
             break
         number = draw + way * APART
-        watch = _watched(oracle, case, inputs.draw_batch(case, oracle.seed, number), by_row=by_row)
-        best = min(best, (merged(watch, drawn), number, watch), key=lambda found: found[0])
+        watch = _watch(oracle, case, inputs.draw_batch(case, oracle.seed, number), by_row=by_row)
+        best = min(best, (count_merged(watch, drawn), number, watch), key=lambda found: found[0])
     return best[1], best[0], best[2]
 
 
-def _watched(oracle: Oracle, case: Case, call: Call, *, by_row: bool = False) -> KinkWatch:
+def _watch(oracle: Oracle, case: Case, call: Call, *, by_row: bool = False) -> KinkWatch:
     watch = KinkWatch(inputs.row_count(call) if by_row else 0, selections=True)
     with watch:
         oracle.forward(case, call)

@@ -9,13 +9,13 @@ from functools import partial, reduce
 import torch
 
 from conformance.axes import PRECISIONS, Precision
-from conformance.evaluate.error_text import named_as_noise
+from conformance.evaluate.error_text import call_it_noise
 from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.evaluate.inputs import seeded
+from conformance.evaluate.inputs import seed_generator
 from conformance.float64.wide import Oracle
 from conformance.gates.budget import NOISE, NOISY, SMOOTH_NOISE, TensorReference
 from conformance.gates.distance import Distance, OracleTensor, farthest
-from conformance.gates.sums import Sums, farthest_sums, sampled, sums_of
+from conformance.gates.sums import Sums, farthest_sums, sample, sums_of
 from conformance.perturb.nearest import Nearest
 from conformance.perturb.rounding import KINKED_RUNS, RUNS, Rounding
 from conformance.process.forks import Forks
@@ -95,7 +95,7 @@ class Spread:
         if precision.is_low:
             runs, noise = (KINKED_RUNS, NOISE) if self._kinked else (RUNS, SMOOTH_NOISE)
         modes = [
-            Rounding(precision, seeded("probe", *self._question.seed, precision.name, run), noise, self._scale)
+            Rounding(precision, seed_generator("probe", *self._question.seed, precision.name, run), noise, self._scale)
             for run in range(runs)
         ]
         return [*modes, *([Nearest(precision, self._scale)] if precision.low_dtype else [])]
@@ -103,7 +103,7 @@ class Spread:
     def _seen(self, precision: Precision, mode: Rounding) -> dict[str, _Seen]:
         """What one run shows of each tensor."""
         seen = {}
-        with named_as_noise(str(self._question.seed[-1]), precision):
+        with call_it_noise(str(self._question.seed[-1]), precision):
             perturbed = self._oracle.evaluate(self._question, mode).tensors
         for name, measured in self._measured.items():
             tensor, truth = perturbed.get(name), self._truth[name]
@@ -115,7 +115,7 @@ class Spread:
                 not measured.stays_finite(tensor),
                 _same_numbers(tensor, measured),
                 None if measured.is_rounded else tensor == truth,
-                sums_of([sampled(tensor)], [sampled(truth)]) if summed else None,
+                sums_of([sample(tensor)], [sample(truth)]) if summed else None,
             )
         return seen
 
@@ -145,7 +145,7 @@ class Spread:
         gradients = {name: t for name, t in self._measured.items() if "gradient of" in name}
         near = [name for name, t in gradients.items() if REMAINDER * t.norm <= strayed[name] < NOISY * t.norm]
         if near:
-            noise = seeded("probe", *self._question.seed, FLOAT32.name, "wider")
+            noise = seed_generator("probe", *self._question.seed, FLOAT32.name, "wider")
             seen = self._seen(FLOAT32, Rounding(FLOAT32, noise, WIDER * NOISE, self._scale))
             far = {name for name in near if seen[name].distance.absolute >= FAR * self._measured[name].norm}
             self._remainders = {name for name in far if not seen[name].lost}

@@ -48,11 +48,11 @@ def _without_tensors(tree: Any, file: BinaryIO) -> Any:
     if isinstance(tree, (list, tuple)):
         return [_without_tensors(value, file) for value in tree]
     if isinstance(tree, torch.Tensor):
-        return {KEY: [str(tree.dtype).removeprefix("torch."), list(tree.shape), *_written(tree, file)]}
+        return {KEY: [str(tree.dtype).removeprefix("torch."), list(tree.shape), *_write(tree, file)]}
     return tree
 
 
-def _written(tensor: torch.Tensor, file: BinaryIO) -> tuple[int, int]:
+def _write(tensor: torch.Tensor, file: BinaryIO) -> tuple[int, int]:
     """Write the numbers of a tensor; returns their place and their CRC-32."""
     numbers, place = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous(), file.tell()
     size = numbers.numel() * numbers.element_size()
@@ -90,13 +90,13 @@ class StoredTensor:
         size = count * self.dtype.itemsize
         end = self.place + size + -size % ALIGNED
         if zlib.crc32(memoryview(self.content)[self.place : end]) != self.checksum:
-            raise _damaged(self.path)
+            raise _damage_error(self.path)
         if not count:
             return torch.empty(self.shape, dtype=self.dtype)
         return torch.frombuffer(self.content, dtype=self.dtype, count=count, offset=self.place).reshape(self.shape)
 
 
-def opened(path: Path) -> Any:
+def open_tensors(path: Path) -> Any:
     """What `save` wrote, with a `StoredTensor` in the place of each tensor. Tuples come back as lists.
 
     Raises:
@@ -105,15 +105,15 @@ def opened(path: Path) -> Any:
     """
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size <= LENGTH_BYTES + SUM_BYTES:
-            raise _damaged(path)
+            raise _damage_error(path)
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     end = len(content) - SUM_BYTES
     start = end - LENGTH_BYTES - int.from_bytes(content[end - LENGTH_BYTES : end], "little")
     if start < 0 or zlib.crc32(content[start:end]).to_bytes(SUM_BYTES, "little") != content[end:]:
-        raise _damaged(path)
+        raise _damage_error(path)
     known = json.loads(content[start : end - LENGTH_BYTES])
     if known["start"] != start:
-        raise _damaged(path)
+        raise _damage_error(path)
     return _with_tensors(known["tree"], path, content)
 
 
@@ -124,11 +124,11 @@ def load(path: Path) -> Any:
         OSError: it cannot be read.
         ValueError: it is damaged: a sum does not match.
     """
-    return read(opened(path))
+    return read(open_tensors(path))
 
 
 def read(tree: Any) -> Any:
-    """A part of what `opened` returned, with all its tensors.
+    """A part of what `open_tensors` returned, with all its tensors.
 
     Raises:
         ValueError: one is damaged: its sum does not match.
@@ -151,5 +151,5 @@ def _with_tensors(tree: Any, path: Path, content: mmap.mmap) -> Any:
     return StoredTensor(path, content, getattr(torch, name), tuple(shape), place, checksum)
 
 
-def _damaged(path: Path) -> ValueError:
+def _damage_error(path: Path) -> ValueError:
     return ValueError(f"{path} is damaged: its checksum does not match")

@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from conformance.errors import UsageError
-from conformance.one_line import named
+from conformance.one_line import name_text
 from conformance.own import parametrized
 from conformance.own.wrapped import is_operator
 from conformance.records.own_model import TRAINING, OwnModel, name_from
@@ -97,7 +97,7 @@ class Definitions:
         return "\n\n".join([*future, *self.lines]) + "\n"
 
     def _add(self, name: str, value: Any) -> None:
-        own = [statement for statement in self._all() if name in _defined(statement)]
+        own = [statement for statement in self._all() if name in _define(statement)]
         imports = [statement for statement in own if isinstance(statement, ast.Import)]
         if isinstance(value, ModuleType):
             self.lines += map(ast.unparse, imports) if imports else [f"import {value.__name__} as {name}"]
@@ -116,7 +116,7 @@ class Definitions:
     def _register(self, name: str) -> None:
         """Add the statements that register something for a name, such as the backward of a custom operator."""
         for statement in self._all():
-            if name in _registered(statement):
+            if name in _registered_names(statement):
                 self._write(statement)
 
     def _write(self, statement: ast.stmt) -> None:
@@ -145,11 +145,11 @@ class Definitions:
         if self._statements is None:
             files = {self._main.get("__file__"): None}
             files.update({code.co_filename: None for value in list(self._main.values()) for code in _codes(value)})
-            self._statements = [statement for file in filter(None, files) for statement in _parsed(file)]
+            self._statements = [statement for file in filter(None, files) for statement in _parse(file)]
         return self._statements
 
 
-def _parsed(file: str) -> list[ast.stmt]:
+def _parse(file: str) -> list[ast.stmt]:
     try:
         return ast.parse("".join(linecache.getlines(file))).body
     except SyntaxError:  # the magic of a notebook
@@ -168,7 +168,7 @@ def _names(node: ast.AST) -> list[str]:
     return sorted(set(used(symtable.symtable(ast.unparse(node), "<definitions>", "exec"))))
 
 
-def _registered(statement: ast.stmt) -> set[str]:
+def _registered_names(statement: ast.stmt) -> set[str]:
     """The names in the calls that register something: those of the statement, or of its decorators."""
     if isinstance(statement, DEFINES):
         calls: list[ast.expr] = statement.decorator_list
@@ -187,7 +187,7 @@ def _codes(value: Any) -> Iterable[Any]:
                 yield code
 
 
-def _defined(statement: ast.stmt) -> list[str]:
+def _define(statement: ast.stmt) -> list[str]:
     """The names that a statement defines."""
     if isinstance(statement, DEFINES):
         return [statement.name]
@@ -219,7 +219,7 @@ def _is_literal(value: Any) -> bool:
 # Pickles parameters with their hooks, which torch leaves out.
 
 
-def reduced(value: Any) -> Any:
+def reduce_hook(value: Any) -> Any:
     """How to pickle a parameter with hooks, as `pickle.Pickler.reducer_override` asks; else NotImplemented."""
     if not isinstance(value, nn.Parameter):
         return NotImplemented
@@ -240,7 +240,7 @@ ELSE = 'Define it in a module, or name a function that builds it ("package.modul
 MODEL, CALL, DEFINITIONS = "model.pt", "call.pt", "definitions.py"
 
 
-def captured(
+def capture(
     target: Any, call: Call, folder: Path, *, train: bool | None = None, expect: tuple[Expect | Convention, ...] = ()
 ) -> SpecLocation:
     """The location of a model, which any process can read.
@@ -260,7 +260,7 @@ def captured(
     definitions = Definitions()
     store((call, expect), folder / CALL, definitions, "the inputs")
     own = OwnModel(call=str(folder / CALL), training=TRAINING[train])
-    location = SpecLocation(own=own) if target is None else _located(target, own, folder / MODEL, definitions)
+    location = SpecLocation(own=own) if target is None else _locate(target, own, folder / MODEL, definitions)
     if definitions.lines:
         path = folder / DEFINITIONS
         path.write_text(definitions.text(), encoding="utf-8")
@@ -268,7 +268,7 @@ def captured(
     return location
 
 
-def _located(target: Any, own: OwnModel, path: Path, definitions: Definitions) -> SpecLocation:
+def _locate(target: Any, own: OwnModel, path: Path, definitions: Definitions) -> SpecLocation:
     if isinstance(target, torch.library.CustomOpDef):  # type: ignore[attr-defined]
         target = internals.overload_of_definition(target)
     if is_operator(target):
@@ -325,20 +325,21 @@ def store(value: Any, path: Path, definitions: Definitions, what: str, instead: 
     names: dict[str, None] = {}
     before = list(definitions.lines)
     try:
-        torch.save(value, path, pickle_module=_picklers(pickler(names, _reduced)))
+        torch.save(value, path, pickle_module=_picklers(pickler(names, _reduce)))
         definitions.add(names)
     except Exception as problem:  # noqa: BLE001 -- whatever is in it may refuse with what it likes
         try:
             import cloudpickle  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 -- it need not be installed
         except ImportError:
             raise UsageError(
-                f"check: {what} cannot be sent to another process: {named(problem)}. {instead}, or install cloudpickle"
+                f"check: {what} cannot be sent to another process: {name_text(problem)}. {instead}, "
+                "or install cloudpickle"
             ) from problem
         definitions.lines[:] = before
         try:
             torch.save(value, path, pickle_module=_picklers(_with_reduced(cloudpickle.Pickler)))
         except Exception as again:
-            raise UsageError(f"check: {what} cannot be pickled: {named(again)}. {instead}") from again
+            raise UsageError(f"check: {what} cannot be pickled: {name_text(again)}. {instead}") from again
 
 
 def _picklers(of_class: type[pickle.Pickler]) -> Any:
@@ -346,18 +347,18 @@ def _picklers(of_class: type[pickle.Pickler]) -> Any:
     return SimpleNamespace(__name__="pickle", Pickler=of_class)
 
 
-def _reduced(value: Any) -> Any:
+def _reduce(value: Any) -> Any:
     """How to pickle what torch refuses or leaves a part out of, as `pickle.Pickler.reducer_override` asks."""
-    found = reduced(value)
-    return parametrized.reduced(value) if found is NotImplemented else found
+    found = reduce_hook(value)
+    return parametrized.reduce_parametrized(value) if found is NotImplemented else found
 
 
 def _with_reduced(of_class: Any) -> Any:
-    """A pickler of a class that overrides reducers itself, which asks `_reduced` first."""
+    """A pickler of a class that overrides reducers itself, which asks `_reduce` first."""
 
     class Both(of_class):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
-            found = _reduced(value)
+            found = _reduce(value)
             return super().reducer_override(value) if found is NotImplemented else found
 
     return Both

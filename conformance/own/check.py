@@ -17,8 +17,8 @@ from conformance.commands.check_report import Report
 from conformance.errors import UsageError
 from conformance.judging import declarations
 from conformance.own import libraries
-from conformance.own.capture import DEFINITIONS, Definitions, captured, store
-from conformance.own.saved import unpickled
+from conformance.own.capture import DEFINITIONS, Definitions, capture, store
+from conformance.own.saved import unpickle
 from conformance.own.spec import attribute, define
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
@@ -69,7 +69,7 @@ def register_modes(file: str) -> None:
     """
     folder = Path(file).parent
     define(str(folder / DEFINITIONS) if (folder / DEFINITIONS).exists() else "")
-    modes: list[Mode] = [unpickled(path) for path in sorted(folder.glob("*.pt"))]
+    modes: list[Mode] = [unpickle(path) for path in sorted(folder.glob("*.pt"))]
     for mode in modes:
         MODES.pop(mode.name, None)
         MODES[mode.name] = mode
@@ -129,19 +129,19 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
             seed=seed,
             declared=declarations.read(file) if file else (),
         )
-        location = _located(target, _call(inputs, kwargs), folder / checking.SAVED, train, given)
+        location = _locate(target, _call(inputs, kwargs), folder / checking.SAVED, train, given)
         request = replace(request, registered=capture_modes(request.modes, folder / checking.SAVED / REGISTERED))
         if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
             request = replace(request, sources=(os.fspath(target),), given=location.own)
         else:
             request = replace(request, own=location)
-        return Report(checking.judged(request, folder / RUN), folder)
+        return Report(checking.judge_once(request, folder / RUN), folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _located(
+def _locate(
     target: Any,
     call: Call,
     folder: Path,
@@ -155,7 +155,7 @@ def _located(
     folder.mkdir()
     if named and str(target).startswith(MAIN):
         target, named = attribute(sys.modules["__main__"], str(target).removeprefix(MAIN)), False
-    return captured(None if named else target, call, folder, train=train, expect=expect)
+    return capture(None if named else target, call, folder, train=train, expect=expect)
 
 
 def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Call:

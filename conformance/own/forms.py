@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from conformance.errors import UsageError
-from conformance.float64.copies import copied
-from conformance.one_line import named
-from conformance.own.wrapped import ignored, is_operator, wrapped
+from conformance.float64.copies import copy_model
+from conformance.one_line import name_text
+from conformance.own.wrapped import is_operator, make_ignored, wrap
 from zoo.case import Case
 
 OF_SCRIPTS = ("eager", "compiled", "compiled_dynamic", "exported", "graphed", "packaged")  # the modes that scripts lack
@@ -54,12 +54,12 @@ def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 --
     if isinstance(thing, torch.export.ExportedProgram):
         return Forms("an exported program", lambda: fetch().module(), without=OF_PROGRAMS)
     if isinstance(thing, nn.Module):
-        return Forms(f"a module {type(thing).__name__}", lambda: copied(fetch()))
+        return Forms(f"a module {type(thing).__name__}", lambda: copy_model(fetch()))
     if isinstance(thing, type):
         return _of_class(thing, case)
     if is_operator(thing) or inspect.isbuiltin(thing):
         called = getattr(thing, "overloadpacket", thing)  # TorchScript takes no overload; it chooses one by the types
-        return Forms("an operator", lambda: wrapped(called, case))
+        return Forms("an operator", lambda: wrap(called, case))
     if not callable(thing):
         raise UsageError(f"a {type(thing).__name__} is no model; want a module, a class, a function or an operator")
     if _builds(thing):
@@ -69,13 +69,13 @@ def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 --
 
 def _of_class(thing: type, case: Case) -> Forms:
     if issubclass(thing, torch.autograd.Function):
-        return Forms(f"a Function {thing.__name__}", lambda: wrapped(thing, case), partial(ignored, thing, case))
+        return Forms(f"a Function {thing.__name__}", lambda: wrap(thing, case), partial(make_ignored, thing, case))
     try:
         thing()
     except TypeError as problem:
         raise UsageError(
-            f"{thing.__name__} cannot be built without arguments ({named(problem)}); give an instance, or a function "
-            "that builds one"
+            f"{thing.__name__} cannot be built without arguments ({name_text(problem)}); give an instance, or a "
+            "function that builds one"
         ) from problem
     return Forms(f"a module {thing.__name__}", thing)
 

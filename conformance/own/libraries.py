@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from conformance.errors import UsageError, near_names
-from conformance.float64.copies import copied
-from conformance.one_line import named
+from conformance.float64.copies import copy_model
+from conformance.one_line import name_text
 from conformance.seeds import seed_of
 from zoo import internals
 from zoo.case import Call
@@ -43,7 +43,7 @@ def settle_statistics(model: nn.Module, batch: torch.Tensor) -> nn.Module:
     norms = _with_statistics(model)
     if not norms:
         return model
-    rehearsal = copied(model).double().eval()
+    rehearsal = copy_model(model).double().eval()
     rehearsed = _with_statistics(rehearsal)
     for norm in rehearsed:
         norm.train().momentum = 1.0  # the statistics are those of this batch alone
@@ -149,7 +149,7 @@ def _settings(text: str, written: str) -> dict[str, Any]:
     return settings
 
 
-def _imported(text: str, name: str) -> Any:
+def _import(text: str, name: str) -> Any:
     """A module of a library.
 
     Raises:
@@ -162,7 +162,7 @@ def _imported(text: str, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as problem:  # the library's own code may raise anything
-        raise UsageError(f"{text}: {library} does not import: {named(problem)}") from problem
+        raise UsageError(f"{text}: {library} does not import: {name_text(problem)}") from problem
 
 
 def _check_known(text: str, name: str, known: Iterable[str], what: str) -> None:
@@ -172,11 +172,11 @@ def _check_known(text: str, name: str, known: Iterable[str], what: str) -> None:
         raise UsageError(f"{text}: no {what} {name!r}{meant}")
 
 
-def _built(text: str, build: Callable[..., nn.Module], *args: Any, **settings: Any) -> nn.Module:
+def _build(text: str, build: Callable[..., nn.Module], *args: Any, **settings: Any) -> nn.Module:
     try:
         return build(*args, **settings)
     except Exception as problem:
-        raise UsageError(f"{text} cannot be built: {named(problem)}") from problem
+        raise UsageError(f"{text} cannot be built: {name_text(problem)}") from problem
 
 
 def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module], **settings: Any) -> Architecture:
@@ -187,12 +187,12 @@ def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module
         return settle_statistics(build(**settings), batch)
 
     return Architecture(
-        partial(_built, text, settled), lambda generator: Call((torch.randn(*shape, generator=generator),))
+        partial(_build, text, settled), lambda generator: Call((torch.randn(*shape, generator=generator),))
     )
 
 
 def _torchvision(text: str, name: str, settings: dict[str, Any], pictures: int) -> Architecture:
-    models = _imported(text, "torchvision.models")
+    models = _import(text, "torchvision.models")
     _check_known(text, name, models.list_models(), "architecture")
     side = settings.pop("size", SIDE)
     builder = models.get_model_builder(name)
@@ -225,7 +225,7 @@ def declare_operators() -> None:
 
 
 def _timm(text: str, name: str, settings: dict[str, Any], pictures: int) -> Architecture:
-    timm = _imported(text, "timm")
+    timm = _import(text, "timm")
     _check_known(text, name, timm.list_models(), "architecture")
     side = settings.pop("size", settings.get("img_size", 0))
     channels, *shape = timm.get_pretrained_cfg(name).input_size if not side else (3, side, side)
@@ -233,7 +233,7 @@ def _timm(text: str, name: str, settings: dict[str, Any], pictures: int) -> Arch
 
 
 def _transformers(text: str, name: str, settings: dict[str, Any], pictures: int) -> Architecture:
-    transformers = _imported(text, "transformers")
+    transformers = _import(text, "transformers")
     _check_known(text, name, transformers.CONFIG_MAPPING, "model type")
     chosen = {MEANT.get(key, key): value for key, value in settings.items()}
     known = _config(text, transformers, name)
@@ -243,7 +243,7 @@ def _transformers(text: str, name: str, settings: dict[str, Any], pictures: int)
     config = _config(text, transformers, name, **small | chosen)
     if type(config) not in transformers.MODEL_MAPPING:
         raise UsageError(f"{text}: transformers has no model for {type(config).__name__} alone")
-    build = partial(_built, text, transformers.AutoModel.from_config, config)
+    build = partial(_build, text, transformers.AutoModel.from_config, config)
     return Architecture(build, partial(_words_or_pictures, text, config, _main_input(transformers, config), pictures))
 
 
@@ -258,7 +258,7 @@ def _config(text: str, transformers: Any, name: str, **settings: Any) -> Any:
     try:
         return transformers.AutoConfig.for_model(name, **settings)
     except Exception as problem:  # a configuration checks its settings in its own way
-        raise UsageError(f"{text}: no such configuration: {named(problem)}") from problem
+        raise UsageError(f"{text}: no such configuration: {name_text(problem)}") from problem
 
 
 def _main_input(transformers: Any, config: Any) -> str:

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 from zoo import internals
 
 
-def reduced(value: Any) -> Any:
+def reduce_parametrized(value: Any) -> Any:
     """How to pickle a module with parametrizations, as `pickle.Pickler.reducer_override` asks; else NotImplemented."""
     if not isinstance(value, nn.Module) or not parametrize.is_parametrized(value):
         return NotImplemented

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from conformance.errors import UsageError
-from conformance.one_line import named
+from conformance.one_line import name_text
 
 SCRIPTED, EXPORTED = ("constants.pkl",), ("serialized_exported_program.json", "archive_format")
 
@@ -23,13 +23,13 @@ def builder(path: Path) -> Callable[[], Any]:
     """
     if not path.is_file():
         raise UsageError(f"no file {path}")
-    for kind, names in ((_scripted, SCRIPTED), (_exported, EXPORTED)):
+    for kind, names in ((_load_script, SCRIPTED), (_load_exported, EXPORTED)):
         if _members(path).intersection(names):
             return lambda: _read(kind, path)
-    return lambda: _read(_pickled, path)
+    return lambda: _read(_load_pickle, path)
 
 
-def unpickled(path: Path) -> Any:
+def unpickle(path: Path) -> Any:
     """What `torch.save` has written, on the CPU. It may run any code, as an import of the person's own module does."""
     return torch.load(path, map_location="cpu", weights_only=False)
 
@@ -50,23 +50,23 @@ def _read(kind: Callable[[Path], Any], path: Path) -> Any:
         raise
     except (ImportError, AttributeError) as problem:
         raise UsageError(
-            f"{path} needs code that another process cannot import: {named(problem)}; put the model into a module that "
-            "every process can import, such as one of your package"
+            f"{path} needs code that another process cannot import: {name_text(problem)}; put the model into a module "
+            "that every process can import, such as one of your package"
         ) from problem
     except Exception as problem:  # the file may hold anything
-        raise UsageError(f"{path} is no model that this torch can read: {named(problem)}") from problem
+        raise UsageError(f"{path} is no model that this torch can read: {name_text(problem)}") from problem
 
 
-def _scripted(path: Path) -> Any:
+def _load_script(path: Path) -> Any:
     return torch.jit.load(str(path), map_location="cpu")
 
 
-def _exported(path: Path) -> Any:
+def _load_exported(path: Path) -> Any:
     return torch.export.load(str(path))
 
 
-def _pickled(path: Path) -> Any:
-    found = unpickled(path)
+def _load_pickle(path: Path) -> Any:
+    found = unpickle(path)
     if isinstance(found, Mapping) and found and all(isinstance(value, torch.Tensor) for value in found.values()):
         raise UsageError(f"{path} holds the weights of a model ({len(found)} tensors) and no model; name its class")
     if not callable(found):

@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from conformance.errors import UsageError, near_names
 from conformance.evaluate import inputs
-from conformance.one_line import named
+from conformance.one_line import name_text
 from conformance.own import libraries, saved
 from conformance.own.forms import Forms, forms_of
 from conformance.own.libraries import Architecture
@@ -205,7 +205,7 @@ def attribute(module: ModuleType | None, name: str) -> Any:
 
 def _case(own: OwnModel, known: Architecture | None) -> tuple[Case, tuple[Any, ...]]:
     """The case with the inputs, and what is declared: records of `Expect` and `Convention`."""
-    call, declared = saved.unpickled(Path(own.call)) if own.call else (Call(), ())
+    call, declared = saved.unpickle(Path(own.call)) if own.call else (Call(), ())
     if call.args or call.kwargs:
         return case_of(call), declared
     if own.inputs:
@@ -236,7 +236,7 @@ def _switch(own: OwnModel, model: Any) -> None:
             raise TypeError("it is no module")  # noqa: TRY301 -- one message for all
         model.train(own.training == "train")
     except Exception as problem:  # an exported program refuses with what it likes
-        raise UsageError(f"{own.name} cannot be put into {own.training} mode: {named(problem)}") from problem
+        raise UsageError(f"{own.name} cannot be put into {own.training} mode: {name_text(problem)}") from problem
 
 
 def define(path: str) -> None:
@@ -254,6 +254,6 @@ def define(path: str) -> None:
         exec(code, vars(main))  # noqa: S102 -- the person's own code
     except Exception as problem:  # it is the person's own code
         raise UsageError(
-            f"what the model needs of the main module cannot be defined again: {named(problem)}"
+            f"what the model needs of the main module cannot be defined again: {name_text(problem)}"
         ) from problem
     _defined.add(path)

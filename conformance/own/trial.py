@@ -20,7 +20,7 @@ from conformance.evaluate.error_text import is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation
 from conformance.evaluate.questions import question_of
 from conformance.float64 import script_calls, wide
-from conformance.one_line import named, one_line
+from conformance.one_line import name_text, one_line
 from conformance.own.forms import Forms
 from conformance.own.spec import spec_of
 from conformance.records.own_model import OwnModel
@@ -36,7 +36,7 @@ STEPS = (-1e-4, 1e-4)  # by which an input is moved, in units of its numbers; of
 NOT_WRITTEN = ("no autograd formula was registered", "is not implemented")  # of a backward that does not exist
 
 
-def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel, tuple[str, ...]]:
+def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel, tuple[str, ...]]:
     """The model with the contracts that its first call shows, and these contracts in words.
 
     Args:
@@ -53,11 +53,11 @@ def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel
     except UsageError:
         raise
     except Exception as problem:  # the model's own code may raise anything
-        raise UsageError(f"{own.name} cannot be built: {named(problem)}") from problem
-    found = _called(spec, model, seed)
+        raise UsageError(f"{own.name} cannot be built: {name_text(problem)}") from problem
+    found = _call(spec, model, seed)
     constants = _constants(spec, model, seed, found)
     if constants:
-        without = _called(replace(spec, constants=tuple(constants)), model, seed)
+        without = _call(replace(spec, constants=tuple(constants)), model, seed)
         if without.refused or not any(without.requires_grad.values()):
             constants = {}  # they are not what is wrong, or nothing else has a gradient
         else:
@@ -73,7 +73,7 @@ def tried(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel
         mutates=tuple(sorted(names & {*_inputs(spec, model, seed), *weights.parameters_of(model)})),
         changes_state=states,
     )
-    return tried_on, (*_in_words(tried_on, forms, model, found.refused), *_told(constants))
+    return tried_on, (*_in_words(tried_on, forms, model, found.refused), *_say(constants))
 
 
 def _constants(spec: Spec, model: Any, seed: int, found: Evaluation) -> dict[str, str]:
@@ -98,7 +98,7 @@ def _constants(spec: Spec, model: Any, seed: int, found: Evaluation) -> dict[str
 
 def _refusal_of_moves(spec: Spec, model: Any, seed: int, names: list[str]) -> str:
     """The error that forward raises if these inputs are moved by a little; "" if it raises none."""
-    moved = (_question(spec, model, seed, partial(_moved, model, names, step)) for step in STEPS)
+    moved = (_question(spec, model, seed, partial(_move, model, names, step)) for step in STEPS)
     return next(filter(None, (_refusal(model, replace(question, differentiate=False)) for question in moved)), "")
 
 
@@ -113,11 +113,11 @@ def _refusal(model: Any, question: evaluation.Question) -> str:
     except Exception as problem:  # the model's own code may raise anything
         if is_out_of_memory(problem):
             raise
-        return named(problem)
+        return name_text(problem)
     return ""
 
 
-def _moved(model: Any, names: list[str], step: float, call: Call) -> Call:
+def _move(model: Any, names: list[str], step: float, call: Call) -> Call:
     """The call with some inputs moved by a little."""
     named_leaves = inputs.named_inputs(model, call)
     chosen = {id(named_leaves[name]) for name in names}
@@ -143,14 +143,14 @@ def _has_gradients(found: Evaluation) -> bool:
     return any(found.requires_grad.values())
 
 
-def _called(spec: Spec, model: Any, seed: int) -> Evaluation:
+def _call(spec: Spec, model: Any, seed: int) -> Evaluation:
     """What the call gives; `refused` if its gradients raise an error, which the judge then names."""
 
     def called() -> Evaluation:
         return evaluation.evaluate(model, model, _question(spec, model, seed), noted=True)
 
     try:
-        with script_calls.noted() as scripts:
+        with script_calls.note_scripts() as scripts:
             calls = [called()]
         calls += [called() for _ in range(MODES["scripted"].warm_calls if scripts else 0)]  # it may do otherwise later
         return replace(calls[-1], changes=[change for call in calls for change in call.changes])
@@ -161,8 +161,8 @@ def _called(spec: Spec, model: Any, seed: int) -> Evaluation:
         except SpecError as other:
             raise UsageError(f"{spec.name}: {one_line(other)}") from other
         except Exception as first:
-            raise UsageError(f"{spec.name} does not take these inputs: {named(first)}") from first
-        found.refused = named(problem)
+            raise UsageError(f"{spec.name} does not take these inputs: {name_text(first)}") from first
+        found.refused = name_text(problem)
         return found
 
 
@@ -196,7 +196,7 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     return words
 
 
-def _told(constants: Mapping[str, str]) -> list[str]:
+def _say(constants: Mapping[str, str]) -> list[str]:
     return [f"{name} gets no gradient: {why}" for name, why in constants.items()]
 
 

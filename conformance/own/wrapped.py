@@ -21,7 +21,7 @@ TYPES = {bool: "bool", int: "int", float: "float", str: "str", torch.Tensor: "Te
 TYPING = {name: getattr(typing, name) for name in ("List", "Optional", "Tuple")}  # what the sources name
 
 
-def wrapped(target: Any, case: Case) -> Callable[..., Any]:
+def wrap(target: Any, case: Case) -> Callable[..., Any]:
     """A function that calls the target with the arguments of a case.
 
     Args:
@@ -32,13 +32,13 @@ def wrapped(target: Any, case: Case) -> Callable[..., Any]:
     parameters, passed = _parameters(call, _names(target, call))
     is_function = isinstance(target, type)
     called = target.apply if is_function else target
-    function = _made("model", f"def model({parameters}):\n    return target({passed})\n", {"target": called})
+    function = _make("model", f"def model({parameters}):\n    return target({passed})\n", {"target": called})
     if is_operator(target):
         function.operator = target  # type: ignore[attr-defined]  # for opcheck
     return function
 
 
-def ignored(function: type[torch.autograd.Function], case: Case) -> Any:
+def make_ignored(function: type[torch.autograd.Function], case: Case) -> Any:
     """The scripted form of a custom Function: a script that calls it in Python, as `torch.jit.ignore` does.
 
     TorchScript has no other form of it in every version of torch.
@@ -51,7 +51,7 @@ def ignored(function: type[torch.autograd.Function], case: Case) -> Any:
         f"@torch.jit.ignore\ndef call({parameters}) -> {returned}:\n    return target({passed})\n\n"
         f"def model({parameters}) -> {returned}:\n    return call({passed})\n"
     )
-    return torch.jit.script(_made("model", source, {"target": function.apply}))
+    return torch.jit.script(_make("model", source, {"target": function.apply}))
 
 
 def is_operator(target: Any) -> bool:
@@ -80,11 +80,11 @@ def _names(target: Any, call: Call) -> list[str]:
 
 def _parameters(call: Call, names: list[str]) -> tuple[str, str]:
     """The parameters of the wrapper, and the arguments that it passes on."""
-    typed = [_typed(name, value) for name, value in (*zip(names, call.args, strict=True), *call.kwargs.items())]
+    typed = [_type(name, value) for name, value in (*zip(names, call.args, strict=True), *call.kwargs.items())]
     return ", ".join(typed), ", ".join([*names, *(f"{name}={name}" for name in call.kwargs)])
 
 
-def _typed(name: str, value: Any) -> str:
+def _type(name: str, value: Any) -> str:
     return f"{name}: {_type_of(value)}" if _type_of(value) else name
 
 
@@ -101,7 +101,7 @@ def _type_of(value: Any) -> str:
     )
 
 
-def _made(name: str, source: str, known: dict[str, Any]) -> Callable[..., Any]:
+def _make(name: str, source: str, known: dict[str, Any]) -> Callable[..., Any]:
     """The function of that name in a source, which `inspect` can find."""
     file = f"<wrapper {zlib.crc32(source.encode()):x}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)

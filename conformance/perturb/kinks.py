@@ -216,7 +216,7 @@ def _is_real(value: Any) -> bool:
     return is_rounded(value) and not value.is_complex()
 
 
-def tossed(oracle: KinkWatch, perturbed: KinkWatch) -> int:
+def count_tossed(oracle: KinkWatch, perturbed: KinkWatch) -> int:
     """The number of elements on a kink in the oracle's run that rounding moves off it: their gradient is random.
 
     An element that stays there, such as a zero that no weight reaches, has one well-defined gradient.
@@ -224,12 +224,12 @@ def tossed(oracle: KinkWatch, perturbed: KinkWatch) -> int:
     return _count(oracle.ties, perturbed.ties, lambda tie, still: tie & ~still)
 
 
-def flipped(oracle: KinkWatch, perturbed: KinkWatch) -> int:
+def count_flipped(oracle: KinkWatch, perturbed: KinkWatch) -> int:
     """The number of elements that rounding moves to the other side of a kink."""
     return _count(oracle.above, perturbed.above, torch.logical_xor)
 
 
-def merged(rounded: KinkWatch, drawn: KinkWatch) -> int:
+def count_merged(rounded: KinkWatch, drawn: KinkWatch) -> int:
     """The number of ties that the inputs have only because they were rounded: on a kink, or between equal elements.
 
     Args:

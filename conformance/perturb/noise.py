@@ -27,11 +27,11 @@ def uniform(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
     """
     count = shape.numel()
     if count < LARGE:
-        return _drawn(count, generator).view(shape)
+        return _draw(count, generator).view(shape)
     return torch.cat(_windows(_pool(), count, generator)).view(shape)
 
 
-def perturbed(tensor: torch.Tensor, down: float, up: float, generator: torch.Generator) -> torch.Tensor:
+def perturb(tensor: torch.Tensor, down: float, up: float, generator: torch.Generator) -> torch.Tensor:
     """A tensor times random factors, as float64 or complex128, with the strides of the tensor if it is dense.
 
     Args:
@@ -53,7 +53,7 @@ def perturbed(tensor: torch.Tensor, down: float, up: float, generator: torch.Gen
     return factors
 
 
-def _drawn(count: int, generator: torch.Generator) -> torch.Tensor:
+def _draw(count: int, generator: torch.Generator) -> torch.Tensor:
     numbers = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
     return numbers.view(torch.int32)[:count].to(torch.float64).mul_(STEP)
 
@@ -67,7 +67,7 @@ def _windows(pool: torch.Tensor, count: int, generator: torch.Generator) -> list
 
 @cache
 def _pool() -> torch.Tensor:
-    return _drawn(POOL, torch.Generator().manual_seed(0))
+    return _draw(POOL, torch.Generator().manual_seed(0))
 
 
 @lru_cache(KEPT)

@@ -30,8 +30,8 @@ from conformance.evaluate.custom_ops import (
 from conformance.evaluate.inputs import has_fractions, is_rounded
 from conformance.gates.budget import NOISE
 from conformance.perturb.kink_gaps import selects_in_groups
-from conformance.perturb.noise import LARGE, perturbed, uniform
-from conformance.perturb.resampling import RESAMPLERS, resampled, selects
+from conformance.perturb.noise import LARGE, perturb, uniform
+from conformance.perturb.resampling import RESAMPLERS, resample, selects
 from conformance.perturb.terms import (
     IN_PLACES,
     OF_ROWS,
@@ -142,7 +142,7 @@ class Rounding(OpMode):
             result = func(*args, **kwargs)
             return self._made(result) if name in FACTORIES else result
         eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(terms(name, args)))
-        written = _written(name, func, args, kwargs)
+        written = _write(name, func, args, kwargs)
         whole = may_count(name) and counts((args, kwargs), name)
 
         # in forward, autocast gives operands and results of products its dtype, and those of most other ops float32
@@ -218,7 +218,7 @@ class Rounding(OpMode):
 
         result = func(*args, **kwargs)
         with Unwatched():
-            found = resampled(
+            found = resample(
                 func, (perturb(args[0]), *args[1:]), kwargs, lambda t: self._perturbed(t, place, place), perturb
             )
             return torch.empty_like(result).copy_(perturb(found))
@@ -259,7 +259,7 @@ class Rounding(OpMode):
     def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
         with Unwatched():
             tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
-            return perturbed(tensor, down, up, self._generator)
+            return perturb(tensor, down, up, self._generator)
 
 
 def _any_between(sizes: torch.Tensor, most: float) -> bool:
@@ -277,7 +277,7 @@ def _has_rounded(tree: Any) -> bool:
     return any(has_fractions(leaf) for leaf in leaves_of(tree))  # a sparse gradient becomes dense in an op that adds
 
 
-def _written(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def _write(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """Floating tensors that the op writes in place. The schema of batch norms does not name theirs."""
     if name in BATCH_NORMS:
         return [t for t in args[3:5] if is_rounded(t)]

@@ -17,7 +17,7 @@ from conformance.axes import MODES
 from conformance.cache import sources
 from conformance.errors import UsageError
 from conformance.evaluate import process_state
-from conformance.one_line import named
+from conformance.one_line import name_text
 from conformance.own import libraries
 from conformance.own.spec import attribute, spec_of
 from conformance.process.child_side import ChildProcess
@@ -45,7 +45,7 @@ def load(location: SpecLocation) -> ModuleType:
     try:
         return _load_file(Path(location.file)) if location.file else importlib.import_module(location.module)
     except BaseException as problem:  # noqa: BLE001 -- a script may leave with SystemExit when it is imported
-        raise UsageError(f"{location.name} does not import: {named(problem)}") from None
+        raise UsageError(f"{location.name} does not import: {name_text(problem)}") from None
 
 
 def load_registering(location: SpecLocation) -> ModuleType:
@@ -153,7 +153,7 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
             found += _of_the_zoo(names)
             only_modes = False
             continue
-        with _imported_apart(source):
+        with _import_apart(source):
             own = _find_one(source, given)
         found += own
         only_modes = only_modes and not own
@@ -185,7 +185,7 @@ def _names_in_the_zoo(source: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _imported_apart(source: str) -> Iterator[None]:
+def _import_apart(source: str) -> Iterator[None]:
     """Put back what an import switched, and hide the modules of another source's folder, which may have equal names."""
     own = str(Path(source).resolve().parent) if source.endswith(".py") else ""
     others = [folder for folder in _folders if folder != own] if own else []
@@ -195,7 +195,7 @@ def _imported_apart(source: str) -> Iterator[None]:
         file = getattr(module, "__file__", None)
         if file and not name.startswith(FILE) and str(Path(file).parent) in others:
             sys.modules[f"{FILE}hidden_{id(module):x}"] = sys.modules.pop(name)  # still known as imported
-    with process_state.restored():
+    with process_state.restore_state():
         yield
 
 

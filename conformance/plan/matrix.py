@@ -16,9 +16,9 @@ from types import ModuleType
 import torch
 
 from conformance.axes import DEVICES, PRECISIONS, Mode, Precision, choose, exists, usual
-from conformance.cache.sources import digest, imported
+from conformance.cache.sources import digest, digests_of_imported
 from conformance.errors import UsageError
-from conformance.own.trial import tried
+from conformance.own.trial import try_model
 from conformance.plan import candidates, find
 from conformance.plan.candidates import check_sized, modes_of_all
 from conformance.process.child_side import ChildProcess
@@ -55,7 +55,7 @@ def _place(model: str, location: SpecLocation) -> Place | None:
     if not isinstance(module, ModuleType) or not isinstance(file, str) or not file.endswith(".py"):
         return None
     if location.own:
-        return Place(str(Path(file).resolve()), _defined(location.own.thing, _lines(file)))
+        return Place(str(Path(file).resolve()), _define(location.own.thing, _lines(file)))
     return Place(str(Path(file).resolve()), _line(name, _lines(file), _variables(name, module)))
 
 
@@ -73,7 +73,7 @@ def _variables(name: str, module: ModuleType) -> list[str]:
     return [re.escape(key) for key, values in held if any(isinstance(v, Spec) and v.name == name for v in values)]
 
 
-def _defined(thing: str, lines: tuple[str, ...]) -> int:
+def _define(thing: str, lines: tuple[str, ...]) -> int:
     """The line that defines a class, a function or a variable; the first one if none does."""
     pattern = rf"\s*(class|def) {re.escape(thing)}\b|{re.escape(thing)}\s*[:=]"
     return next((number for number, text in enumerate(lines, 1) if re.match(pattern, text)), 1)
@@ -101,7 +101,7 @@ def find_specs(asked: PlanRequest) -> tuple[list[find.Found], dict[str, SpecLoca
     return find.find(asked.sources, asked.given)
 
 
-def tried_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found], dict[str, tuple[str, ...]]]:
+def try_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found], dict[str, tuple[str, ...]]]:
     """The same specs, those of models without one with the contracts that a call shows, and these contracts in words.
 
     Raises:
@@ -112,7 +112,7 @@ def tried_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found],
         if location.own is None:
             known.append((spec, location))
             continue
-        own, assumed[spec.name] = tried(location.own, find.module_of(location), seed)
+        own, assumed[spec.name] = try_model(location.own, find.module_of(location), seed)
         place = replace(location, own=own)
         known.append((find.spec_at(place, ""), place))
     return known, assumed
@@ -187,7 +187,7 @@ def plan(asked: PlanRequest) -> Plan:
         SpecError: the spec of a model is wrong.
     """
     found, registering = find_specs(asked)
-    found, assumed = tried_all(found, asked.seed)
+    found, assumed = try_all(found, asked.seed)
     found = [(_with_declared(spec, asked.declared), location) for spec, location in found]
     unsized = [spec for spec, _ in found]
     sizes: dict[str, SizedModel] = {}
@@ -219,7 +219,7 @@ def plan(asked: PlanRequest) -> Plan:
         cells=tuple(cells),
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
         candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
-        digests=imported() | digests(found),
+        digests=digests_of_imported() | digests(found),
         written=places_of(found),
         wrong_on_purpose=tuple(spec.name for spec, location in found if _is_wrong(location)),
         working={device: _working_sizes(specs, device) for device in devices},

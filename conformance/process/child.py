@@ -54,7 +54,7 @@ class Deadline:
         self.left -= step
         if self.left > UNWATCHED * self._seconds:
             return
-        before, self._waited = self._waited, process_table.waited(self._pid)
+        before, self._waited = self._waited, process_table.wait_for(self._pid)
         longest = max((now - before[thread] for thread, now in self._waited.items() if thread in before), default=0.0)
         given = min(longest, step, MOST * self._seconds - self.taken)
         self.left += given
@@ -110,16 +110,16 @@ def run(target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method:
         OSError: the system starts no process, or does not send it the task.
     """
     request = {"function": target.function, "task": to_json(task)}
-    if method == "spawn" or _refused():
-        ending, _ = _ended(Spawned(request), target, deadline)
+    if method == "spawn" or _does_without_server():
+        ending, _ = _await_end(Spawned(request), target, deadline)
         return replace(ending, remarks=(*_without_server, *ending.remarks))
     try:
-        ending, lost = _ended(_forked(request), target, deadline)
+        ending, lost = _await_end(_fork(request), target, deadline)
         if not lost:
             return ending
         server = ForkServer()
         try:
-            return _ended(Forked(server, request), target, deadline)[0]
+            return _await_end(Forked(server, request), target, deadline)[0]
         finally:
             server.close()
     except LostError as problem:
@@ -127,7 +127,7 @@ def run(target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method:
         return run(target, task, deadline=deadline)
 
 
-def _forked(request: dict[str, Any]) -> Process:
+def _fork(request: dict[str, Any]) -> Process:
     """A process under the fork server; if that is lost in this moment, under the one that replaces it."""
     try:
         return Forked(fork_server.current(), request)
@@ -135,7 +135,7 @@ def _forked(request: dict[str, Any]) -> Process:
         return Forked(fork_server.current(), request)
 
 
-def _refused() -> bool:
+def _does_without_server() -> bool:
     """Whether this process uses no fork server."""
     if not fork_server.is_possible():
         _refuse("this system has no fork server, so every process imports torch anew")
@@ -149,7 +149,7 @@ def _refuse(reason: str) -> None:
             _without_server.extend([NO_GROUPS] * (not process_table.has_groups()))
 
 
-def _ended(process: Process, target: Target[TaskT, ResultT], deadline: float) -> tuple[Ending[ResultT], bool]:
+def _await_end(process: Process, target: Target[TaskT, ResultT], deadline: float) -> tuple[Ending[ResultT], bool]:
     """How a process ends, and whether the fork server was lost before."""
     started = time.monotonic()
     heard, left = _Heard(), Deadline(deadline, process.pid)

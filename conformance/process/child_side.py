@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import UsageError
-from conformance.one_line import named, one_line
+from conformance.one_line import name_text, one_line
 from conformance.process import channel, lifeline, machine_lock
 from conformance.process.processes import OPENING_KEY
 from conformance.records.convert import from_json, to_json
@@ -149,7 +149,7 @@ def _answer(request: dict[str, Any], sender: channel.Sender, has_compiler: Calla
     except UsageError as problem:
         sender.send(refused=one_line(problem, USAGE_LENGTH))
     except BaseException as problem:  # noqa: BLE001 -- a model may raise anything, and the run goes on
-        sender.send(failure=named(problem))
+        sender.send(failure=name_text(problem))
         return 1
     # As at an interpreter's exit: idle pools end, threads are joined. One that does not end is a fault of the cell.
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 -- multiprocessing ends its children so too
@@ -170,13 +170,13 @@ def _call(function: str, task: Any, process: ChildProcess) -> Any:
         Whatever the function raises.
     """
     module, _, name = function.partition(":")
-    found = getattr(_imported(module), name)
+    found = getattr(_import(module), name)
     hints = typing.get_type_hints(found)
     result = found(from_json(hints.get("task", Any), task), process)
     return to_json(result, hints.get("return"))
 
 
-def _imported(name: str) -> Any:
+def _import(name: str) -> Any:
     """A module of this project. If it does not import because torch does not, only that is said."""
     try:
         return importlib.import_module(name)

@@ -121,16 +121,16 @@ def _home() -> str:
 
 
 def _take_a_slot(folder: Path, held: contextlib.ExitStack, until: float) -> None:
-    with _acquired(_lock(folder, "turnstile"), until):
+    with _acquire(_lock(folder, "turnstile"), until):
         held.callback(_free_slot(folder, until).release)
 
 
 def _take_all(folder: Path, held: contextlib.ExitStack, until: float) -> None:
     for name in ("turnstile", *map(_slot, range(SLOTS))):
-        held.enter_context(_acquired(_lock(folder, name), until))
+        held.enter_context(_acquire(_lock(folder, name), until))
 
 
-def _acquired(lock: FileLock, until: float) -> contextlib.AbstractContextManager[object]:
+def _acquire(lock: FileLock, until: float) -> contextlib.AbstractContextManager[object]:
     return lock.acquire(timeout=max(0.0, until - time.monotonic()), poll_interval=POLL_SECONDS)
 
 

@@ -182,7 +182,7 @@ class Spawned(Process):
         )
         self.pid = self._process.pid
         ours = self._process
-        super().__init__(_taken(ours.stdin), _taken(ours.stdout), _taken(ours.stderr), request)
+        super().__init__(_take(ours.stdin), _take(ours.stdout), _take(ours.stderr), request)
 
     def has_ended(self) -> bool:
         """Whether the process has ended. Where the system can, its id is kept, so that no other process gets it."""
@@ -202,7 +202,7 @@ class Spawned(Process):
         self._close()
 
 
-def _taken(pipe: Any) -> int:
+def _take(pipe: Any) -> int:
     """A descriptor of one's own for a pipe of `subprocess`."""
     with pipe:
         return os.dup(pipe.fileno())

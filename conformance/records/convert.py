@@ -80,7 +80,7 @@ def _encoder(hint: Any) -> Convert:  # noqa: PLR0911 -- one for each kind of typ
         return lambda value: None if value is None else inner(value)
     if _is_record(bare):
         fields = [(name, _encoder(declared), default) for name, declared, default in _fields(bare)]
-        return lambda record: _encoded(record, fields)
+        return lambda record: _encode(record, fields)
     if bare is float:
         return lambda value: _number(value, digits)
     origin, inside = get_origin(bare) or bare, get_args(bare)
@@ -110,7 +110,7 @@ def _union_encoder(members: tuple[type, ...]) -> Convert:
     return lambda record: {NAME: type(record).__name__, **encoders[type(record)](record)}
 
 
-def _encoded(record: Any, fields: list[tuple[str, Convert, Any]]) -> dict[str, Any]:
+def _encode(record: Any, fields: list[tuple[str, Convert, Any]]) -> dict[str, Any]:
     values = ((name, encode, default, getattr(record, name)) for name, encode, default in fields)
     return {name: encode(value) for name, encode, default, value in values if not _is_default(value, default)}
 
@@ -130,7 +130,7 @@ def _decoder(hint: Any) -> Convert:  # noqa: PLR0911 -- one for each kind of typ
     """The function that makes a value of a declared type from JSON."""
     limits = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Limit)]
     if limits:
-        return _limited(_decoder(get_args(hint)[0]), limits)
+        return _limit(_decoder(get_args(hint)[0]), limits)
     bare, _, members = _parts(hint)
     if len(members) > 1:
         return _union_decoder(members)
@@ -155,7 +155,7 @@ def _decoder(hint: Any) -> Convert:  # noqa: PLR0911 -- one for each kind of typ
     return lambda data: _of(bare, data)
 
 
-def _limited(inner: Convert, limits: list[Limit]) -> Convert:
+def _limit(inner: Convert, limits: list[Limit]) -> Convert:
     def decode(data: Any) -> Any:
         value = inner(data)
         for limit in limits:

@@ -8,7 +8,7 @@ from conformance.counted import counted, some
 from conformance.one_line import one_line
 from conformance.records.plan import Place
 from conformance.show.causes import Cause, causes
-from conformance.show.markdown import judged
+from conformance.show.markdown import count_judged
 from conformance.show.text import visible
 from conformance.store.run_files import Contents
 
@@ -27,7 +27,7 @@ def error_commands(contents: Contents, root: Path) -> list[str]:
     number = counted(len(contents.missing), "cell")
     missing = f"{number} not judged: {some(contents.missing)}"
     lines = [_command(missing, title="conformance")] if contents.missing else []
-    found = causes(judged(contents))
+    found = causes(count_judged(contents))
     room = MOST - len(lines)
     shown = found if len(found) <= room else found[: room - 1]
     lines += [_of_a_cause(cause, contents.plan.written.get(cause.model), root) for cause in shown]
@@ -54,9 +54,9 @@ def _command(message: str, **properties: str) -> str:
     >>> _command("50 % off", file="a,b.py", line="3")
     '::error file=a%2Cb.py,line=3::50 %25 off'
     """
-    told = ",".join(f"{name}={_escaped(value, OF_PROPERTIES)}" for name, value in properties.items())
-    return f"::error {told}::{_escaped(message, OF_DATA)}"
+    told = ",".join(f"{name}={_escape(value, OF_PROPERTIES)}" for name, value in properties.items())
+    return f"::error {told}::{_escape(message, OF_DATA)}"
 
 
-def _escaped(text: str, signs: dict[int, str]) -> str:
+def _escape(text: str, signs: dict[int, str]) -> str:
     return one_line(visible(text)).translate(signs)

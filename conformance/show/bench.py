@@ -11,7 +11,7 @@ from conformance.figures.crossover import NOT_MEASURED, Point, crossover
 from conformance.figures.speed import Speed
 from conformance.records.cell import Cell
 from conformance.records.measurements import FIGURES, Ceilings, CompileCost, Footprint, Reason
-from conformance.show.text import duration, ratio_text, speed_text, table, visible, without_speed, wrapped
+from conformance.show.text import duration, ratio_text, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
 
 NEVER = "never"
@@ -44,7 +44,7 @@ class Bench:
             parts += [f"── {self._title(model)}, {device} ──", self._speed_table(cells), self._cost_table(cells)]
         parts.append(LEGEND.strip() if parts else "no cell passes, so nothing was measured")
         parts.append("\n".join(self._crossovers()))
-        parts += [wrapped("\n".join(without_speed(FIGURES[n], found))) for n, found in self._speeds.items()]
+        parts += [wrap("\n".join(without_speed(FIGURES[n], found))) for n, found in self._speeds.items()]
         return "\n\n".join(part for part in parts if part)
 
     def _title(self, model: str) -> str:
@@ -80,7 +80,7 @@ class Bench:
             str(timed.warm_calls) if timed and timed.seconds else "",
             self._break_even(cell, cold),
             self._break_even(cell, warm) if compiles else "",
-            *(_grouped(counts.count(name)) for name in ("saved", "held", "peak")),
+            *(_group(counts.count(name)) for name in ("saved", "held", "peak")),
             self._share(cell, "forward", "forward"),
             self._share(cell, "gradient", "both"),
         ]
@@ -118,7 +118,7 @@ class Bench:
         if ratio.low <= 1:
             return NEVER
         gain = base.seconds * (1 - 1 / ratio.low)
-        return _grouped(round(float(f"{max(0.0, first - started) / gain:.2g}")))
+        return _group(round(float(f"{max(0.0, first - started) / gain:.2g}")))
 
     def _share(self, cell: Cell, figure: str, part: str) -> str:
         ceilings = self._contents.result(Ceilings, ceilings_job(cell.device))
@@ -174,7 +174,7 @@ def _seconds(value: float | Reason | None) -> str:
     return "" if value is None else duration(value)
 
 
-def _grouped(count: int | None) -> str:
+def _group(count: int | None) -> str:
     return "" if count is None else f"{count:,}".replace(",", " ")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from conformance.figures.changes import DECIDING, KINDS, Change
 from conformance.records.convert import to_json
-from conformance.show.text import escaped, markdown_table, table, visible
+from conformance.show.text import escape, markdown_table, table, visible
 
 HEAD = ["cell", "A", "B", "why"]
 SAME = "A and B were made in the same environment."
@@ -33,10 +33,10 @@ def text(names: tuple[str, str], around: Surroundings, found: Sequence[Change]) 
 def markdown(names: tuple[str, str], around: Surroundings, found: Sequence[Change]) -> str:
     """The changes as Markdown; see `text`."""
     parts = [f"# {_verdict(found)}", f"A: {_code(names[0])}  \nB: {_code(names[1])}"]
-    differing = [list(map(escaped, row)) for row in _around(around)]
+    differing = [list(map(escape, row)) for row in _around(around)]
     parts.append(markdown_table(differing, ["", "A", "B"]) if differing else SAME)
     for kind, rows in _rows(found).items():
-        drawn = markdown_table([[_code(row[0]), *map(escaped, row[1:])] for row in rows], HEAD)
+        drawn = markdown_table([[_code(row[0]), *map(escape, row[1:])] for row in rows], HEAD)
         parts.append(f"## {kind} ({len(rows)})\n\n{KINDS[kind]}.\n\n{drawn}")
     return "\n\n".join(parts) + "\n"
 
@@ -67,4 +67,4 @@ def _around(around: Surroundings) -> list[list[str]]:
 
 
 def _code(text: str) -> str:
-    return f"<code>{escaped(text)}</code>"
+    return f"<code>{escape(text)}</code>"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from conformance.figures.atlas import Atlas
 from conformance.figures.history import CORRECT, DECLARED, OTHER_DTYPE, RED, SHOWN, WORKS, History
 from conformance.records.cell import Cell
-from conformance.show.text import escaped, markdown_table, table, visible
+from conformance.show.text import escape, markdown_table, table, visible
 
 GLYPHS = {WORKS: "✓", OTHER_DTYPE: "≠", DECLARED: "–", RED: "✗"}
 ABSENT = "·"
@@ -43,7 +43,7 @@ def markdown(atlas: Atlas) -> str:
     parts = [
         "# What works since which torch",
         *([_list(_makers(atlas))] if atlas.makers else []),
-        escaped(_sentence(atlas)),
+        escape(_sentence(atlas)),
     ]
     sections = _sections(atlas, notes)
     for title, rows, head in sections:
@@ -51,7 +51,7 @@ def markdown(atlas: Atlas) -> str:
     if sections:
         parts.append(LEGEND)
     if notes:
-        parts.append("\n".join(f"- ({n}) {escaped(why)}{_link(link)}" for (why, link), n in notes.items()))
+        parts.append("\n".join(f"- ({n}) {escape(why)}{_link(link)}" for (why, link), n in notes.items()))
     if atlas.faults:
         faults, head = _fault_rows(atlas)
         parts += ["## Faults of torch", _table(faults, head), LEGEND_OF_FAULTS]
@@ -94,13 +94,13 @@ def _sections(atlas: Atlas, notes: Notes) -> list[Section]:
             lasting.setdefault((model, device, sign, why), []).append(history.cell)
     cell = ["model", "mode", "precision", "device"]
     sections = [
-        (CHANGED, _folded(changed), [*cell, *atlas.versions, "since", "broke", "mended", "why"]),
-        (LASTING, _folded(lasting), [*cell, "verdict", "why"]),
+        (CHANGED, _fold(changed), [*cell, *atlas.versions, "since", "broke", "mended", "why"]),
+        (LASTING, _fold(lasting), [*cell, "verdict", "why"]),
     ]
     return [section for section in sections if section[1]]
 
 
-def _folded(cells: Mapping[tuple[str, ...], Sequence[Cell]]) -> list[list[str]]:
+def _fold(cells: Mapping[tuple[str, ...], Sequence[Cell]]) -> list[list[str]]:
     """One row for all modes and precisions of a model that have the same history."""
     rows = []
     for (model, *rest), alike in cells.items():
@@ -129,12 +129,12 @@ def _fault_rows(atlas: Atlas) -> tuple[list[list[str]], list[str]]:
 
 
 def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
-    return markdown_table([list(map(escaped, row)) for row in rows], head)
+    return markdown_table([list(map(escape, row)) for row in rows], head)
 
 
 def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {escaped(line)}" for line in lines)
+    return "\n".join(f"- {escape(line)}" for line in lines)
 
 
 def _link(link: str) -> str:
-    return f" {escaped(link)}" if link else ""
+    return f" {escape(link)}" if link else ""

@@ -22,7 +22,7 @@ def section(cells: Sequence[PlannedCell], verdicts: Mapping[str, Verdict]) -> st
     models: dict[str, list[Verdict]] = {}
     for planned in cells:
         models.setdefault(planned.cell.model, []).append(verdicts[planned.id])
-    rows = [[_sign(own), model, _counted(own)] for model, own in models.items()]
+    rows = [[_sign(own), model, _count(own)] for model, own in models.items()]
     for row, own in zip(rows, models.values(), strict=True):
         row.append(visible(next((verdict.reason for verdict in own if verdict.reason), "")))
     return f"{HEAD}\n\n{table(rows, ['', 'model', 'cells', 'why'])}"
@@ -34,7 +34,7 @@ def _sign(own: Sequence[Verdict]) -> str:
     return STATUSES[by_urgency[0].status].glyph
 
 
-def _counted(own: Sequence[Verdict]) -> str:
+def _count(own: Sequence[Verdict]) -> str:
     """How many cells came out as what."""
     counts = Counter("pass" if verdict.status == "PASS" else visible(verdict.short) for verdict in own)
     return ", ".join(f"{number} {word}" for word, number in counts.items())

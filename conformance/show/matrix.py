@@ -10,7 +10,7 @@ from pathlib import Path
 from conformance.axes import NOT_PROVEN
 from conformance.counted import counted, some
 from conformance.errors import with_last_lines
-from conformance.figures.speed import SPEED, Speed, completed
+from conformance.figures.speed import SPEED, Speed, completed_speeds
 from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
 from conformance.records.cell import SizedModel, model_of
@@ -20,7 +20,7 @@ from conformance.records.references import KEPT
 from conformance.records.verdicts import STATUSES, Verdict
 from conformance.show import counterexamples
 from conformance.show.causes import causes
-from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrapped
+from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
 
 LEGEND = """
@@ -49,11 +49,11 @@ def line(verdict: Verdict) -> str:
     status = STATUSES[verdict.status]
     margin = "" if verdict.margin is None else figure(verdict.margin)
     text = f"{status.glyph} {verdict.cell:<44} {verdict.status:<12} {margin:>6} {verdict.seconds:6.2f} s"
-    counts = [_counted(verdict, name) for name in ("graph", "graph break", "recompile")]
+    counts = [_count(verdict, name) for name in ("graph", "graph break", "recompile")]
     return f"{text}  {', '.join(counts)}" if all(counts) else text
 
 
-def _counted(verdict: Verdict, what: str) -> str:
+def _count(verdict: Verdict, what: str) -> str:
     """The number of graphs, graph breaks or recompiles of a cell with its word; "" if it was not counted."""
     number = verdict.observation.facts.get(f"{what}s")
     return counted(number, what) if isinstance(number, int) else ""
@@ -61,7 +61,7 @@ def _counted(verdict: Verdict, what: str) -> str:
 
 def measured_line(contents: Contents, job: str) -> str:
     """A finished measurement on one line: the speeds that it completed, or its name; "" for a part of a speed."""
-    speeds = "  ".join(f"{speed.cell} {speed_text(speed)}" for speed in completed(contents, job))
+    speeds = "  ".join(f"{speed.cell} {speed_text(speed)}" for speed in completed_speeds(contents, job))
     named = "" if job.startswith(SPEED) else visible(job)
     return f"◷ {speeds or named}" if speeds or named else ""
 
@@ -97,14 +97,14 @@ def render(
             parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
             parts.append(counterexamples.section(wrong, verdicts) if right != shown else "")
     ordered = [verdicts[p.id] for p in cells]
-    parts.append(wrapped(_left_out(contents.plan, cells), width))
-    parts += [wrapped(_legend(speeds, contents.plan), width), wrapped(_legend_of_marks(ordered), width)]
+    parts.append(wrap(_left_out(contents.plan, cells), width))
+    parts += [wrap(_legend(speeds, contents.plan), width), wrap(_legend_of_marks(ordered), width)]
     red = "\n".join(_red_lines(ordered))
-    parts.append(wrapped(red, terminal) if terminal else red)
+    parts.append(wrap(red, terminal) if terminal else red)
     parts.append("\n".join(_footnote(number, *note, width) for note, number in notes.items()))
-    remarks = [*_assumed(contents.plan), *_remarks(ordered), *without_speed("speed", speeds)]
+    remarks = [*_say_assumed(contents.plan), *_remarks(ordered), *without_speed("speed", speeds)]
     remarks += _kept_references(ordered) if folder else []  # `conformance.check` has no --fresh
-    parts.append(wrapped("\n".join(remarks), width))
+    parts.append(wrap("\n".join(remarks), width))
     parts.append(totals(contents, folder=folder, seconds=seconds))
     return "\n\n".join(part for part in parts if part)
 
@@ -149,7 +149,7 @@ def _matrix(
 
 
 def _square(verdict: Verdict, speed: Speed | None, size: SizedModel | None, notes: Footnotes) -> str:
-    judged = _judged(verdict, notes)
+    judged = _say_judged(verdict, notes)
     if speed is None or speed.lacks_verdict:
         return judged
     timed = f"{judged}  {speed_text(speed)}"
@@ -171,7 +171,7 @@ def _marks(verdict: Verdict) -> list[str]:
     """What the table says of a cell that is not red beside its figure."""
     if verdict.red:
         return []
-    breaks = _counted(verdict, "graph break").removeprefix("0 graph breaks").replace("graph ", "")
+    breaks = _count(verdict, "graph break").removeprefix("0 graph breaks").replace("graph ", "")
     unproven = "not proven" if verdict.observation.facts.get(NOT_PROVEN) else ""
     return [mark for mark in (breaks, unproven) if mark]
 
@@ -182,7 +182,7 @@ def _legend_of_marks(verdicts: list[Verdict]) -> str:
     return "\n".join(([BREAKS] if marks - {"not proven"} else []) + unproven)
 
 
-def _judged(verdict: Verdict, notes: Footnotes) -> str:
+def _say_judged(verdict: Verdict, notes: Footnotes) -> str:
     return ", ".join([_sign(verdict, notes), *_marks(verdict)])
 
 
@@ -206,10 +206,10 @@ def figure(margin: float) -> str:
 
 
 def _footnote(number: int, kind: str, reason: str, link: str, width: int) -> str:
-    return wrapped(f"({number}) {kind}: {visible(reason)}", width) + (f"\n    {visible(link)}" if link else "")
+    return wrap(f"({number}) {kind}: {visible(reason)}", width) + (f"\n    {visible(link)}" if link else "")
 
 
-def _assumed(plan: Plan) -> list[str]:
+def _say_assumed(plan: Plan) -> list[str]:
     """The contracts that were assumed of models without a spec, a line for those of whom the same was assumed."""
     models: dict[str, list[str]] = {}
     for model, lines in plan.assumed.items():

@@ -70,9 +70,9 @@ class Progress:
         parts += [f"{self.red} red"] if self.red else []
         if len(self._done) < len(self.expected):
             left = self.left
-            parts.append(f"about {spoken(left)} left" if left else "longer than expected")
+            parts.append(f"about {say_seconds(left)} left" if left else "longer than expected")
         taken, slowest = max(((seconds, name) for name, seconds in self._taken().items()), default=(0.0, ""))
-        parts += [f"{slowest} has taken {spoken(taken)} so far"] if taken >= MINUTE else []
+        parts += [f"{slowest} has taken {say_seconds(taken)} so far"] if taken >= MINUTE else []
         return ", ".join(parts)
 
     @property
@@ -111,10 +111,10 @@ class Progress:
         return found
 
 
-def spoken(seconds: float) -> str:
+def say_seconds(seconds: float) -> str:
     """A time as people say it.
 
-    >>> [spoken(seconds) for seconds in (0.4, 41.0, 200.0, 9000.0)]
+    >>> [say_seconds(seconds) for seconds in (0.4, 41.0, 200.0, 9000.0)]
     ['1 s', '41 s', '3 min', '2.5 h']
     """
     if seconds < MINUTE:

@@ -73,16 +73,16 @@ def without_speed(figure: str, speeds: Mapping[str, Speed]) -> list[str]:
     return lines
 
 
-def wrapped(text: str, width: int = WIDTH) -> str:
+def wrap(text: str, width: int = WIDTH) -> str:
     """Paragraphs of at most so many columns, indented from their second line on."""
     fill = {"subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False}
     return "\n".join(textwrap.fill(line, width, **fill) for line in text.split("\n"))  # type: ignore[arg-type]
 
 
-def painted(text: str) -> str:
+def paint(text: str) -> str:
     r"""A report in colours: green what is right, red what is wrong, yellow what is as declared.
 
-    >>> painted("✓ 0.10  ✗ norm 88  –")
+    >>> paint("✓ 0.10  ✗ norm 88  –")
     '\x1b[32m✓ 0.10\x1b[0m  \x1b[31m✗ norm 88\x1b[0m  \x1b[2m–\x1b[0m'
     """
     return MARKED.sub(lambda found: f"\x1b[{COLOURS[found[1]]}m{found[0]}\x1b[0m", text)
@@ -105,10 +105,10 @@ def markdown_table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
     return tabulate.tabulate(body, head, tablefmt="github", disable_numparse=True)
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     r"""Text in a cell of a Markdown table: it starts no column, no tag, no link and no emphasis.
 
-    >>> escaped("batch_gather <b> _x_")
+    >>> escape("batch_gather <b> _x_")
     'batch_gather &#60;b&#62; &#95;x&#95;'
     """
     return MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", visible(text).replace("\\", "\\\\"))

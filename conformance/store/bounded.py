@@ -24,7 +24,7 @@ NEAREST = 8  # tensors that are stored whole although nothing is to be said of t
 NO_MARGIN = ("precision", RAISES)  # gates whose value over its budget is no measure of an error
 
 
-def condensed(verdict: Verdict) -> Verdict:
+def condense(verdict: Verdict) -> Verdict:
     """The verdict with those tensors alone of which something is to be said, and those nearest to their budgets.
 
     Args:
@@ -69,7 +69,7 @@ LIST = 20  # items of each list of texts in such a record
 _FRAME = 200  # bytes of a line beside its verdict
 
 
-def bounded(verdict: Verdict) -> Verdict:
+def bound(verdict: Verdict) -> Verdict:
     """The verdict itself, or one with the same status whose record is short enough; a note says what is left out.
 
     Args:
@@ -98,7 +98,7 @@ def bounded(verdict: Verdict) -> Verdict:
     return replace(bare, notes=(*bare.notes, told), observation=replace(kept, discrepancies=discrepancies))
 
 
-def bounded_result(result: Result) -> Result:
+def bound_result(result: Result) -> Result:
     """The result itself, or the reason why it is not stored."""
     size = _size(result, Result)
     if size <= RESULT_BYTES:
@@ -109,7 +109,7 @@ def bounded_result(result: Result) -> Result:
 def _most_telling(found: tuple[Discrepancy, ...], room: int) -> tuple[Discrepancy, ...]:
     """As many as there is room for: those that fail first, then the others, both in their order."""
     kept = []
-    for discrepancy in sorted(found, key=_met):
+    for discrepancy in sorted(found, key=_is_met):
         room -= _size(discrepancy) + 1
         if room < 0:
             break
@@ -117,7 +117,7 @@ def _most_telling(found: tuple[Discrepancy, ...], room: int) -> tuple[Discrepanc
     return tuple(kept)
 
 
-def _met(found: Discrepancy) -> bool:
+def _is_met(found: Discrepancy) -> bool:
     dtype = not found.dtype_asked or found.dtype == found.dtype_asked
     return dtype and not found.accepted and all(measure.met for measure in found.measures)
 

@@ -106,7 +106,7 @@ def write(path: Path, name: str, record: Any) -> None:
     regular_file.write_whole(path, line({"format": FORMAT, "version": VERSION, name: to_json(record)}))
 
 
-def decoded(path: Path, data: bytes, name: str, kind: Any) -> Any:
+def decode(path: Path, data: bytes, name: str, kind: Any) -> Any:
     """The record in a document.
 
     Args:

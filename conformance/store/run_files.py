@@ -24,7 +24,7 @@ from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Plan
 from conformance.records.verdicts import Verdict
 from conformance.store import records_file, regular_file
-from conformance.store.bounded import bounded, bounded_result, condensed
+from conformance.store.bounded import bound, bound_result, condense
 
 PLAN, LINES, LOCK, OWNER, DONE = "plan.json", "cells.jsonl", "run.lock", "run.owner", "run.json"
 REFERENCES = "references"  # a folder that exists only during the run
@@ -96,7 +96,7 @@ class Files:
         Raises:
             UsageError: it has another format, or is damaged; the message names the file.
         """
-        plan: Plan = records_file.decoded(self.folder / PLAN, self.plan, "plan", Plan)
+        plan: Plan = records_file.decode(self.folder / PLAN, self.plan, "plan", Plan)
         try:
             plan.check()
         except RecordError as problem:
@@ -124,7 +124,7 @@ class Files:
         path = self.folder / DONE
         if not self.done:
             return False
-        told = records_file.decoded(path, self.done, "sums", dict)
+        told = records_file.decode(path, self.done, "sums", dict)
         if told == self.sums:
             return True
         if _content(path, records_file.LARGEST) != self.done:  # another process adds to the run
@@ -171,17 +171,17 @@ class _Lines:
         fields = set(record)
         if fields == {"selected"}:
             selected = dict.fromkeys(from_json(tuple[str, ...], record["selected"]))
-            self.selected = tuple(planned(cell, self._own) for cell in selected)
+            self.selected = tuple(check_planned(cell, self._own) for cell in selected)
         elif fields == {"verdict"}:
             verdict: Verdict = from_json(Verdict, record["verdict"])
-            self.verdicts[planned(verdict.cell, self._own)] = verdict
+            self.verdicts[check_planned(verdict.cell, self._own)] = verdict
         elif fields == {"job", "result"}:
             self.results[from_json(str, record["job"])] = from_json(Result, record["result"])
         else:
             raise RecordError(f"unknown record with the fields {ascii(sorted(record))[:80]}")
 
 
-def planned(cell: str, known: Collection[str]) -> str:
+def check_planned(cell: str, known: Collection[str]) -> str:
     """The id of a cell, if the plan has it.
 
     Args:
@@ -320,7 +320,7 @@ class Writer:
             StoreError: it could not be stored.
         """
         whole = from_json(Verdict, verdict)
-        short = bounded(whole if self._every_tensor else condensed(whole))
+        short = bound(whole if self._every_tensor else condense(whole))
         self._append({"verdict": to_json(short)}, f"the verdict of {short.cell}")
 
     def add_result(self, job: str, result: Result) -> None:
@@ -329,7 +329,7 @@ class Writer:
         Raises:
             StoreError: it could not be stored.
         """
-        self._append({"job": job, "result": to_json(bounded_result(result), Result)}, f"the result of {job}")
+        self._append({"job": job, "result": to_json(bound_result(result), Result)}, f"the result of {job}")
 
     def close(self) -> None:
         """Write `run.json` if the run is complete, and release the lock, so that other processes can write.

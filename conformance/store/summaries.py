@@ -114,12 +114,12 @@ class _Lines:
             self.results[from_json(str, records_file.parse(text).get("job"))] = text
         elif text.startswith(b'{"selected":'):
             selected = from_json(tuple[str, ...], records_file.parse(text)["selected"])
-            self.selected = tuple(run_files.planned(cell, self._planned) for cell in selected)
+            self.selected = tuple(run_files.check_planned(cell, self._planned) for cell in selected)
         elif text.startswith(b'{"verdict":'):
             head, found, rest = text.partition(OBSERVATION)
             record = records_file.parse(head + TWO_ENDS if found else text)
             verdict: Verdict = from_json(Verdict, record.get("verdict"))
-            self.verdicts[run_files.planned(verdict.cell, self._planned)] = verdict
+            self.verdicts[run_files.check_planned(verdict.cell, self._planned)] = verdict
             self.observations[verdict.cell] = rest
         else:
             raise RecordError("unknown record")

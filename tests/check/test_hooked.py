@@ -10,7 +10,7 @@ from torch import nn
 
 import conformance
 from conformance.own import saved
-from conformance.own.capture import MODEL, captured
+from conformance.own.capture import MODEL, capture
 from zoo.case import Call
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
@@ -44,7 +44,7 @@ def with_a_function():
 @pytest.mark.parametrize("build", [Masked, with_a_function])
 def test_hooks_reach_another_process(tmp_path, build):
     model = build()
-    captured(model, Call((X,), {}), tmp_path)
+    capture(model, Call((X,), {}), tmp_path)
     there = saved.builder(tmp_path / MODEL)()
     slopes = [torch.autograd.grad(m(X).square().sum(), m.weight)[0] for m in (there, model)]
     assert torch.equal(*slopes)
@@ -63,7 +63,7 @@ def test_cloudpickle_stores_them_too(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", SimpleNamespace(Pickler=of_lambdas))
     model = nn.Linear(4, 4)
     model.weight.register_hook(doubled)
-    captured(model, Call((X,), {}), tmp_path)
+    capture(model, Call((X,), {}), tmp_path)
     there = saved.builder(tmp_path / MODEL)()
     assert torch.equal(*(torch.autograd.grad(m(X).square().sum(), m.weight)[0] for m in (there, model)))
 

@@ -123,7 +123,7 @@ def transformers(config, main_input):
 
 def test_a_configuration_of_transformers_is_small_and_takes_settings(monkeypatch):
     config = SimpleNamespace(hidden_size=768, num_hidden_layers=12, vocab_size=30000, is_encoder_decoder=True)
-    monkeypatch.setattr(libraries, "_imported", lambda *_: transformers(config, "input_ids"))
+    monkeypatch.setattr(libraries, "_import", lambda *_: transformers(config, "input_ids"))
     known = architecture("transformers:tiny?layers=3")
     assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (3, 32, 64)
     call = known.inputs(torch.Generator())
@@ -140,7 +140,7 @@ def test_a_configuration_of_transformers_is_small_and_takes_settings(monkeypatch
 
 def test_inputs_that_nobody_knows_must_be_described(monkeypatch):
     config = SimpleNamespace(hidden_size=8)
-    monkeypatch.setattr(libraries, "_imported", lambda *_: transformers(config, "input_features"))
+    monkeypatch.setattr(libraries, "_import", lambda *_: transformers(config, "input_features"))
     with pytest.raises(UsageError, match="takes input_features; describe its inputs, such as --input input_features="):
         architecture("transformers:tiny").inputs(torch.Generator())
 

@@ -8,7 +8,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import conformance
 from conformance.own import saved
-from conformance.own.capture import MODEL, captured
+from conformance.own.capture import MODEL, capture
 from zoo.case import Call
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
@@ -55,7 +55,7 @@ BUILDERS = {
 @pytest.mark.parametrize("name", BUILDERS)
 def test_it_reaches_another_process_as_it_is(tmp_path, name):
     model = BUILDERS[name]()
-    captured(model, Call((X,), {}), tmp_path)
+    capture(model, Call((X,), {}), tmp_path)
     there = saved.builder(tmp_path / MODEL)()
     assert type(there).__name__ == type(model).__name__
     assert {n: t.tolist() for n, t in there.state_dict().items()} == {

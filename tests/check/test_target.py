@@ -16,8 +16,8 @@ from conformance.oracle import reference
 from conformance.own import spec
 from conformance.own.capture import Definitions, NoSourceError
 from conformance.own.spec import spec_of
-from conformance.own.trial import tried
-from conformance.own.wrapped import wrapped
+from conformance.own.trial import try_model
+from conformance.own.wrapped import wrap
 from conformance.records.own_model import OwnModel
 from zoo.case import Call
 
@@ -70,7 +70,7 @@ def test_the_first_draw_is_what_was_given_and_others_come_from_its_distribution(
 
 
 def contracts(thing, *texts):
-    own, words = tried(OwnModel(name="net", thing=thing, inputs=texts), nets, 0)
+    own, words = try_model(OwnModel(name="net", thing=thing, inputs=texts), nets, 0)
     return own, "; ".join(words)
 
 
@@ -149,7 +149,7 @@ class ProductSetUpApart(Product):
 @pytest.mark.parametrize("function", [Product, ProductSetUpApart])
 def test_inputs_of_a_function_have_the_names_of_its_forward_without_the_context(function):
     case = spec.case_of(Call((torch.ones(2), torch.ones(2))))
-    assert list(inspect.signature(wrapped(function, case)).parameters) == ["x", "y"]
+    assert list(inspect.signature(wrap(function, case)).parameters) == ["x", "y"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_inputs_of_a_function_have_the_names_of_its_forward_without_the_context(
 def test_an_input_that_can_have_no_gradient_is_a_constant(monkeypatch, tmp_path, function, constants, why):
     torch.save((Call((torch.rand(6), torch.tensor([0.0, 1, 1, 0, 1, 0])), {}), ()), tmp_path / "call.pt")
     monkeypatch.setattr(nets, "loss", function, raising=False)
-    own, words = tried(OwnModel(name="net", thing="loss", call=str(tmp_path / "call.pt")), nets, 0)
+    own, words = try_model(OwnModel(name="net", thing="loss", call=str(tmp_path / "call.pt")), nets, 0)
     assert (own.constants, own.differentiable) == (constants, True)
     assert why in "; ".join(words)
     spec, _ = spec_of(own, nets)
@@ -197,7 +197,7 @@ def test_a_lazy_module_is_called_once_before_it_is_judged(tmp_path):
 
 def test_an_operator_has_a_source_for_torchscript():
     case = spec.case_of(Call((torch.randn(3), torch.tensor(2.0)), {}))
-    function = wrapped(torch.ops.aten.mul, case)
+    function = wrap(torch.ops.aten.mul, case)
     assert torch.equal(torch.jit.script(function)(torch.ones(3), torch.tensor(2.0)), 2 * torch.ones(3))
 
 

@@ -41,7 +41,7 @@ def test_a_source_that_has_changed_is_named_and_nothing_is_judged(tmp_path):
 
 
 def test_only_sources_outside_of_installed_packages_are_watched():
-    watched = sources.imported()
+    watched = sources.digests_of_imported()
     assert __file__ in watched
     assert not [file for file in watched if "site-packages" in file or "/torch/" in file]
     assert sources.digest(__file__) == watched[__file__]
@@ -65,7 +65,7 @@ def test_an_environment_that_has_changed_is_named(tmp_path, monkeypatch, change,
     run_files.create(folder, plan_of("a"))
     monkeypatch.setattr(child, "run", lambda *_, **__: Ending("answered", replace(ENVIRONMENT, **change)))
     with pytest.raises(UsageError, match="cannot go on, start a new run: it was made with") as caught:
-        run.resumed(folder, PlanRequest(("nowhere",)))
+        run.folder_to_resume(folder, PlanRequest(("nowhere",)))
     assert words in str(caught.value)
 
 

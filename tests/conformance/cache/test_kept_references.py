@@ -189,7 +189,7 @@ def test_without_a_folder_or_one_that_can_be_written_nothing_is_kept(place):
 def test_the_files_that_are_read_are_noted_and_no_others(tmp_path):
     for name in ("read", "opened", "written", "untouched"):
         (tmp_path / name).write_text(name)
-    with read_files.noted() as paths:
+    with read_files.note_files() as paths:
         (tmp_path / "read").read_text()
         (tmp_path / "opened").open("rb").close()
         (tmp_path / "written").write_text("new")
@@ -200,7 +200,7 @@ def test_the_files_that_are_read_are_noted_and_no_others(tmp_path):
 
 def test_the_variables_that_are_asked_for_are_noted_and_no_others(monkeypatch):
     monkeypatch.setenv("READ", "a secret")
-    with read_variables.noted() as names:
+    with read_variables.note_variables() as names:
         os.environ["WRITTEN"] = "1"
         assert os.getenv("READ") == "a secret"
         assert os.environ.get("ABSENT") is None
@@ -232,7 +232,7 @@ def test_a_file_behind_a_link_is_noted_by_the_path_that_is_read(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "weights.txt").write_text("1")
     (tmp_path / "link").symlink_to(tmp_path / "folder")
-    with read_files.noted() as paths:
+    with read_files.note_files() as paths:
         (tmp_path / "link" / "weights.txt").read_text()
         found = read_files.contents(paths)
     assert str(tmp_path / "folder" / "weights.txt") in found

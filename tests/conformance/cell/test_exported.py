@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.cell.exported import exported
+from conformance.cell.exported import export
 from conformance.errors import NotProvenError
 
 
@@ -25,7 +25,7 @@ class Net(nn.Module):
 
 def test_a_program_is_made_for_each_signature():
     model, x = Net(), torch.randn(4, 3)
-    made = exported(model)
+    made = export(model)
     assert torch.equal(made.call(x), model(x))
     assert torch.equal(made.call(x + 1), model(x + 1))
     assert made.proof()["programs"] == 1
@@ -37,7 +37,7 @@ def test_a_program_is_made_for_each_signature():
 
 def test_it_is_differentiated_and_changes_the_buffers_of_the_model():
     model, x = Net(), torch.randn(4, 3, requires_grad=True)
-    made = exported(model)
+    made = export(model)
     cotangent = torch.randn(4, 2)
     leaves = [x, *model.parameters()]
     found = torch.autograd.grad(made.call(x), leaves, cotangent)
@@ -48,13 +48,13 @@ def test_it_is_differentiated_and_changes_the_buffers_of_the_model():
 
 
 def test_it_runs_under_the_autocast_of_the_call():
-    made = exported(nn.Linear(3, 2))
+    made = export(nn.Linear(3, 2))
     with torch.autocast("cpu", torch.bfloat16):
         assert made.call(torch.randn(4, 3)).dtype == torch.bfloat16
 
 
 def test_a_function_is_exported_and_vmap_runs_the_program_that_is_there():
-    made = exported(lambda x, y: x * y)
+    made = export(lambda x, y: x * y)
     x = torch.randn(3)
     assert torch.equal(made.call(x, x), x * x)
     batch = torch.randn(5, 3)
@@ -64,14 +64,14 @@ def test_a_function_is_exported_and_vmap_runs_the_program_that_is_there():
 
 
 def test_it_proves_that_graphs_ran(monkeypatch):
-    made = exported(nn.Identity())
+    made = export(nn.Identity())
     with pytest.raises(NotProvenError, match="of 0 programs 0 are graphs"):
         made.proof()
     made.call(torch.ones(3))
     assert made.proof() == {"programs": 1, "ops": 0}
     model = nn.Linear(3, 2)
     monkeypatch.setattr(torch.export, "export", lambda *_, **__: SimpleNamespace(module=lambda: model))
-    made = exported(model)
+    made = export(model)
     made.call(torch.ones(3))
     with pytest.raises(NotProvenError, match="of 1 programs 0 are graphs, so a call may have run Python"):
         made.proof()
@@ -79,4 +79,4 @@ def test_it_proves_that_graphs_ran(monkeypatch):
 
 def test_torchscript_is_refused():
     with pytest.raises(TypeError, match=r"torch\.export takes no RecursiveScriptModule"):
-        exported(torch.jit.script(nn.Linear(3, 2)))
+        export(torch.jit.script(nn.Linear(3, 2)))

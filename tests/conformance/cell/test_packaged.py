@@ -7,7 +7,7 @@ from torch import nn
 
 import conformance
 import zoo
-from conformance.cell.packaged import packaged
+from conformance.cell.packaged import package
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
 from conformance.plan import matrix
@@ -51,7 +51,7 @@ def quick(monkeypatch):
 @pytest.mark.usefixtures("quick")
 def test_a_package_is_made_for_each_signature_autocast_and_state_of_the_weights():
     model = nn.Linear(3, 2)
-    made = packaged(model)
+    made = package(model)
     assert not made.call(X).requires_grad
     made.call(X + 1)
     assert made.proof() == {"packages": 1}
@@ -74,7 +74,7 @@ def test_a_package_is_made_for_each_signature_autocast_and_state_of_the_weights(
 @pytest.mark.usefixtures("quick")
 def test_the_timed_call_is_the_package_alone():
     model = nn.Linear(3, 2)
-    made = packaged(model)
+    made = package(model)
     before = made.timed_call(X)
     with torch.no_grad():
         model.weight.mul_(2)
@@ -83,15 +83,15 @@ def test_the_timed_call_is_the_package_alone():
 
 def test_what_no_package_can_be_made_of(monkeypatch):
     with pytest.raises(TypeError, match=r"torch\.export takes no RecursiveScriptModule"):
-        packaged(torch.jit.script(nn.Linear(3, 2)))
+        package(torch.jit.script(nn.Linear(3, 2)))
     with pytest.raises(TypeError, match="forward writes 3 buffers, such as num_batches_tracked, and those of a"):
-        packaged(nn.BatchNorm1d(3)).call(X)
+        package(nn.BatchNorm1d(3)).call(X)
     with pytest.raises(NotProvenError, match="no package was made"):
-        packaged(nn.Linear(3, 2)).proof()
+        package(nn.Linear(3, 2)).proof()
     monkeypatch.delattr(internals, "load_package")
     monkeypatch.delattr(torch._inductor, "aoti_load_package")
     with pytest.raises(RuntimeError, match=r"has no torch\._inductor:aoti_load_package"):
-        packaged(nn.Linear(3, 2))
+        package(nn.Linear(3, 2))
 
 
 def test_a_training_is_not_planned_in_it():

@@ -11,7 +11,7 @@ from conformance.axes import PRECISIONS
 from conformance.cell import reference, tf32
 from conformance.errors import NotProvenError
 from conformance.evaluate import evaluation
-from conformance.evaluate.inputs import seeded
+from conformance.evaluate.inputs import seed_generator
 from conformance.measure.timed_cell import TimedCell
 from conformance.oracle import reference_file
 from conformance.perturb.rounding import Rounding
@@ -76,11 +76,11 @@ def test_the_device_rounds_as_it_should(x, near, below):
 
 def test_sums_are_held_to_float32(references):
     """Only products may be rounded more coarsely: a sum under tf32 has the budget it has under fp32."""
-    x = torch.rand(64, 64, generator=seeded("x"), dtype=torch.float64) + 1
+    x = torch.rand(64, 64, generator=seed_generator("x"), dtype=torch.float64) + 1
     strays = {}
     for name, function in {"sum": lambda: x.sum(0), "product": lambda: x @ x}.items():
         for precision in (FP32, TF32):
-            with Rounding(precision, seeded("noise")):
+            with Rounding(precision, seed_generator("noise")):
                 found = function()
             strays[name, precision.name] = float((found / function() - 1).abs().max())
     assert strays["sum", "tf32"] == strays["sum", "fp32"] > 0

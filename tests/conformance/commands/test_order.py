@@ -2,7 +2,7 @@
 
 from harness.whole_runs import plan_of_zoo
 
-from conformance.commands.order import ordered, scope_of
+from conformance.commands.order import order, scope_of
 from conformance.judging.attempts import Attempts
 
 PLAN = plan_of_zoo(("net", "gate"))
@@ -14,7 +14,7 @@ def seconds(**models):
 
 
 def test_cheap_cells_come_first_and_a_model_stays_together(tmp_path):
-    found = ordered(CELLS, PLAN, Attempts(tmp_path), seconds())
+    found = order(CELLS, PLAN, Attempts(tmp_path), seconds())
     assert sorted(found) == sorted(CELLS)
     cheap, compiled = found[:12], found[12:]
     assert all("[compiled-" in cell for cell in compiled)
@@ -22,7 +22,7 @@ def test_cheap_cells_come_first_and_a_model_stays_together(tmp_path):
 
 
 def test_the_longest_compiled_cells_come_first(tmp_path):
-    found = ordered(CELLS, PLAN, Attempts(tmp_path), seconds(gate=9.0))
+    found = order(CELLS, PLAN, Attempts(tmp_path), seconds(gate=9.0))
     assert [cell.partition("[")[0] for cell in found[12:]] == ["gate"] * 3 + ["net"] * 3
 
 
@@ -31,7 +31,7 @@ def test_a_model_that_may_take_the_run_down_is_last_with_its_cell_at_the_end(tmp
     (tmp_path / "starts").mkdir()
     suspect = "net[eager-amp_fp16-cpu]"
     attempts._mark(suspect).write_bytes(b".")
-    found = ordered(CELLS, PLAN, attempts, seconds())
+    found = order(CELLS, PLAN, attempts, seconds())
     assert {cell.partition("[")[0] for cell in found[:9]} == {"gate"}
     assert found[14] == suspect  # the last one of net that is not compiled
     assert all("[compiled-" in cell for cell in found[15:])
@@ -48,5 +48,5 @@ def test_the_compiled_cells_of_a_single_model_are_for_all_workers():
 
 
 def test_the_precisions_of_a_model_are_compiled_one_after_another(tmp_path):
-    found = ordered(CELLS, PLAN, Attempts(tmp_path), seconds() | {"net[compiled-amp_bf16-cpu]": 5.0})
+    found = order(CELLS, PLAN, Attempts(tmp_path), seconds() | {"net[compiled-amp_bf16-cpu]": 5.0})
     assert [cell.partition("[")[0] for cell in found[12:]] == ["net"] * 3 + ["gate"] * 3

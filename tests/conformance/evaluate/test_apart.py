@@ -5,7 +5,7 @@ import torch
 
 from conformance.errors import SelfCheckError
 from conformance.evaluate import inputs
-from conformance.evaluate.inputs import APART, AXES, moved_apart, representable, seeded
+from conformance.evaluate.inputs import APART, AXES, move_apart, representable, seed_generator
 from conformance.float64.wide import Oracle
 from conformance.oracle import sampling
 from zoo.case import Call, Case
@@ -13,13 +13,13 @@ from zoo.spec import Spec
 
 
 def apart(x, axis=-1):
-    (found,) = moved_apart(Call((x,)), axis).args
+    (found,) = move_apart(Call((x,)), axis).args
     return found
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((8, 64), -1), ((8, 64), 0), ((64, 32), -1), ((64, 32), 0)])
 def test_different_numbers_stay_different_and_near(shape, axis):
-    x = torch.randn(*shape, generator=seeded("x"))
+    x = torch.randn(*shape, generator=seed_generator("x"))
     found = apart(x, axis)
     assert (found.sort(axis).values.diff(dim=axis) > 0).all()
     assert torch.equal(found, found.to(torch.bfloat16).float())

@@ -119,7 +119,7 @@ def test_probes_make_an_atlas(tmp_path, capsys):
         found = ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (replace(FINDING, status=status),))
         files.append(tmp_path / f"{version}.json")
         records_file.write(files[-1], "probes", found)
-        assert records_file.decoded(files[-1], files[-1].read_bytes(), "probes", ProbeRun) == found
+        assert records_file.decode(files[-1], files[-1].read_bytes(), "probes", ProbeRun) == found
     code, told = compat(tmp_path, *files)
     assert (code, told["cells"]) == (0, [])
     (fault,) = told["faults"]

@@ -143,7 +143,7 @@ def test_a_second_process_runs_where_it_can_change_a_figure(first, needed):
     assert [speed.is_needed(job, {}) for job in JOBS] == [True, True]
     assert [speed.is_needed(job, {JOBS[0]: first}) for job in JOBS] == [False, needed]
     assert bool(speed.speeds(contents(first))) is not needed
-    assert bool(speed.completed(contents(first), JOBS[0])) is not needed
+    assert bool(speed.completed_speeds(contents(first), JOBS[0])) is not needed
 
 
 def test_only_the_precisions_that_were_asked_for_are_timed():
@@ -161,11 +161,11 @@ def test_the_heart_of_the_zoo_is_in_it_and_has_working_sizes():
 def test_a_group_has_no_speeds_until_all_its_results_are_stored():
     result = timed(scripted=1.0, compiled=1.0)
     assert speed.speeds(contents(result)) == {}
-    assert speed.completed(contents(result), JOBS[0]) == []
+    assert speed.completed_speeds(contents(result), JOBS[0]) == []
     both = contents(result, result)
     assert set(speed.speeds(both)) == {name(m, "fp32") for m in MODES}
-    assert [s.cell for s in speed.completed(both, JOBS[1])] == [name(m, "fp32") for m in MODES]
-    assert speed.completed(both, "footprint net[eager-fp32-cpu]") == []
+    assert [s.cell for s in speed.completed_speeds(both, JOBS[1])] == [name(m, "fp32") for m in MODES]
+    assert speed.completed_speeds(both, "footprint net[eager-fp32-cpu]") == []
 
 
 class NoReferences:

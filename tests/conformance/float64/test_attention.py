@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.axes import PRECISIONS
 from conformance.float64 import attention
-from conformance.float64.wide import widened
+from conformance.float64.wide import widen
 from conformance.perturb.nearest import Nearest
 
 
@@ -28,7 +28,7 @@ def names_of_ops(**options):
     """The result for five tokens, and the names of the ops that made it and its gradients."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 2, 4, 5, 8, generator=generator, dtype=torch.float64).requires_grad_()
-    with widened(), Names() as names:
+    with widen(), Names() as names:
         result = functional.scaled_dot_product_attention(q, k, v, **options)
         result.square().sum().backward()
     return result, names.seen

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.float64.wide import widened
+from conformance.float64.wide import widen
 from conformance.perturb.kinks import KinkWatch
 
 X = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64)
@@ -27,17 +27,17 @@ def evaluated(*, positive, context):
 
 @pytest.mark.parametrize("positive", [True, False])
 def test_a_branch_gives_what_torch_gives_and_zeros_for_what_only_the_other_uses(positive):
-    ours = evaluated(positive=positive, context=widened())
+    ours = evaluated(positive=positive, context=widen())
     torch.testing.assert_close(ours, evaluated(positive=positive, context=torch.enable_grad()), equal_nan=True)
     assert not ours[3 if positive else 2].count_nonzero()
 
 
 def test_a_mode_sees_the_ops_of_a_branch():
-    with widened(), KinkWatch() as watch:
+    with widen(), KinkWatch() as watch:
         model(X.clone().requires_grad_(), (X, X), positive=True)
     assert watch.kinked
 
 
 def test_a_branch_without_tensors_of_its_own():
-    with widened():
+    with widen():
         assert torch.equal(torch.cond(True, lambda y: y + 1, lambda y: y - 1, (X,)), X + 1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.float64.copies import copied
+from conformance.float64.copies import copy_model
 from zoo.case import SpecError
 
 
@@ -103,7 +103,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("make", FUNCTIONS.values(), ids=FUNCTIONS)
 def test_a_function_uses_the_parts_of_the_copy(make):
     net, x = Net(make), torch.randn(3, 4)
-    before, twin = net(x), copied(net)
+    before, twin = net(x), copy_model(net)
     assert torch.equal(twin(x), before)
     parameters = set(twin.parameters())
     gradients = torch.autograd.grad(twin(x).square().sum(), [*parameters], allow_unused=True)
@@ -119,7 +119,7 @@ def test_functions_that_name_one_list_share_the_list_of_the_copy():
     net = Net(lambda net: net.half)
     found = [net.first]
     net.put, net.get = (lambda: found.append(1)), (lambda: found)
-    twin = copied(net)
+    twin = copy_model(net)
     twin.put()
     assert [*map(type, twin.get())] == [nn.Linear, int]
     assert twin.get()[0] is twin.first
@@ -130,7 +130,7 @@ def test_other_functions_stay_what_they_are():
     factor = 2.0
     net = Net(lambda _: nn.functional.max_pool1d)
     net.mine = lambda x: x * factor
-    twin = copied(net)
+    twin = copy_model(net)
     assert twin.last is nn.functional.max_pool1d
     assert twin.mine is net.mine
 
@@ -140,7 +140,7 @@ def test_hooks_use_the_parts_of_the_copy():
     net.seen, net.factor = {}, nn.Parameter(torch.tensor(2.0))
     net.first.register_forward_hook(lambda _, __, output: net.seen.update(first=output) or output * net.factor)
     net.second.weight.register_hook(lambda gradient: gradient * net.factor.detach())
-    twin, x = copied(net), torch.randn(3, 4)
+    twin, x = copy_model(net), torch.randn(3, 4)
     twin.factor.data.fill_(0.0)
     assert torch.equal(twin(x), twin.second.bias.expand(3, 4))
     assert (net.seen, [*twin.seen]) == ({}, ["first"])
@@ -155,7 +155,7 @@ def test_hooks_use_the_parts_of_the_copy():
 def test_hooks_after_accumulation_are_copied():
     net, seen = nn.Linear(2, 2), []
     net.weight.register_post_accumulate_grad_hook(lambda parameter: seen.append(parameter is twin.weight))
-    twin = copied(net)
+    twin = copy_model(net)
     twin(torch.ones(1, 2)).sum().backward()
     assert seen == [True]
 
@@ -163,7 +163,7 @@ def test_hooks_after_accumulation_are_copied():
 def test_a_tensor_that_was_computed_is_copied_without_its_graph():
     net = Net(lambda net: net.half)
     net.kept = {"double": net.second.weight * 2}
-    twin = copied(net)
+    twin = copy_model(net)
     kept = twin.kept["double"]
     assert torch.equal(kept, net.kept["double"])
     assert kept is not net.kept["double"]
@@ -185,7 +185,7 @@ class Helper:
 def test_what_cannot_be_copied_is_shared():
     net = Net(Helper)
     net.torch, net.output = torch, {"out": [sys.stdout, net.first]}
-    twin = copied(net)
+    twin = copy_model(net)
     assert twin.torch is torch
     assert twin.output["out"][0] is sys.stdout
     assert twin.output["out"][1] is twin.first
@@ -203,4 +203,4 @@ class Uncopied(nn.Linear):
 
 def test_a_module_that_cannot_be_copied_says_so():
     with pytest.raises(SpecError, match="it cannot be copied: NotImplementedError: make another one"):
-        copied(nn.Sequential(Uncopied(2, 2)))
+        copy_model(nn.Sequential(Uncopied(2, 2)))

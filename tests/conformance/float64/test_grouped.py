@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from conformance.float64.attention import FUNCTIONS, grouped_mm
-from conformance.float64.wide import widened
+from conformance.float64.wide import widen
 
 pytestmark = pytest.mark.skipif(not FUNCTIONS, reason="this torch has no grouped products")
 ENDS = torch.tensor([16, 16, 48], dtype=torch.int32)
@@ -32,7 +32,7 @@ def test_the_products_of_the_groups_are_those_of_the_kernel(name):
 def test_a_mixture_of_experts_runs_and_is_differentiated_in_float64():
     x = torch.randn(48, 16, dtype=torch.float64, requires_grad=True)
     experts = torch.randn(3, 16, 24, dtype=torch.float64, requires_grad=True)
-    with widened():
+    with widen():
         found = FUNCTIONS[-1](x, experts, offs=ENDS)
     cotangent = torch.randn(48, 24, dtype=torch.float64)
     gradients = torch.autograd.grad(found, (x, experts), cotangent)

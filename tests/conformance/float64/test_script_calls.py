@@ -42,10 +42,10 @@ X = torch.ones(2)
     ],
 )
 def test_a_call_of_a_script_is_noted(call, noted):
-    with script_calls.noted() as scripts:
+    with script_calls.note_scripts() as scripts:
         call(X)
     assert bool(scripts) is noted
-    with script_calls.noted() as scripts:
+    with script_calls.note_scripts() as scripts:
         pass
     call(X)
     assert not scripts

@@ -10,7 +10,7 @@ from conformance.axes import PRECISIONS
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, OracleTensor
 from conformance.gates.redraws import OverDraws, budgets
-from conformance.gates.sums import SAMPLE, Redraws, Sums, parts, rounded_sums, sampled, sums_of
+from conformance.gates.sums import SAMPLE, Redraws, Sums, parts, rounded_sums, sample, sums_of
 
 BFLOAT16 = PRECISIONS["amp_bf16"]
 DRAWS = 16
@@ -191,6 +191,6 @@ def test_sums_leave_out_what_a_dtype_may_overflow():
 
 
 def test_large_and_complex_tensors_are_sampled():
-    assert sampled(torch.ones(3, dtype=torch.complex64)).shape == (3, 2)
+    assert sample(torch.ones(3, dtype=torch.complex64)).shape == (3, 2)
     large = torch.arange(3.0 * SAMPLE).reshape(3, -1)
-    assert sampled(large).tolist() == large.flatten()[::3].tolist()
+    assert sample(large).tolist() == large.flatten()[::3].tolist()

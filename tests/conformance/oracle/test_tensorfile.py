@@ -55,7 +55,7 @@ def test_damage_is_found_where_it_is_read_and_nowhere_else(path):
     data = bytearray(path.read_bytes())
     data[0] ^= 1
     path.write_bytes(data)
-    stored = tensorfile.opened(path)
+    stored = tensorfile.open_tensors(path)
     assert torch.equal(stored["whole"].read(), TENSORS["whole"])
     with pytest.raises(ValueError, match="checksum"):
         stored["numbers"].read()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from conformance.axes import PRECISIONS
-from conformance.evaluate.inputs import seeded
+from conformance.evaluate.inputs import seed_generator
 from conformance.perturb.rounding import Rounding
 
 WHOLE = torch.arange(12, dtype=torch.float64).reshape(3, 4)
@@ -12,7 +12,7 @@ HALVES = WHOLE / 2 + 0.5
 
 
 def perturbed(function, x):
-    with Rounding(PRECISIONS["amp_bf16"], seeded("run")):
+    with Rounding(PRECISIONS["amp_bf16"], seed_generator("run")):
         return function(x)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from conformance.axes import PRECISIONS
-from conformance.evaluate.inputs import seeded
+from conformance.evaluate.inputs import seed_generator
 from conformance.perturb.kinks import KinkWatch
 from conformance.perturb.rounding import Rounding
 
@@ -112,7 +112,7 @@ def test_to_select_none_or_all_has_no_border(count):
 @pytest.mark.parametrize("decide", DECIDE.values(), ids=DECIDE)
 def test_to_watch_changes_no_rounding(decide):
     def rounded(watch):
-        with Rounding(PRECISIONS["amp_bf16"], seeded("noise")), watch:
+        with Rounding(PRECISIONS["amp_bf16"], seed_generator("noise")), watch:
             h = numbers() * 2
             return (h * decide(h.detach()) * 3).exp()
 

@@ -6,10 +6,10 @@ from torch import nn
 
 import zoo
 from conformance.axes import PRECISIONS
-from conformance.evaluate.inputs import cotangent, representable, seeded
+from conformance.evaluate.inputs import cotangent, representable, seed_generator
 from conformance.float64.wide import Oracle
 from conformance.oracle import sampling
-from conformance.perturb.kinks import KinkWatch, flipped, tossed
+from conformance.perturb.kinks import KinkWatch, count_flipped, count_tossed
 from conformance.perturb.rounding import Rounding
 from zoo.case import Case
 from zoo.spec import Spec
@@ -53,7 +53,7 @@ def test_an_operator_written_in_python_is_looked_into(name, kinked):
 def test_cotangents_are_no_kink_and_are_not_perturbed():
     like = torch.zeros(4, 5, dtype=torch.float64)
     plain = cotangent("output", like, (0, "case"))
-    with KinkWatch() as watch, Rounding(PRECISIONS["amp_bf16"], seeded("noise")):
+    with KinkWatch() as watch, Rounding(PRECISIONS["amp_bf16"], seed_generator("noise")):
         watched = cotangent("output", like, (0, "case"))
     assert not watch.kinked
     assert torch.equal(plain, watched)
@@ -211,8 +211,8 @@ def test_a_number_that_crosses_a_jump_is_flipped(function, at):
         watched(function, torch.tensor([[at + gap]], dtype=torch.float64, requires_grad=True))
         for gap in (-0.01, 0.01, 0.02)
     )
-    assert flipped(below, above) == 1
-    assert flipped(above, further) == 0
+    assert count_flipped(below, above) == 1
+    assert count_flipped(above, further) == 0
     assert above.margin == pytest.approx(0.01 / abs(at + 0.01))
 
 
@@ -233,10 +233,10 @@ def test_a_tie_at_a_limit_that_rounding_does_not_move_is_not_tossed(function):
     plain, perturbed = KinkWatch(), KinkWatch()
     with plain:
         function(x)
-    with Rounding(PRECISIONS["fp32"], seeded("noise")), perturbed:
+    with Rounding(PRECISIONS["fp32"], seed_generator("noise")), perturbed:
         function(x)
     assert sum(int(tie.sum()) for tie in plain.ties) > 0
-    assert tossed(plain, perturbed) == 0
+    assert count_tossed(plain, perturbed) == 0
 
 
 def test_a_tie_at_a_limit_that_rounding_moves_is_tossed():
@@ -244,9 +244,9 @@ def test_a_tie_at_a_limit_that_rounding_moves_is_tossed():
     plain, perturbed = KinkWatch(), KinkWatch()
     with plain:
         (x / 0.5 * 0.5).clamp(-1.0, 1.0)
-    with Rounding(PRECISIONS["fp32"], seeded("noise")), perturbed:
+    with Rounding(PRECISIONS["fp32"], seed_generator("noise")), perturbed:
         (x / 0.5 * 0.5).clamp(-1.0, 1.0)
-    assert tossed(plain, perturbed) == 2
+    assert count_tossed(plain, perturbed) == 2
 
 
 @pytest.mark.parametrize(

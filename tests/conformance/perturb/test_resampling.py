@@ -6,8 +6,8 @@ from torch.nn import functional as F  # noqa: N812 -- its usual name
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.axes import PRECISIONS
-from conformance.evaluate.inputs import seeded
-from conformance.perturb.resampling import RESAMPLERS, Axis, coefficients, resampled
+from conformance.evaluate.inputs import seed_generator
+from conformance.perturb.resampling import RESAMPLERS, Axis, coefficients, resample
 from conformance.perturb.rounding import Rounding
 
 
@@ -22,7 +22,7 @@ class Compared(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if name in RESAMPLERS:
-            ours = resampled(func, args, kwargs or {}, lambda t: t, lambda t: t)
+            ours = resample(func, args, kwargs or {}, lambda t: t, lambda t: t)
             self.gaps[name] = float((ours - result).abs().max())
         return result
 
@@ -42,7 +42,7 @@ CASES += [(mode, d, {"size": (7, 4, 3)[:d]}) for mode in ("nearest", "nearest-ex
 
 @pytest.mark.parametrize(("mode", "dims", "options"), CASES)
 def test_the_coefficients_are_those_of_torch(mode, dims, options):
-    x = torch.randn(2, 3, *(5, 4, 6)[:dims], generator=seeded("x"), dtype=torch.float64).requires_grad_()
+    x = torch.randn(2, 3, *(5, 4, 6)[:dims], generator=seed_generator("x"), dtype=torch.float64).requires_grad_()
     with Compared() as compared:
         F.interpolate(x, mode=mode, **options).sin().sum().backward()
     assert len(compared.gaps) == 2  # forward and backward
@@ -54,25 +54,25 @@ def farthest(function, x):
     truth = function(x)
     runs = []
     for run in range(8):
-        with Rounding(PRECISIONS["fp32"], seeded("run", run)):
+        with Rounding(PRECISIONS["fp32"], seed_generator("run", run)):
             runs.append(float((function(x) - truth).norm() / truth.norm()))
     return float((function(x.float()).double() - truth).norm() / truth.norm()), max(runs)
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 def test_a_place_far_from_the_corner_is_perturbed_as_far_as_float32_moves_it(mode):
-    x = torch.randn(1, 1, 33, 100, generator=seeded("x"), dtype=torch.float64)
+    x = torch.randn(1, 1, 33, 100, generator=seed_generator("x"), dtype=torch.float64)
     single, perturbed = farthest(lambda t: F.interpolate(t, size=(64, 257), mode=mode), x)
     assert single < perturbed < 20 * single
     assert perturbed > 40 * PRECISIONS["fp32"].unit  # the operands alone account for less than ten
 
 
 def test_nearest_is_exact_unless_a_place_lies_on_a_border():
-    x = torch.randn(1, 1, 6, generator=seeded("x"), dtype=torch.float64)
+    x = torch.randn(1, 1, 6, generator=seed_generator("x"), dtype=torch.float64)
     for size, moved in ((12, False), (74, True), (9, True)):
         runs = []
         for run in range(8):
-            with Rounding(PRECISIONS["fp32"], seeded("run", run)):
+            with Rounding(PRECISIONS["fp32"], seed_generator("run", run)):
                 runs.append(F.interpolate(x, size=size, mode="nearest"))
         borders = {i for i in range(1, size) if i * 6 % size == 0}
         changed = {int(i) for run in runs for i in (run != F.interpolate(x, size=size, mode="nearest")).nonzero()[:, 2]}
@@ -91,17 +91,17 @@ def test_places_that_float32_represents_are_not_perturbed():
 def test_an_infinite_input_stays_where_it_is():
     x = torch.zeros(1, 1, 4, dtype=torch.float64)
     x[..., 0] = float("inf")
-    with Rounding(PRECISIONS["fp32"], seeded("run")):
+    with Rounding(PRECISIONS["fp32"], seed_generator("run")):
         found = F.interpolate(x, size=8, mode="linear")
     assert found.isfinite()[..., 4:].all()
 
 
 def test_a_grid_near_zero_is_perturbed_as_one_beside_it():
-    x = torch.randn(1, 1, 65, 257, generator=seeded("x"), dtype=torch.float64)
-    grid = torch.rand(1, 4, 5, 2, generator=seeded("grid"), dtype=torch.float64) * 1e-3
+    x = torch.randn(1, 1, 65, 257, generator=seed_generator("x"), dtype=torch.float64)
+    grid = torch.rand(1, 4, 5, 2, generator=seed_generator("grid"), dtype=torch.float64) * 1e-3
     grid = grid.float().double()
     single = F.grid_sample(x.float(), grid.float(), align_corners=False).double()
     truth = F.grid_sample(x, grid, align_corners=False)
-    with Rounding(PRECISIONS["fp32"], seeded("run")):
+    with Rounding(PRECISIONS["fp32"], seed_generator("run")):
         perturbed = F.grid_sample(x, grid, align_corners=False)
     assert float((single - truth).norm()) < 2 * float((perturbed - truth).norm())

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import zoo
 from conformance.axes import PRECISIONS
-from conformance.evaluate.inputs import seeded
+from conformance.evaluate.inputs import seed_generator
 from conformance.gates.budget import NOISE
 from conformance.perturb.nearest import Nearest
 from conformance.perturb.noise import LARGE
@@ -20,7 +20,7 @@ ETA = NOISE * PRECISION.unit
 
 
 def perturbed(function, *args, precision=PRECISION, run=0):
-    with Rounding(precision, seeded("test", run)):
+    with Rounding(precision, seed_generator("test", run)):
         return function(*args)
 
 
@@ -251,7 +251,7 @@ def test_of_a_tensor_of_any_size_the_smallest_numbers_may_vanish(count, share):
     small, tiny = int(share * count), 2.0**-26  # half of float16's smallest number is 2**-25
     x = torch.ones(count, dtype=torch.float64)
     x[:small], x[small] = tiny, 0.0
-    with Rounding(fp16, seeded("test")):
+    with Rounding(fp16, seed_generator("test")):
         kept = torch.mm(x[:, None], torch.ones(1, 1, dtype=torch.float64))
     strays = (kept.flatten() - x).abs()
     assert float(strays[:small].amax()) > 0.5 * tiny
@@ -276,7 +276,7 @@ def test_a_rounded_run_of_any_size_stores_small_numbers_as_float16_does(count):
 def test_complex_numbers_do_not_underflow(kind):
     """No precision stores them in float16."""
     x = torch.full((8,), 2.0**-30, dtype=torch.complex128, requires_grad=True)
-    arguments = (PRECISIONS["amp_fp16"], seeded("complex")) if kind is Rounding else (PRECISIONS["amp_fp16"],)
+    arguments = (PRECISIONS["amp_fp16"], seed_generator("complex")) if kind is Rounding else (PRECISIONS["amp_fp16"],)
     with kind(*arguments):
         (gradient,) = torch.autograd.grad((x * x).real.sum(), x)
     assert bool((gradient != 0).all())
@@ -285,7 +285,7 @@ def test_complex_numbers_do_not_underflow(kind):
 def test_forward_mode_derivatives_are_perturbed_too():
     x, tangent = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     plain = torch.func.jvp(lambda y: y.t() + y.t().exp(), (x,), (tangent,))  # it asks for the layout of meta tensors
-    with Rounding(PRECISIONS["fp32"], seeded("noise")):
+    with Rounding(PRECISIONS["fp32"], seed_generator("noise")):
         perturbed = torch.func.jvp(lambda y: y.t() + y.t().exp(), (x,), (tangent,))
     for ours, theirs in zip(perturbed, plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from conformance.axes import PRECISIONS
-from conformance.evaluate.inputs import seeded
+from conformance.evaluate.inputs import seed_generator
 from conformance.gates.budget import NOISE
 from conformance.perturb.rounding import Rounding
 
@@ -17,7 +17,7 @@ def strayed(function, precision, runs=8):
     """How far perturbed runs stray, relative to the result, the farthest."""
     truth, far = function(), 0.0
     for run in range(runs):
-        with Rounding(precision, seeded("terms", run)):
+        with Rounding(precision, seed_generator("terms", run)):
             far = max(far, float((function() - truth).norm() / truth.norm()))
     return far
 

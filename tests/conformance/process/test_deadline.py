@@ -15,7 +15,7 @@ from conformance.process.child import Deadline
 def waited(monkeypatch):
     """What the threads of a process have waited for, as the system tells it."""
     told = {}
-    monkeypatch.setattr(process_table, "waited", lambda _: dict(told))
+    monkeypatch.setattr(process_table, "wait_for", lambda _: dict(told))
     return told
 
 
@@ -50,14 +50,16 @@ def test_others_may_keep_a_process_from_its_core_for_three_times_its_time(waited
 
 
 def test_nobody_looks_at_the_first_half(monkeypatch):
-    monkeypatch.setattr(process_table, "waited", None)
+    monkeypatch.setattr(process_table, "wait_for", None)
     deadline = Deadline(10.0, 1)
     for _ in range(4):
         deadline.passes(1.0)
     assert deadline.left == 6.0
 
 
-@pytest.mark.skipif(not process_table.waited(os.getpid()), reason="this system does not tell how long a thread waited")
+@pytest.mark.skipif(
+    not process_table.wait_for(os.getpid()), reason="this system does not tell how long a thread waited"
+)
 def test_a_process_that_shares_its_core_has_its_time_all_the_same():
     core = min(os.sched_getaffinity(0))
     spinning = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"

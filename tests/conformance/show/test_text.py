@@ -4,7 +4,7 @@ import pytest
 
 from conformance.figures.speed import Speed
 from conformance.records.measurements import Ratio, Reason
-from conformance.show.text import duration, ratio_text, some, speed_text, table, visible, without_speed, wrapped
+from conformance.show.text import duration, ratio_text, some, speed_text, table, visible, without_speed, wrap
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_some_names_the_first_cell():
 
 
 def test_long_lines_are_wrapped_at_100_columns_and_words_stay_whole():
-    lines = wrapped("· " + "word-with-hyphens " * 20).splitlines()
+    lines = wrap("· " + "word-with-hyphens " * 20).splitlines()
     assert len(lines) > 1
     assert all(len(line) <= 100 for line in lines)
     assert all(line.startswith("    word") for line in lines[1:])
     assert set(" ".join(lines).split()) == {"·", "word-with-hyphens"}
-    assert wrapped("x" * 200) == "x" * 200
+    assert wrap("x" * 200) == "x" * 200
 
 
 def test_control_and_direction_characters_are_spelt_out():

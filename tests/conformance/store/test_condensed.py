@@ -11,7 +11,7 @@ from conformance.records.convert import to_json
 from conformance.records.observation import RAISES, Discrepancy, Measure, Observation
 from conformance.records.verdicts import Verdict
 from conformance.store import run_files, summaries
-from conformance.store.bounded import NEAREST, condensed
+from conformance.store.bounded import NEAREST, condense
 from conformance.verdict import judge
 
 CELL = Cell("net", "eager", "fp32", "cpu")
@@ -67,9 +67,7 @@ def test_the_tensors_nearest_to_their_budgets_are_kept_and_the_rest_summed_up(tm
 )
 def test_a_tensor_of_which_something_is_to_be_said_is_kept(fields):
     odd = many(**fields)
-    kept = condensed(
-        Verdict(CELL.id, "PASS", observation=Observation("finished", discrepancies=tuple(odd)))
-    ).observation
+    kept = condense(Verdict(CELL.id, "PASS", observation=Observation("finished", discrepancies=tuple(odd)))).observation
     assert kept.discrepancies[-1] == odd[-1]
     assert len(kept.discrepancies) == NEAREST + 1
     assert judge(CELL.id, kept).text == judge(CELL.id, Observation("finished", discrepancies=tuple(odd))).text
@@ -77,7 +75,7 @@ def test_a_tensor_of_which_something_is_to_be_said_is_kept(fields):
 
 def test_the_rest_counts_what_is_weak_and_left_to_another_run():
     seen = Observation("finished", discrepancies=tuple(many(weak=("a slice",), left_to="fp32")))
-    rest = condensed(Verdict(CELL.id, "PASS", observation=seen)).observation.rest
+    rest = condense(Verdict(CELL.id, "PASS", observation=seen)).observation.rest
     assert (rest.weak, rest.left) == (1, 1)
 
 
@@ -88,7 +86,7 @@ def test_every_tensor_is_kept_on_request(tmp_path):
 
 def test_few_tensors_are_kept_all():
     few = Verdict(CELL.id, "PASS", observation=Observation("finished", discrepancies=tuple(many()[:NEAREST])))
-    assert condensed(few) is few
+    assert condense(few) is few
 
 
 @pytest.mark.parametrize("number", [0, MANY - 1])
