@@ -6,6 +6,9 @@ import statistics
 import pytest
 from harness.sources import MODULES, ROOT
 
+from conformance.judging import toml_file
+
+MOST_LINES = toml_file.read(ROOT / "pyproject.toml")["tool"]["house"]["most-lines"]
 LONGEST_FILE, MEDIAN_FILE, LONGEST_FUNCTION = 600, 150, 40
 FOLDERS = ("zoo", "conformance", "tests", "benchmarks", "docs")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
@@ -31,6 +34,11 @@ def length(function):
 def test_no_file_and_no_function_is_too_long(path):
     assert lines(path) <= LONGEST_FILE
     assert {f.name: length(f) for f in functions(path) if length(f) > LONGEST_FUNCTION} == {}
+
+
+@pytest.mark.parametrize(("folder", "most"), MOST_LINES.items())
+def test_the_whole_is_no_larger_than_agreed(folder, most):
+    assert sum(lines(path) for path in FILES if path.is_relative_to(ROOT / folder)) <= most
 
 
 @pytest.mark.parametrize("package", ["zoo", "conformance"])
