@@ -25,7 +25,7 @@ from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL, check_cont
 from conformance.figures.meter import TimedCall
 from conformance.figures.rounds import Rounds
 from conformance.measure.clocks import clock_for
-from conformance.measure.extra_work import slow_down
+from conformance.measure.side_by_side import slow_down
 from conformance.process.child_side import ChildProcess
 from zoo.models.mlp import mlp
 

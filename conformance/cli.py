@@ -70,11 +70,11 @@ def _look(options: argparse.Namespace) -> int:
     """Execute a command that judges nothing of the user."""
     commands: dict[str, Callable[[], int]] = {
         "list": lambda: listing.list_models(tuple(options.sources)),
-        "show": lambda: show.main(options.run, markdown=options.md, xml=options.junitxml),
+        "show": lambda: show.show_stored(options.run, markdown=options.md, xml=options.junitxml),
         "expect": lambda: expect.record(options.run, options.file),
-        "merge": lambda: merge.main(tuple(options.runs), options.into, any_cpu=options.any_cpu),
-        "diff": lambda: diff.main(options.before, options.after, markdown=options.md, json=options.json),
-        "compat": lambda: compat.main(tuple(options.runs), markdown=options.md, json=options.json),
+        "merge": lambda: merge.merge_shards(tuple(options.runs), options.into, any_cpu=options.any_cpu),
+        "diff": lambda: diff.show_changes(options.before, options.after, markdown=options.md, json=options.json),
+        "compat": lambda: compat.show_compat(tuple(options.runs), markdown=options.md, json=options.json),
         "bisect": lambda: _bisect(options),
         "probes": lambda: probes.main(
             tuple(options.names), device=options.device, timeout=options.timeout, page=options.write

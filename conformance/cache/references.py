@@ -13,12 +13,11 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from conformance.cache import read_files, read_variables, sources
+from conformance.cache import read_files, sources
 from conformance.errors import MachineError, RecordError, StoreError, UsageError
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Environment
-from conformance.records.references import MadeReference
-from conformance.records.tasks import ReferenceTask
+from conformance.records.tasks import MadeReference, ReferenceTask
 from conformance.store import regular_file
 from conformance.store.bounded import RECORD_BYTES
 
@@ -87,7 +86,7 @@ class KeptReferences:
     def _holds(self, made: MadeReference) -> bool:
         """Whether what a reference depends on still is what it was."""
         return all(self._content(path) == what for path, what in made.files.items()) and all(
-            read_variables.content(name) == what for name, what in made.variables.items()
+            read_files.content_of_variable(name) == what for name, what in made.variables.items()
         )
 
     def _content(self, path: str) -> str:

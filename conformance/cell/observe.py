@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +21,63 @@ from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import script_calls
 from conformance.gates.compare import compare
 from conformance.one_line import name_of
+from conformance.one_line import one_line as bounded_line
 from conformance.oracle.reference import CaseReference
 from conformance.process.child_side import ChildProcess
-from conformance.records import plain
 from conformance.records.observation import LEFT_ASIDE, Discrepancy, Measure, Observation
 from conformance.records.tasks import CellTask
 from zoo import internals
 from zoo.case import Case
+
+# Makes what was observed plain, whatever the model said: texts on one bounded line, facts that JSON can hold.
+
+MOST_VALUES, DEEPEST = 100, 6  # of all facts of a cell
+LARGEST_INTEGER = 2**63
+
+
+def observation(seen: Observation) -> Observation:
+    """The observation with every text on one bounded line, and facts that a record can hold."""
+    facts = _Plain().mapping(seen.facts, 0)
+    found = tuple(map(_short, seen.discrepancies))
+    return replace(
+        seen, error=bounded_line(seen.error), message=bounded_line(seen.message), discrepancies=found, facts=facts
+    )
+
+
+def _short(d: Discrepancy) -> Discrepancy:
+    measures = tuple(replace(m, detail=bounded_line(m.detail)) for m in d.measures)
+    accepted, weak = tuple(map(bounded_line, d.accepted)), tuple(map(bounded_line, d.weak))
+    case, tensor, dtype = map(bounded_line, (d.case, d.tensor, d.dtype))
+    return replace(d, case=case, tensor=tensor, dtype=dtype, measures=measures, accepted=accepted, weak=weak)
+
+
+class _Plain:
+    """Makes values plain, at most so many."""
+
+    def __init__(self) -> None:
+        self._left = MOST_VALUES
+
+    def mapping(self, values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        """The mapping with plain values; those beyond the limit are left out."""
+        return {bounded_line(key): self.value(value, depth) for key, value in values.items() if self._may_go_on()}
+
+    def value(self, value: Any, depth: int) -> Any:
+        """The value if JSON has it; otherwise its text."""
+        kind = type(value)
+        if value is None or kind is bool or (kind is int and abs(value) < LARGEST_INTEGER):
+            return value
+        if kind is float and math.isfinite(value):
+            return value
+        if depth < DEEPEST and kind is dict:
+            return self.mapping(value, depth + 1)
+        if depth < DEEPEST and kind in (list, tuple):
+            return [self.value(item, depth + 1) for item in value if self._may_go_on()]
+        return bounded_line(value)
+
+    def _may_go_on(self) -> bool:
+        self._left -= 1
+        return self._left >= 0
+
 
 # Runs `torch.library.opcheck` on the operator that a model is one call of: schema, fake tensors, autograd, AOT.
 
@@ -63,7 +114,7 @@ def _resolve(packet: Any) -> Any:
 
 def _discrepancy(case: Case, test: str, result: Any) -> Discrepancy:
     met = result == "SUCCESS"
-    measure = Measure(OPCHECK, 0.0 if met else math.inf, 0.0, "" if met else one_line(result))
+    measure = Measure(OPCHECK, 0.0 if met else math.inf, 0.0, "" if met else bounded_line(result))
     return Discrepancy(case.name, test, "conduct", "", "", (measure,))
 
 
@@ -80,7 +131,7 @@ def observe(task: CellTask, process: ChildProcess, comparison: Comparison = comp
             seen = _observe(task, process, comparison)
     except OSError as problem:  # the lock of the machine
         seen = Observation("machine failed", process.current, name_of(problem), one_line(problem))
-    return plain.observation(replace(seen, seconds=process.seconds))
+    return observation(replace(seen, seconds=process.seconds))
 
 
 def _observe(task: CellTask, process: ChildProcess, comparison: Comparison) -> Observation:

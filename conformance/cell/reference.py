@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from conformance.axes import PRECISIONS
-from conformance.cache import read_files, read_variables, sources
+from conformance.cache import read_files, sources
 from conformance.errors import NoOracleError, RandomError, SelfCheckError
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.fingerprint import fingerprint
@@ -31,7 +31,7 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
         torch.set_num_threads(1)
         heap.keep_freed_memory()
         try:
-            with read_files.note_files() as paths, read_variables.note_variables() as names:
+            with read_files.note_files() as paths, read_files.note_variables() as names:
                 spec = spec_at(task.location, task.model)
                 twin = spec_at(task.location, spec.twin) if spec.twin else None
                 precisions = [PRECISIONS[name] for name in task.precisions]
@@ -42,7 +42,7 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
                     made = reference.make(spec, twin, task.seed, precisions, forks)
                 print_of_model = fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed))
                 files = read_files.contents(paths) | sources.digests_of_imported()
-                variables = read_variables.contents(names)
+                variables = read_files.contents_of_variables(names)
         except (SelfCheckError, SpecError) as problem:
             return ReferenceResult("invalid", one_line(problem))
         except RandomError as problem:

@@ -14,7 +14,7 @@ from conformance.store import records_file, regular_file, summaries
 from conformance.store.summaries import Summary
 
 
-def main(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -> ExitCode:
+def show_compat(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -> ExitCode:
     """Read runs of several versions, print the atlas, and write it to files.
 
     Args:

@@ -11,7 +11,7 @@ from conformance.show import changes as page
 from conformance.store import summaries
 
 
-def main(before: Path, after: Path, *, markdown: Path | None, json: Path | None) -> ExitCode:
+def show_changes(before: Path, after: Path, *, markdown: Path | None, json: Path | None) -> ExitCode:
     """Compare two runs, print what has changed, and write it to files.
 
     Args:

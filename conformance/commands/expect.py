@@ -12,8 +12,7 @@ from conformance.commands.output import say, tell
 from conformance.exit_codes import ExitCode
 from conformance.judging import declarations
 from conformance.records.cell import Cell
-from conformance.records.declared import Declared
-from conformance.records.plan import Expectation
+from conformance.records.plan import Declared, Expectation
 from conformance.records.verdicts import Verdict
 from conformance.show.text import visible
 from conformance.verdict import failed_gate, judge

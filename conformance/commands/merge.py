@@ -12,7 +12,7 @@ from conformance.show import matrix
 from conformance.store import merging, run_files
 
 
-def main(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> ExitCode:
+def merge_shards(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> ExitCode:
     """Join shards, say what is missing, and print what the joined run holds.
 
     Args:

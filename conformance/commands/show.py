@@ -10,7 +10,7 @@ from conformance.exit_codes import ExitCode
 from conformance.show import junit
 
 
-def main(folder: Path, *, markdown: bool = False, xml: Path | None = None) -> ExitCode:
+def show_stored(folder: Path, *, markdown: bool = False, xml: Path | None = None) -> ExitCode:
     """Print a run, and return the exit code that it has.
 
     Args:

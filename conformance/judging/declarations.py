@@ -11,7 +11,7 @@ from typing import Any
 
 from conformance.errors import UsageError, suggestion
 from conformance.judging import toml_file
-from conformance.records.declared import Declared
+from conformance.records.plan import Declared
 
 FIELDS = {field.name: field.type for field in dataclasses.fields(Declared) if field.name != "model"}
 BARE = re.compile(r"[A-Za-z0-9_-]+")

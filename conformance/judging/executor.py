@@ -16,8 +16,18 @@ from conformance.process.child_side import WAITING
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
 from conformance.records.plan import Expectation, Plan, PlannedCell
-from conformance.records.references import KEPT, MadeReference
-from conformance.records.tasks import CELL, CELL_SECONDS, REFERENCE, CellTask, ReferenceTask, ResultT, Target, TaskT
+from conformance.records.tasks import (
+    CELL,
+    CELL_SECONDS,
+    KEPT,
+    REFERENCE,
+    CellTask,
+    MadeReference,
+    ReferenceTask,
+    ResultT,
+    Target,
+    TaskT,
+)
 from conformance.records.verdicts import Verdict
 from conformance.verdict import judge
 

@@ -6,7 +6,7 @@ Two controls test the meter itself; see `figures.controls`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +17,9 @@ from conformance.errors import NotMeasuredError, TimedCallError
 from conformance.evaluate.error_text import one_line
 from conformance.figures import meter
 from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL, check_controls
-from conformance.figures.meter import Clock, TimedCall
+from conformance.figures.meter import Clock, HostClock, TimedCall
 from conformance.figures.rounds import Rounds
-from conformance.measure.clocks import clock_for
-from conformance.measure.extra_work import no_recompilation, slow_down
+from conformance.measure.clocks import DeviceClock, clock_for
 from conformance.measure.timed_cell import TimedCell
 from conformance.one_line import name_of
 from conformance.oracle.reference import CaseReference
@@ -28,6 +27,58 @@ from conformance.process import heap
 from conformance.process.child_side import ChildProcess
 from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
 from conformance.records.tasks import CellTask, TimingTask
+from zoo import internals
+
+# Adds work to a timed call, which tests the meter, and forbids recompilation in timed calls.
+
+EXTRA_WORK = 0.1
+TURNS, SLEEP_CYCLES = 10_000, 1_000_000
+
+
+def slow_down(timed: TimedCall, device: str) -> None:
+    """Add other work after each run of a timed call: a tenth of the time of its quickest run."""
+    call, extra = timed.call, EXTRA_WORK * timed.quickest
+    if device == "cuda":
+        cycles = round(extra * SLEEP_CYCLES / _quickest(DeviceClock(device), _sleep))
+
+        def slower() -> Any:
+            result = call()
+            internals.sleep_on_device(cycles)  # work for the device that the host does not see
+            return result
+
+        timed.call = slower
+        return
+    turns = range(max(1, round(extra * TURNS / _quickest(HostClock(), _turn))))
+
+    def longer() -> Any:
+        result = call()
+        for _ in turns:
+            pass
+        return result
+
+    timed.call = longer
+
+
+def _quickest(clock: Clock, work: Callable[[], None]) -> float:
+    return min(clock.sample(work)[0].ns for _ in range(11))
+
+
+def _turn() -> None:
+    for _ in range(TURNS):
+        pass
+
+
+def _sleep() -> None:
+    internals.sleep_on_device(SLEEP_CYCLES)
+
+
+@contextlib.contextmanager
+def no_recompilation() -> Iterator[None]:
+    """A context in which a call that would compile anew raises an error (from torch 2.6; before, nothing happens)."""
+    set_stance = getattr(torch.compiler, "set_stance", None)
+    with contextlib.nullcontext() if set_stance is None else set_stance("fail_on_recompile"):
+        yield
+
 
 NO_REASON = Reason("reason unknown")
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from conformance.errors import UsageError
 from conformance.one_line import name_text
-from conformance.own import parametrized
 from conformance.own.wrapped import is_operator
 from conformance.records.own_model import TRAINING, OwnModel, name_from
 from conformance.records.plan import SpecLocation
@@ -33,6 +33,35 @@ from zoo import internals
 from zoo.case import Call
 from zoo.convention import Convention
 from zoo.expect import Expect
+
+# Pickles modules with parametrizations, which torch refuses to pickle: it made their classes for each of them.
+
+
+def reduce_parametrized(value: Any) -> Any:
+    """How to pickle a module with parametrizations, as `pickle.Pickler.reducer_override` asks; else NotImplemented."""
+    if not isinstance(value, nn.Module) or not parametrize.is_parametrized(value):
+        return NotImplemented
+    base = parametrize.type_before_parametrizations(value)
+    names = tuple(value.parametrizations)  # type: ignore[arg-type]  # a ModuleDict
+    state = dict(getattr(base, "__getstate__", vars)(value))
+    state[internals.LOADING_HOOKS] = OrderedDict()  # weight_norm's, for old checkpoints, cannot be pickled
+    return bare, (base, names), state
+
+
+def bare(base: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
+    """A module of this class whose tensors of these names are properties, as parametrizations make them.
+
+    Args:
+        base: the class without parametrizations.
+        names: the tensors that have them. The module is to get its state afterwards.
+    """
+    module = base.__new__(base)
+    nn.Module.__init__(module)
+    for name in names:
+        module.register_parameter(name, nn.Parameter(torch.empty(())))
+        parametrize.register_parametrization(module, name, nn.Identity(), unsafe=True)
+    return module
+
 
 # Writes what a model needs of the caller's main module as source, so that another process can define it again.
 #
@@ -350,7 +379,7 @@ def _picklers(of_class: type[pickle.Pickler]) -> Any:
 def _reduce(value: Any) -> Any:
     """How to pickle what torch refuses or leaves a part out of, as `pickle.Pickler.reducer_override` asks."""
     found = reduce_hook(value)
-    return parametrized.reduce_parametrized(value) if found is NotImplemented else found
+    return reduce_parametrized(value) if found is NotImplemented else found
 
 
 def _with_reduced(of_class: Any) -> Any:

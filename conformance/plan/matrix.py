@@ -23,9 +23,8 @@ from conformance.plan import candidates, find
 from conformance.plan.candidates import check_sized, modes_of_all
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell, SizedModel
-from conformance.records.declared import Declared
 from conformance.records.measurements import FIGURES
-from conformance.records.plan import Environment, Expectation, Place, Plan, PlannedCell, SpecLocation
+from conformance.records.plan import Declared, Environment, Expectation, Place, Plan, PlannedCell, SpecLocation
 from conformance.records.probes import PACKAGE
 from conformance.records.tasks import Nothing, PlanRequest
 from zoo.case import SpecError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from conformance.figures import roofline, speed
+from conformance.figures import speed
 from conformance.figures.bench_jobs import ceilings_job, compile_job, footprint_job
-from conformance.figures.crossover import NOT_MEASURED, Point, crossover
+from conformance.figures.crossover import NOT_MEASURED, Point, byte_rate, crossover, share
 from conformance.figures.speed import Speed
 from conformance.records.cell import Cell
 from conformance.records.measurements import FIGURES, Ceilings, CompileCost, Footprint, Reason
@@ -128,8 +128,8 @@ class Bench:
             return ""
         if not isinstance(ceilings, Ceilings):
             return ""
-        rate = roofline.byte_rate(ceilings.byte_rates, least)
-        reached = roofline.share(flops, least, timed.seconds, ceilings.flop_rates[cell.precision], rate)
+        rate = byte_rate(ceilings.byte_rates, least)
+        reached = share(flops, least, timed.seconds, ceilings.flop_rates[cell.precision], rate)
         if reached > 1:
             return f"beats the ceiling: {100 * reached:.0f} %"
         return f"{float(f'{100 * reached:.2g}'):g} %"

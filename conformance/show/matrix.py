@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conformance.axes import NOT_PROVEN
@@ -16,12 +16,44 @@ from conformance.judging import resuming
 from conformance.records.cell import SizedModel, model_of
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell
-from conformance.records.references import KEPT
+from conformance.records.tasks import KEPT
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.show import counterexamples
 from conformance.show.causes import causes
 from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
+
+# Draws the models that are wrong on purpose: one line each, with what they come out as and why.
+
+HEAD = "Wrong on purpose. Each must come out as declared; conformance run counterexamples shows their cells."
+
+
+def section(cells: Sequence[PlannedCell], verdicts: Mapping[str, Verdict]) -> str:
+    """A line for each model.
+
+    Args:
+        cells: the cells of counterexamples.
+        verdicts: verdicts by cell id.
+    """
+    models: dict[str, list[Verdict]] = {}
+    for planned in cells:
+        models.setdefault(planned.cell.model, []).append(verdicts[planned.id])
+    rows = [[_sign_of_wrong(own), model, _count_wrong(own)] for model, own in models.items()]
+    for row, own in zip(rows, models.values(), strict=True):
+        row.append(visible(next((verdict.reason for verdict in own if verdict.reason), "")))
+    return f"{HEAD}\n\n{table(rows, ['', 'model', 'cells', 'why'])}"
+
+
+def _sign_of_wrong(own: Sequence[Verdict]) -> str:
+    """The sign of the first red cell, or of the first that is not simply right."""
+    by_urgency = sorted(own, key=lambda verdict: (not verdict.red, verdict.status == "PASS"))
+    return STATUSES[by_urgency[0].status].glyph
+
+
+def _count_wrong(own: Sequence[Verdict]) -> str:
+    """How many cells came out as what."""
+    counts = Counter("pass" if verdict.status == "PASS" else visible(verdict.short) for verdict in own)
+    return ", ".join(f"{number} {word}" for word, number in counts.items())
+
 
 LEGEND = """
 Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, {size}, on
@@ -95,7 +127,7 @@ def render(
             right = [p for p in shown if p not in wrong] or shown  # with nothing beside them, they have the table
             drawn = _matrix(contents.plan, right, verdicts, speeds, notes)
             parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
-            parts.append(counterexamples.section(wrong, verdicts) if right != shown else "")
+            parts.append(section(wrong, verdicts) if right != shown else "")
     ordered = [verdicts[p.id] for p in cells]
     parts.append(wrap(_left_out(contents.plan, cells), width))
     parts += [wrap(_legend(speeds, contents.plan), width), wrap(_legend_of_marks(ordered), width)]

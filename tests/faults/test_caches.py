@@ -14,7 +14,7 @@ from conformance.cache.references import References
 from conformance.commands.compile_cache import compile_cache
 from conformance.errors import MachineError
 from conformance.judging.executor import CONFIRMED, Executor
-from conformance.oracle import tensorfile
+from conformance.oracle import reference_file
 from conformance.process import environment
 from conformance.records.cell import Cell
 from conformance.store import run_files
@@ -164,9 +164,9 @@ def test_torchs_own_code_heals(tmp_path, damage):
 
 def test_every_flipped_bit_and_every_cut_of_a_reference_is_found(tmp_path):
     path = tmp_path / "x.reference"
-    tensorfile.save(path, {"number": 3, "tensor": torch.arange(4.0)})
+    reference_file.save_tensors(path, {"number": 3, "tensor": torch.arange(4.0)})
     whole = path.read_bytes()
-    assert tensorfile.load(path)["number"] == 3
+    assert reference_file.load_tensors(path)["number"] == 3
     damaged = [whole[:length] for length in range(len(whole))]
     for bit in range(8 * len(whole)):
         flipped = bytearray(whole)
@@ -175,7 +175,7 @@ def test_every_flipped_bit_and_every_cut_of_a_reference_is_found(tmp_path):
     for content in damaged:
         path.write_bytes(content)
         with pytest.raises(ValueError, match="checksum"):
-            tensorfile.load(path)
+            reference_file.load_tensors(path)
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_a_damaged_reference_is_made_again(executor, damage):
     judging, cell, path = executor
     DAMAGE[damage](path)
     assert judging.verdict(cell).status == "PASS"
-    assert tensorfile.load(path)
+    assert reference_file.load_tensors(path)
 
 
 def test_a_reference_that_is_damaged_each_time_is_no_verdict(executor, monkeypatch):

@@ -1,17 +1,6 @@
 """One example of every record; no field of an example has its default value."""
 
-from conformance.records import (
-    cell,
-    declared,
-    measurements,
-    observation,
-    own_model,
-    plan,
-    probes,
-    references,
-    tasks,
-    verdicts,
-)
+from conformance.records import cell, measurements, observation, own_model, plan, probes, tasks, verdicts
 
 CELL = cell.Cell("merge@64", "compiled", "bf16", "cuda")
 SIZED = cell.SizedModel("merge", 64, "width")
@@ -132,7 +121,7 @@ PLAN = plan.Plan(
     judge=JUDGE,
 )
 
-DECLARED = declared.Declared(
+DECLARED = plan.Declared(
     *("merge", "dtype", "a reason", "a link", ("eager",), ("fp32",), ("cpu",), ">=2.6", "output", "float32"),
     *("ValueError", "a match", "norm", "typical", "a probe"),
 )
@@ -165,7 +154,7 @@ EXAMPLES = (
     tasks.Listing((LISTED,)),
     tasks.ReferenceTask("merge", LOCATION, 3, ("fp32", "bf16"), "/path", for_timing=True),
     tasks.ReferenceResult("invalid", "a message", {"/a/file.py": "00ff"}, {"WIDTH": "00ff"}, "00ff"),
-    references.MadeReference(
+    tasks.MadeReference(
         *(1.5, observation.Observation("invalid", message="a message")),
         *({"/a/file.py": "00ff"}, {"WIDTH": "00ff"}, "00ff"),
         kept=True,

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 import pytest
 from harness.made_by_hand import ENVIRONMENT
 
-from conformance.cache import read_files, read_variables, references
+from conformance.cache import read_files, references
 from conformance.cache.references import KeptReferences
 from conformance.process.environment import CORES
 from conformance.records.own_model import OwnModel
 from conformance.records.plan import SpecLocation
-from conformance.records.references import MadeReference
-from conformance.records.tasks import ReferenceTask
+from conformance.records.tasks import MadeReference, ReferenceTask
 
 TASK = ReferenceTask("net", SpecLocation("package.nets"), 0, ("fp32", "amp_fp16"), "")
 
@@ -38,7 +37,7 @@ class Place:
         """Make a reference and keep it, as a run does."""
         task = task or self.task
         (self.run / "net.reference").write_text("the tensors")
-        variables = read_variables.contents({"WIDTH", "DEPTH", CORES})
+        variables = read_files.contents_of_variables({"WIDTH", "DEPTH", CORES})
         made = MadeReference(1.5, files=self.own_files(*read), variables=variables, fingerprint="f")
         self.references(**planned).keep(task, made)
         (self.run / "net.reference").unlink()
@@ -200,7 +199,7 @@ def test_the_files_that_are_read_are_noted_and_no_others(tmp_path):
 
 def test_the_variables_that_are_asked_for_are_noted_and_no_others(monkeypatch):
     monkeypatch.setenv("READ", "a secret")
-    with read_variables.note_variables() as names:
+    with read_files.note_variables() as names:
         os.environ["WRITTEN"] = "1"
         assert os.getenv("READ") == "a secret"
         assert os.environ.get("ABSENT") is None
@@ -208,7 +207,7 @@ def test_the_variables_that_are_asked_for_are_noted_and_no_others(monkeypatch):
         del os.environ["WRITTEN"]
     os.environ.get("UNTOUCHED")
     assert names == {"READ", "ABSENT", "WRITTEN"}
-    found = read_variables.contents(names)
+    found = read_files.contents_of_variables(names)
     assert (found["ABSENT"], found["WRITTEN"]) == ("", "")
     assert "secret" not in found["READ"] != ""
 

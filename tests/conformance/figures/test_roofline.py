@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance.figures.roofline import byte_rate, share
+from conformance.figures.crossover import byte_rate, share
 
 RATES = [[16, 5.0], [64, 9.0], [256, 7.0], [1024, 2.0]]
 

@@ -4,7 +4,7 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.judging import declarations
-from conformance.records.declared import Declared
+from conformance.records.plan import Declared
 
 DTYPE = Declared("net", "dtype", "promotes", modes=("scripted",), tensor="output", dtype="float32")
 QUOTED = Declared("net@64", "refuses", 'says "no"', error="RuntimeError", match=r"at \(0x\d+\) \\ é")

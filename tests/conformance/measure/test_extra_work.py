@@ -6,13 +6,13 @@ import time
 from harness.processes import printed
 
 from conformance.figures.meter import TimedCall
-from conformance.measure import extra_work
-from conformance.measure.extra_work import EXTRA_WORK, slow_down
+from conformance.measure import side_by_side
+from conformance.measure.side_by_side import EXTRA_WORK, slow_down
 
 COMPILED = """
 import json
 import torch
-from conformance.measure.extra_work import no_recompilation
+from conformance.measure.side_by_side import no_recompilation
 
 compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
 compiled(torch.zeros(2))
@@ -40,7 +40,7 @@ def quickest(call):
 
 def test_a_tenth_of_its_time_is_added_behind_a_call(monkeypatch):
     assert EXTRA_WORK == 0.1
-    monkeypatch.setattr(extra_work, "_quickest", lambda *_: 2e5)  # nanoseconds of 10 000 turns
+    monkeypatch.setattr(side_by_side, "_quickest", lambda *_: 2e5)  # nanoseconds of 10 000 turns
     timed = TimedCall("a", lambda: "result", quickest=100e6)
     slow_down(timed, "cpu")
     assert timed.call() == "result"

@@ -7,7 +7,7 @@ from harness.references import exact_reference, reference_of
 from conformance.axes import PRECISIONS
 from conformance.errors import DamagedReferenceError
 from conformance.gates.sums import Redraws, Sums, rounded_sums
-from conformance.oracle import reference_file, tensorfile
+from conformance.oracle import reference_file
 from conformance.oracle.redraw import Redraw
 from conformance.oracle.reference import CaseReference
 
@@ -31,8 +31,8 @@ def path(tmp_path):
 
 def test_every_kind_of_tensor_comes_back(path):
     tree = {"tensors": TENSORS, "list": [1, 2.5, None, "text", {"inside": (TENSORS["whole"],)}], "inf": float("inf")}
-    tensorfile.save(path, tree)
-    found = tensorfile.load(path)
+    reference_file.save_tensors(path, tree)
+    found = reference_file.load_tensors(path)
     assert found["list"][:4] == tree["list"][:4]
     assert torch.equal(found["list"][4]["inside"][0], TENSORS["whole"])
     assert found["inf"] == float("inf")
@@ -42,20 +42,20 @@ def test_every_kind_of_tensor_comes_back(path):
 
 
 def test_a_tensor_is_mapped_and_to_write_it_leaves_the_file_alone(path):
-    tensorfile.save(path, TENSORS)
-    before, one, other = path.read_bytes(), tensorfile.load(path), tensorfile.load(path)
-    assert all(t.data_ptr() % tensorfile.ALIGNED == 0 for t in one.values() if t.numel())
+    reference_file.save_tensors(path, TENSORS)
+    before, one, other = path.read_bytes(), reference_file.load_tensors(path), reference_file.load_tensors(path)
+    assert all(t.data_ptr() % reference_file.ALIGNED == 0 for t in one.values() if t.numel())
     one["numbers"].fill_(-1.0)
     assert torch.equal(other["numbers"], TENSORS["numbers"])
     assert path.read_bytes() == before
 
 
 def test_damage_is_found_where_it_is_read_and_nowhere_else(path):
-    tensorfile.save(path, TENSORS)
+    reference_file.save_tensors(path, TENSORS)
     data = bytearray(path.read_bytes())
     data[0] ^= 1
     path.write_bytes(data)
-    stored = tensorfile.open_tensors(path)
+    stored = reference_file.open_tensors(path)
     assert torch.equal(stored["whole"].read(), TENSORS["whole"])
     with pytest.raises(ValueError, match="checksum"):
         stored["numbers"].read()
@@ -63,7 +63,7 @@ def test_damage_is_found_where_it_is_read_and_nowhere_else(path):
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(path):
     with pytest.raises(TypeError):
-        tensorfile.save(path, {"tensor": TENSORS["numbers"], "no JSON": object()})
+        reference_file.save_tensors(path, {"tensor": TENSORS["numbers"], "no JSON": object()})
     assert list(path.parent.iterdir()) == []
 
 

@@ -4,18 +4,18 @@ import pytest
 import torch
 
 from conformance.evaluate.inputs import seed_generator
-from conformance.perturb import noise
+from conformance.perturb import rounding
 
 ETA = 2.0**-10
 
 
-@pytest.fixture(params=[1000, noise.LARGE, noise.WINDOW + 12345], ids=["small", "pool", "two windows"])
+@pytest.fixture(params=[1000, rounding.LARGE, rounding.WINDOW + 12345], ids=["small", "pool", "two windows"])
 def count(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
 def test_factors_are_uniform_between_their_ends(count: int) -> None:
-    found = noise.perturb(torch.ones(count, dtype=torch.float64), 2 * ETA, ETA, seed_generator("run")) - 1.0
+    found = rounding.perturb(torch.ones(count, dtype=torch.float64), 2 * ETA, ETA, seed_generator("run")) - 1.0
     assert -2 * ETA <= found.amin() < -1.95 * ETA
     assert 0.95 * ETA < found.amax() <= ETA
     assert abs(float(found.mean()) + ETA / 2) < 4 * 1.5 * ETA / (3 * count) ** 0.5
@@ -24,19 +24,19 @@ def test_factors_are_uniform_between_their_ends(count: int) -> None:
 
 def test_infinities_and_zeros_stay(count: int) -> None:
     special = torch.tensor([torch.inf, -torch.inf, 0.0], dtype=torch.float64).repeat(count // 3 + 1)
-    assert torch.equal(noise.perturb(special, ETA, ETA, seed_generator("run")), special)
+    assert torch.equal(rounding.perturb(special, ETA, ETA, seed_generator("run")), special)
 
 
 def test_two_runs_differ_and_one_seed_repeats_itself(count: int) -> None:
     ones = torch.ones(count, dtype=torch.float64)
-    first, again, other = (noise.perturb(ones, ETA, ETA, seed_generator(word)) for word in ("a", "a", "b"))
+    first, again, other = (rounding.perturb(ones, ETA, ETA, seed_generator(word)) for word in ("a", "a", "b"))
     assert torch.equal(first, again)
     assert (first != other).double().mean() > 0.99
 
 
 def test_no_number_comes_twice_within_a_window() -> None:
-    found = noise.perturb(torch.ones(noise.WINDOW, dtype=torch.float64), ETA, ETA, seed_generator("run"))
-    half = noise.WINDOW // 2
+    found = rounding.perturb(torch.ones(rounding.WINDOW, dtype=torch.float64), ETA, ETA, seed_generator("run"))
+    half = rounding.WINDOW // 2
     assert abs(float(torch.dot(found[:half] - 1.0, found[half:] - 1.0))) < 5 * ETA**2 / 3 * half**0.5
 
 
@@ -53,8 +53,8 @@ def test_no_number_comes_twice_within_a_window() -> None:
 )
 def test_the_result_has_the_strides_of_a_dense_tensor(view) -> None:
     tensor = view(torch.randn(700, 700, dtype=torch.float64))
-    assert tensor.numel() >= noise.LARGE
-    found = noise.perturb(tensor, ETA, ETA, seed_generator("run"))
+    assert tensor.numel() >= rounding.LARGE
+    found = rounding.perturb(tensor, ETA, ETA, seed_generator("run"))
     assert found.stride() == torch.empty_like(tensor).stride()
     ratio = found / tensor - 1.0
     assert ratio.abs().amax() <= ETA * (1.0 + 1e-9)
@@ -63,14 +63,14 @@ def test_the_result_has_the_strides_of_a_dense_tensor(view) -> None:
 
 
 def test_complex_numbers_get_one_factor_for_both_parts() -> None:
-    tensor = torch.randn(noise.LARGE, dtype=torch.complex128)
-    ratio = noise.perturb(tensor, ETA, ETA, seed_generator("run")) / tensor
+    tensor = torch.randn(rounding.LARGE, dtype=torch.complex128)
+    ratio = rounding.perturb(tensor, ETA, ETA, seed_generator("run")) / tensor
     assert ratio.imag.abs().amax() < 1e-12
     assert 0.9 * ETA < (ratio.real - 1.0).abs().amax() <= ETA * (1.0 + 1e-9)
 
 
 def test_the_pool_is_not_written(count: int) -> None:
-    before = noise.uniform(torch.Size([noise.LARGE]), seed_generator("run")).clone()
-    noise.perturb(torch.ones(count, dtype=torch.float64), ETA, ETA, seed_generator("other")).zero_()
-    noise.uniform(torch.Size([count]), seed_generator("other")).mul_(0.0)
-    assert torch.equal(noise.uniform(torch.Size([noise.LARGE]), seed_generator("run")), before)
+    before = rounding.uniform(torch.Size([rounding.LARGE]), seed_generator("run")).clone()
+    rounding.perturb(torch.ones(count, dtype=torch.float64), ETA, ETA, seed_generator("other")).zero_()
+    rounding.uniform(torch.Size([count]), seed_generator("other")).mul_(0.0)
+    assert torch.equal(rounding.uniform(torch.Size([rounding.LARGE]), seed_generator("run")), before)

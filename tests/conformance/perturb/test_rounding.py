@@ -12,8 +12,7 @@ from conformance.axes import PRECISIONS
 from conformance.evaluate.inputs import seed_generator
 from conformance.gates.budget import NOISE
 from conformance.perturb.nearest import Nearest
-from conformance.perturb.noise import LARGE
-from conformance.perturb.rounding import Rounding
+from conformance.perturb.rounding import LARGE, Rounding
 
 PRECISION = PRECISIONS["amp_bf16"]
 ETA = NOISE * PRECISION.unit
