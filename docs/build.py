@@ -35,24 +35,17 @@ def architecture_page() -> str:
 
 
 def _rooms() -> str:
+    """A table with one row for each room, and one for each file at the top."""
     package = Path(conformance.__path__[0])
-    rooms = sorted(path.parent for path in package.glob("*/__init__.py"))
-    parts = [_files("Top level", "Words that every room may use, and the doors into the rooms.", package)]
-    parts += [_files(f"`{room.name}/`", _docstring(room / "__init__.py"), room) for room in rooms]
-    return "\n".join(parts) + "\n"
-
-
-def _files(title: str, summary: str, folder: Path) -> str:
-    """A heading, a sentence, and a table with one row for each file."""
-    package = Path(conformance.__path__[0])
-    files = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
-    rows = [f"| `{path.relative_to(package)}` | {zoo_pages.escaped(_summary(path))} |" for path in files]
-    return "\n".join([f"### {title}", "", summary, "", "| file | what it does |", "|---|---|", *rows, ""])
+    rooms = [(f"{path.parent.name}/", path) for path in sorted(package.glob("*/__init__.py"))]
+    files = [(path.name, path) for path in sorted(package.glob("*.py")) if path.name != "__init__.py"]
+    rows = [f"| `{name}` | {zoo_pages.escaped(_summary(path))} |" for name, path in (*rooms, *files)]
+    return "\n".join(["| room or file | what it does |", "|---|---|", *rows, ""])
 
 
 def _summary(path: Path) -> str:
-    """The first sentence of a module's docstring."""
-    return " ".join(re.split(r"(?<=\.)\s", _docstring(path), maxsplit=1)[0].split())
+    """A module's docstring up to its first empty line, on one line."""
+    return " ".join(_docstring(path).partition("\n\n")[0].split())
 
 
 def _docstring(path: Path) -> str:

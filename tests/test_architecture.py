@@ -169,6 +169,6 @@ def test_every_path_on_the_page_about_architecture_exists(path):
 
 
 def test_the_page_about_architecture_names_every_room():
-    assert set(re.findall(r"^### `(\w+)/`$", PAGE, re.MULTILINE)) == {
+    assert set(re.findall(r"^\| `(\w+)/` \|", PAGE, re.MULTILINE)) == {
         room for room in rooms() if (ROOT / "conformance" / room).is_dir()
     }

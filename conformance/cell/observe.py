@@ -35,7 +35,7 @@ MOST_VALUES, DEEPEST = 100, 6  # of all facts of a cell
 LARGEST_INTEGER = 2**63
 
 
-def observation(seen: Observation) -> Observation:
+def plain_observation(seen: Observation) -> Observation:
     """The observation with every text on one bounded line, and facts that a record can hold."""
     facts = _Plain().mapping(seen.facts, 0)
     found = tuple(map(_short, seen.discrepancies))
@@ -131,7 +131,7 @@ def observe(task: CellTask, process: ChildProcess, comparison: Comparison = comp
             seen = _observe(task, process, comparison)
     except OSError as problem:  # the lock of the machine
         seen = Observation("machine failed", process.current, name_of(problem), one_line(problem))
-    return observation(replace(seen, seconds=process.seconds))
+    return plain_observation(replace(seen, seconds=process.seconds))
 
 
 def _observe(task: CellTask, process: ChildProcess, comparison: Comparison) -> Observation:
