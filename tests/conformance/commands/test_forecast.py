@@ -34,7 +34,7 @@ def test_an_earlier_run_beside_it_tells_how_long_it_takes(tmp_path):
 @pytest.mark.parametrize(("cores", "speeds"), [(1, "104 s"), (2, "56 s"), (1000, "8 s")])
 def test_speeds_compile_on_all_cores_and_are_measured_one_after_another(tmp_path, monkeypatch, cores, speeds):
     monkeypatch.setattr("os.cpu_count", lambda: cores)
-    monkeypatch.setattr(forecasts, "spoken", lambda seconds: f"{seconds:.0f} s")
+    monkeypatch.setattr(forecasts, "say_seconds", lambda seconds: f"{seconds:.0f} s")
     opening = forecast(tmp_path, plan_of_zoo(("net",), measure="speed"), SECONDS).opening(at_once=1)
     assert opening.endswith(f"301 s for compiled cells, {speeds} for speeds")
 
