@@ -22,7 +22,7 @@ def fingerprint(spec: Spec, seed: int, model: Any) -> str:
     Args:
         spec: the spec of the model.
         seed: seed of the inputs.
-        model: the model, from `float64.prepared_model`.
+        model: the model, from `float64.wide.prepared_model`.
     """
     found = hashlib.blake2b(digest_size=16)
     _add_weights(found, model)

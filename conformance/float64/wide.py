@@ -18,7 +18,7 @@ from conformance.evaluate.custom_ops import map_leaves
 from conformance.evaluate.error_text import is_out_of_memory, name_error, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.evaluate.questions import question_of
-from conformance.float64 import attention
+from conformance.float64 import replacements
 from conformance.float64.adopted import adopt_state
 from conformance.float64.copies import copy_model
 from conformance.float64.graphs import NarrowWatch, WidenedOps, has_graph, widen_constants
@@ -70,8 +70,8 @@ CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 REFUSALS = (RuntimeError, AssertionError, torch.jit.Error)  # what a model raises if it knows no float64
 SAME_BITS = {torch.Tensor.view}  # a dtype argument reinterprets the bits and does not convert
 UNCHANGED = contextlib.nullcontext()
-FORMULAS = {attention.FUNCTION: attention.attention, attention.FUNCTION: attention.branch} | dict.fromkeys(
-    attention.FUNCTIONS, attention.grouped_mm
+FORMULAS = {replacements.FUNCTION: replacements.attention, replacements.BRANCH: replacements.branch} | dict.fromkeys(
+    replacements.FUNCTIONS, replacements.grouped_mm
 )
 
 
@@ -116,9 +116,9 @@ def widen(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
     try:
         with (
             torch.jit.optimized_execution(False),  # type: ignore[attr-defined]
-            attention.plain_branches(),
+            replacements.plain_branches(),
             reentrant.plain_checkpoints(),
-            attention.without_validation(),
+            replacements.without_validation(),
             Widened(),
             NarrowDraws() if draws else UNCHANGED,
             WidenedOps() if ops else UNCHANGED,

@@ -21,7 +21,7 @@ class OwnModel:
         thing: its name in the module or file of its location, such as "Net"; "" if it is saved, or of a library.
         saved: absolute path of a saved model; "" if it is none.
         library: the name of an architecture of a library, such as "timm:convnext_atto"; "" if it is none.
-        inputs: the inputs as a person describes them, such as "2,3,64,64"; see `own.described`. Empty if `call` has
+        inputs: the inputs as a person describes them, such as "2,3,64,64"; see `own.spec`. Empty if `call` has
             them, or for those that fit the architecture of a library.
         call: path of the file with the arguments of one call, and with the declared divergences; "" if `inputs`
             describes them.

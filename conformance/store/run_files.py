@@ -314,7 +314,7 @@ class Writer:
     def add(self, verdict: Any) -> None:
         """Store the JSON form of one verdict. It is on the disk when this returns.
 
-        Unless the plan asks for every tensor, those far from their budgets are summed up; see `store.condensed`.
+        Unless the plan asks for every tensor, those far from their budgets are summed up; see `store.bounded`.
 
         Raises:
             StoreError: it could not be stored.

@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.axes import PRECISIONS
-from conformance.float64 import attention
+from conformance.float64 import replacements
 from conformance.float64.wide import widen
 from conformance.perturb.nearest import Nearest
 
@@ -41,7 +41,7 @@ def test_the_ops_of_the_formula_run_and_not_one_kernel(options, monkeypatch):
     result, names = names_of_ops(**options)
     assert not [name for name in names if "attention" in name]
     assert "exp" in names
-    monkeypatch.setattr(attention, "MOST_SCORES", 2 * 4 * 5 * 5 - 1)
+    monkeypatch.setattr(replacements, "MOST_SCORES", 2 * 4 * 5 * 5 - 1)
     fused, names = names_of_ops(**options)
     assert [name for name in names if "attention" in name]
     torch.testing.assert_close(result, fused)
@@ -73,15 +73,17 @@ def gradients(function, dtype=torch.float64, tokens=TOKENS, **options):
     ],
 )
 def test_blocks_of_queries_change_nothing_but_roundings(options):
-    torch.testing.assert_close(gradients(attention.attention, **options), gradients(attention.FUNCTION, **options))
+    torch.testing.assert_close(
+        gradients(replacements.attention, **options), gradients(replacements.FUNCTION, **options)
+    )
 
 
 def test_dropout_draws_what_it_draws_without_blocks():
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        blocks = gradients(attention.attention, dropout_p=0.5)
+        blocks = gradients(replacements.attention, dropout_p=0.5)
         torch.manual_seed(3)
-        torch.testing.assert_close(blocks, gradients(attention.FUNCTION, dropout_p=0.5))
+        torch.testing.assert_close(blocks, gradients(replacements.FUNCTION, dropout_p=0.5))
 
 
 def test_rounded_runs_are_as_far_off_as_the_kernel_that_adds_up_block_by_block(monkeypatch):
@@ -90,12 +92,12 @@ def test_rounded_runs_are_as_far_off_as_the_kernel_that_adds_up_block_by_block(m
     def error_of_values(rounded):
         return float((rounded[3] - wanted).norm() / wanted.norm())
 
-    wanted = gradients(attention.attention, tokens=tokens)[3]
-    kernel = error_of_values(gradients(attention.FUNCTION, torch.bfloat16, tokens))
+    wanted = gradients(replacements.attention, tokens=tokens)[3]
+    kernel = error_of_values(gradients(replacements.FUNCTION, torch.bfloat16, tokens))
     with Nearest(PRECISIONS["amp_bf16"]):
-        blocks = error_of_values(gradients(attention.attention, tokens=tokens))
-        monkeypatch.setattr(attention, "BLOCKS", ((0, tokens),))
-        whole = error_of_values(gradients(attention.attention, tokens=tokens))
+        blocks = error_of_values(gradients(replacements.attention, tokens=tokens))
+        monkeypatch.setattr(replacements, "BLOCKS", ((0, tokens),))
+        whole = error_of_values(gradients(replacements.attention, tokens=tokens))
     assert 0.8 < blocks / kernel < 1.25
     assert whole / kernel < 0.8
 
@@ -114,34 +116,34 @@ def test_rounded_runs_are_as_far_off_as_the_kernel_that_takes_a_difference_from_
 
     def of_a_softmax(*arguments):
         with sdpa_kernel(SDPBackend.MATH):
-            return attention.FUNCTION(*arguments)
+            return replacements.FUNCTION(*arguments)
 
     exact = q.double().requires_grad_()
-    (wanted,) = torch.autograd.grad(attention.FUNCTION(exact, k.double(), v.double()), exact, cotangent.double())
-    kernel = error(attention.FUNCTION, torch.float16)
+    (wanted,) = torch.autograd.grad(replacements.FUNCTION(exact, k.double(), v.double()), exact, cotangent.double())
+    kernel = error(replacements.FUNCTION, torch.float16)
     with Nearest(PRECISIONS["amp_fp16"]):
-        assert error(attention.attention) > 0.8 * kernel
+        assert error(replacements.attention) > 0.8 * kernel
         assert error(of_a_softmax) < 0.2 * kernel
 
 
 def test_queries_share_keys_as_torch_lets_them():
     q, k, v = (torch.randn(2, heads, 40, 8, dtype=torch.float64) for heads in (6, 2, 2))
-    found = attention.attention(q, k, v, enable_gqa=True, scale=-0.3)
+    found = replacements.attention(q, k, v, enable_gqa=True, scale=-0.3)
     each = [tensor.repeat_interleave(3, -3) for tensor in (k, v)]
-    torch.testing.assert_close(found, attention.FUNCTION(q, *each, scale=-0.3))
+    torch.testing.assert_close(found, replacements.FUNCTION(q, *each, scale=-0.3))
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(0, 3), (3, 0)])
 def test_no_queries_or_no_keys(queries, keys):
     q, k = torch.randn(2, queries, 8, dtype=torch.float64), torch.randn(2, keys, 8, dtype=torch.float64)
-    torch.testing.assert_close(attention.attention(q, k, k), attention.FUNCTION(q, k, k))
+    torch.testing.assert_close(replacements.attention(q, k, k), replacements.FUNCTION(q, k, k))
 
 
 @pytest.mark.parametrize("tokens", [5, 40])
 def test_a_query_without_a_key_gets_zeros(tokens):
     mask = torch.ones(tokens, tokens, dtype=torch.bool).tril()
     mask[2] = False
-    wanted = gradients(attention.FUNCTION, tokens=tokens, attn_mask=mask)
-    found = gradients(attention.attention, tokens=tokens, attn_mask=mask)
+    wanted = gradients(replacements.FUNCTION, tokens=tokens, attn_mask=mask)
+    found = gradients(replacements.attention, tokens=tokens, attn_mask=mask)
     torch.testing.assert_close(found, wanted)
     assert not found[0][..., 2, :].any()

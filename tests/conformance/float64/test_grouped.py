@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.float64.attention import FUNCTIONS, grouped_mm
+from conformance.float64.replacements import FUNCTIONS, grouped_mm
 from conformance.float64.wide import widen
 
 pytestmark = pytest.mark.skipif(not FUNCTIONS, reason="this torch has no grouped products")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributions import Bernoulli, Categorical, Distribution
 
-from conformance.float64.attention import without_validation
+from conformance.float64.replacements import without_validation
 from conformance.perturb.kinks import MARGIN, NUDGES, KinkWatch
 
 SAMPLERS = {

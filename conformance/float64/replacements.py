@@ -1,9 +1,4 @@
-"""Attention of the oracle, op by op as torch's kernels compute it, where torch would call such a kernel.
-
-A kernel rounds inside too: under autocast it rounds the weights before they multiply the values, and what backward
-passes on. On the CPU it takes the queries block by block, and backward adds up the gradients of keys and values in the
-low precision itself. The perturbed runs perturb the operands and results of ops, and nothing inside an op.
-"""
+"""Holds what stands in torch's place in a run in float64: attention op by op, `torch.cond`, and grouped products."""
 
 from __future__ import annotations
 
@@ -135,6 +130,12 @@ def grouped_mm(
             found = torch.cat([*parts, a.new_zeros(a.shape[-2], b[:, rest].shape[-1])], dim=-1)
     return found if bias is None else found + bias
 
+
+# Attention of the oracle, op by op as torch's kernels compute it, where torch would call such a kernel.
+#
+# A kernel rounds inside too: under autocast it rounds the weights before they multiply the values, and what backward
+# passes on. On the CPU it takes the queries block by block, and backward adds up the gradients of keys and values in
+# the low precision itself. The perturbed runs perturb the operands and results of ops, and nothing inside an op.
 
 FUNCTION = functional.scaled_dot_product_attention
 MOST_SCORES = 2**25  # numbers of float64, 256 MiB; the scores of more tokens are not stored
