@@ -31,10 +31,10 @@ def one_line(said: object, length: int = HEAD + TAIL) -> str:
     return f"{line[:head]} … {line[len(line) - (length - head - 3) :]}"
 
 
-def name_text(problem: BaseException) -> str:
+def describe_error(problem: BaseException) -> str:
     """The type of an exception and its text, on one line.
 
-    >>> name_text(KeyError("x"))
+    >>> describe_error(KeyError("x"))
     "KeyError: 'x'"
     """
     text = one_line(problem)

@@ -6,7 +6,7 @@ import importlib.util
 import platform
 from importlib import metadata
 
-from conformance.one_line import name_text
+from conformance.one_line import describe_error
 
 VERSIONS = (
     "2.4.1",
@@ -57,7 +57,7 @@ def complaint_about_import() -> str:
     try:
         importlib.import_module("torch")
     except Exception as problem:  # noqa: BLE001 -- a half-installed torch may raise anything
-        return f"torch is installed, and its import fails: {name_text(problem)}; install it again"
+        return f"torch is installed, and its import fails: {describe_error(problem)}; install it again"
     return ""
 
 

@@ -17,39 +17,21 @@ from unittest import mock
 from conformance.cache import sources
 from conformance.process import environment
 
-# Notes which environment variables a process reads. What native code reads is not seen, as with `read_files`.
-
-
-@contextlib.contextmanager
-def note_variables() -> Iterator[set[str]]:
-    """A context that gives the names of the variables that Python code asks for in it."""
-    names: set[str] = set()
-    kind = type(os.environ)
-    plain = kind.__getitem__
-
-    def noting(self: Any, name: Any) -> Any:
-        names.add(os.fsdecode(name))
-        return plain(self, name)
-
-    with mock.patch.object(kind, "__getitem__", noting):
-        yield names
-
-
-def contents_of_variables(names: set[str]) -> dict[str, str]:
-    """What tells the value of each variable, by name; without those that this project sets itself."""
-    return {name: content_of_variable(name) for name in sorted(names.difference(environment.OWN))}
-
-
-def content_of_variable(name: str) -> str:
-    """The digest of a variable, because it may hold a secret; "" if it is not set."""
-    value = os.environ.get(name)
-    return "" if value is None else hashlib.blake2b(os.fsencode(value), digest_size=16).hexdigest()
-
-
 UNREAL = tuple(map(Path, ("/proc", "/sys", "/dev")))  # what lies there changes by itself
 
 _paths: set[str] = set()
 _hooked: list[bool] = []  # whether this process notes; an audit hook stays for the life of a process
+
+
+def _lasts(path: Path) -> bool:
+    return path.suffix != ".pyc" and not any(path.is_relative_to(folder) for folder in UNREAL)
+
+
+def _note(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and _hooked[0]:
+        path, _, flags = arguments
+        if isinstance(path, (str, bytes)) and isinstance(flags, int) and flags & os.O_ACCMODE != os.O_WRONLY:
+            _paths.add(str(Path(os.fsdecode(path)).absolute()))
 
 
 @contextlib.contextmanager
@@ -81,12 +63,30 @@ def content(path: Path) -> str:
     return found
 
 
-def _lasts(path: Path) -> bool:
-    return path.suffix != ".pyc" and not any(path.is_relative_to(folder) for folder in UNREAL)
+# Notes which environment variables a process reads. What native code reads is not seen, as with files.
 
 
-def _note(event: str, arguments: tuple[object, ...]) -> None:
-    if event == "open" and _hooked[0]:
-        path, _, flags = arguments
-        if isinstance(path, (str, bytes)) and isinstance(flags, int) and flags & os.O_ACCMODE != os.O_WRONLY:
-            _paths.add(str(Path(os.fsdecode(path)).absolute()))
+@contextlib.contextmanager
+def note_variables() -> Iterator[set[str]]:
+    """A context that gives the names of the variables that Python code asks for in it."""
+    names: set[str] = set()
+    kind = type(os.environ)
+    plain = kind.__getitem__
+
+    def noting(self: Any, name: Any) -> Any:
+        names.add(os.fsdecode(name))
+        return plain(self, name)
+
+    with mock.patch.object(kind, "__getitem__", noting):
+        yield names
+
+
+def contents_of_variables(names: set[str]) -> dict[str, str]:
+    """What tells the value of each variable, by name; without those that this project sets itself."""
+    return {name: content_of_variable(name) for name in sorted(names.difference(environment.OWN))}
+
+
+def content_of_variable(name: str) -> str:
+    """The digest of a variable, because it may hold a secret; "" if it is not set."""
+    value = os.environ.get(name)
+    return "" if value is None else hashlib.blake2b(os.fsencode(value), digest_size=16).hexdigest()

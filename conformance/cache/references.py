@@ -21,123 +21,6 @@ from conformance.records.tasks import MadeReference, ReferenceTask
 from conformance.store import regular_file
 from conformance.store.bounded import RECORD_BYTES
 
-# Keeps references from one run to the next, as torch keeps compiled code.
-#
-# A reference is used again if nothing it depends on has changed: the request for it, torch and all other installed
-# packages, the folders from which others are imported, the processor, and every source, data file and environment
-# variable that was read when it was made, those of this project included.
-# A saved model and its saved inputs are part of the request by what they hold, so they may lie anywhere:
-# `conformance.check` saves the same model in another folder each time.
-
-SUFFIX = ".reference"
-LARGEST_SHARE = 0.1  # of the free space of the disk, for all references together
-
-
-class KeptReferences:
-    """The references in a folder of this user.
-
-    Args:
-        folder: the folder; None to keep nothing. Nothing is kept either if it cannot be written.
-        environment: torch and the machine.
-        planned: the content of files as they were planned; a file that has changed since is not trusted.
-    """
-
-    def __init__(self, folder: Path | None, environment: Environment, planned: Mapping[str, str]) -> None:
-        self._folder, self._environment, self._planned = folder, environment, planned
-        self._imports = *sources.installed_packages(), *sources.search_path()
-        self._seen: dict[str, str] = {}
-
-    def fetch(self, task: ReferenceTask) -> MadeReference | None:
-        """Put the kept reference at the path of a task; None if there is none, or if it is out of date."""
-        if self._folder is None:
-            return None
-        try:
-            made: MadeReference = from_json(
-                MadeReference, json.loads(regular_file.read(self._record(task), RECORD_BYTES))
-            )
-            if not self._holds(made):
-                return None
-            _link(self._file(task), Path(task.path))
-            self._record(task).touch()  # the ones that are used least recently go first
-        except (OSError, UsageError, ValueError, RecordError):
-            return None
-        return replace(made, kept=True)
-
-    def keep(self, task: ReferenceTask, made: MadeReference) -> None:
-        """Keep the reference at the path of a task, unless a source has changed since the run was planned."""
-        if self._folder is None or any(self._planned.get(path, what) != what for path, what in made.files.items()):
-            return
-        made = replace(made, files={p: what for p, what in made.files.items() if p not in _save(task)})
-        with contextlib.suppress(OSError, StoreError):  # it is made again
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self.forget(task)
-            if not self._make_room(Path(task.path).stat().st_size):
-                return
-            _link(Path(task.path), self._file(task))
-            regular_file.write_whole(self._record(task), json.dumps(to_json(made)).encode())
-
-    def forget(self, task: ReferenceTask) -> None:
-        """Remove the kept reference of a task, if there is one."""
-        if self._folder is not None:
-            with contextlib.suppress(OSError):
-                self._record(task).unlink(missing_ok=True)
-                self._file(task).unlink(missing_ok=True)
-
-    def _holds(self, made: MadeReference) -> bool:
-        """Whether what a reference depends on still is what it was."""
-        return all(self._content(path) == what for path, what in made.files.items()) and all(
-            read_files.content_of_variable(name) == what for name, what in made.variables.items()
-        )
-
-    def _content(self, path: str) -> str:
-        if path not in self._seen:
-            self._seen[path] = self._planned.get(path) or read_files.content(Path(path))
-        return self._seen[path]
-
-    def _make_room(self, size: int) -> bool:
-        """Remove the references that are not used until one of some bytes fits; whether it does."""
-        assert self._folder is not None
-        left = LARGEST_SHARE * shutil.disk_usage(self._folder).free - size
-        if left < 0:
-            return False
-        for record in sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True):
-            file = record.with_suffix(SUFFIX)
-            left -= file.stat().st_size if file.exists() else 0
-            if left < 0:
-                record.unlink(missing_ok=True)
-                file.unlink(missing_ok=True)
-        return True
-
-    def _request(self, task: ReferenceTask) -> str:
-        known, place = self._environment, task.location
-        ran_on = [known.torch, known.python, known.cpu, known.cpu_capability, *self._imports]
-        held = replace(place, own=place.moved(lambda path: self._content(path) or path).own)
-        return json.dumps([to_json(replace(task, location=held, path="")), *ran_on])
-
-    def _record(self, task: ReferenceTask) -> Path:
-        assert self._folder is not None
-        return self._folder / f"{hashlib.sha256(self._request(task).encode()).hexdigest()[:32]}.json"
-
-    def _file(self, task: ReferenceTask) -> Path:
-        return self._record(task).with_suffix(SUFFIX)
-
-
-def _save(task: ReferenceTask) -> tuple[str, ...]:
-    """The paths of the saved model and its inputs."""
-    return replace(task.location, file="").paths
-
-
-def _link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where that cannot be; what stands at the name is replaced."""
-    draft = target.with_name(f"{target.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    try:
-        os.link(source, draft)
-    except OSError:
-        shutil.copyfile(source, draft)
-    draft.replace(target)
-
-
 POLL_SECONDS = 0.02
 
 
@@ -207,3 +90,120 @@ class References:
 
     def _alone(self, model: str) -> FileLock:
         return FileLock(self._folder / f"{model}.lock", poll_interval=POLL_SECONDS)
+
+
+# Keeps references from one run to the next, as torch keeps compiled code.
+#
+# A reference is used again if nothing it depends on has changed: the request for it, torch and all other installed
+# packages, the folders from which others are imported, the processor, and every source, data file and environment
+# variable that was read when it was made, those of this project included.
+# A saved model and its saved inputs are part of the request by what they hold, so they may lie anywhere:
+# `conformance.check` saves the same model in another folder each time.
+
+SUFFIX = ".reference"
+LARGEST_SHARE = 0.1  # of the free space of the disk, for all references together
+
+
+class KeptReferences:
+    """The references in a folder of this user.
+
+    Args:
+        folder: the folder; None to keep nothing. Nothing is kept either if it cannot be written.
+        environment: torch and the machine.
+        planned: the content of files as they were planned; a file that has changed since is not trusted.
+    """
+
+    def __init__(self, folder: Path | None, environment: Environment, planned: Mapping[str, str]) -> None:
+        self._folder, self._environment, self._planned = folder, environment, planned
+        self._imports = *sources.installed_packages(), *sources.search_path()
+        self._seen: dict[str, str] = {}
+
+    def fetch(self, task: ReferenceTask) -> MadeReference | None:
+        """Put the kept reference at the path of a task; None if there is none, or if it is out of date."""
+        if self._folder is None:
+            return None
+        try:
+            made: MadeReference = from_json(
+                MadeReference, json.loads(regular_file.read(self._record(task), RECORD_BYTES))
+            )
+            if not self._holds(made):
+                return None
+            _link(self._file(task), Path(task.path))
+            self._record(task).touch()  # the ones that are used least recently go first
+        except (OSError, UsageError, ValueError, RecordError):
+            return None
+        return replace(made, kept=True)
+
+    def keep(self, task: ReferenceTask, made: MadeReference) -> None:
+        """Keep the reference at the path of a task, unless a source has changed since the run was planned."""
+        if self._folder is None or any(self._planned.get(path, what) != what for path, what in made.files.items()):
+            return
+        made = replace(made, files={p: what for p, what in made.files.items() if p not in _paths_of_saved(task)})
+        with contextlib.suppress(OSError, StoreError):  # it is made again
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self.forget(task)
+            if not self._make_room(Path(task.path).stat().st_size):
+                return
+            _link(Path(task.path), self._file(task))
+            regular_file.write_whole(self._record(task), json.dumps(to_json(made)).encode())
+
+    def forget(self, task: ReferenceTask) -> None:
+        """Remove the kept reference of a task, if there is one."""
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                self._record(task).unlink(missing_ok=True)
+                self._file(task).unlink(missing_ok=True)
+
+    def _holds(self, made: MadeReference) -> bool:
+        """Whether what a reference depends on still is what it was."""
+        return all(self._content(path) == what for path, what in made.files.items()) and all(
+            read_files.content_of_variable(name) == what for name, what in made.variables.items()
+        )
+
+    def _content(self, path: str) -> str:
+        if path not in self._seen:
+            self._seen[path] = self._planned.get(path) or read_files.content(Path(path))
+        return self._seen[path]
+
+    def _make_room(self, size: int) -> bool:
+        """Remove the references that are not used until one of some bytes fits; whether it does."""
+        assert self._folder is not None
+        left = LARGEST_SHARE * shutil.disk_usage(self._folder).free - size
+        if left < 0:
+            return False
+        for record in sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+            file = record.with_suffix(SUFFIX)
+            left -= file.stat().st_size if file.exists() else 0
+            if left < 0:
+                record.unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
+        return True
+
+    def _request(self, task: ReferenceTask) -> str:
+        known, place = self._environment, task.location
+        ran_on = [known.torch, known.python, known.cpu, known.cpu_capability, *self._imports]
+        held = replace(place, own=place.moved(lambda path: self._content(path) or path).own)
+        return json.dumps([to_json(replace(task, location=held, path="")), *ran_on])
+
+    def _record(self, task: ReferenceTask) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{hashlib.sha256(self._request(task).encode()).hexdigest()[:32]}.json"
+
+    def _file(self, task: ReferenceTask) -> Path:
+        return self._record(task).with_suffix(SUFFIX)
+
+
+def _paths_of_saved(task: ReferenceTask) -> tuple[str, ...]:
+    """The paths of the saved model and its inputs."""
+    return replace(task.location, file="").paths
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where that cannot be; what stands at the name is replaced."""
+    draft = target.with_name(f"{target.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    try:
+        os.link(source, draft)
+    except OSError:
+        shutil.copyfile(source, draft)
+    draft.replace(target)

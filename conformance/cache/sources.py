@@ -14,25 +14,6 @@ from pathlib import Path
 
 from conformance.errors import UsageError
 
-# Finds the models that installed packages bring: the entry points of the group `conformance.models`.
-
-GROUP = "conformance.models"
-
-
-def place_of(name: str) -> str:
-    """The module that an installed package declares under a name, such as "package.specs"; "" if none does.
-
-    Raises:
-        UsageError: two packages declare different modules under it.
-    """
-    entries = metadata.entry_points(group=GROUP, name=name)
-    found = {entry.value: entry.dist.name if entry.dist else "?" for entry in entries}
-    if len(found) > 1:
-        places = " and ".join(f"{module} by {package}" for module, package in sorted(found.items()))
-        raise UsageError(f"{name!r} is declared twice in the group {GROUP}: as {places}; name the module")
-    return next(iter(found), "")
-
-
 INSTALLED = {"site-packages", "dist-packages"}
 METADATA = {".dist-info", ".egg-info"}
 LARGEST = 64 * 2**20  # bytes of a source file; what is larger is none
@@ -93,3 +74,22 @@ def _modules() -> Iterator[Path]:
             folder, name = os.path.split(file)
             path = Path(resolved(folder), name)
             yield path.resolve() if path.is_symlink() else path
+
+
+# Finds the models that installed packages bring: the entry points of the group `conformance.models`.
+
+GROUP = "conformance.models"
+
+
+def place_of(name: str) -> str:
+    """The module that an installed package declares under a name, such as "package.specs"; "" if none does.
+
+    Raises:
+        UsageError: two packages declare different modules under it.
+    """
+    entries = metadata.entry_points(group=GROUP, name=name)
+    found = {entry.value: entry.dist.name if entry.dist else "?" for entry in entries}
+    if len(found) > 1:
+        places = " and ".join(f"{module} by {package}" for module, package in sorted(found.items()))
+        raise UsageError(f"{name!r} is declared twice in the group {GROUP}: as {places}; name the module")
+    return next(iter(found), "")

@@ -1,4 +1,7 @@
-"""Finds out whether the C++ compiler that Inductor calls works, so that a machine without one blames no model."""
+"""Finds out whether the C++ compiler that Inductor calls works and what it can, and compiles its header ahead.
+
+So a machine without a compiler blames no model.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from filelock import FileLock
@@ -21,94 +23,6 @@ from conformance.errors import NoCompilerError
 from conformance.one_line import one_line
 from conformance.process import environment, process_table
 from zoo import internals
-
-# Finds the vector instructions that Inductor's C++ kernels may use, once for all fork servers of the machine.
-#
-# For each set of them torch compiles a program and loads it in a process that imports torch, and it lets one process of
-# the machine do so at a time. With a fork server for each of 16 cores, the last one would wait minutes for the others.
-
-NEEDED = ("build_arch_flags", "check_build")  # methods of a set of instructions; torch 2.4 lacks the second
-
-
-def find_instructions() -> None:
-    """Let torch find those that work; it keeps the list for the life of a process.
-
-    That a set works is noted in the folder of compiled code. That one fails is not: the machine may be to blame.
-    """
-    instructions = internals.Instructions
-    folder = environment.cache_in_use()
-    if folder is None or not all(hasattr(instructions, name) for name in NEEDED):
-        internals.find_instructions()
-        return
-    compiler = internals.version_of_compiler(internals.find_cpp_compiler())
-    check = instructions.check_build
-
-    def noted(chosen: Any, program: str) -> bool:
-        asked = f"{compiler} {chosen} {chosen.build_arch_flags()} {program}"
-        note = folder / f"vector-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{note}.lock"):
-            if not note.exists() and check(chosen, program):
-                note.touch()
-            return note.exists()
-
-    instructions.check_build = noted
-    try:
-        internals.find_instructions()
-    finally:
-        instructions.check_build = check
-
-
-# Precompiles the header that all of Inductor's C++ kernels include, where torch does not do so itself (before 2.8).
-#
-# A kernel of 20 lines includes a header of 400 000. GCC takes HEADER.gch in its place if both were compiled with the
-# same flags, so the kernels stay what they are, and take 1.1 seconds instead of 2.8 each.
-
-LINKING = ("-shared", "-Wl,", "-l", "-L")  # begin words that are for the linker
-
-
-def lacks_header() -> bool:
-    """Whether torch compiles that header again for each kernel."""
-    return not hasattr(internals.inductor_config, "cpp_cache_precompile_headers")
-
-
-def precompile_header(seconds: float) -> None:
-    """Precompile the header in the folder of compiled code, unless it is there.
-
-    Args:
-        seconds: the most that it may take.
-
-    Raises:
-        An error of torch, of the compiler or of the machine; kernels then compile without it.
-    """
-    header = Path(internals.path_of_header())
-    made = header.with_name(f"{header.name}.gch")
-    command = _command(internals.pick_instructions(), header)
-    if made.exists() or "g++" not in Path(command[0]).name:
-        return
-    with TemporaryDirectory(dir=header.parent) as folder:
-        draft = Path(folder) / made.name
-        subprocess.run(  # noqa: S603 -- torch's own command
-            [*command, "-x", "c++-header", str(header), "-o", str(draft)],
-            check=True,
-            timeout=seconds,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.replace(draft, made)  # noqa: PTH105 -- whole or not at all
-
-
-def _command(vec_isa: object, header: Path) -> list[str]:
-    """The command with which torch compiles a kernel for the CPU, without its files and libraries."""
-    options = internals.CppOptions
-    for_cpu = {"cuda": False} if "cuda" in inspect.signature(options).parameters else {"device_type": "cpu"}
-    kernel = internals.CppBuilder(name="kernel", sources=str(header), BuildOption=options(vec_isa=vec_isa, **for_cpu))
-    words = shlex.split(kernel.get_command_line())
-    output = words.index("-o")
-    del words[output : output + 2]
-    return [w for w in words if w != str(header) and not w.startswith(LINKING)]
-
 
 SECONDS = 30.0  # for a program of one line
 PROGRAM = '#include <cmath>\nextern "C" double root(double x) { return std::sqrt(x); }\n'
@@ -178,3 +92,91 @@ def _trial(name: str, folder: Path) -> str:
         why = f": {one_line(said[-1], LENGTH)}" if said else ""
         return f"ends with exit code {process.returncode}{why}"
     return "" if library.exists() and library.stat().st_size else "makes no library"
+
+
+# Precompiles the header that all of Inductor's C++ kernels include, where torch does not do so itself (before 2.8).
+#
+# A kernel of 20 lines includes a header of 400 000. GCC takes HEADER.gch in its place if both were compiled with the
+# same flags, so the kernels stay what they are, and take 1.1 seconds instead of 2.8 each.
+
+LINKING = ("-shared", "-Wl,", "-l", "-L")  # begin words that are for the linker
+
+
+def lacks_header() -> bool:
+    """Whether torch compiles that header again for each kernel."""
+    return not hasattr(internals.inductor_config, "cpp_cache_precompile_headers")
+
+
+def precompile_header(seconds: float) -> None:
+    """Precompile the header in the folder of compiled code, unless it is there.
+
+    Args:
+        seconds: the most that it may take.
+
+    Raises:
+        An error of torch, of the compiler or of the machine; kernels then compile without it.
+    """
+    header = Path(internals.path_of_header())
+    made = header.with_name(f"{header.name}.gch")
+    command = _command(internals.pick_instructions(), header)
+    if made.exists() or "g++" not in Path(command[0]).name:
+        return
+    with tempfile.TemporaryDirectory(dir=header.parent) as folder:
+        draft = Path(folder) / made.name
+        subprocess.run(  # noqa: S603 -- torch's own command
+            [*command, "-x", "c++-header", str(header), "-o", str(draft)],
+            check=True,
+            timeout=seconds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.replace(draft, made)  # noqa: PTH105 -- whole or not at all
+
+
+def _command(vec_isa: object, header: Path) -> list[str]:
+    """The command with which torch compiles a kernel for the CPU, without its files and libraries."""
+    options = internals.CppOptions
+    for_cpu = {"cuda": False} if "cuda" in inspect.signature(options).parameters else {"device_type": "cpu"}
+    kernel = internals.CppBuilder(name="kernel", sources=str(header), BuildOption=options(vec_isa=vec_isa, **for_cpu))
+    words = shlex.split(kernel.get_command_line())
+    output = words.index("-o")
+    del words[output : output + 2]
+    return [w for w in words if w != str(header) and not w.startswith(LINKING)]
+
+
+# Finds the vector instructions that Inductor's C++ kernels may use, once for all fork servers of the machine.
+#
+# For each set of them torch compiles a program and loads it in a process that imports torch, and it lets one process of
+# the machine do so at a time. With a fork server for each of 16 cores, the last one would wait minutes for the others.
+
+NEEDED = ("build_arch_flags", "check_build")  # methods of a set of instructions; torch 2.4 lacks the second
+
+
+def find_instructions() -> None:
+    """Let torch find those that work; it keeps the list for the life of a process.
+
+    That a set works is noted in the folder of compiled code. That one fails is not: the machine may be to blame.
+    """
+    instructions = internals.Instructions
+    folder = environment.cache_in_use()
+    if folder is None or not all(hasattr(instructions, name) for name in NEEDED):
+        internals.find_instructions()
+        return
+    compiler = internals.version_of_compiler(internals.find_cpp_compiler())
+    check = instructions.check_build
+
+    def noted(chosen: Any, program: str) -> bool:
+        asked = f"{compiler} {chosen} {chosen.build_arch_flags()} {program}"
+        note = folder / f"vector-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{note}.lock"):
+            if not note.exists() and check(chosen, program):
+                note.touch()
+            return note.exists()
+
+    instructions.check_build = noted
+    try:
+        internals.find_instructions()
+    finally:
+        instructions.check_build = check

@@ -28,7 +28,9 @@ def can_be_float32() -> bool:
         return False
     try:
         with in_float32():
-            half, single = (torch.randn(TRIED, dtype=dtype, generator=_seed()) for dtype in (HALF[0], torch.float32))
+            half, single = (
+                torch.randn(TRIED, dtype=dtype, generator=_generator()) for dtype in (HALF[0], torch.float32)
+            )
     except (RuntimeError, TypeError):
         return False
     return torch.equal(half, single.to(half.dtype))
@@ -68,7 +70,7 @@ def in_float32() -> Iterator[set[str]]:
         internals.remove_kernels(library)
 
 
-def _seed() -> torch.Generator:
+def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 

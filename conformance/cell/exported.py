@@ -72,10 +72,10 @@ def exportable(model: Any) -> nn.Module:
 def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a program is specialised to: shapes, dtypes and strides of tensors, and all other values."""
     leaves, structure = internals.tree_flatten((args, kwargs))
-    return str(structure), *map(_say, leaves)
+    return str(structure), *map(_describe_leaf, leaves)
 
 
-def _say(leaf: Any) -> Any:
+def _describe_leaf(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.device, tuple(leaf.shape), leaf.stride()
     return type(leaf), repr(leaf)

@@ -20,29 +20,6 @@ from zoo.candidate import Candidate
 from zoo.case import SpecError
 from zoo.spec import Spec
 
-# Builds the callable of a candidate: the replacement of a model, on the weights of the model.
-
-
-def replace_model(spec: Spec, candidate: Candidate, model: Any) -> Prepared:
-    """The candidate with the weights, buffers, training modes and frozen parameters of the model.
-
-    Args:
-        spec: the spec of the model.
-        candidate: one of its candidates.
-        model: the model on representable weights.
-
-    Raises:
-        SpecError: parameters or buffers do not have the names, shapes and dtypes of the model's.
-        Whatever the candidate raises.
-    """
-    made = candidate.build()
-    where = f"candidate {candidate.name!r} of {spec.name}"
-    if not callable(made):
-        raise SpecError(f"{where}: build returned a {type(made).__name__}, which cannot be called")
-    adopt_state(made, model, where)
-    return Prepared(made, dict, made)
-
-
 Build = Callable[..., Any]
 
 
@@ -109,7 +86,7 @@ def _compile_dynamic(spec: Spec, build: Build) -> Prepared:
     return compile_model(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec), dynamic=True)
 
 
-def _record_graphs(spec: Spec, build: Build) -> Prepared:
+def _compile_graphed(spec: Spec, build: Build) -> Prepared:
     return prepare_graphed(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec))
 
 
@@ -132,6 +109,29 @@ BUILDERS: dict[str, Callable[[Spec, Build], Prepared]] = {
     "compiled": _compile,
     "compiled_dynamic": _compile_dynamic,
     "exported": _export,
-    "graphed": _record_graphs,
+    "graphed": _compile_graphed,
     "packaged": _package,
 }
+
+
+# Builds the callable of a candidate: the replacement of a model, on the weights of the model.
+
+
+def replace_model(spec: Spec, candidate: Candidate, model: Any) -> Prepared:
+    """The candidate with the weights, buffers, training modes and frozen parameters of the model.
+
+    Args:
+        spec: the spec of the model.
+        candidate: one of its candidates.
+        model: the model on representable weights.
+
+    Raises:
+        SpecError: parameters or buffers do not have the names, shapes and dtypes of the model's.
+        Whatever the candidate raises.
+    """
+    made = candidate.build()
+    where = f"candidate {candidate.name!r} of {spec.name}"
+    if not callable(made):
+        raise SpecError(f"{where}: build returned a {type(made).__name__}, which cannot be called")
+    adopt_state(made, model, where)
+    return Prepared(made, dict, made)

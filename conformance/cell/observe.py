@@ -29,94 +29,6 @@ from conformance.records.tasks import CellTask
 from zoo import internals
 from zoo.case import Case
 
-# Makes what was observed plain, whatever the model said: texts on one bounded line, facts that JSON can hold.
-
-MOST_VALUES, DEEPEST = 100, 6  # of all facts of a cell
-LARGEST_INTEGER = 2**63
-
-
-def plain_observation(seen: Observation) -> Observation:
-    """The observation with every text on one bounded line, and facts that a record can hold."""
-    facts = _Plain().mapping(seen.facts, 0)
-    found = tuple(map(_short, seen.discrepancies))
-    return replace(
-        seen, error=bounded_line(seen.error), message=bounded_line(seen.message), discrepancies=found, facts=facts
-    )
-
-
-def _short(d: Discrepancy) -> Discrepancy:
-    measures = tuple(replace(m, detail=bounded_line(m.detail)) for m in d.measures)
-    accepted, weak = tuple(map(bounded_line, d.accepted)), tuple(map(bounded_line, d.weak))
-    case, tensor, dtype = map(bounded_line, (d.case, d.tensor, d.dtype))
-    return replace(d, case=case, tensor=tensor, dtype=dtype, measures=measures, accepted=accepted, weak=weak)
-
-
-class _Plain:
-    """Makes values plain, at most so many."""
-
-    def __init__(self) -> None:
-        self._left = MOST_VALUES
-
-    def mapping(self, values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        """The mapping with plain values; those beyond the limit are left out."""
-        return {bounded_line(key): self.value(value, depth) for key, value in values.items() if self._may_go_on()}
-
-    def value(self, value: Any, depth: int) -> Any:
-        """The value if JSON has it; otherwise its text."""
-        kind = type(value)
-        if value is None or kind is bool or (kind is int and abs(value) < LARGEST_INTEGER):
-            return value
-        if kind is float and math.isfinite(value):
-            return value
-        if depth < DEEPEST and kind is dict:
-            return self.mapping(value, depth + 1)
-        if depth < DEEPEST and kind in (list, tuple):
-            return [self.value(item, depth + 1) for item in value if self._may_go_on()]
-        return bounded_line(value)
-
-    def _may_go_on(self) -> bool:
-        self._left -= 1
-        return self._left >= 0
-
-
-# Runs `torch.library.opcheck` on the operator that a model is one call of: schema, fake tensors, autograd, AOT.
-
-OPCHECK = "opcheck"
-OWN = ("aten", "prim", "prims")  # torch's own operators, which opcheck refuses
-
-
-def check_operator(session: CellSession, model: Any) -> list[Discrepancy]:
-    """What opcheck says of the operator, a discrepancy for each of its tests; only in the cell of eager fp32.
-
-    Args:
-        session: the open cell.
-        model: the eager model; a wrapper of an operator names it in its attribute `operator`.
-    """
-    operator = getattr(model, "operator", None)
-    asked = operator is not None and session.is_eager and session.precision.name == "fp32"
-    if not asked or str(operator).partition(".")[0] in OWN:
-        return []
-    case = session.spec.cases[0]
-    question = session.question(case, model)
-    call = inputs.place(question.pristine, convert=lambda t: t)
-    for name, leaf in inputs.named_inputs(model, call).items():
-        if inputs.is_rounded(leaf):
-            leaf.requires_grad_(question.differentiate and name not in question.constants)
-    overload = operator if isinstance(operator, internals.OpOverload) else _resolve(operator)
-    told = torch.library.opcheck(overload, call.args, dict(call.kwargs), raise_exception=False)
-    return [_discrepancy(case, test, result) for test, result in told.items()]
-
-
-def _resolve(packet: Any) -> Any:
-    overloads = packet.overloads()
-    return getattr(packet, overloads[0]) if len(overloads) == 1 else packet
-
-
-def _discrepancy(case: Case, test: str, result: Any) -> Discrepancy:
-    met = result == "SUCCESS"
-    measure = Measure(OPCHECK, 0.0 if met else math.inf, 0.0, "" if met else bounded_line(result))
-    return Discrepancy(case.name, test, "conduct", "", "", (measure,))
-
 
 def observe(task: CellTask, process: ChildProcess, comparison: Comparison = compare) -> Observation:
     """Run one cell, while other cells may run on the machine. An exception becomes part of the observation.
@@ -244,3 +156,92 @@ def _add_second_order(
         if session.is_eager or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
             raise
         measured.refused = session.facts["second order refused"] = one_line(problem)
+
+
+# Runs `torch.library.opcheck` on the operator that a model is one call of: schema, fake tensors, autograd, AOT.
+
+OPCHECK = "opcheck"
+OWN = ("aten", "prim", "prims")  # torch's own operators, which opcheck refuses
+
+
+def check_operator(session: CellSession, model: Any) -> list[Discrepancy]:
+    """What opcheck says of the operator, a discrepancy for each of its tests; only in the cell of eager fp32.
+
+    Args:
+        session: the open cell.
+        model: the eager model; a wrapper of an operator names it in its attribute `operator`.
+    """
+    operator = getattr(model, "operator", None)
+    asked = operator is not None and session.is_eager and session.precision.name == "fp32"
+    if not asked or str(operator).partition(".")[0] in OWN:
+        return []
+    case = session.spec.cases[0]
+    question = session.question(case, model)
+    call = inputs.place(question.pristine, convert=lambda t: t)
+    for name, leaf in inputs.named_inputs(model, call).items():
+        if inputs.is_rounded(leaf):
+            leaf.requires_grad_(question.differentiate and name not in question.constants)
+    overload = operator if isinstance(operator, internals.OpOverload) else _resolve(operator)
+    told = torch.library.opcheck(overload, call.args, dict(call.kwargs), raise_exception=False)
+    return [_discrepancy(case, test, result) for test, result in told.items()]
+
+
+def _resolve(packet: Any) -> Any:
+    overloads = packet.overloads()
+    return getattr(packet, overloads[0]) if len(overloads) == 1 else packet
+
+
+def _discrepancy(case: Case, test: str, result: Any) -> Discrepancy:
+    met = result == "SUCCESS"
+    measure = Measure(OPCHECK, 0.0 if met else math.inf, 0.0, "" if met else bounded_line(result))
+    return Discrepancy(case.name, test, "conduct", "", "", (measure,))
+
+
+# Makes what was observed plain, whatever the model said: texts on one bounded line, facts that JSON can hold.
+
+MOST_VALUES, DEEPEST = 100, 6  # of all facts of a cell
+LARGEST_INTEGER = 2**63
+
+
+def plain_observation(seen: Observation) -> Observation:
+    """The observation with every text on one bounded line, and facts that a record can hold."""
+    facts = _Plain().mapping(seen.facts, 0)
+    found = tuple(map(_short, seen.discrepancies))
+    return replace(
+        seen, error=bounded_line(seen.error), message=bounded_line(seen.message), discrepancies=found, facts=facts
+    )
+
+
+def _short(d: Discrepancy) -> Discrepancy:
+    measures = tuple(replace(m, detail=bounded_line(m.detail)) for m in d.measures)
+    accepted, weak = tuple(map(bounded_line, d.accepted)), tuple(map(bounded_line, d.weak))
+    case, tensor, dtype = map(bounded_line, (d.case, d.tensor, d.dtype))
+    return replace(d, case=case, tensor=tensor, dtype=dtype, measures=measures, accepted=accepted, weak=weak)
+
+
+class _Plain:
+    """Makes values plain, at most so many."""
+
+    def __init__(self) -> None:
+        self._left = MOST_VALUES
+
+    def mapping(self, values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        """The mapping with plain values; those beyond the limit are left out."""
+        return {bounded_line(key): self.value(value, depth) for key, value in values.items() if self._may_go_on()}
+
+    def value(self, value: Any, depth: int) -> Any:
+        """The value if JSON has it; otherwise its text."""
+        kind = type(value)
+        if value is None or kind is bool or (kind is int and abs(value) < LARGEST_INTEGER):
+            return value
+        if kind is float and math.isfinite(value):
+            return value
+        if depth < DEEPEST and kind is dict:
+            return self.mapping(value, depth + 1)
+        if depth < DEEPEST and kind in (list, tuple):
+            return [self.value(item, depth + 1) for item in value if self._may_go_on()]
+        return bounded_line(value)
+
+    def _may_go_on(self) -> bool:
+        self._left -= 1
+        return self._left >= 0

@@ -91,7 +91,7 @@ def after_changes(
         plain = [replace(redraw, reordered=False)] if redraw.reordered else []  # the numbers are the same
         for way in (redraw, *plain):
             asked = _ask(session, case, question, eager, way)
-            found = _take(session, made, way, asked)
+            found = _evaluate_or_none(session, made, way, asked)
             if found is not None:
                 break
         if found is None:
@@ -102,7 +102,7 @@ def after_changes(
             return  # a second change would fail too, and hide which one is to blame
 
 
-def _take(session: CellSession, made: Prepared, redraw: Redraw, asked: Question) -> Evaluation | None:
+def _evaluate_or_none(session: CellSession, made: Prepared, redraw: Redraw, asked: Question) -> Evaluation | None:
     """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed."""
     try:
         return _evaluate(session, made, redraw, partial(_first_order, made, asked))

@@ -43,28 +43,6 @@ from conformance.records.tasks import CellTask
 from zoo.case import Call, Case
 from zoo.spec import Spec
 
-# Asks the trusted implementation of a model which dtypes its outputs have in a cell.
-
-
-def output_dtypes(spec: Spec, seed: int, question: Question) -> dict[str, torch.dtype]:
-    """The dtypes of a trusted implementation's outputs, eager at the precision of a question, by output name.
-
-    Args:
-        spec: the spec; without a trusted implementation there are no dtypes.
-        seed: seed of the weights.
-        question: the question of a case, on the device of the cell. Its inputs are restored before the run.
-
-    Raises:
-        Whatever the trusted implementation raises.
-    """
-    if not spec.trusts_model:
-        return {}
-    trusted = wide.prepared_reference(spec, seed, wide.prepared_model(spec, seed))
-    trusted = casting.model_in(trusted, casting.dtype_of(spec, question.precision), question.device)
-    found = evaluation.evaluate(trusted, trusted, replace(question, differentiate=False))
-    return {name: t.dtype for name, t in found.tensors.items() if t is not None and name in found.requires_grad}
-
-
 Comparison = Callable[
     [torch.Tensor | None, TensorCriteria, torch.Tensor | None, str, Sequence[torch.Tensor | None]], Discrepancy
 ]
@@ -318,3 +296,25 @@ class CellSession:
 def _lost_without_loss(name: str, y: torch.Tensor | None, reference: TensorReference | None) -> bool:
     """Whether a mode has lost the graph of a second derivative that is zero, or holds no number."""
     return name.startswith(SECOND) and y is None and reference is not None and not reference.oracle.raw.any()
+
+
+# Asks the trusted implementation of a model which dtypes its outputs have in a cell.
+
+
+def output_dtypes(spec: Spec, seed: int, question: Question) -> dict[str, torch.dtype]:
+    """The dtypes of a trusted implementation's outputs, eager at the precision of a question, by output name.
+
+    Args:
+        spec: the spec; without a trusted implementation there are no dtypes.
+        seed: seed of the weights.
+        question: the question of a case, on the device of the cell. Its inputs are restored before the run.
+
+    Raises:
+        Whatever the trusted implementation raises.
+    """
+    if not spec.trusts_model:
+        return {}
+    trusted = wide.prepared_reference(spec, seed, wide.prepared_model(spec, seed))
+    trusted = casting.model_in(trusted, casting.dtype_of(spec, question.precision), question.device)
+    found = evaluation.evaluate(trusted, trusted, replace(question, differentiate=False))
+    return {name: t.dtype for name, t in found.tensors.items() if t is not None and name in found.requires_grad}

@@ -35,234 +35,6 @@ from conformance.show.text import markdown_table, visible
 from conformance.store import run_files
 from conformance.torch_versions import VERSIONS
 
-# Makes an environment with another version of torch, and the code of this project in a folder beside it.
-#
-# The environment has this Python. `uv` makes it where it is installed; otherwise `venv` and pip do. What configures
-# them (index, proxy, folders of wheels) is left to them. The variable TORCH_INDEX names an index for torch alone.
-
-NEEDED = (  # beside torch
-    "filelock>=3.12",
-    "packaging>=23",
-    "pytest>=8",
-    "pytest-xdist>=3.5",
-    "setuptools>=68",
-    "tabulate>=0.9",
-)
-INDEX = "TORCH_INDEX"
-OWN = ("conformance", "zoo")
-ELSEWHERE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # what lies there would count as installed
-FAILURE = re.compile(r"^\s*(?:error|fatal|×)\W*(.*)", re.IGNORECASE)
-
-
-def copy_code(folder: Path) -> Path:
-    """Copy the packages of this project to a folder, so that every version judges with the same code.
-
-    Returns:
-        The folder, for the search path. It holds nothing else: no package that is installed beside this project.
-    """
-    for name in OWN:
-        found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:
-            raise ModuleNotFoundError(name)
-        shutil.copytree(Path(found.origin).parent, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
-
-
-def holds_code(folder: Path) -> bool:
-    """Whether a folder is the one from which this process imports this project."""
-    return folder.resolve() == Path(__file__).resolve().parents[2]
-
-
-def make_environment(folder: Path, torch: str, others: Sequence[str]) -> Path:
-    """Make an environment.
-
-    Args:
-        folder: its folder, which does not exist.
-        torch: the version of torch.
-        others: what else to install, in words of pip.
-
-    Returns:
-        The path of its Python.
-
-    Raises:
-        NotInstalledError: there is no such torch for this Python and machine, or something was not installed.
-    """
-    uv = shutil.which("uv")
-    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    _carry_out(f"the environment for torch {torch}", _new(uv, folder))
-    install = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
-    index = os.environ.get(INDEX)
-    option = "--default-index" if uv else "--index-url"  # uv prefers a person's UV_DEFAULT_INDEX to its --index-url
-    _carry_out(f"torch {torch}", [*install, f"torch=={torch}", *([option, index] if index else [])])
-    _carry_out(" ".join(["what runs on it", *others]), [*install, f"torch=={torch}", *NEEDED, *others])
-    return python
-
-
-def _new(uv: str | None, folder: Path) -> list[str]:
-    return [uv, "venv", "--python", sys.executable, str(folder)] if uv else [sys.executable, "-m", "venv", str(folder)]
-
-
-def _carry_out(what: str, command: list[str]) -> None:
-    """Run a command.
-
-    Raises:
-        NotInstalledError: it fails.
-    """
-    variables = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
-    try:
-        done = subprocess.run(  # noqa: S603
-            command,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    except OSError as problem:
-        raise NotInstalledError(f"{what} was not installed: {problem.strerror or problem}") from None
-    if done.returncode:
-        python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-        printed = done.stdout.decode(errors="replace")
-        raise NotInstalledError(f"{what} was not installed with {python}: {reason(printed)}")
-
-
-def reason(printed: str) -> str:
-    r"""Why an installer failed, on one line: its last words that tell of an error, or its last line.
-
-    >>> reason("ERROR: Could not find a version (from versions: 2.4)\nERROR: No matching distribution found\n")
-    'No matching distribution found'
-    """
-    lines = [line for line in printed.splitlines() if line.strip()]
-    errors = [(place, found[1]) for place, line in enumerate(lines) if (found := FAILURE.match(line))]
-    if not errors:
-        return one_line(lines[-1]) if lines else "it printed nothing"
-    place, text = errors[-1]
-    return one_line(" ".join(" ".join([text, *lines[place + 1 :]]).split()))
-
-
-# Decides which versions of torch a bisection tries, and between which of them the verdict changed. It runs nothing.
-
-RANGE = ".."
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one version gave.
-
-    Attributes:
-        version: the version of torch.
-        verdict: the status of the cell; "" if it was not judged.
-        detail: the margin or the reason, or why the cell was not judged.
-    """
-
-    version: str
-    verdict: str
-    detail: str = ""
-
-
-def versions(asked: str, known: Sequence[str]) -> tuple[str, ...]:
-    """The versions that a person asks for, in order, each once.
-
-    Args:
-        asked: versions and ranges, separated by commas. The ends of a range belong to it.
-        known: the versions that a range takes between its ends.
-
-    Raises:
-        UsageError: a part is no version, or a range ends before it starts.
-
-    >>> versions("2.6.0..2.8.1,2.4.1", ("2.7.1", "2.8.0", "2.9.1"))
-    ('2.4.1', '2.6.0', '2.7.1', '2.8.0', '2.8.1')
-    """
-    chosen: dict[Version, str] = {}
-    for part in asked.split(","):
-        first, dots, last = (text.strip() for text in part.partition(RANGE))
-        ends = [_version(asked, text) for text in ((first, last) if dots else (first,))]
-        if ends[0] > ends[-1]:
-            raise UsageError(f"--torch {asked}: {first} is newer than {last}")
-        between = [text for text in known if ends[0] < Version(text) < ends[-1]]
-        for text in (first, *between, *([last] if dots else [])):
-            chosen.setdefault(Version(text), text)
-    return tuple(chosen[version] for version in sorted(chosen))
-
-
-def _version(asked: str, text: str) -> Version:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        raise UsageError(f"--torch {asked}: want versions such as 2.6.0..2.15.0 or 2.6.0,2.8.0, got {text!r}") from None
-
-
-def search(tried: Sequence[str], judge: Callable[[str], Row], *, every: bool = False) -> Iterator[Row]:
-    """Try versions until the last one with the verdict of the first, and the one after it, are known.
-
-    A version that cannot be judged is passed over for its neighbours. If both ends have one verdict, no other version
-    is tried.
-
-    Args:
-        tried: the versions, in order.
-        judge: tries one.
-        every: try all of them.
-
-    Yields:
-        The rows, as they become known.
-    """
-    if every:
-        yield from map(judge, tried)
-        return
-    rows: dict[int, Row] = {}
-
-    def attempt(places: Sequence[int]) -> Iterator[Row]:
-        """Try places until one is judged."""
-        for place in places:
-            rows[place] = judge(tried[place])
-            yield rows[place]
-            if rows[place].verdict:
-                return
-
-    yield from attempt(range(len(tried)))
-    yield from attempt([place for place in reversed(range(len(tried))) if place not in rows])
-    judged = sorted(place for place, row in rows.items() if row.verdict)
-    if not judged or rows[judged[0]].verdict == rows[judged[-1]].verdict:
-        return
-    low, high = judged
-    while left := [place for place in range(low + 1, high) if place not in rows]:
-        middle = min(left, key=lambda place: abs(2 * place - low - high))
-        yield from attempt([middle])
-        if rows[middle].verdict:
-            low, high = (middle, high) if rows[middle].verdict == rows[low].verdict else (low, middle)
-
-
-def findings(rows: Sequence[Row], tried: Sequence[str]) -> Iterator[str]:
-    """Between which versions the verdict changed, one line for each change.
-
-    Args:
-        rows: what is known, in any order.
-        tried: all versions that were asked for, in order.
-    """
-    known = {row.version: row for row in rows}
-    judged = [version for version in tried if version in known and known[version].verdict]
-    if len(judged) < 2:  # noqa: PLR2004 -- a change needs two
-        yield "fewer than two versions were judged, so nothing shows whether the verdict changed"
-        return
-    changes = [(a, b) for a, b in pairwise(judged) if known[a].verdict != known[b].verdict]
-    for before, after in changes:
-        between = tried[tried.index(before) + 1 : tried.index(after)]
-        yield f"{known[before].verdict} in {before}, {known[after].verdict} in {after}{_open(between, known)}"
-    if not changes:
-        between = [version for version in tried if version not in known]
-        same = known[judged[0]].verdict
-        yield f"no change: {same} in each version that was judged{_open(between, known)}"
-
-
-def _open(between: Sequence[str], known: dict[str, Row]) -> str:
-    """What stays open about the versions between two others."""
-    failed = [version for version in between if version in known]
-    untried = [version for version in between if version not in known]
-    parts = [f"{', '.join(failed)} could not be judged"] if failed else []
-    parts += [f"{', '.join(untried)} was not tried, see --all"] if untried else []
-    return f" ({'; '.join(parts)})" if parts else ""
-
-
 CELL = re.compile(r"(?:(.+)::)?([\w.]+(?:@\w+)?)\[(\w+)-(\w+)-(\w+)\]", re.ASCII)
 START = "import sys; sys.path[:] = filter(None, sys.path); from conformance.__main__ import main; sys.exit(main())"
 FOR_THIS_COMMAND = (github.SUMMARY, github.ACTIONS)  # of GitHub: no run of one version speaks for the step
@@ -456,3 +228,231 @@ def _last_words(printed: Path) -> str:
     lines = [line for line in printed.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     said = [line.partition(": ")[2] for line in lines if line.startswith("conformance: ")]
     return one_line(visible((said or lines or ["it printed nothing"])[-1]))
+
+
+# Decides which versions of torch a bisection tries, and between which of them the verdict changed. It runs nothing.
+
+RANGE = ".."
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one version gave.
+
+    Attributes:
+        version: the version of torch.
+        verdict: the status of the cell; "" if it was not judged.
+        detail: the margin or the reason, or why the cell was not judged.
+    """
+
+    version: str
+    verdict: str
+    detail: str = ""
+
+
+def versions(asked: str, known: Sequence[str]) -> tuple[str, ...]:
+    """The versions that a person asks for, in order, each once.
+
+    Args:
+        asked: versions and ranges, separated by commas. The ends of a range belong to it.
+        known: the versions that a range takes between its ends.
+
+    Raises:
+        UsageError: a part is no version, or a range ends before it starts.
+
+    >>> versions("2.6.0..2.8.1,2.4.1", ("2.7.1", "2.8.0", "2.9.1"))
+    ('2.4.1', '2.6.0', '2.7.1', '2.8.0', '2.8.1')
+    """
+    chosen: dict[Version, str] = {}
+    for part in asked.split(","):
+        first, dots, last = (text.strip() for text in part.partition(RANGE))
+        ends = [_version(asked, text) for text in ((first, last) if dots else (first,))]
+        if ends[0] > ends[-1]:
+            raise UsageError(f"--torch {asked}: {first} is newer than {last}")
+        between = [text for text in known if ends[0] < Version(text) < ends[-1]]
+        for text in (first, *between, *([last] if dots else [])):
+            chosen.setdefault(Version(text), text)
+    return tuple(chosen[version] for version in sorted(chosen))
+
+
+def _version(asked: str, text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        raise UsageError(f"--torch {asked}: want versions such as 2.6.0..2.15.0 or 2.6.0,2.8.0, got {text!r}") from None
+
+
+def search(tried: Sequence[str], judge: Callable[[str], Row], *, every: bool = False) -> Iterator[Row]:
+    """Try versions until the last one with the verdict of the first, and the one after it, are known.
+
+    A version that cannot be judged is passed over for its neighbours. If both ends have one verdict, no other version
+    is tried.
+
+    Args:
+        tried: the versions, in order.
+        judge: tries one.
+        every: try all of them.
+
+    Yields:
+        The rows, as they become known.
+    """
+    if every:
+        yield from map(judge, tried)
+        return
+    rows: dict[int, Row] = {}
+
+    def attempt(places: Sequence[int]) -> Iterator[Row]:
+        """Try places until one is judged."""
+        for place in places:
+            rows[place] = judge(tried[place])
+            yield rows[place]
+            if rows[place].verdict:
+                return
+
+    yield from attempt(range(len(tried)))
+    yield from attempt([place for place in reversed(range(len(tried))) if place not in rows])
+    judged = sorted(place for place, row in rows.items() if row.verdict)
+    if not judged or rows[judged[0]].verdict == rows[judged[-1]].verdict:
+        return
+    low, high = judged
+    while left := [place for place in range(low + 1, high) if place not in rows]:
+        middle = min(left, key=lambda place: abs(2 * place - low - high))
+        yield from attempt([middle])
+        if rows[middle].verdict:
+            low, high = (middle, high) if rows[middle].verdict == rows[low].verdict else (low, middle)
+
+
+def findings(rows: Sequence[Row], tried: Sequence[str]) -> Iterator[str]:
+    """Between which versions the verdict changed, one line for each change.
+
+    Args:
+        rows: what is known, in any order.
+        tried: all versions that were asked for, in order.
+    """
+    known = {row.version: row for row in rows}
+    judged = [version for version in tried if version in known and known[version].verdict]
+    if len(judged) < 2:  # noqa: PLR2004 -- a change needs two
+        yield "fewer than two versions were judged, so nothing shows whether the verdict changed"
+        return
+    changes = [(a, b) for a, b in pairwise(judged) if known[a].verdict != known[b].verdict]
+    for before, after in changes:
+        between = tried[tried.index(before) + 1 : tried.index(after)]
+        yield f"{known[before].verdict} in {before}, {known[after].verdict} in {after}{_open(between, known)}"
+    if not changes:
+        between = [version for version in tried if version not in known]
+        same = known[judged[0]].verdict
+        yield f"no change: {same} in each version that was judged{_open(between, known)}"
+
+
+def _open(between: Sequence[str], known: dict[str, Row]) -> str:
+    """What stays open about the versions between two others."""
+    failed = [version for version in between if version in known]
+    untried = [version for version in between if version not in known]
+    parts = [f"{', '.join(failed)} could not be judged"] if failed else []
+    parts += [f"{', '.join(untried)} was not tried, see --all"] if untried else []
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+# Makes an environment with another version of torch, and the code of this project in a folder beside it.
+#
+# The environment has this Python. `uv` makes it where it is installed; otherwise `venv` and pip do. What configures
+# them (index, proxy, folders of wheels) is left to them. The variable TORCH_INDEX names an index for torch alone.
+
+NEEDED = (  # beside torch
+    "filelock>=3.12",
+    "packaging>=23",
+    "pytest>=8",
+    "pytest-xdist>=3.5",
+    "setuptools>=68",
+    "tabulate>=0.9",
+)
+INDEX = "TORCH_INDEX"
+OWN = ("conformance", "zoo")
+ELSEWHERE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # what lies there would count as installed
+FAILURE = re.compile(r"^\s*(?:error|fatal|×)\W*(.*)", re.IGNORECASE)
+
+
+def copy_code(folder: Path) -> Path:
+    """Copy the packages of this project to a folder, so that every version judges with the same code.
+
+    Returns:
+        The folder, for the search path. It holds nothing else: no package that is installed beside this project.
+    """
+    for name in OWN:
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:
+            raise ModuleNotFoundError(name)
+        shutil.copytree(Path(found.origin).parent, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def holds_code(folder: Path) -> bool:
+    """Whether a folder is the one from which this process imports this project."""
+    return folder.resolve() == Path(__file__).resolve().parents[2]
+
+
+def make_environment(folder: Path, torch: str, others: Sequence[str]) -> Path:
+    """Make an environment.
+
+    Args:
+        folder: its folder, which does not exist.
+        torch: the version of torch.
+        others: what else to install, in words of pip.
+
+    Returns:
+        The path of its Python.
+
+    Raises:
+        NotInstalledError: there is no such torch for this Python and machine, or something was not installed.
+    """
+    uv = shutil.which("uv")
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    _carry_out(f"the environment for torch {torch}", _new(uv, folder))
+    install = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
+    index = os.environ.get(INDEX)
+    option = "--default-index" if uv else "--index-url"  # uv prefers a person's UV_DEFAULT_INDEX to its --index-url
+    _carry_out(f"torch {torch}", [*install, f"torch=={torch}", *([option, index] if index else [])])
+    _carry_out(" ".join(["what runs on it", *others]), [*install, f"torch=={torch}", *NEEDED, *others])
+    return python
+
+
+def _new(uv: str | None, folder: Path) -> list[str]:
+    return [uv, "venv", "--python", sys.executable, str(folder)] if uv else [sys.executable, "-m", "venv", str(folder)]
+
+
+def _carry_out(what: str, command: list[str]) -> None:
+    """Run a command.
+
+    Raises:
+        NotInstalledError: it fails.
+    """
+    variables = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    try:
+        done = subprocess.run(  # noqa: S603
+            command,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    except OSError as problem:
+        raise NotInstalledError(f"{what} was not installed: {problem.strerror or problem}") from None
+    if done.returncode:
+        python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+        printed = done.stdout.decode(errors="replace")
+        raise NotInstalledError(f"{what} was not installed with {python}: {reason(printed)}")
+
+
+def reason(printed: str) -> str:
+    r"""Why an installer failed, on one line: its last words that tell of an error, or its last line.
+
+    >>> reason("ERROR: Could not find a version (from versions: 2.4)\nERROR: No matching distribution found\n")
+    'No matching distribution found'
+    """
+    lines = [line for line in printed.splitlines() if line.strip()]
+    errors = [(place, found[1]) for place, line in enumerate(lines) if (found := FAILURE.match(line))]
+    if not errors:
+        return one_line(lines[-1]) if lines else "it printed nothing"
+    place, text = errors[-1]
+    return one_line(" ".join(" ".join([text, *lines[place + 1 :]]).split()))

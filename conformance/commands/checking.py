@@ -44,7 +44,7 @@ def refuse_in_child() -> None:
         )
 
 
-def judge_once(request: PlanRequest, folder: Path) -> Contents:
+def judge_request(request: PlanRequest, folder: Path) -> Contents:
     """Judge the cells of a request, several at a time, and store the run.
 
     Args:

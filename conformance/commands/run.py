@@ -41,55 +41,6 @@ from conformance.show.text import visible
 from conformance.store import regular_file, run_files, shards
 from conformance.store.run_files import Contents, Writer
 
-# Decides whether a stored run can go on: only on the machine, with the software and with the sources of its plan.
-
-DEADLINE = 300.0
-DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
-
-
-def folder_to_resume(folder: Path, request: PlanRequest) -> Path:
-    """The folder of a stored run that can go on.
-
-    Args:
-        folder: as the user named it.
-        request: what the user asked for: each source of the stored run that is not of the zoo, and no other.
-
-    Raises:
-        UsageError: it is no run folder, other cells were asked for, its sources are not named, or a verdict could
-            come out differently than when the run was planned; the message names all that has changed.
-    """
-    if request.modes or request.precisions or request.devices:
-        raise UsageError("--resume takes its cells from the stored run; leave out axes")
-    folder = folder.resolve()
-    contents = run_files.read(folder)
-    report(contents, folder)  # refuses records that contradict each other
-    plan = contents.plan
-    resuming.refuse_unnamed(folder, plan, request.sources)
-    changed = [*_changed_sources(plan), *_changed_environment(plan)]
-    if changed:
-        raise UsageError(f"{folder} cannot go on, start a new run: {'; '.join(changed)}")
-    return folder
-
-
-def _changed_sources(plan: Plan) -> Iterator[str]:
-    for file, then in plan.digests.items():
-        now = sources.digest(Path(file))
-        if now != then:
-            yield f"{file} has changed since it was planned" if now else f"{file} is gone"
-
-
-def _changed_environment(plan: Plan) -> Iterator[str]:
-    method = "spawn" if plan.compiling_modes else "forkserver"  # as for the plan
-    ending = child.run(ENVIRONMENT, Nothing(), deadline=DEADLINE, method=method)
-    now: Environment | None = ending.result
-    if now is None:
-        raise UsageError(f"describing this machine: {ending.message}")
-    for key in DECIDING:
-        was, found = getattr(plan.environment, key), getattr(now, key)
-        if was != found:
-            yield f"it was made with {key} {in_words(was)}, this is {in_words(found)}"
-
-
 PLAN_DEADLINE = 300.0
 JOBS: dict[str, Callable[[Contents, Executor], list[dict[str, Callable[[], Result]]]]] = {
     "speed": default_jobs,
@@ -163,7 +114,7 @@ def _session(options: RunOptions, folder: Path) -> int:
     """Do what is not stored yet, under the lock of the folder. What the machine could not do is said."""
     begun = False
     try:
-        with _write(folder) as writer:
+        with _open_writer(folder) as writer:
             begun = True
             return _judge_and_measure(options, folder, writer)
     except KeyboardInterrupt:
@@ -193,7 +144,7 @@ def _judge_and_measure(options: RunOptions, folder: Path, writer: Writer) -> int
 
 
 @contextmanager
-def _write(folder: Path) -> Iterator[Writer]:
+def _open_writer(folder: Path) -> Iterator[Writer]:
     """The writer of a run folder; its lock is held for the whole session, so that nobody else changes the folder.
 
     Raises:
@@ -326,3 +277,52 @@ def _check_writable(folder: Path, asked: str) -> None:
             pass
     except OSError as problem:
         raise UsageError(f"{asked}: {problem.strerror}") from None
+
+
+# Decides whether a stored run can go on: only on the machine, with the software and with the sources of its plan.
+
+DEADLINE = 300.0
+DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
+
+
+def folder_to_resume(folder: Path, request: PlanRequest) -> Path:
+    """The folder of a stored run that can go on.
+
+    Args:
+        folder: as the user named it.
+        request: what the user asked for: each source of the stored run that is not of the zoo, and no other.
+
+    Raises:
+        UsageError: it is no run folder, other cells were asked for, its sources are not named, or a verdict could
+            come out differently than when the run was planned; the message names all that has changed.
+    """
+    if request.modes or request.precisions or request.devices:
+        raise UsageError("--resume takes its cells from the stored run; leave out axes")
+    folder = folder.resolve()
+    contents = run_files.read(folder)
+    report(contents, folder)  # refuses records that contradict each other
+    plan = contents.plan
+    resuming.refuse_unnamed(folder, plan, request.sources)
+    changed = [*_changed_sources(plan), *_changed_environment(plan)]
+    if changed:
+        raise UsageError(f"{folder} cannot go on, start a new run: {'; '.join(changed)}")
+    return folder
+
+
+def _changed_sources(plan: Plan) -> Iterator[str]:
+    for file, then in plan.digests.items():
+        now = sources.digest(Path(file))
+        if now != then:
+            yield f"{file} has changed since it was planned" if now else f"{file} is gone"
+
+
+def _changed_environment(plan: Plan) -> Iterator[str]:
+    method = "spawn" if plan.compiling_modes else "forkserver"  # as for the plan
+    ending = child.run(ENVIRONMENT, Nothing(), deadline=DEADLINE, method=method)
+    now: Environment | None = ending.result
+    if now is None:
+        raise UsageError(f"describing this machine: {ending.message}")
+    for key in DECIDING:
+        was, found = getattr(plan.environment, key), getattr(now, key)
+        if was != found:
+            yield f"it was made with {key} {in_words(was)}, this is {in_words(found)}"

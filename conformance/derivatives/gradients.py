@@ -24,84 +24,6 @@ from conformance.float64.wide import Oracle
 from conformance.process.forks import ALONE, Forks
 from zoo import internals
 
-# Leaves out the hooks of backward, which make another gradient than the derivative on purpose.
-
-SAME = 1e-9  # two gradients whose relative difference is below this are the same
-
-
-def leave_out_hooks(
-    model: Any, leaves: list[torch.Tensor], gradients: Callable[[], list[torch.Tensor]]
-) -> contextlib.ExitStack | None:
-    """Leave out all hooks from here on; None, and they stay, if they change no gradient.
-
-    Args:
-        model: the model.
-        leaves: its inputs and parameters.
-        gradients: computes their gradients.
-
-    Returns:
-        A context, entered, that puts them back when it is left.
-    """
-    before = gradients()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_without(model, leaves))
-        if any(_differ(one, other) for one, other in zip(before, gradients(), strict=True)):
-            return stack.pop_all()
-        return None
-
-
-def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return float((one - other).norm()) > SAME * float(one.norm())
-
-
-@contextlib.contextmanager
-def _without(model: Any, leaves: list[torch.Tensor]) -> Iterator[None]:
-    """A context in which no hook sees a gradient: none of modules, of leaves, or of tensors that forward makes.
-
-    Hooks of the nodes of the graph, `tensor.grad_fn.register_hook`, stay.
-    """
-    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
-    kept = [internals.all_backward_hooks, internals.all_backward_pre_hooks]
-    kept += [vars(module).get(name) for module in modules for name in internals.BACKWARD_HOOKS]
-    kept += [internals.hooks_of(leaf) for leaf in leaves]
-    none = RemovableHandle(OrderedDict())
-    with contextlib.ExitStack() as stack:
-        for hooks in filter(None, kept):
-            stack.enter_context(mock.patch.dict(hooks, clear=True))
-        stack.enter_context(mock.patch.object(torch.Tensor, "register_hook", return_value=none))
-        yield
-
-
-# Says which gradients are wrong, what the first one looks like, and what to declare if it is by design.
-
-UNCHANGED = 1e-6  # a slope below this is that of a constant
-STOPS = "stops_gradients=True: forward calls detach, or computes under no_grad"
-
-
-def say_wrong(wrong: Sequence[Mismatch], way: str) -> str:
-    """The sentence.
-
-    Args:
-        wrong: the gradients; at least one.
-        way: what to declare; "" if it depends on what it looks like.
-    """
-    first = wrong[0]
-    low, high = (f"{value:.6g}" for value in first.numeric)
-    numeric = low if low == high else f"{low} to {high}"
-    others = f"; also wrong: the gradient of {', '.join(m.tensor for m in wrong[1:])}" if len(wrong) > 1 else ""
-    found = f"Jacobian mismatch: gradient of {first.tensor} at {first.index} is {first.analytic:.6g}"
-    if not math.isfinite(first.analytic):
-        return f"{found}{others}; draw inputs away from the edge of their domain"
-    if max(abs(value) for value in first.numeric) < UNCHANGED:
-        guess, part = "the outputs do not change with it: a straight-through estimator?", ""
-    elif not first.analytic:
-        guess, part = "the outputs change with it: a detached path, or padding?", "rows=…, zero=True, "
-    else:
-        guess, part = "a wrong backward?", ""
-    way = way or f'surrogate_gradient or Convention(tensor="{first.tensor}", {part}why=…)'
-    return f"{found}, finite differences give {numeric}{others}; {guess} If it is by design, declare {way}"
-
-
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
 LEAVES = 12  # that one process checks at a time, in the fast mode
 TOGETHER = 3  # to test one output with all leaves together costs as much as gradcheck with so many leaves
@@ -367,3 +289,81 @@ def _given(leaf: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
 def _without_slow_mode() -> contextlib.AbstractContextManager[None]:
     """A context in which a failing fast gradcheck does not test each number after all, to word its message."""
     return internals.replaced("slow_gradcheck", lambda *_: "")
+
+
+# Says which gradients are wrong, what the first one looks like, and what to declare if it is by design.
+
+UNCHANGED = 1e-6  # a slope below this is that of a constant
+STOPS = "stops_gradients=True: forward calls detach, or computes under no_grad"
+
+
+def say_wrong(wrong: Sequence[Mismatch], way: str) -> str:
+    """The sentence.
+
+    Args:
+        wrong: the gradients; at least one.
+        way: what to declare; "" if it depends on what it looks like.
+    """
+    first = wrong[0]
+    low, high = (f"{value:.6g}" for value in first.numeric)
+    numeric = low if low == high else f"{low} to {high}"
+    others = f"; also wrong: the gradient of {', '.join(m.tensor for m in wrong[1:])}" if len(wrong) > 1 else ""
+    found = f"Jacobian mismatch: gradient of {first.tensor} at {first.index} is {first.analytic:.6g}"
+    if not math.isfinite(first.analytic):
+        return f"{found}{others}; draw inputs away from the edge of their domain"
+    if max(abs(value) for value in first.numeric) < UNCHANGED:
+        guess, part = "the outputs do not change with it: a straight-through estimator?", ""
+    elif not first.analytic:
+        guess, part = "the outputs change with it: a detached path, or padding?", "rows=…, zero=True, "
+    else:
+        guess, part = "a wrong backward?", ""
+    way = way or f'surrogate_gradient or Convention(tensor="{first.tensor}", {part}why=…)'
+    return f"{found}, finite differences give {numeric}{others}; {guess} If it is by design, declare {way}"
+
+
+# Leaves out the hooks of backward, which make another gradient than the derivative on purpose.
+
+SAME = 1e-9  # two gradients whose relative difference is below this are the same
+
+
+def leave_out_hooks(
+    model: Any, leaves: list[torch.Tensor], gradients: Callable[[], list[torch.Tensor]]
+) -> contextlib.ExitStack | None:
+    """Leave out all hooks from here on; None, and they stay, if they change no gradient.
+
+    Args:
+        model: the model.
+        leaves: its inputs and parameters.
+        gradients: computes their gradients.
+
+    Returns:
+        A context, entered, that puts them back when it is left.
+    """
+    before = gradients()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_without(model, leaves))
+        if any(_differ(one, other) for one, other in zip(before, gradients(), strict=True)):
+            return stack.pop_all()
+        return None
+
+
+def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return float((one - other).norm()) > SAME * float(one.norm())
+
+
+@contextlib.contextmanager
+def _without(model: Any, leaves: list[torch.Tensor]) -> Iterator[None]:
+    """A context in which no hook sees a gradient: none of modules, of leaves, or of tensors that forward makes.
+
+    Hooks of the nodes of the graph, `tensor.grad_fn.register_hook`, stay.
+    """
+    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+    kept = [internals.all_backward_hooks, internals.all_backward_pre_hooks]
+    kept += [vars(module).get(name) for module in modules for name in internals.BACKWARD_HOOKS]
+    kept += [internals.hooks_of(leaf) for leaf in leaves]
+    none = RemovableHandle(OrderedDict())
+    with contextlib.ExitStack() as stack:
+        for hooks in filter(None, kept):
+            stack.enter_context(mock.patch.dict(hooks, clear=True))
+        stack.enter_context(mock.patch.object(torch.Tensor, "register_hook", return_value=none))
+        yield

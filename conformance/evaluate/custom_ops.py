@@ -18,34 +18,6 @@ if TYPE_CHECKING:
 
 from collections.abc import Iterator
 
-# Maps a function over the arguments of an op, which nest lists, tuples and dicts. pytree takes ten times as long.
-
-
-def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree with every leaf replaced."""
-    if isinstance(tree, torch.Tensor):
-        return function(tree)
-    kind = type(tree)
-    if kind is list or isinstance(tree, tuple):
-        mapped = [map_leaves(function, item) for item in tree]
-        return kind(*mapped) if hasattr(kind, "_fields") else kind(mapped)
-    if kind is dict:
-        return {key: map_leaves(function, item) for key, item in tree.items()}
-    return function(tree)
-
-
-def leaves_of(tree: Any) -> Iterator[Any]:
-    """The leaves of the tree, in order."""
-    if isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from leaves_of(item)
-    elif type(tree) is dict:
-        for item in tree.values():
-            yield from leaves_of(item)
-    else:
-        yield tree
-
-
 BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 PLAIN = torch.Tensor.__torch_dispatch__  # of what is no wrapper
 
@@ -154,3 +126,31 @@ def _is_composite(func: Any) -> bool:
         return bool(internals.has_kernel(func.name(), key))
     except RuntimeError:  # the dispatcher does not know it, such as `sym_size` of a nested tensor
         return False
+
+
+# Maps a function over the arguments of an op, which nest lists, tuples and dicts. pytree takes ten times as long.
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with every leaf replaced."""
+    if isinstance(tree, torch.Tensor):
+        return function(tree)
+    kind = type(tree)
+    if kind is list or isinstance(tree, tuple):
+        mapped = [map_leaves(function, item) for item in tree]
+        return kind(*mapped) if hasattr(kind, "_fields") else kind(mapped)
+    if kind is dict:
+        return {key: map_leaves(function, item) for key, item in tree.items()}
+    return function(tree)
+
+
+def leaves_of(tree: Any) -> Iterator[Any]:
+    """The leaves of the tree, in order."""
+    if isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from leaves_of(item)
+    elif type(tree) is dict:
+        for item in tree.values():
+            yield from leaves_of(item)
+    else:
+        yield tree

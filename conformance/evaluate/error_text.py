@@ -78,7 +78,7 @@ def is_machine_failure(problem: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def call_it_noise(case: str, precision: Precision) -> Iterator[None]:
+def blame_noise(case: str, precision: Precision) -> Iterator[None]:
     """Say of an exception that the model raises it when its roundings are perturbed.
 
     Raises:
@@ -90,10 +90,12 @@ def call_it_noise(case: str, precision: Precision) -> Iterator[None]:
         if is_out_of_memory(problem) or is_machine_failure(problem):
             raise
         roundings = f"roundings as large as those of {precision.name}"
-        raise SpecError(f"case {case}: with {roundings}, the model raises {name_error(problem)}; {CHECKS}") from problem
+        raise SpecError(
+            f"case {case}: with {roundings}, the model raises {describe_error(problem)}; {CHECKS}"
+        ) from problem
 
 
-def name_error(problem: BaseException) -> str:
+def describe_error(problem: BaseException) -> str:
     """The type of an exception and its text; see `one_line`."""
     return f"{conformance.one_line.name_of(problem)}: {one_line(problem)}"
 

@@ -197,7 +197,7 @@ def restore(before: list[Any]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def restore_state() -> Iterator[None]:
+def keep_switches() -> Iterator[None]:
     """A context that puts the switches back at its end."""
     before = read()
     try:

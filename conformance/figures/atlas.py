@@ -163,7 +163,7 @@ def _maker(run: Summary) -> Maker:
         tuple(dict.fromkeys(cell.device for cell in judged)),
         dict(Counter(cell.mode for cell in judged)),
         run.plan.judge,
-        _make(run, len(judged)),
+        _maker_in_words(run, len(judged)),
     )
 
 
@@ -177,7 +177,7 @@ def _still_there(earlier: Atlas, new: Sequence[Maker], runs: Sequence[Summary]) 
             yield replace(maker, cells={mode: n for mode, n in maker.cells.items() if mode in modes})
 
 
-def _make(run: Summary, judged: int) -> str:
+def _maker_in_words(run: Summary, judged: int) -> str:
     """What made a run, and how many of its cells are judged."""
     known = run.plan.environment
     planned = len(run.planned) - sum(verdict.status == "SKIPPED" for verdict in run.verdicts.values())

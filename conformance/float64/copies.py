@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from conformance.evaluate.error_text import is_out_of_memory
-from conformance.one_line import name_text
+from conformance.one_line import describe_error
 from zoo import internals
 from zoo.case import SpecError
 
@@ -43,13 +43,13 @@ def copy_model(model: torch.nn.Module) -> torch.nn.Module:
             twin = copy.deepcopy(model, memo)
             break
         except Exception as problem:  # anything may refuse, with what it likes
-            refused = _refuse(problem)
+            refused = _refused_value(problem)
             computed = isinstance(refused, torch.Tensor) and not refused.is_leaf
             part = isinstance(refused, (torch.nn.Module, torch.Tensor, type(None)))
             if is_out_of_memory(problem):
                 raise
             if (part and not computed) or not left:
-                raise SpecError(f"it cannot be copied: {name_text(problem)}") from problem
+                raise SpecError(f"it cannot be copied: {describe_error(problem)}") from problem
             shared[id(refused)] = refused.detach().clone() if computed else refused
     rebound = _Rebound({key: made for key, made in memo.items() if key not in shared and key != id(memo)})
     rebound.replace()
@@ -65,7 +65,7 @@ def copy_model(model: torch.nn.Module) -> torch.nn.Module:
     return twin
 
 
-def _refuse(problem: Exception) -> Any:
+def _refused_value(problem: Exception) -> Any:
     """What `copy.deepcopy` was copying when it raised an error; None if it was not copying."""
     refused = None
     step = problem.__traceback__
@@ -103,7 +103,7 @@ class _Rebound:
         for known in (self._copies, self._made):
             if id(value) in known:
                 return known[id(value)]
-        if not any(id(part) in self._copies for part in _reach(value)):
+        if not any(id(part) in self._copies for part in _reachable(value)):
             return value
         if isinstance(value, types.FunctionType):
             return self._function(value)
@@ -138,7 +138,7 @@ class _Rebound:
         return made
 
 
-def _reach(value: Any) -> Iterator[Any]:
+def _reachable(value: Any) -> Iterator[Any]:
     """A value, and what functions and containers in it name."""
     seen: set[int] = set()
     ahead = [value]

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from conformance.errors import NoOracleError
 from conformance.evaluate import evaluation, inputs, process_state, reentrant, transforms, weights
 from conformance.evaluate.custom_ops import map_leaves
-from conformance.evaluate.error_text import is_out_of_memory, name_error, one_line
+from conformance.evaluate.error_text import describe_error, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.evaluate.questions import question_of
 from conformance.float64 import replacements
@@ -26,44 +26,6 @@ from conformance.float64.narrow_draws import NarrowDraws
 from zoo import internals
 from zoo.case import Call, Case, SpecError
 from zoo.spec import Spec
-
-# Forgets what calls have left in a module: new or other attributes, late buffers, and what lists and dicts hold.
-#
-# A model may compute a table in its first call and keep it. If its weights change, or the roundings of the oracle, it
-# has to compute the table again.
-
-
-class ModuleMemory:
-    """What a module and its parts hold.
-
-    Args:
-        owner: a module before its first call, or a plain function, which holds nothing.
-    """
-
-    def __init__(self, owner: Any) -> None:
-        modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()
-        self._held: list[tuple[Any, Any]] = []
-        for module in modules:
-            if not isinstance(module, torch.jit.ScriptModule):
-                own = vars(module)
-                checked = internals.BACKWARD_HOOKS  # a check may hold these
-                held = [value for name, value in own.items() if name not in checked]
-                self._held += [_copy(value) for value in (own, *held) if isinstance(value, (dict, list))]
-
-    def restore(self) -> None:
-        """Put everything back that is not a number of a tensor."""
-        for held, before in self._held:
-            if isinstance(held, list):
-                if len(held) != len(before) or any(map(operator.is_not, held, before)):
-                    held[:] = before
-            elif held.keys() != before.keys() or any(held[name] is not value for name, value in before.items()):
-                held.clear()
-                held.update(before)
-
-
-def _copy(held: Any) -> tuple[Any, Any]:
-    return held, list(held) if isinstance(held, list) else dict(held)
-
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
@@ -161,7 +123,7 @@ def prepared_reference(spec: Spec, seed: int, model: Any) -> Any:
     try:
         trusted = prepared_model(spec, seed, spec.reference)
     except Exception as problem:  # a builder may raise anything
-        raise SpecError(f"{spec.name}: the trusted reference cannot be built: {name_error(problem)}") from problem
+        raise SpecError(f"{spec.name}: the trusted reference cannot be built: {describe_error(problem)}") from problem
     if not callable(trusted):
         raise SpecError(f"{spec.name}: reference built a {type(trusted).__name__}; want a module or a function")
     adopt_state(trusted, model, f"the trusted reference of {spec.name}", any_width=True)
@@ -294,7 +256,7 @@ class Oracle:
         try:
             inputs.called(self._narrow, call)
         except Exception:  # noqa: BLE001 -- it fails in float32 too, so the spec is wrong
-            raise SpecError(f"case {case.name}: {name_error(problem)}") from problem
+            raise SpecError(f"case {case.name}: {describe_error(problem)}") from problem
         text = f"case {case.name} runs in float32 but not in float64: {one_line(problem)}"
         if has_graph(self.model):
             text += "; the model is a graph made for float32, so name the eager module as the spec's reference"
@@ -327,3 +289,41 @@ def wide_model(model: Any) -> Any:
     wide = copy_model(model)
     widen_constants(wide)
     return internals.apply_to_tensors(wide)(lambda t: t.to(inputs.widest(t.dtype)))  # .double() drops imaginary parts
+
+
+# Forgets what calls have left in a module: new or other attributes, late buffers, and what lists and dicts hold.
+#
+# A model may compute a table in its first call and keep it. If its weights change, or the roundings of the oracle, it
+# has to compute the table again.
+
+
+class ModuleMemory:
+    """What a module and its parts hold.
+
+    Args:
+        owner: a module before its first call, or a plain function, which holds nothing.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()
+        self._held: list[tuple[Any, Any]] = []
+        for module in modules:
+            if not isinstance(module, torch.jit.ScriptModule):
+                own = vars(module)
+                checked = internals.BACKWARD_HOOKS  # a check may hold these
+                held = [value for name, value in own.items() if name not in checked]
+                self._held += [_copy(value) for value in (own, *held) if isinstance(value, (dict, list))]
+
+    def restore(self) -> None:
+        """Put everything back that is not a number of a tensor."""
+        for held, before in self._held:
+            if isinstance(held, list):
+                if len(held) != len(before) or any(map(operator.is_not, held, before)):
+                    held[:] = before
+            elif held.keys() != before.keys() or any(held[name] is not value for name, value in before.items()):
+                held.clear()
+                held.update(before)
+
+
+def _copy(held: Any) -> tuple[Any, Any]:
+    return held, list(held) if isinstance(held, list) else dict(held)

@@ -84,13 +84,13 @@ def global_canaries(dtype: torch.dtype, reference: TensorReference, *, held_to_f
         return
     yield Canary("zeros", torch.zeros_like, Least(norm, 1 / 2, 1.0))
     yield Canary("the negative", torch.neg, Least(2.0 * norm, 1.0, 2.0))
-    quarter = partial(_scale, reference.oracle, 1 / 4)
+    quarter = partial(_distance_of_scaled, reference.oracle, 1 / 4)
     yield Canary("1.25 times", lambda truth: 1.25 * truth, Least(norm / 4, 1 / 8, 1 / 4), quarter)
     if held_to_float32:
         yield Canary("noise of half its size", partial(_noisy, norm), Least(NOISY * norm))
 
 
-def _scale(oracle: OracleTensor, share: float) -> Distance:
+def _distance_of_scaled(oracle: OracleTensor, share: float) -> Distance:
     """The most that a tensor can be away that is so much larger than the oracle's in every element."""
     return Distance(share * oracle.norm, tuple(share * norms for norms in oracle.slice_norms), share, share)
 

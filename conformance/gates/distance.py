@@ -203,7 +203,7 @@ def _block(y: torch.Tensor, wanted: torch.Tensor, rms: float) -> _Part:
     gap, values = _gap(y, wanted)
     squares = gap.square()
     along = float(torch.dot(gap.reshape(-1), values.reshape(-1)))
-    point = float(_scale(gap, values, rms).amax())
+    point = float(_relative_gap(gap, values, rms).amax())
     return _Part(float(squares.sum()), sums_by_axis(squares), along, point, 0, y.numel())
 
 
@@ -216,7 +216,7 @@ def _gap(y: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return gap.where(finite & y.isfinite(), 0.0), wanted.where(finite, 0.0)
 
 
-def _scale(gap: torch.Tensor, values: torch.Tensor, rms: float) -> torch.Tensor:
+def _relative_gap(gap: torch.Tensor, values: torch.Tensor, rms: float) -> torch.Tensor:
     """|y − y*| / (|y*| + rms)."""
     scaled = gap.abs().div_(values.abs().add_(rms))
     return scaled if 0.0 < rms < math.inf else scaled.nan_to_num_(0.0, posinf=math.inf)  # 0/0: no number, no error
@@ -225,7 +225,7 @@ def _scale(gap: torch.Tensor, values: torch.Tensor, rms: float) -> torch.Tensor:
 def _worst(y: torch.Tensor, wanted: torch.Tensor, rms: float, found: _Part) -> int:
     """The place, within its block, of the element that gives `point`."""
     block = slice(found.start, found.start + found.count)
-    return int(_scale(*_gap(y.reshape(-1)[block], wanted.reshape(-1)[block]), rms).argmax())
+    return int(_relative_gap(*_gap(y.reshape(-1)[block], wanted.reshape(-1)[block]), rms).argmax())
 
 
 def sums_by_axis(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -178,10 +178,10 @@ class _Counts:
             self._note("saved", lambda: saved_bytes(_Owned(subject), *subject.arguments).saved)
         else:
             self._refuse(("saved", "peak"), NO_GRADIENT)
-        least = self._try(("least_bytes",), lambda: least_bytes(*_move(subject)))
+        least = self._try(("least_bytes",), lambda: least_bytes(*_read_and_written(subject)))
         both = None
         if least is not None and None not in (found["held"], found.get("saved"), found.get("peak")):
-            moved, gradients = _move(subject), _tensors(subject.both())
+            moved, gradients = _read_and_written(subject), _tensors(subject.both())
             both = least_bytes(*moved, gradients, saved=found["saved"], held=found["held"])
         else:
             self._refuse(("least_bytes.both",), Reason("it needs the saved bytes and a backward"))
@@ -205,10 +205,10 @@ def least_bytes(
         saved: bytes saved for backward, which reads them.
         held: bytes of these that are not part of an output, so that they were written for backward alone.
     """
-    return _touch([*read, *written]) + _touch(gradients) + saved + min(saved, held)
+    return _bytes_touched([*read, *written]) + _bytes_touched(gradients) + saved + min(saved, held)
 
 
-def _touch(tensors: Iterable[torch.Tensor]) -> int:
+def _bytes_touched(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the elements, at most the size of each storage: views overlap, and expanded tensors repeat elements."""
     touched: dict[int, int] = {}
     sizes: dict[int, int] = {}
@@ -220,7 +220,7 @@ def _touch(tensors: Iterable[torch.Tensor]) -> int:
     return sum(touched.values())
 
 
-def _move(subject: _Subject) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _read_and_written(subject: _Subject) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The tensors that a call reads, and those that it writes."""
     weights = list(subject.owner.parameters()) if isinstance(subject.owner, torch.nn.Module) else []
     return [*_tensors(subject.arguments), *weights], _tensors(subject.outputs)

@@ -12,7 +12,7 @@ import torch
 from conformance.axes import Precision
 from conformance.evaluate import inputs, weights
 from conformance.evaluate.containers import NOTHING, Container
-from conformance.evaluate.error_text import is_out_of_memory, name_error
+from conformance.evaluate.error_text import describe_error, is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.evaluate.memory_sharing import Pair
 from conformance.float64.wide import Oracle, wide_call
@@ -27,49 +27,6 @@ from conformance.perturb.kinks import KinkWatch
 from conformance.process.forks import ALONE, Forks
 from zoo.case import Case, SpecError
 from zoo.spec import Spec
-
-# Finds the buffers and frozen parameters that further draws leave as they are.
-
-SAME = 1e-9  # of the size of an output
-
-
-def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
-    """The names of what is not drawn again, for the model makes tables of it and keeps them.
-
-    These are the buffers that are not persistent. If the model's results do not follow its other buffers and its frozen
-    parameters, because its first call has kept something, it is these too. What training changes is always drawn again:
-    a model that keeps something of it is wrong.
-
-    Args:
-        oracle: the oracle.
-        question: the question of a case.
-    """
-    tables = weights.not_persistent(oracle.model)
-    trained = {name for name, parameter in weights.parameters_of(oracle.model).items() if parameter.requires_grad}
-    fixed = {n for n, t in oracle.narrow_state.items() if inputs.is_rounded(t)} - trained - tables
-    if not fixed:
-        return tuple(sorted(tables))
-    redraw = Redraw(0, weights=0, kept=tuple(trained | tables))
-    asked = replace(question, differentiate=False, second=False, stacked=None, forward_mode=False)
-    there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
-    try:
-        oracle.evaluate(asked)
-        with there.remembering():
-            remembered = there.evaluate(asked).tensors
-        forgotten = there.evaluate(asked).tensors
-        follows = all(_same(remembered.get(name), tensor) for name, tensor in forgotten.items())
-    except Exception as problem:  # the model's own code may raise anything
-        if is_out_of_memory(problem):
-            raise
-        follows = True  # where the draws fail, they say so
-    return tuple(sorted(tables if follows else tables | fixed))
-
-
-def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    if one is None or other is None or one.shape != other.shape:
-        return one is other
-    return not inputs.is_rounded(one) or float((one - other).norm()) <= SAME * float(other.norm())
-
 
 FEWEST_ROWS = 3  # a batch of one is special to many models, so a batch must be left with two
 
@@ -140,7 +97,7 @@ def make(
             oracle.kept = tables_of(oracle, question)
             redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, scale, forks)
             fine = [p for p in precisions if not p.low_dtype]
-            changed, reason = _change(oracle, case, question, fine, forks)
+            changed, reason = _with_changed_weights(oracle, case, question, fine, forks)
             known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
@@ -221,7 +178,7 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
     return CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared, found.drawn)
 
 
-def _change(
+def _with_changed_weights(
     oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision], forks: Forks
 ) -> tuple[tuple[tuple[Redraw, CaseReference], ...], str]:
     """The references of the case with other weights and full float32 operands, and why the first one is missing.
@@ -250,5 +207,48 @@ def _change(
             if is_out_of_memory(problem):
                 raise
             if not redraw.fewer:
-                reason = name_error(problem)
+                reason = describe_error(problem)
     return tuple(made), reason
+
+
+# Finds the buffers and frozen parameters that further draws leave as they are.
+
+SAME = 1e-9  # of the size of an output
+
+
+def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
+    """The names of what is not drawn again, for the model makes tables of it and keeps them.
+
+    These are the buffers that are not persistent. If the model's results do not follow its other buffers and its frozen
+    parameters, because its first call has kept something, it is these too. What training changes is always drawn again:
+    a model that keeps something of it is wrong.
+
+    Args:
+        oracle: the oracle.
+        question: the question of a case.
+    """
+    tables = weights.not_persistent(oracle.model)
+    trained = {name for name, parameter in weights.parameters_of(oracle.model).items() if parameter.requires_grad}
+    fixed = {n for n, t in oracle.narrow_state.items() if inputs.is_rounded(t)} - trained - tables
+    if not fixed:
+        return tuple(sorted(tables))
+    redraw = Redraw(0, weights=0, kept=tuple(trained | tables))
+    asked = replace(question, differentiate=False, second=False, stacked=None, forward_mode=False)
+    there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
+    try:
+        oracle.evaluate(asked)
+        with there.remembering():
+            remembered = there.evaluate(asked).tensors
+        forgotten = there.evaluate(asked).tensors
+        follows = all(_same(remembered.get(name), tensor) for name, tensor in forgotten.items())
+    except Exception as problem:  # the model's own code may raise anything
+        if is_out_of_memory(problem):
+            raise
+        follows = True  # where the draws fail, they say so
+    return tuple(sorted(tables if follows else tables | fixed))
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None or one.shape != other.shape:
+        return one is other
+    return not inputs.is_rounded(one) or float((one - other).norm()) <= SAME * float(other.norm())

@@ -6,7 +6,7 @@ from functools import partial
 
 from conformance.errors import SelfCheckError
 from conformance.evaluate import inputs
-from conformance.evaluate.error_text import call_it_noise
+from conformance.evaluate.error_text import blame_noise
 from conformance.evaluate.inputs import APART, AXES
 from conformance.float64.wide import Oracle
 from conformance.gates.budget import FLOAT32
@@ -68,7 +68,7 @@ def _draw_off_the_kinks(oracle: Oracle, case: Case, forks: Forks) -> inputs.Pick
     counts: list[tuple[int, int, int, int]] = []
     for draw in range(REDRAWS):
         number, ties, watch = _untie(oracle, case, draw)
-        flips, tosses = _move(oracle, case, number, watch, forks) if watch.kinked else (0, 0)
+        flips, tosses = _count_moved(oracle, case, number, watch, forks) if watch.kinked else (0, 0)
         if not ties and not flips:
             return number
         if tosses <= RUNS * FEW * sum(on_kinks.numel() for on_kinks in watch.ties):
@@ -83,13 +83,13 @@ def _draw_off_the_kinks(oracle: Oracle, case: Case, forks: Forks) -> inputs.Pick
     return min(counts)[-1]
 
 
-def _move(oracle: Oracle, case: Case, number: int, watch: KinkWatch, forks: Forks) -> tuple[int, int]:
+def _count_moved(oracle: Oracle, case: Case, number: int, watch: KinkWatch, forks: Forks) -> tuple[int, int]:
     """How many units float32's rounding flips in a draw, and how many it moves off a kink."""
     call = inputs.draw_batch(case, oracle.seed, number)
 
     def moved(run: int) -> tuple[int, int]:
         perturbed = KinkWatch()
-        with call_it_noise(case.name, FLOAT32), _noise(oracle, case, number, run), perturbed:
+        with blame_noise(case.name, FLOAT32), _noise(oracle, case, number, run), perturbed:
             oracle.forward(case, call)
         return count_flipped(watch, perturbed), count_tossed(watch, perturbed)
 
@@ -107,7 +107,7 @@ def _jumps(oracle: Oracle, case: Case, number: int) -> bool:
     gradients = {name: OracleTensor(t) for name, t in truth.items() if t is not None and "gradient of" in name}
     faint = FAINT * max((measured.norm for measured in gradients.values()), default=0.0)
     for run in range(RUNS):
-        with call_it_noise(case.name, FLOAT32):
+        with blame_noise(case.name, FLOAT32):
             moved = oracle.evaluate(question, _noise(oracle, case, number, run)).tensors
         for name, measured in gradients.items():
             other, most = moved[name], max(JUMP * measured.norm, faint)

@@ -9,7 +9,7 @@ from functools import partial, reduce
 import torch
 
 from conformance.axes import PRECISIONS, Precision
-from conformance.evaluate.error_text import call_it_noise
+from conformance.evaluate.error_text import blame_noise
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.evaluate.inputs import seed_generator
 from conformance.float64.wide import Oracle
@@ -103,7 +103,7 @@ class Spread:
     def _seen(self, precision: Precision, mode: Rounding) -> dict[str, _Seen]:
         """What one run shows of each tensor."""
         seen = {}
-        with call_it_noise(str(self._question.seed[-1]), precision):
+        with blame_noise(str(self._question.seed[-1]), precision):
             perturbed = self._oracle.evaluate(self._question, mode).tensors
         for name, measured in self._measured.items():
             tensor, truth = perturbed.get(name), self._truth[name]

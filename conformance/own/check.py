@@ -6,74 +6,25 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, choose
+from conformance.axes import DEVICES, MODES, PRECISIONS, choose
 from conformance.commands import checking
 from conformance.commands.check_report import Report
 from conformance.errors import UsageError
 from conformance.judging import declarations
 from conformance.own import libraries
-from conformance.own.capture import DEFINITIONS, Definitions, capture, store
-from conformance.own.saved import unpickle
-from conformance.own.spec import attribute, define
+from conformance.own import modes as own_modes
+from conformance.own.capture import capture
+from conformance.own.spec import attribute
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
 from zoo.case import Call, SpecError
 from zoo.convention import Convention
 from zoo.expect import Expect
-
-# Takes the modes that a person has registered in a script, a notebook or a test to the processes of their cells.
-
-FILE = "modes.py"
-INSTEAD = "Define its functions at the top of a module, a script or a notebook's cell"
-SOURCE = """\
-# Registers the modes of the process that called `conformance.check`.
-from conformance.own import check
-
-check.register_modes(__file__)
-"""
-
-
-def capture_modes(asked: Collection[str], folder: Path) -> SpecLocation | None:
-    """The file that registers modes of this process in another one; None if it has registered none of them.
-
-    Args:
-        asked: the names of the modes; empty for all.
-        folder: where to store the file, and what it needs; it is made.
-
-    Raises:
-        UsageError: a mode cannot be stored; the message names it.
-    """
-    own = [mode for name, mode in MODES.items() if mode.prepare is not None and (not asked or name in asked)]
-    if not own:
-        return None
-    folder.mkdir()
-    definitions = Definitions()
-    for number, mode in enumerate(own):
-        store(mode, folder / f"{number:02}.pt", definitions, f"the mode {mode.name!r}", INSTEAD)
-    if definitions.lines:
-        (folder / DEFINITIONS).write_text(definitions.text(), encoding="utf-8")
-    (folder / FILE).write_text(SOURCE, encoding="utf-8")
-    return SpecLocation(file=str(folder / FILE))
-
-
-def register_modes(file: str) -> None:
-    """Register the modes that are stored beside a file, in their order, also if what defines them has done so.
-
-    Raises:
-        UsageError: what they need of the caller's main module cannot be defined again.
-    """
-    folder = Path(file).parent
-    define(str(folder / DEFINITIONS) if (folder / DEFINITIONS).exists() else "")
-    modes: list[Mode] = [unpickle(path) for path in sorted(folder.glob("*.pt"))]
-    for mode in modes:
-        MODES.pop(mode.name, None)
-        MODES[mode.name] = mode
-
 
 RUN, REGISTERED, MAIN = "run", "modes", "__main__:"
 
@@ -130,12 +81,14 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
             declared=declarations.read(file) if file else (),
         )
         location = _locate(target, _call(inputs, kwargs), folder / checking.SAVED, train, given)
-        request = replace(request, registered=capture_modes(request.modes, folder / checking.SAVED / REGISTERED))
+        request = replace(
+            request, registered=own_modes.store_modes(request.modes, folder / checking.SAVED / REGISTERED)
+        )
         if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
             request = replace(request, sources=(os.fspath(target),), given=location.own)
         else:
             request = replace(request, own=location)
-        return Report(checking.judge_once(request, folder / RUN), folder)
+        return Report(checking.judge_request(request, folder / RUN), folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -13,7 +13,7 @@ from torch import nn
 
 from conformance.errors import UsageError
 from conformance.float64.copies import copy_model
-from conformance.one_line import name_text
+from conformance.one_line import describe_error
 from conformance.own.wrapped import is_operator, make_ignored, wrap
 from zoo.case import Case
 
@@ -74,7 +74,7 @@ def _of_class(thing: type, case: Case) -> Forms:
         thing()
     except TypeError as problem:
         raise UsageError(
-            f"{thing.__name__} cannot be built without arguments ({name_text(problem)}); give an instance, or a "
+            f"{thing.__name__} cannot be built without arguments ({describe_error(problem)}); give an instance, or a "
             "function that builds one"
         ) from problem
     return Forms(f"a module {thing.__name__}", thing)

@@ -22,43 +22,10 @@ from torch import nn
 
 from conformance.errors import UsageError, near_names
 from conformance.float64.copies import copy_model
-from conformance.one_line import name_text
+from conformance.one_line import describe_error
 from conformance.seeds import seed_of
 from zoo import internals
 from zoo.case import Call
-
-# Gives new batch norms the statistics of a batch, as training does.
-
-
-def settle_statistics(model: nn.Module, batch: torch.Tensor) -> nn.Module:
-    """Set the running statistics of a model's batch norms to those of one batch, and return the model.
-
-    A new batch norm has mean 0 and variance 1. So in eval mode it does not normalise, and forty layers deep the
-    activations are too small for float16. The batch runs in float64: any number of threads gives the same float32.
-
-    Args:
-        model: a model of float32; its dropout stays off for this.
-        batch: its input, float32.
-    """
-    norms = _with_statistics(model)
-    if not norms:
-        return model
-    rehearsal = copy_model(model).double().eval()
-    rehearsed = _with_statistics(rehearsal)
-    for norm in rehearsed:
-        norm.train().momentum = 1.0  # the statistics are those of this batch alone
-    with torch.no_grad():
-        rehearsal(batch.double())
-    for norm, known in zip(norms, rehearsed, strict=True):
-        norm.load_state_dict(known.state_dict())
-    return model
-
-
-def _with_statistics(model: nn.Module) -> list[Any]:
-    """The batch norms that keep running statistics."""
-    norms = [module for module in model.modules() if isinstance(module, internals.batch_norm)]
-    return [norm for norm in norms if norm.track_running_stats]
-
 
 FORM = re.compile(r"(?P<library>torchvision|timm|transformers):(?P<name>[\w-]+)(\?(?P<settings>.*))?")
 WORDS = {"true": True, "false": False}
@@ -162,7 +129,7 @@ def _import(text: str, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as problem:  # the library's own code may raise anything
-        raise UsageError(f"{text}: {library} does not import: {name_text(problem)}") from problem
+        raise UsageError(f"{text}: {library} does not import: {describe_error(problem)}") from problem
 
 
 def _check_known(text: str, name: str, known: Iterable[str], what: str) -> None:
@@ -176,7 +143,7 @@ def _build(text: str, build: Callable[..., nn.Module], *args: Any, **settings: A
     try:
         return build(*args, **settings)
     except Exception as problem:
-        raise UsageError(f"{text} cannot be built: {name_text(problem)}") from problem
+        raise UsageError(f"{text} cannot be built: {describe_error(problem)}") from problem
 
 
 def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module], **settings: Any) -> Architecture:
@@ -258,7 +225,7 @@ def _config(text: str, transformers: Any, name: str, **settings: Any) -> Any:
     try:
         return transformers.AutoConfig.for_model(name, **settings)
     except Exception as problem:  # a configuration checks its settings in its own way
-        raise UsageError(f"{text}: no such configuration: {name_text(problem)}") from problem
+        raise UsageError(f"{text}: no such configuration: {describe_error(problem)}") from problem
 
 
 def _main_input(transformers: Any, config: Any) -> str:
@@ -282,3 +249,36 @@ def _words_or_pictures(text: str, config: Any, name: str, pictures: int, generat
         raise UsageError(f"{text} takes {name}; describe its inputs, such as --input {name}=2,80,3000")
     names = [name, "decoder_input_ids"] if config.is_encoder_decoder else [name]
     return Call((), {each: torch.randint(config.vocab_size, (TEXTS, TOKENS), generator=generator) for each in names})
+
+
+# Gives new batch norms the statistics of a batch, as training does.
+
+
+def settle_statistics(model: nn.Module, batch: torch.Tensor) -> nn.Module:
+    """Set the running statistics of a model's batch norms to those of one batch, and return the model.
+
+    A new batch norm has mean 0 and variance 1. So in eval mode it does not normalise, and forty layers deep the
+    activations are too small for float16. The batch runs in float64: any number of threads gives the same float32.
+
+    Args:
+        model: a model of float32; its dropout stays off for this.
+        batch: its input, float32.
+    """
+    norms = _with_statistics(model)
+    if not norms:
+        return model
+    rehearsal = copy_model(model).double().eval()
+    rehearsed = _with_statistics(rehearsal)
+    for norm in rehearsed:
+        norm.train().momentum = 1.0  # the statistics are those of this batch alone
+    with torch.no_grad():
+        rehearsal(batch.double())
+    for norm, known in zip(norms, rehearsed, strict=True):
+        norm.load_state_dict(known.state_dict())
+    return model
+
+
+def _with_statistics(model: nn.Module) -> list[Any]:
+    """The batch norms that keep running statistics."""
+    norms = [module for module in model.modules() if isinstance(module, internals.batch_norm)]
+    return [norm for norm in norms if norm.track_running_stats]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from conformance.errors import UsageError
-from conformance.one_line import name_text
+from conformance.one_line import describe_error
 
 SCRIPTED, EXPORTED = ("constants.pkl",), ("serialized_exported_program.json", "archive_format")
 
@@ -50,11 +50,11 @@ def _read(kind: Callable[[Path], Any], path: Path) -> Any:
         raise
     except (ImportError, AttributeError) as problem:
         raise UsageError(
-            f"{path} needs code that another process cannot import: {name_text(problem)}; put the model into a module "
-            "that every process can import, such as one of your package"
+            f"{path} needs code that another process cannot import: {describe_error(problem)}; put the model into a "
+            "module that every process can import, such as one of your package"
         ) from problem
     except Exception as problem:  # the file may hold anything
-        raise UsageError(f"{path} is no model that this torch can read: {name_text(problem)}") from problem
+        raise UsageError(f"{path} is no model that this torch can read: {describe_error(problem)}") from problem
 
 
 def _load_script(path: Path) -> Any:

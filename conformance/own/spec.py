@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from conformance.errors import UsageError, near_names
 from conformance.evaluate import inputs
-from conformance.one_line import name_text
+from conformance.one_line import describe_error
 from conformance.own import libraries, saved
 from conformance.own.forms import Forms, forms_of
 from conformance.own.libraries import Architecture
@@ -28,125 +28,6 @@ from conformance.records.own_model import OwnModel
 from zoo.case import Call, Case
 from zoo.convention import Convention
 from zoo.spec import Spec
-
-# Makes a case of the arguments of one call: they are its first draw, and further draws are made from them.
-
-NAME = "given"
-FEW = 8  # distinct values: a mask, or the codes of classes
-
-
-def case_of(call: Call) -> Case:
-    """The case whose first draw is this call."""
-    return Case(name=NAME, inputs=lambda generator: like(call, generator), first=call)
-
-
-def like(call: Call, generator: torch.Generator) -> Call:
-    """Other arguments like these.
-
-    Floating numbers are drawn from the distribution of the given ones, so they lie between the same limits. All other
-    values stay, and so does a floating tensor that holds few distinct values, or one that is not finite.
-
-    Args:
-        call: the given arguments.
-        generator: the source of all random numbers.
-    """
-    return inputs.place(call, convert=_drawing(generator))
-
-
-def _drawing(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tensor]:
-    def drawn(values: torch.Tensor) -> torch.Tensor:
-        if values.is_complex():
-            return torch.view_as_complex(drawn(torch.view_as_real(values).flatten()).view(-1, 2))
-        if not values.is_floating_point() or values.numel() < 2 or not bool(values.isfinite().all()):  # noqa: PLR2004
-            return values
-        known = values.double().sort().values
-        distinct = int(known.unique_consecutive().numel())
-        if distinct <= FEW and distinct < known.numel():
-            return values
-        place = torch.rand(known.numel(), generator=generator, dtype=torch.float64) * (known.numel() - 1)
-        below = place.long().clamp(max=known.numel() - 2)
-        return torch.lerp(known[below], known[below + 1], place - below).to(values.dtype)
-
-    return drawn
-
-
-# Reads inputs that a person describes in words, such as "2,3,64,64" or "mask=2,16:bool", and draws them.
-
-FORM = re.compile(
-    r"((?P<name>[A-Za-z_]\w*)=)?(?P<shape>(\d+(,\d+)*)?)"
-    r"(:(?P<dtype>\w+)(:(?P<low>-?[\d.]+(e-?\d+)?)\.\.(?P<high>-?[\d.]+(e-?\d+)?))?)?"
-)
-WANTED = "want [NAME=]SHAPE[:DTYPE[:LOW..HIGH]], such as 2,3,64,64 or 2,16:int64:0..1000"
-
-
-@dataclass(frozen=True)
-class Description:
-    """One input in words.
-
-    Attributes:
-        name: name of the keyword; "" for a positional input.
-        shape: its shape; () for a single number.
-        dtype: its dtype.
-        limits: the smallest value, and the one below which all are; None for a standard normal distribution.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    limits: tuple[float, float] | None
-
-    def draw(self, generator: torch.Generator) -> torch.Tensor:
-        """Draw the input, a tensor on the CPU."""
-        if self.dtype == torch.bool:
-            return torch.rand(self.shape, generator=generator) < 0.5  # noqa: PLR2004 -- both values are as frequent
-        if self.limits is None:
-            return torch.randn(self.shape, generator=generator, dtype=self.dtype)
-        low, high = self.limits
-        if self.dtype.is_floating_point:
-            return low + (high - low) * torch.rand(self.shape, generator=generator, dtype=self.dtype)
-        return torch.randint(int(low), int(high), self.shape, generator=generator, dtype=self.dtype)
-
-
-def read_description(texts: Sequence[str]) -> tuple[Description, ...]:
-    """The inputs that texts describe, in order.
-
-    Raises:
-        UsageError: a text describes none; the message says which.
-    """
-    return tuple(_one(text) for text in texts)
-
-
-def draw_inputs(descriptions: Sequence[Description], generator: torch.Generator) -> Call:
-    """The arguments of one call."""
-    drawn = [(one.name, one.draw(generator)) for one in descriptions]
-    return Call(tuple(t for name, t in drawn if not name), {name: t for name, t in drawn if name})
-
-
-def _one(text: str) -> Description:
-    found = FORM.fullmatch(text)
-    if found is None or not (found["shape"] or found["dtype"]):
-        raise UsageError(f"--input {text}: {WANTED}")
-    dtype = getattr(torch, found["dtype"] or "float32", None)
-    if not isinstance(dtype, torch.dtype):
-        raise UsageError(f"--input {text}: torch has no dtype {found['dtype']!r}")
-    limits = (_number(text, found["low"]), _number(text, found["high"])) if found["low"] else None
-    if limits and not (limits[0] < limits[1] and not dtype.is_complex and dtype != torch.bool):
-        raise UsageError(f"--input {text}: LOW must be below HIGH, and bool and complex numbers have no limits")
-    if limits is None and not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool):
-        raise UsageError(f"--input {text}: whole numbers need limits, such as {text}:0..10, which gives 0 to 9")
-    shape = tuple(int(axis) for axis in found["shape"].split(",")) if found["shape"] else ()
-    return Description(found["name"] or "", shape, dtype, limits)
-
-
-def _number(text: str, number: str) -> float:
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.inf
-    if not math.isfinite(value):
-        raise UsageError(f"--input {text}: {number} is no number")
-    return value
-
 
 _defined: set[str] = set()  # the files of definitions that this process has executed
 
@@ -236,7 +117,7 @@ def _switch(own: OwnModel, model: Any) -> None:
             raise TypeError("it is no module")  # noqa: TRY301 -- one message for all
         model.train(own.training == "train")
     except Exception as problem:  # an exported program refuses with what it likes
-        raise UsageError(f"{own.name} cannot be put into {own.training} mode: {name_text(problem)}") from problem
+        raise UsageError(f"{own.name} cannot be put into {own.training} mode: {describe_error(problem)}") from problem
 
 
 def define(path: str) -> None:
@@ -254,6 +135,125 @@ def define(path: str) -> None:
         exec(code, vars(main))  # noqa: S102 -- the person's own code
     except Exception as problem:  # it is the person's own code
         raise UsageError(
-            f"what the model needs of the main module cannot be defined again: {name_text(problem)}"
+            f"what the model needs of the main module cannot be defined again: {describe_error(problem)}"
         ) from problem
     _defined.add(path)
+
+
+# Reads inputs that a person describes in words, such as "2,3,64,64" or "mask=2,16:bool", and draws them.
+
+FORM = re.compile(
+    r"((?P<name>[A-Za-z_]\w*)=)?(?P<shape>(\d+(,\d+)*)?)"
+    r"(:(?P<dtype>\w+)(:(?P<low>-?[\d.]+(e-?\d+)?)\.\.(?P<high>-?[\d.]+(e-?\d+)?))?)?"
+)
+WANTED = "want [NAME=]SHAPE[:DTYPE[:LOW..HIGH]], such as 2,3,64,64 or 2,16:int64:0..1000"
+
+
+@dataclass(frozen=True)
+class Description:
+    """One input in words.
+
+    Attributes:
+        name: name of the keyword; "" for a positional input.
+        shape: its shape; () for a single number.
+        dtype: its dtype.
+        limits: the smallest value, and the one below which all are; None for a standard normal distribution.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    limits: tuple[float, float] | None
+
+    def draw(self, generator: torch.Generator) -> torch.Tensor:
+        """Draw the input, a tensor on the CPU."""
+        if self.dtype == torch.bool:
+            return torch.rand(self.shape, generator=generator) < 0.5  # noqa: PLR2004 -- both values are as frequent
+        if self.limits is None:
+            return torch.randn(self.shape, generator=generator, dtype=self.dtype)
+        low, high = self.limits
+        if self.dtype.is_floating_point:
+            return low + (high - low) * torch.rand(self.shape, generator=generator, dtype=self.dtype)
+        return torch.randint(int(low), int(high), self.shape, generator=generator, dtype=self.dtype)
+
+
+def read_description(texts: Sequence[str]) -> tuple[Description, ...]:
+    """The inputs that texts describe, in order.
+
+    Raises:
+        UsageError: a text describes none; the message says which.
+    """
+    return tuple(_one(text) for text in texts)
+
+
+def draw_inputs(descriptions: Sequence[Description], generator: torch.Generator) -> Call:
+    """The arguments of one call."""
+    drawn = [(one.name, one.draw(generator)) for one in descriptions]
+    return Call(tuple(t for name, t in drawn if not name), {name: t for name, t in drawn if name})
+
+
+def _one(text: str) -> Description:
+    found = FORM.fullmatch(text)
+    if found is None or not (found["shape"] or found["dtype"]):
+        raise UsageError(f"--input {text}: {WANTED}")
+    dtype = getattr(torch, found["dtype"] or "float32", None)
+    if not isinstance(dtype, torch.dtype):
+        raise UsageError(f"--input {text}: torch has no dtype {found['dtype']!r}")
+    limits = (_number(text, found["low"]), _number(text, found["high"])) if found["low"] else None
+    if limits and not (limits[0] < limits[1] and not dtype.is_complex and dtype != torch.bool):
+        raise UsageError(f"--input {text}: LOW must be below HIGH, and bool and complex numbers have no limits")
+    if limits is None and not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool):
+        raise UsageError(f"--input {text}: whole numbers need limits, such as {text}:0..10, which gives 0 to 9")
+    shape = tuple(int(axis) for axis in found["shape"].split(",")) if found["shape"] else ()
+    return Description(found["name"] or "", shape, dtype, limits)
+
+
+def _number(text: str, number: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise UsageError(f"--input {text}: {number} is no number")
+    return value
+
+
+# Makes a case of the arguments of one call: they are its first draw, and further draws are made from them.
+
+NAME = "given"
+FEW = 8  # distinct values: a mask, or the codes of classes
+
+
+def case_of(call: Call) -> Case:
+    """The case whose first draw is this call."""
+    return Case(name=NAME, inputs=lambda generator: like(call, generator), first=call)
+
+
+def like(call: Call, generator: torch.Generator) -> Call:
+    """Other arguments like these.
+
+    Floating numbers are drawn from the distribution of the given ones, so they lie between the same limits. All other
+    values stay, and so does a floating tensor that holds few distinct values, or one that is not finite.
+
+    Args:
+        call: the given arguments.
+        generator: the source of all random numbers.
+    """
+    return inputs.place(call, convert=_drawing(generator))
+
+
+def _drawing(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tensor]:
+    def drawn(values: torch.Tensor) -> torch.Tensor:
+        if values.is_complex():
+            return torch.view_as_complex(drawn(torch.view_as_real(values).flatten()).view(-1, 2))
+        if not values.is_floating_point() or values.numel() < 2 or not bool(values.isfinite().all()):  # noqa: PLR2004
+            return values
+        known = values.double().sort().values
+        distinct = int(known.unique_consecutive().numel())
+        if distinct <= FEW and distinct < known.numel():
+            return values
+        place = torch.rand(known.numel(), generator=generator, dtype=torch.float64) * (known.numel() - 1)
+        below = place.long().clamp(max=known.numel() - 2)
+        return torch.lerp(known[below], known[below + 1], place - below).to(values.dtype)
+
+    return drawn

@@ -20,7 +20,7 @@ from conformance.evaluate.error_text import is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation
 from conformance.evaluate.questions import question_of
 from conformance.float64 import script_calls, wide
-from conformance.one_line import name_text, one_line
+from conformance.one_line import describe_error, one_line
 from conformance.own.forms import Forms
 from conformance.own.spec import spec_of
 from conformance.records.own_model import OwnModel
@@ -53,7 +53,7 @@ def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnM
     except UsageError:
         raise
     except Exception as problem:  # the model's own code may raise anything
-        raise UsageError(f"{own.name} cannot be built: {name_text(problem)}") from problem
+        raise UsageError(f"{own.name} cannot be built: {describe_error(problem)}") from problem
     found = _call(spec, model, seed)
     constants = _constants(spec, model, seed, found)
     if constants:
@@ -73,7 +73,7 @@ def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnM
         mutates=tuple(sorted(names & {*_inputs(spec, model, seed), *weights.parameters_of(model)})),
         changes_state=states,
     )
-    return tried_on, (*_in_words(tried_on, forms, model, found.refused), *_say(constants))
+    return tried_on, (*_in_words(tried_on, forms, model, found.refused), *_say_constants(constants))
 
 
 def _constants(spec: Spec, model: Any, seed: int, found: Evaluation) -> dict[str, str]:
@@ -113,7 +113,7 @@ def _refusal(model: Any, question: evaluation.Question) -> str:
     except Exception as problem:  # the model's own code may raise anything
         if is_out_of_memory(problem):
             raise
-        return name_text(problem)
+        return describe_error(problem)
     return ""
 
 
@@ -161,8 +161,8 @@ def _call(spec: Spec, model: Any, seed: int) -> Evaluation:
         except SpecError as other:
             raise UsageError(f"{spec.name}: {one_line(other)}") from other
         except Exception as first:
-            raise UsageError(f"{spec.name} does not take these inputs: {name_text(first)}") from first
-        found.refused = name_text(problem)
+            raise UsageError(f"{spec.name} does not take these inputs: {describe_error(first)}") from first
+        found.refused = describe_error(problem)
         return found
 
 
@@ -196,7 +196,7 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     return words
 
 
-def _say(constants: Mapping[str, str]) -> list[str]:
+def _say_constants(constants: Mapping[str, str]) -> list[str]:
     return [f"{name} gets no gradient: {why}" for name, why in constants.items()]
 
 

@@ -80,11 +80,11 @@ def _names(target: Any, call: Call) -> list[str]:
 
 def _parameters(call: Call, names: list[str]) -> tuple[str, str]:
     """The parameters of the wrapper, and the arguments that it passes on."""
-    typed = [_type(name, value) for name, value in (*zip(names, call.args, strict=True), *call.kwargs.items())]
+    typed = [_annotate(name, value) for name, value in (*zip(names, call.args, strict=True), *call.kwargs.items())]
     return ", ".join(typed), ", ".join([*names, *(f"{name}={name}" for name in call.kwargs)])
 
 
-def _type(name: str, value: Any) -> str:
+def _annotate(name: str, value: Any) -> str:
     return f"{name}: {_type_of(value)}" if _type_of(value) else name
 
 

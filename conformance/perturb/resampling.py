@@ -122,13 +122,13 @@ def coefficients(kernel: str, axis: Axis, noise: Noise) -> torch.Tensor:
     places = exact
     if axis.step_is_rounded() or not torch.equal(single.double(), exact):
         places = exact + noise(steps) - steps
-    weights = _smooth(kernel, axis, places) if kernel in SUPPORT else _point(kernel, axis, places)
+    weights = _smooth(kernel, axis, places) if kernel in SUPPORT else _weights_at(kernel, axis, places)
     if kernel in BEND:  # sums of terms of about one, so weights near zero are no more exact than others
         weights = torch.where(weights == 0.0, 0.0, weights + noise(torch.ones_like(weights)) - 1.0)
     return weights
 
 
-def _point(kernel: str, axis: Axis, places: torch.Tensor) -> torch.Tensor:
+def _weights_at(kernel: str, axis: Axis, places: torch.Tensor) -> torch.Tensor:
     """Weights of the kernels that take one, two or four elements around a place."""
     last = axis.length - 1
     if kernel == "linear" and not axis.align:

@@ -48,89 +48,9 @@ if TYPE_CHECKING:
 
 from functools import cache, lru_cache
 
-# Draws the noise of perturbed runs: numbers that are uniform from -1 to 1.
-#
-# Each element of a small tensor gets a number of its own. Those of a large one are read from a pool of two million
-# numbers, which is the same in every process, from a random place on. So a number comes back in other ops, at other
-# elements, and in one tensor after a million elements at the earliest: one sum hardly has a number twice.
-
-LARGE = 2**16  # elements; below, a tensor is drawn as fast as the pool is read
-POOL = 2**21
-WINDOW = POOL // 2  # that are read at once
-KEPT = 16  # sizes of perturbations for which the factors of the whole pool are kept, 16 MiB each
-STEP = 2.0**-31  # uniform numbers of all of int32 are drawn twice as fast as numbers of float64
-
-
-def uniform(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-    """Uniform numbers from -1 to 1, as float64.
-
-    Args:
-        shape: the shape of the result.
-        generator: draws the numbers, or the places at which the pool is read.
-    """
-    count = shape.numel()
-    if count < LARGE:
-        return _draw(count, generator).view(shape)
-    return torch.cat(_windows(_pool(), count, generator)).view(shape)
-
-
-def perturb(tensor: torch.Tensor, down: float, up: float, generator: torch.Generator) -> torch.Tensor:
-    """A tensor times random factors, as float64 or complex128, with the strides of the tensor if it is dense.
-
-    Args:
-        tensor: floating or complex numbers.
-        down: the factors are uniform from 1 - down on,
-        up: to 1 + up.
-        generator: draws the noise.
-    """
-    flat = None if tensor.is_complex() or tensor.numel() < LARGE else _in_memory_order(tensor)
-    factors = torch.empty_like(tensor, dtype=torch.float64)
-    if flat is None:
-        centre = torch.tensor(1.0 + (up - down) / 2, dtype=torch.float64)
-        torch.add(centre, uniform(tensor.shape, generator), alpha=(up + down) / 2, out=factors)
-        return tensor * factors if tensor.is_complex() else factors.mul_(tensor)
-    windows = _windows(_factors(down, up), len(flat), generator)
-    results = factors.permute(_order(factors)).view(-1).split(WINDOW)
-    for numbers, window, result in zip(flat.split(WINDOW), windows, results, strict=True):
-        torch.mul(numbers, window, out=result)
-    return factors
-
-
-def _draw(count: int, generator: torch.Generator) -> torch.Tensor:
-    numbers = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    return numbers.view(torch.int32)[:count].to(torch.float64).mul_(STEP)
-
-
-def _windows(pool: torch.Tensor, count: int, generator: torch.Generator) -> list[torch.Tensor]:
-    """Parts of a pool that have so many numbers together, each from a random place on."""
-    sizes = [min(count - start, WINDOW) for start in range(0, count, WINDOW)]
-    starts = torch.randint(POOL - WINDOW + 1, (len(sizes),), generator=generator).tolist()
-    return [pool[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-
-
-@cache
-def _pool() -> torch.Tensor:
-    return _draw(POOL, torch.Generator().manual_seed(0))
-
-
-@lru_cache(KEPT)
-def _factors(down: float, up: float) -> torch.Tensor:
-    return _pool().mul((up + down) / 2).add_(1.0 + (up - down) / 2)
-
-
-def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The elements of a tensor as they lie in memory; None if there are gaps between them, or some lie on others."""
-    lying = tensor.permute(_order(tensor))
-    return lying.view(-1) if lying.is_contiguous() else None
-
-
-def _order(tensor: torch.Tensor) -> list[int]:
-    """The axes of a tensor, that of the largest stride first."""
-    return sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
-
-
 RUNS = 8
 KINKED_RUNS = 20  # for a low precision behind a kink: one perturbed run misses a flipped unit 3 times in 5
+
 
 # Ops that move, select or compare numbers without rounding any; views are recognised by their schema.
 MOVES = frozenset(
@@ -155,10 +75,14 @@ MOVES = frozenset(
     value_selecting_reduction_backward view_as_complex_copy view_copy where zero zeros zeros_like
     """.split()
 )
+
+
 # Ops that compute numbers from no tensor, in float32 under autocast too.
 FACTORIES = frozenset(
     "arange bartlett_window blackman_window hamming_window hann_window kaiser_window linspace logspace".split()
 )
+
+
 # Ops that tensor cores compute, with the positions of the arguments that are multiplied. cuBLAS and cuDNN may round
 # these to TF32, and no others.
 PRODUCTS = {
@@ -166,10 +90,16 @@ PRODUCTS = {
     **dict.fromkeys(("addmm", "baddbmm"), (1, 2)),
     "convolution_backward": (0, 1, 2),
 }
+
+
 # Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
 GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
+
+
 # Ops that refuse numbers below zero and above one, with the positions of the arguments.
 PROBABILITIES = {"binary_cross_entropy": (0, 1), "binary_cross_entropy_backward": (1, 2)}
+
+
 # Ops whose forward hands a mask of zeros and ones to their backward, as a floating tensor.
 MASKED = frozenset({"multilabel_margin_loss_forward", "multilabel_margin_loss_backward"})
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
@@ -225,7 +155,7 @@ class Rounding(OpMode):
             result = func(*args, **kwargs)
             return self._made(result) if name in FACTORIES else result
         eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(terms(name, args)))
-        written = _write(name, func, args, kwargs)
+        written = _written_tensors(name, func, args, kwargs)
         whole = may_count(name) and counts((args, kwargs), name)
 
         # in forward, autocast gives operands and results of products its dtype, and those of most other ops float32
@@ -360,7 +290,7 @@ def _has_rounded(tree: Any) -> bool:
     return any(has_fractions(leaf) for leaf in leaves_of(tree))  # a sparse gradient becomes dense in an op that adds
 
 
-def _write(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def _written_tensors(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """Floating tensors that the op writes in place. The schema of batch norms does not name theirs."""
     if name in BATCH_NORMS:
         return [t for t in args[3:5] if is_rounded(t)]
@@ -369,3 +299,84 @@ def _write(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return []
     given = by_name(func, args, kwargs)
     return [leaf for name in names for leaf in leaves_of(given.get(name)) if is_rounded(leaf)]
+
+
+# Draws the noise of perturbed runs: numbers that are uniform from -1 to 1.
+#
+# Each element of a small tensor gets a number of its own. Those of a large one are read from a pool of two million
+# numbers, which is the same in every process, from a random place on. So a number comes back in other ops, at other
+# elements, and in one tensor after a million elements at the earliest: one sum hardly has a number twice.
+
+LARGE = 2**16  # elements; below, a tensor is drawn as fast as the pool is read
+POOL = 2**21
+WINDOW = POOL // 2  # that are read at once
+KEPT = 16  # sizes of perturbations for which the factors of the whole pool are kept, 16 MiB each
+STEP = 2.0**-31  # uniform numbers of all of int32 are drawn twice as fast as numbers of float64
+
+
+def uniform(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+    """Uniform numbers from -1 to 1, as float64.
+
+    Args:
+        shape: the shape of the result.
+        generator: draws the numbers, or the places at which the pool is read.
+    """
+    count = shape.numel()
+    if count < LARGE:
+        return _draw(count, generator).view(shape)
+    return torch.cat(_windows(_pool(), count, generator)).view(shape)
+
+
+def perturb(tensor: torch.Tensor, down: float, up: float, generator: torch.Generator) -> torch.Tensor:
+    """A tensor times random factors, as float64 or complex128, with the strides of the tensor if it is dense.
+
+    Args:
+        tensor: floating or complex numbers.
+        down: the factors are uniform from 1 - down on,
+        up: to 1 + up.
+        generator: draws the noise.
+    """
+    flat = None if tensor.is_complex() or tensor.numel() < LARGE else _in_memory_order(tensor)
+    factors = torch.empty_like(tensor, dtype=torch.float64)
+    if flat is None:
+        centre = torch.tensor(1.0 + (up - down) / 2, dtype=torch.float64)
+        torch.add(centre, uniform(tensor.shape, generator), alpha=(up + down) / 2, out=factors)
+        return tensor * factors if tensor.is_complex() else factors.mul_(tensor)
+    windows = _windows(_factors(down, up), len(flat), generator)
+    results = factors.permute(_order(factors)).view(-1).split(WINDOW)
+    for numbers, window, result in zip(flat.split(WINDOW), windows, results, strict=True):
+        torch.mul(numbers, window, out=result)
+    return factors
+
+
+def _draw(count: int, generator: torch.Generator) -> torch.Tensor:
+    numbers = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    return numbers.view(torch.int32)[:count].to(torch.float64).mul_(STEP)
+
+
+def _windows(pool: torch.Tensor, count: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """Parts of a pool that have so many numbers together, each from a random place on."""
+    sizes = [min(count - start, WINDOW) for start in range(0, count, WINDOW)]
+    starts = torch.randint(POOL - WINDOW + 1, (len(sizes),), generator=generator).tolist()
+    return [pool[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+@cache
+def _pool() -> torch.Tensor:
+    return _draw(POOL, torch.Generator().manual_seed(0))
+
+
+@lru_cache(KEPT)
+def _factors(down: float, up: float) -> torch.Tensor:
+    return _pool().mul((up + down) / 2).add_(1.0 + (up - down) / 2)
+
+
+def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The elements of a tensor as they lie in memory; None if there are gaps between them, or some lie on others."""
+    lying = tensor.permute(_order(tensor))
+    return lying.view(-1) if lying.is_contiguous() else None
+
+
+def _order(tensor: torch.Tensor) -> list[int]:
+    """The axes of a tensor, that of the largest stride first."""
+    return sorted(range(tensor.dim()), key=tensor.stride, reverse=True)

@@ -11,102 +11,9 @@ from conformance.evaluate.custom_ops import Unwatched, leaves_of
 from conformance.evaluate.inputs import is_rounded
 from zoo import internals
 
-# Tells whether an op computes with small whole numbers, which every precision represents: then it rounds nothing.
-
-LARGEST = 256  # bfloat16 represents every whole number up to here
-ELEMENTWISE = frozenset({"add", "sub", "rsub", "mul", "square", "floor_divide", "fmod", "remainder"})
-SUMS = frozenset(
-    """
-    addmm addmv baddbmm bmm cumsum dot index_add index_put mm mv nansum scatter_add sum
-    """.split()
-)
-
-
-def may_count(name: str) -> bool:
-    """Whether an op gives whole numbers for whole numbers."""
-    return name in ELEMENTWISE or name in SUMS
-
-
-def counts(numbers: Any, name: str) -> bool:
-    """Whether all floating numbers in a container are small whole numbers, so that an op on them rounds nothing.
-
-    Partial sums of numbers of both signs may be larger than the sum. So a sum counts if no operand is negative.
-
-    Args:
-        numbers: the operands or the results of the op.
-        name: name of the op; it is one that `may_count`.
-    """
-    with Unwatched():
-        for leaf in leaves_of(numbers):
-            if isinstance(leaf, float) and not leaf.is_integer():
-                return False
-            if is_rounded(leaf) and not _whole(leaf.detach(), signed=name in ELEMENTWISE):
-                return False
-    return True
-
-
-def _whole(tensor: torch.Tensor, *, signed: bool) -> bool:
-    if tensor.is_complex():
-        return False
-    if not tensor.numel():
-        return True
-    first = tensor[(0,) * tensor.dim()].item()  # most tensors are told by one element
-    if first != first // 1 or not abs(first) <= LARGEST:
-        return False
-    low, high = tensor.aminmax()
-    least = -LARGEST if signed else 0
-    return least <= float(low) and float(high) <= LARGEST and bool((tensor == tensor.trunc()).all())
-
-
-# Kernels that hold their partial sums in a low precision: how many terms they add up, and how large these are.
-#
-# Partial sums are as large as the root of the sum of the squares of their terms, also where the sum itself cancels.
-
-# Backwards of norms, whose kernels may add up rows in the low precision: the sums are the gradients of weight and bias.
-OF_ROWS = frozenset({"native_layer_norm_backward", "native_group_norm_backward"})
-# Ops that add terms into places of a tensor one by one, with the position of the terms among their arguments.
-IN_PLACES = {"embedding_dense_backward": 0, "index_add": 3, "scatter_add": 3, "index_put": 2, "_index_put_impl": 2}
-
-
-def over_rows(name: str, gradient: torch.Tensor, sums: torch.Tensor) -> tuple[float, torch.Tensor]:
-    """How many rows the backward of a norm adds up, and the sums of the squares of their terms.
-
-    Args:
-        name: a name in `OF_ROWS`.
-        gradient: its first argument.
-        sums: the gradient of the weight or of the bias. What multiplies a term of the former has the mean square 1.
-    """
-    rows = max(1.0, gradient.numel() / max(1, sums.numel()))
-    squares = gradient.square()
-    if name == "native_layer_norm_backward":
-        return rows, squares.sum_to_size(sums.shape)
-    return rows, squares.transpose(0, 1).flatten(1).sum(1)  # the channels are the second axis
-
-
-def over_places(
-    name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many terms an op adds up in each place of its result, at least 1, and the sums of their squares.
-
-    Args:
-        name: a name in `IN_PLACES`.
-        func: the op, with its arguments.
-        args: its arguments by position.
-        kwargs: its arguments by name; a factor of the terms is left out.
-    """
-    at = IN_PLACES[name]
-    plain = {key: value for key, value in kwargs.items() if key != "alpha"}
-
-    def added(terms: torch.Tensor) -> torch.Tensor:
-        given = [torch.zeros_like(args[0]) if i == 0 else arg for i, arg in enumerate(args)]
-        given[at] = terms
-        result: torch.Tensor = func(*given, **plain)
-        return result
-
-    return added(torch.ones_like(args[at])).clamp(min=1.0), added(args[at].square())
-
-
 REDUCTIONS = frozenset({"sum", "mean", "nansum", "cumsum", "prod", "cumprod", "trace"})
+
+
 # Ops of linear algebra that compute each result from a whole matrix, step after step.
 DECOMPOSITIONS = frozenset(
     """
@@ -165,3 +72,100 @@ def _sums(name: str) -> bool:
     return name in REDUCTIONS or any(
         part in name for part in ("sum", "mean", "var", "std", "norm", "scatter", "index_put", "index_add", "embedding")
     )
+
+
+# Kernels that hold their partial sums in a low precision: how many terms they add up, and how large these are.
+#
+# Partial sums are as large as the root of the sum of the squares of their terms, also where the sum itself cancels.
+
+# Backwards of norms, whose kernels may add up rows in the low precision: the sums are the gradients of weight and bias.
+OF_ROWS = frozenset({"native_layer_norm_backward", "native_group_norm_backward"})
+
+
+# Ops that add terms into places of a tensor one by one, with the position of the terms among their arguments.
+IN_PLACES = {"embedding_dense_backward": 0, "index_add": 3, "scatter_add": 3, "index_put": 2, "_index_put_impl": 2}
+
+
+def over_rows(name: str, gradient: torch.Tensor, sums: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """How many rows the backward of a norm adds up, and the sums of the squares of their terms.
+
+    Args:
+        name: a name in `OF_ROWS`.
+        gradient: its first argument.
+        sums: the gradient of the weight or of the bias. What multiplies a term of the former has the mean square 1.
+    """
+    rows = max(1.0, gradient.numel() / max(1, sums.numel()))
+    squares = gradient.square()
+    if name == "native_layer_norm_backward":
+        return rows, squares.sum_to_size(sums.shape)
+    return rows, squares.transpose(0, 1).flatten(1).sum(1)  # the channels are the second axis
+
+
+def over_places(
+    name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many terms an op adds up in each place of its result, at least 1, and the sums of their squares.
+
+    Args:
+        name: a name in `IN_PLACES`.
+        func: the op, with its arguments.
+        args: its arguments by position.
+        kwargs: its arguments by name; a factor of the terms is left out.
+    """
+    at = IN_PLACES[name]
+    plain = {key: value for key, value in kwargs.items() if key != "alpha"}
+
+    def added(terms: torch.Tensor) -> torch.Tensor:
+        given = [torch.zeros_like(args[0]) if i == 0 else arg for i, arg in enumerate(args)]
+        given[at] = terms
+        result: torch.Tensor = func(*given, **plain)
+        return result
+
+    return added(torch.ones_like(args[at])).clamp(min=1.0), added(args[at].square())
+
+
+# Tells whether an op computes with small whole numbers, which every precision represents: then it rounds nothing.
+
+LARGEST = 256  # bfloat16 represents every whole number up to here
+ELEMENTWISE = frozenset({"add", "sub", "rsub", "mul", "square", "floor_divide", "fmod", "remainder"})
+SUMS = frozenset(
+    """
+    addmm addmv baddbmm bmm cumsum dot index_add index_put mm mv nansum scatter_add sum
+    """.split()
+)
+
+
+def may_count(name: str) -> bool:
+    """Whether an op gives whole numbers for whole numbers."""
+    return name in ELEMENTWISE or name in SUMS
+
+
+def counts(numbers: Any, name: str) -> bool:
+    """Whether all floating numbers in a container are small whole numbers, so that an op on them rounds nothing.
+
+    Partial sums of numbers of both signs may be larger than the sum. So a sum counts if no operand is negative.
+
+    Args:
+        numbers: the operands or the results of the op.
+        name: name of the op; it is one that `may_count`.
+    """
+    with Unwatched():
+        for leaf in leaves_of(numbers):
+            if isinstance(leaf, float) and not leaf.is_integer():
+                return False
+            if is_rounded(leaf) and not _whole(leaf.detach(), signed=name in ELEMENTWISE):
+                return False
+    return True
+
+
+def _whole(tensor: torch.Tensor, *, signed: bool) -> bool:
+    if tensor.is_complex():
+        return False
+    if not tensor.numel():
+        return True
+    first = tensor[(0,) * tensor.dim()].item()  # most tensors are told by one element
+    if first != first // 1 or not abs(first) <= LARGEST:
+        return False
+    low, high = tensor.aminmax()
+    least = -LARGEST if signed else 0
+    return least <= float(low) and float(high) <= LARGEST and bool((tensor == tensor.trunc()).all())

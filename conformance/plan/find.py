@@ -17,7 +17,7 @@ from conformance.axes import MODES
 from conformance.cache import sources
 from conformance.errors import UsageError
 from conformance.evaluate import process_state
-from conformance.one_line import name_text
+from conformance.one_line import describe_error
 from conformance.own import libraries
 from conformance.own.spec import attribute, spec_of
 from conformance.process.child_side import ChildProcess
@@ -45,7 +45,7 @@ def load(location: SpecLocation) -> ModuleType:
     try:
         return _load_file(Path(location.file)) if location.file else importlib.import_module(location.module)
     except BaseException as problem:  # noqa: BLE001 -- a script may leave with SystemExit when it is imported
-        raise UsageError(f"{location.name} does not import: {name_text(problem)}") from None
+        raise UsageError(f"{location.name} does not import: {describe_error(problem)}") from None
 
 
 def load_registering(location: SpecLocation) -> ModuleType:
@@ -195,7 +195,7 @@ def _import_apart(source: str) -> Iterator[None]:
         file = getattr(module, "__file__", None)
         if file and not name.startswith(FILE) and str(Path(file).parent) in others:
             sys.modules[f"{FILE}hidden_{id(module):x}"] = sys.modules.pop(name)  # still known as imported
-    with process_state.restore_state():
+    with process_state.keep_switches():
         yield
 
 

@@ -32,136 +32,6 @@ from zoo.catalog import WRONG_ON_PURPOSE
 from zoo.expect import Expect
 from zoo.spec import Spec
 
-# Finds the file and line at which a spec is written, so that a report can point there.
-
-
-def places_of(found: Iterable[find.Found]) -> dict[str, Place]:
-    """The places of specs in their sources, by the specs' names; without those whose module has no source file.
-
-    Args:
-        found: specs, each with its location, which this process has imported.
-    """
-    places = {spec.name: _place(spec.name, location) for spec, location in found}
-    return {name: place for name, place in places.items() if place}
-
-
-def _place(model: str, location: SpecLocation) -> Place | None:
-    """The line on which a source names a spec; its first one if the name is not written there."""
-    sized = SizedModel.parse(model)
-    name = sized.model if sized else model
-    module = sys.modules.get(location.module) if location.module else find.module_of(location)
-    file = getattr(module, "__file__", None)
-    if not isinstance(module, ModuleType) or not isinstance(file, str) or not file.endswith(".py"):
-        return None
-    if location.own:
-        return Place(str(Path(file).resolve()), _define(location.own.thing, _lines(file)))
-    return Place(str(Path(file).resolve()), _line(name, _lines(file), _variables(name, module)))
-
-
-@cache
-def _lines(file: str) -> tuple[str, ...]:
-    try:
-        return tuple(Path(file).read_text(encoding="utf-8", errors="replace").splitlines())
-    except OSError:
-        return ()
-
-
-def _variables(name: str, module: ModuleType) -> list[str]:
-    """The variables of a module that hold the spec of that name, alone or in a tuple."""
-    held = [(key, value if isinstance(value, tuple) else (value,)) for key, value in vars(module).items()]
-    return [re.escape(key) for key, values in held if any(isinstance(v, Spec) and v.name == name for v in values)]
-
-
-def _define(thing: str, lines: tuple[str, ...]) -> int:
-    """The line that defines a class, a function or a variable; the first one if none does."""
-    pattern = rf"\s*(class|def) {re.escape(thing)}\b|{re.escape(thing)}\s*[:=]"
-    return next((number for number, text in enumerate(lines, 1) if re.match(pattern, text)), 1)
-
-
-def _line(name: str, lines: tuple[str, ...], variables: list[str]) -> int:
-    quoted = rf"(['\"]){re.escape(name)}\1"
-    assigned = [rf"^({'|'.join(variables)})\b.*="] if variables else []
-    for pattern in (rf"\bname\s*=\s*{quoted}", quoted, *assigned):
-        for number, text in enumerate(lines, 1):
-            if re.search(pattern, text):
-                return number
-    return 1
-
-
-# Plans models that have no spec: finds them, calls each once, and leaves out the modes that they do not exist in.
-
-
-def find_specs(asked: PlanRequest) -> tuple[list[find.Found], dict[str, SpecLocation]]:
-    """The specs of the sources, or of the one model without a spec that is judged in their place; see `find.find`."""
-    if asked.registered is not None:
-        find.load_registering(asked.registered)
-    if asked.own is not None:
-        return [(find.spec_at(asked.own, ""), asked.own)], find.registering()
-    return find.find(asked.sources, asked.given)
-
-
-def try_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found], dict[str, tuple[str, ...]]]:
-    """The same specs, those of models without one with the contracts that a call shows, and these contracts in words.
-
-    Raises:
-        UsageError: a model cannot be built, or does not take its inputs.
-    """
-    known, assumed = [], {}
-    for spec, location in specs:
-        if location.own is None:
-            known.append((spec, location))
-            continue
-        own, assumed[spec.name] = try_model(location.own, find.module_of(location), seed)
-        place = replace(location, own=own)
-        known.append((find.spec_at(place, ""), place))
-    return known, assumed
-
-
-def modes_of(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> dict[str, Mode]:
-    """The modes of a model by name, without those that it does not exist in: a training needs gradients.
-
-    Raises:
-        SpecError: a candidate has the name of a mode.
-        UsageError: it exists in none of the modes that were asked for.
-    """
-    without = location.own.without if location.own else ()
-    if asked and set(asked) <= set(without):
-        raise UsageError(f"{location.name} ({spec.summary}) has no mode {', '.join(asked)}")
-    known = candidates.modes_of(spec)
-    return {n: mode for n, mode in known.items() if n not in without and not (mode.forward_only and spec.fit)}
-
-
-def precisions_of(spec: Spec, location: SpecLocation, chosen: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
-    """The precisions of a model, among those that were chosen.
-
-    A model in half precision has no others, and it is judged as it is unless another was asked for. A training and an
-    exported program cannot be cast.
-
-    Args:
-        spec: the spec of the model.
-        location: where it is.
-        chosen: names of precisions.
-        asked: those among them that the user named.
-
-    Raises:
-        UsageError: a model in half precision has none of the precisions that were asked for.
-    """
-    if spec.dtype != "float32":
-        known = tuple(p.name for p in PRECISIONS.values() if p.low_dtype == spec.dtype)
-        found = tuple(p for p in known if p in asked or (not asked and PRECISIONS[p].cast))
-        if not found:
-            raise UsageError(f"{spec.name} is in {spec.dtype}, so want {' or '.join(known)}, got {', '.join(asked)}")
-        return found
-    without = location.own.without if location.own else ()
-    return tuple(p for p in chosen if not (PRECISIONS[p].cast and (spec.fit is not None or p in without)))
-
-
-def digests(specs: Sequence[find.Found]) -> dict[str, str]:
-    """The digests of saved models and of their inputs, by path."""
-    paths = [path for _, location in specs if location.own for path in location.paths]
-    return {path: content for path in paths if (content := digest(Path(path)))}
-
-
 TF32_CAPABILITY = (8, 0)
 
 
@@ -387,3 +257,133 @@ def _processor() -> str:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
+
+
+# Plans models that have no spec: finds them, calls each once, and leaves out the modes that they do not exist in.
+
+
+def find_specs(asked: PlanRequest) -> tuple[list[find.Found], dict[str, SpecLocation]]:
+    """The specs of the sources, or of the one model without a spec that is judged in their place; see `find.find`."""
+    if asked.registered is not None:
+        find.load_registering(asked.registered)
+    if asked.own is not None:
+        return [(find.spec_at(asked.own, ""), asked.own)], find.registering()
+    return find.find(asked.sources, asked.given)
+
+
+def try_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found], dict[str, tuple[str, ...]]]:
+    """The same specs, those of models without one with the contracts that a call shows, and these contracts in words.
+
+    Raises:
+        UsageError: a model cannot be built, or does not take its inputs.
+    """
+    known, assumed = [], {}
+    for spec, location in specs:
+        if location.own is None:
+            known.append((spec, location))
+            continue
+        own, assumed[spec.name] = try_model(location.own, find.module_of(location), seed)
+        place = replace(location, own=own)
+        known.append((find.spec_at(place, ""), place))
+    return known, assumed
+
+
+def modes_of(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> dict[str, Mode]:
+    """The modes of a model by name, without those that it does not exist in: a training needs gradients.
+
+    Raises:
+        SpecError: a candidate has the name of a mode.
+        UsageError: it exists in none of the modes that were asked for.
+    """
+    without = location.own.without if location.own else ()
+    if asked and set(asked) <= set(without):
+        raise UsageError(f"{location.name} ({spec.summary}) has no mode {', '.join(asked)}")
+    known = candidates.modes_of(spec)
+    return {n: mode for n, mode in known.items() if n not in without and not (mode.forward_only and spec.fit)}
+
+
+def precisions_of(spec: Spec, location: SpecLocation, chosen: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+    """The precisions of a model, among those that were chosen.
+
+    A model in half precision has no others, and it is judged as it is unless another was asked for. A training and an
+    exported program cannot be cast.
+
+    Args:
+        spec: the spec of the model.
+        location: where it is.
+        chosen: names of precisions.
+        asked: those among them that the user named.
+
+    Raises:
+        UsageError: a model in half precision has none of the precisions that were asked for.
+    """
+    if spec.dtype != "float32":
+        known = tuple(p.name for p in PRECISIONS.values() if p.low_dtype == spec.dtype)
+        found = tuple(p for p in known if p in asked or (not asked and PRECISIONS[p].cast))
+        if not found:
+            raise UsageError(f"{spec.name} is in {spec.dtype}, so want {' or '.join(known)}, got {', '.join(asked)}")
+        return found
+    without = location.own.without if location.own else ()
+    return tuple(p for p in chosen if not (PRECISIONS[p].cast and (spec.fit is not None or p in without)))
+
+
+def digests(specs: Sequence[find.Found]) -> dict[str, str]:
+    """The digests of saved models and of their inputs, by path."""
+    paths = [path for _, location in specs if location.own for path in location.paths]
+    return {path: content for path in paths if (content := digest(Path(path)))}
+
+
+# Finds the file and line at which a spec is written, so that a report can point there.
+
+
+def places_of(found: Iterable[find.Found]) -> dict[str, Place]:
+    """The places of specs in their sources, by the specs' names; without those whose module has no source file.
+
+    Args:
+        found: specs, each with its location, which this process has imported.
+    """
+    places = {spec.name: _place(spec.name, location) for spec, location in found}
+    return {name: place for name, place in places.items() if place}
+
+
+def _place(model: str, location: SpecLocation) -> Place | None:
+    """The line on which a source names a spec; its first one if the name is not written there."""
+    sized = SizedModel.parse(model)
+    name = sized.model if sized else model
+    module = sys.modules.get(location.module) if location.module else find.module_of(location)
+    file = getattr(module, "__file__", None)
+    if not isinstance(module, ModuleType) or not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    if location.own:
+        return Place(str(Path(file).resolve()), _line_of(location.own.thing, _lines(file)))
+    return Place(str(Path(file).resolve()), _line(name, _lines(file), _variables(name, module)))
+
+
+@cache
+def _lines(file: str) -> tuple[str, ...]:
+    try:
+        return tuple(Path(file).read_text(encoding="utf-8", errors="replace").splitlines())
+    except OSError:
+        return ()
+
+
+def _variables(name: str, module: ModuleType) -> list[str]:
+    """The variables of a module that hold the spec of that name, alone or in a tuple."""
+    held = [(key, value if isinstance(value, tuple) else (value,)) for key, value in vars(module).items()]
+    return [re.escape(key) for key, values in held if any(isinstance(v, Spec) and v.name == name for v in values)]
+
+
+def _line(name: str, lines: tuple[str, ...], variables: list[str]) -> int:
+    quoted = rf"(['\"]){re.escape(name)}\1"
+    assigned = [rf"^({'|'.join(variables)})\b.*="] if variables else []
+    for pattern in (rf"\bname\s*=\s*{quoted}", quoted, *assigned):
+        for number, text in enumerate(lines, 1):
+            if re.search(pattern, text):
+                return number
+    return 1
+
+
+def _line_of(thing: str, lines: tuple[str, ...]) -> int:
+    """The line that defines a class, a function or a variable; the first one if none does."""
+    pattern = rf"\s*(class|def) {re.escape(thing)}\b|{re.escape(thing)}\s*[:=]"
+    return next((number for number, text in enumerate(lines, 1) if re.match(pattern, text)), 1)

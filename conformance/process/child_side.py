@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import UsageError
-from conformance.one_line import name_text, one_line
+from conformance.one_line import describe_error, one_line
 from conformance.process import channel, lifeline, machine_lock
 from conformance.process.processes import OPENING_KEY
 from conformance.records.convert import from_json, to_json
@@ -149,7 +149,7 @@ def _answer(request: dict[str, Any], sender: channel.Sender, has_compiler: Calla
     except UsageError as problem:
         sender.send(refused=one_line(problem, USAGE_LENGTH))
     except BaseException as problem:  # noqa: BLE001 -- a model may raise anything, and the run goes on
-        sender.send(failure=name_text(problem))
+        sender.send(failure=describe_error(problem))
         return 1
     # As at an interpreter's exit: idle pools end, threads are joined. One that does not end is a fault of the cell.
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 -- multiprocessing ends its children so too

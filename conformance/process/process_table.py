@@ -34,7 +34,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def wait_for(pid: int) -> dict[str, float]:
+def waiting_seconds(pid: int) -> dict[str, float]:
     """The seconds that each thread of a process, and of those below it, has waited for a core; none where unknown."""
     found = {}
     for process in (pid, *descendants(pid)):

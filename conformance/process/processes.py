@@ -182,7 +182,9 @@ class Spawned(Process):
         )
         self.pid = self._process.pid
         ours = self._process
-        super().__init__(_take(ours.stdin), _take(ours.stdout), _take(ours.stderr), request)
+        super().__init__(
+            _own_descriptor(ours.stdin), _own_descriptor(ours.stdout), _own_descriptor(ours.stderr), request
+        )
 
     def has_ended(self) -> bool:
         """Whether the process has ended. Where the system can, its id is kept, so that no other process gets it."""
@@ -202,7 +204,7 @@ class Spawned(Process):
         self._close()
 
 
-def _take(pipe: Any) -> int:
+def _own_descriptor(pipe: Any) -> int:
     """A descriptor of one's own for a pipe of `subprocess`."""
     with pipe:
         return os.dup(pipe.fileno())

@@ -130,7 +130,7 @@ def _decoder(hint: Any) -> Convert:  # noqa: PLR0911 -- one for each kind of typ
     """The function that makes a value of a declared type from JSON."""
     limits = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Limit)]
     if limits:
-        return _limit(_decoder(get_args(hint)[0]), limits)
+        return _with_limits(_decoder(get_args(hint)[0]), limits)
     bare, _, members = _parts(hint)
     if len(members) > 1:
         return _union_decoder(members)
@@ -155,7 +155,7 @@ def _decoder(hint: Any) -> Convert:  # noqa: PLR0911 -- one for each kind of typ
     return lambda data: _of(bare, data)
 
 
-def _limit(inner: Convert, limits: list[Limit]) -> Convert:
+def _with_limits(inner: Convert, limits: list[Limit]) -> Convert:
     def decode(data: Any) -> Any:
         value = inner(data)
         for limit in limits:

@@ -12,30 +12,6 @@ from conformance.records.limits import AboveZero, Name, OneOf
 from conformance.records.measurements import FIGURES
 from conformance.records.own_model import OwnModel
 
-# The record of a divergence that is declared outside the code, in a file that people review.
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A declared divergence of a model. `zoo.Expect` explains the fields behind the first."""
-
-    model: str
-    outcome: str
-    reason: str = ""
-    link: str = ""
-    modes: tuple[str, ...] = ()
-    precisions: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    torch: str = ""
-    tensor: str = ""
-    dtype: str = ""
-    error: str = ""
-    match: str = ""
-    gate: str = ""
-    case: str = ""
-    probe: str = ""
-
-
 ALL_CASES = "all cases"
 
 
@@ -301,3 +277,27 @@ class Plan:
             held = sorted(model for part in self.shard.parts for model in part)
             if held != sorted(self.models) or self.shard.index > len(self.shard.parts):
                 raise RecordError("Plan.shard: its parts do not hold each model once, or it is none of them")
+
+
+# The record of a divergence that is declared outside the code, in a file that people review.
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A declared divergence of a model. `zoo.Expect` explains the fields behind the first."""
+
+    model: str
+    outcome: str
+    reason: str = ""
+    link: str = ""
+    modes: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    torch: str = ""
+    tensor: str = ""
+    dtype: str = ""
+    error: str = ""
+    match: str = ""
+    gate: str = ""
+    case: str = ""
+    probe: str = ""

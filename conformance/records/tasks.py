@@ -13,32 +13,6 @@ from conformance.records.observation import Observation
 from conformance.records.own_model import NOTHING_GIVEN, OwnModel
 from conformance.records.plan import Declared, Environment, Expectation, Plan, SpecLocation
 
-# What is known of a reference once a process has made it.
-
-KEPT = "kept reference"  # in the seconds of an observation, in place of "reference"
-
-
-@dataclass(frozen=True)
-class MadeReference:
-    """How the making of a model's reference ended.
-
-    Attributes:
-        seconds: how long it took.
-        refused: the observation of each cell of the model, if there is no reference; None if there is one.
-        files: the content of the files that it depends on, in a few letters, by path.
-        variables: the same of the environment variables, by name.
-        fingerprint: the fingerprint of the model and its inputs.
-        kept: an earlier run made it.
-    """
-
-    seconds: float
-    refused: Observation | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    fingerprint: str = ""
-    kept: bool = False
-
-
 CELL_SECONDS = 300.0  # that a cell may take, unless a person says otherwise
 
 TaskT = TypeVar("TaskT")
@@ -238,3 +212,29 @@ TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, Timing)
 FOOTPRINT = Target("conformance.measure.footprint:observe", CellTask, Footprint)
 COMPILE = Target("conformance.measure.compile_cost:observe", CompileTask, CompileRun)
 CEILINGS = Target("conformance.measure.ceilings:observe", CeilingsTask, Ceilings)
+
+
+# What is known of a reference once a process has made it.
+
+KEPT = "kept reference"  # in the seconds of an observation, in place of "reference"
+
+
+@dataclass(frozen=True)
+class MadeReference:
+    """How the making of a model's reference ended.
+
+    Attributes:
+        seconds: how long it took.
+        refused: the observation of each cell of the model, if there is no reference; None if there is one.
+        files: the content of the files that it depends on, in a few letters, by path.
+        variables: the same of the environment variables, by name.
+        fingerprint: the fingerprint of the model and its inputs.
+        kept: an earlier run made it.
+    """
+
+    seconds: float
+    refused: Observation | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
+    kept: bool = False

@@ -8,7 +8,7 @@ from conformance.counted import counted, some
 from conformance.one_line import one_line
 from conformance.records.plan import Place
 from conformance.show.causes import Cause, causes
-from conformance.show.markdown import count_judged
+from conformance.show.markdown import judged_verdicts
 from conformance.show.text import visible
 from conformance.store.run_files import Contents
 
@@ -27,7 +27,7 @@ def error_commands(contents: Contents, root: Path) -> list[str]:
     number = counted(len(contents.missing), "cell")
     missing = f"{number} not judged: {some(contents.missing)}"
     lines = [_command(missing, title="conformance")] if contents.missing else []
-    found = causes(count_judged(contents))
+    found = causes(judged_verdicts(contents))
     room = MOST - len(lines)
     shown = found if len(found) <= room else found[: room - 1]
     lines += [_of_a_cause(cause, contents.plan.written.get(cause.model), root) for cause in shown]

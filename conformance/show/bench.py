@@ -80,7 +80,7 @@ class Bench:
             str(timed.warm_calls) if timed and timed.seconds else "",
             self._break_even(cell, cold),
             self._break_even(cell, warm) if compiles else "",
-            *(_group(counts.count(name)) for name in ("saved", "held", "peak")),
+            *(_with_spaces(counts.count(name)) for name in ("saved", "held", "peak")),
             self._share(cell, "forward", "forward"),
             self._share(cell, "gradient", "both"),
         ]
@@ -118,7 +118,7 @@ class Bench:
         if ratio.low <= 1:
             return NEVER
         gain = base.seconds * (1 - 1 / ratio.low)
-        return _group(round(float(f"{max(0.0, first - started) / gain:.2g}")))
+        return _with_spaces(round(float(f"{max(0.0, first - started) / gain:.2g}")))
 
     def _share(self, cell: Cell, figure: str, part: str) -> str:
         ceilings = self._contents.result(Ceilings, ceilings_job(cell.device))
@@ -174,7 +174,7 @@ def _seconds(value: float | Reason | None) -> str:
     return "" if value is None else duration(value)
 
 
-def _group(count: int | None) -> str:
+def _with_spaces(count: int | None) -> str:
     return "" if count is None else f"{count:,}".replace(",", " ")
 
 

@@ -53,14 +53,14 @@ def causes(verdicts: Iterable[Verdict]) -> list[Cause]:
             status,
             same[0].text,
             tuple(v.cell for v in same),
-            _name([v.cell for v in same], beside),
+            _name_cells([v.cell for v in same], beside),
             same[0].observation.said,
         )
         for (model, status, _), same in found.items()
     ]
 
 
-def _name(cells: list[str], beside: Counter[str]) -> str:
+def _name_cells(cells: list[str], beside: Counter[str]) -> str:
     model, modes = model_of(cells[0]), {mode_of(cell) for cell in cells}
     wholes = (model, f"{model}[{modes.pop()}]") if len(modes) == 1 else (model,)
     whole = next((name for name in wholes if len(cells) == beside[name] > 1), None)

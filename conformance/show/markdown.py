@@ -36,7 +36,7 @@ def page(contents: Contents, report: str, folder: Path, *, green: bool) -> str:
         folder: path of the run folder, for the hint where something is cut.
         green: whether everything is as expected.
     """
-    found = causes(count_judged(contents))
+    found = causes(judged_verdicts(contents))
     hint = f"`conformance show` prints all of {code(str(folder))}"
     head = "\n".join([f"## {headline(contents, green=green)}", "", *_red_models(found, hint)])
     start, end = "\n\n<details><summary>The whole report</summary>\n\n<pre>\n", f"</pre>\n\n{hint}.\n\n</details>\n"
@@ -48,7 +48,7 @@ def page(contents: Contents, report: str, folder: Path, *, green: bool) -> str:
 def headline(contents: Contents, *, green: bool) -> str:
     """The verdict on a run in one line: the number of cells, how many are red or missing, torch, and the machine."""
     known = contents.plan.environment
-    red = sum(verdict.red for verdict in count_judged(contents))
+    red = sum(verdict.red for verdict in judged_verdicts(contents))
     missing = f", {len(contents.missing)} not judged" if contents.missing else ""
     sign = STATUSES["PASS" if green else "FAIL"].glyph
     machine = " ".join(filter(None, [known.cpu, known.cpu_capability, *dict.fromkeys(known.gpus)]))
@@ -57,7 +57,7 @@ def headline(contents: Contents, *, green: bool) -> str:
     return f"{sign} {counted(len(contents.selected), 'cell')}, {red} red{missing} · {about}{depth}"
 
 
-def count_judged(contents: Contents) -> list[Verdict]:
+def judged_verdicts(contents: Contents) -> list[Verdict]:
     """The verdicts of the selected cells, in the order of the plan."""
     chosen = set(contents.selected)
     return [contents.verdicts[p.id] for p in contents.plan.cells if p.id in chosen and p.id in contents.verdicts]

@@ -22,39 +22,6 @@ from conformance.show.causes import causes
 from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
 
-# Draws the models that are wrong on purpose: one line each, with what they come out as and why.
-
-HEAD = "Wrong on purpose. Each must come out as declared; conformance run counterexamples shows their cells."
-
-
-def section(cells: Sequence[PlannedCell], verdicts: Mapping[str, Verdict]) -> str:
-    """A line for each model.
-
-    Args:
-        cells: the cells of counterexamples.
-        verdicts: verdicts by cell id.
-    """
-    models: dict[str, list[Verdict]] = {}
-    for planned in cells:
-        models.setdefault(planned.cell.model, []).append(verdicts[planned.id])
-    rows = [[_sign_of_wrong(own), model, _count_wrong(own)] for model, own in models.items()]
-    for row, own in zip(rows, models.values(), strict=True):
-        row.append(visible(next((verdict.reason for verdict in own if verdict.reason), "")))
-    return f"{HEAD}\n\n{table(rows, ['', 'model', 'cells', 'why'])}"
-
-
-def _sign_of_wrong(own: Sequence[Verdict]) -> str:
-    """The sign of the first red cell, or of the first that is not simply right."""
-    by_urgency = sorted(own, key=lambda verdict: (not verdict.red, verdict.status == "PASS"))
-    return STATUSES[by_urgency[0].status].glyph
-
-
-def _count_wrong(own: Sequence[Verdict]) -> str:
-    """How many cells came out as what."""
-    counts = Counter("pass" if verdict.status == "PASS" else visible(verdict.short) for verdict in own)
-    return ", ".join(f"{number} {word}" for word, number in counts.items())
-
-
 LEGEND = """
 Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, {size}, on
 one thread. {launch_bound}
@@ -83,12 +50,6 @@ def line(verdict: Verdict) -> str:
     text = f"{status.glyph} {verdict.cell:<44} {verdict.status:<12} {margin:>6} {verdict.seconds:6.2f} s"
     counts = [_count(verdict, name) for name in ("graph", "graph break", "recompile")]
     return f"{text}  {', '.join(counts)}" if all(counts) else text
-
-
-def _count(verdict: Verdict, what: str) -> str:
-    """The number of graphs, graph breaks or recompiles of a cell with its word; "" if it was not counted."""
-    number = verdict.observation.facts.get(f"{what}s")
-    return counted(number, what) if isinstance(number, int) else ""
 
 
 def measured_line(contents: Contents, job: str) -> str:
@@ -181,7 +142,7 @@ def _matrix(
 
 
 def _square(verdict: Verdict, speed: Speed | None, size: SizedModel | None, notes: Footnotes) -> str:
-    judged = _say_judged(verdict, notes)
+    judged = _sign_and_marks(verdict, notes)
     if speed is None or speed.lacks_verdict:
         return judged
     timed = f"{judged}  {speed_text(speed)}"
@@ -214,8 +175,14 @@ def _legend_of_marks(verdicts: list[Verdict]) -> str:
     return "\n".join(([BREAKS] if marks - {"not proven"} else []) + unproven)
 
 
-def _say_judged(verdict: Verdict, notes: Footnotes) -> str:
+def _sign_and_marks(verdict: Verdict, notes: Footnotes) -> str:
     return ", ".join([_sign(verdict, notes), *_marks(verdict)])
+
+
+def _count(verdict: Verdict, what: str) -> str:
+    """The number of graphs, graph breaks or recompiles of a cell with its word; "" if it was not counted."""
+    number = verdict.observation.facts.get(f"{what}s")
+    return counted(number, what) if isinstance(number, int) else ""
 
 
 def _sign(verdict: Verdict, notes: Footnotes) -> str:
@@ -317,3 +284,36 @@ def totals(contents: Contents, *, folder: Path | None, seconds: float | None = N
         return line
     unfinished = f"\nincomplete: {visible(resuming.command(folder, plan))}" if counts["NOTRUN"] else ""
     return f"{line} · run stored in {visible(str(folder))}{unfinished}"
+
+
+# Draws the models that are wrong on purpose: one line each, with what they come out as and why.
+
+HEAD = "Wrong on purpose. Each must come out as declared; conformance run counterexamples shows their cells."
+
+
+def section(cells: Sequence[PlannedCell], verdicts: Mapping[str, Verdict]) -> str:
+    """A line for each model.
+
+    Args:
+        cells: the cells of counterexamples.
+        verdicts: verdicts by cell id.
+    """
+    models: dict[str, list[Verdict]] = {}
+    for planned in cells:
+        models.setdefault(planned.cell.model, []).append(verdicts[planned.id])
+    rows = [[_sign_of_wrong(own), model, _count_wrong(own)] for model, own in models.items()]
+    for row, own in zip(rows, models.values(), strict=True):
+        row.append(visible(next((verdict.reason for verdict in own if verdict.reason), "")))
+    return f"{HEAD}\n\n{table(rows, ['', 'model', 'cells', 'why'])}"
+
+
+def _sign_of_wrong(own: Sequence[Verdict]) -> str:
+    """The sign of the first red cell, or of the first that is not simply right."""
+    by_urgency = sorted(own, key=lambda verdict: (not verdict.red, verdict.status == "PASS"))
+    return STATUSES[by_urgency[0].status].glyph
+
+
+def _count_wrong(own: Sequence[Verdict]) -> str:
+    """How many cells came out as what."""
+    counts = Counter("pass" if verdict.status == "PASS" else visible(verdict.short) for verdict in own)
+    return ", ".join(f"{number} {word}" for word, number in counts.items())

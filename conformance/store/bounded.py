@@ -18,50 +18,6 @@ from conformance.records.verdicts import Verdict
 from conformance.store.records_file import DEEPEST, parse
 from conformance.verdict import failed_gate
 
-# Condenses what is stored of a cell: tensors that every gate accepts, far from their budgets, are summed up.
-
-NEAREST = 8  # tensors that are stored whole although nothing is to be said of them
-NO_MARGIN = ("precision", RAISES)  # gates whose value over its budget is no measure of an error
-
-
-def condense(verdict: Verdict) -> Verdict:
-    """The verdict with those tensors alone of which something is to be said, and those nearest to their budgets.
-
-    Args:
-        verdict: a verdict whose observation has every tensor.
-    """
-    seen = verdict.observation
-    quiet = sorted((d for d in seen.discrepancies if not _tells(d)), key=_margin, reverse=True)[NEAREST:]
-    if not quiet:
-        return verdict
-    left_out = set(map(id, quiet))
-    kept = tuple(d for d in seen.discrepancies if id(d) not in left_out)
-    rest = _rest([d for d in seen.discrepancies if id(d) in left_out])
-    return replace(verdict, observation=replace(seen, discrepancies=kept, rest=rest))
-
-
-def _tells(found: Discrepancy) -> bool:
-    """Whether a gate rejects it or a canary passes, or whether it is no comparison of a tensor."""
-    rejected = failed_gate(found) is not None or not all(measure.met for measure in found.measures)
-    remark = found.kind in ("conduct", "absent") or any(measure.gate == RAISES for measure in found.measures)
-    return rejected or remark or bool(found.accepted)
-
-
-def _margin(found: Discrepancy) -> float:
-    return max((measure.margin for measure in found.measures if measure.gate not in NO_MARGIN), default=0.0)
-
-
-def _rest(found: Sequence[Discrepancy]) -> Rest:
-    margins: dict[str, float] = {}
-    dtypes: dict[str, dict[str, tuple[str, ...]]] = {}
-    for d in found:
-        for measure in d.measures:
-            margins[measure.gate] = max(measure.margin, margins.get(measure.gate, 0.0))
-        same = dtypes.setdefault(d.case, {})
-        same[d.dtype] = (*same.get(d.dtype, ()), d.tensor)
-    return Rest(len(found), margins, dtypes, sum(bool(d.weak) for d in found), sum(bool(d.left_to) for d in found))
-
-
 RECORD_BYTES = 200_000  # the longest verdict of a cell, as a line
 RESULT_BYTES = 8 * 2**20  # the longest result of a measurement, as a line: a bench keeps the time of every call
 TEXT = 2_000  # characters of each text in a record that is too long
@@ -142,3 +98,47 @@ def _size(value: Any, hint: Any = None) -> int:
 
 def _text(value: Any, hint: Any = None) -> str:
     return json.dumps(to_json(value, hint), separators=(",", ":"))
+
+
+# Condenses what is stored of a cell: tensors that every gate accepts, far from their budgets, are summed up.
+
+NEAREST = 8  # tensors that are stored whole although nothing is to be said of them
+NO_MARGIN = ("precision", RAISES)  # gates whose value over its budget is no measure of an error
+
+
+def condense(verdict: Verdict) -> Verdict:
+    """The verdict with those tensors alone of which something is to be said, and those nearest to their budgets.
+
+    Args:
+        verdict: a verdict whose observation has every tensor.
+    """
+    seen = verdict.observation
+    quiet = sorted((d for d in seen.discrepancies if not _tells(d)), key=_margin, reverse=True)[NEAREST:]
+    if not quiet:
+        return verdict
+    left_out = set(map(id, quiet))
+    kept = tuple(d for d in seen.discrepancies if id(d) not in left_out)
+    rest = _rest([d for d in seen.discrepancies if id(d) in left_out])
+    return replace(verdict, observation=replace(seen, discrepancies=kept, rest=rest))
+
+
+def _tells(found: Discrepancy) -> bool:
+    """Whether a gate rejects it or a canary passes, or whether it is no comparison of a tensor."""
+    rejected = failed_gate(found) is not None or not all(measure.met for measure in found.measures)
+    remark = found.kind in ("conduct", "absent") or any(measure.gate == RAISES for measure in found.measures)
+    return rejected or remark or bool(found.accepted)
+
+
+def _margin(found: Discrepancy) -> float:
+    return max((measure.margin for measure in found.measures if measure.gate not in NO_MARGIN), default=0.0)
+
+
+def _rest(found: Sequence[Discrepancy]) -> Rest:
+    margins: dict[str, float] = {}
+    dtypes: dict[str, dict[str, tuple[str, ...]]] = {}
+    for d in found:
+        for measure in d.measures:
+            margins[measure.gate] = max(measure.margin, margins.get(measure.gate, 0.0))
+        same = dtypes.setdefault(d.case, {})
+        same[d.dtype] = (*same.get(d.dtype, ()), d.tensor)
+    return Rest(len(found), margins, dtypes, sum(bool(d.weak) for d in found), sum(bool(d.left_to) for d in found))

@@ -171,14 +171,14 @@ def _missing(plan: Plan, parts: dict[int, Part]) -> list[str]:
     for number, models in enumerate(plan.shard.parts, 1):
         own = [planned.id for planned in plan.cells if planned.cell.model in models]
         if number not in parts:
-            found.append(f"shard {number}/{len(plan.shard.parts)} is missing: {_name(own)}")
+            found.append(f"shard {number}/{len(plan.shard.parts)} is missing: {_say_missing(own)}")
             continue
         left = [cell for cell in own if cell not in parts[number].judged]
         if left:
             folder = parts[number].folder
-            found.append(f"shard {number}/{len(plan.shard.parts)} ({folder}) is incomplete: {_name(left)}")
+            found.append(f"shard {number}/{len(plan.shard.parts)} ({folder}) is incomplete: {_say_missing(left)}")
     return found
 
 
-def _name(cells: Sequence[str]) -> str:
+def _say_missing(cells: Sequence[str]) -> str:
     return f"{counted(len(cells), 'cell')} without a verdict, {some(cells, MOST_NAMED)}"

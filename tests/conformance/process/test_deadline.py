@@ -15,7 +15,7 @@ from conformance.process.child import Deadline
 def waited(monkeypatch):
     """What the threads of a process have waited for, as the system tells it."""
     told = {}
-    monkeypatch.setattr(process_table, "wait_for", lambda _: dict(told))
+    monkeypatch.setattr(process_table, "waiting_seconds", lambda _: dict(told))
     return told
 
 
@@ -50,7 +50,7 @@ def test_others_may_keep_a_process_from_its_core_for_three_times_its_time(waited
 
 
 def test_nobody_looks_at_the_first_half(monkeypatch):
-    monkeypatch.setattr(process_table, "wait_for", None)
+    monkeypatch.setattr(process_table, "waiting_seconds", None)
     deadline = Deadline(10.0, 1)
     for _ in range(4):
         deadline.passes(1.0)
@@ -58,7 +58,7 @@ def test_nobody_looks_at_the_first_half(monkeypatch):
 
 
 @pytest.mark.skipif(
-    not process_table.wait_for(os.getpid()), reason="this system does not tell how long a thread waited"
+    not process_table.waiting_seconds(os.getpid()), reason="this system does not tell how long a thread waited"
 )
 def test_a_process_that_shares_its_core_has_its_time_all_the_same():
     core = min(os.sched_getaffinity(0))
