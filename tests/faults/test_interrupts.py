@@ -20,7 +20,7 @@ INTERRUPTED_INSIDE = """
 import sys
 from conformance.commands import interrupts
 
-with interrupts.answered() as ending:
+with interrupts.answer_signals() as ending:
     exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
 sys.exit(ending.code)
 """
