@@ -11,16 +11,15 @@ from conformance.axes import Prepared
 from conformance.cell.session import CellSession
 from conformance.errors import NoOracleError
 from conformance.evaluate import evaluation, inputs, weights
-from conformance.evaluate.evaluation import SECOND, Evaluation, Question
-from conformance.evaluate.transforms import TANGENT, VMAPPED
+from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.evaluate.watch import Watch
 from conformance.gates.distance import same_bytes
 from conformance.oracle.redraw import alike
 from conformance.oracle.reference import CaseReference
-from conformance.records.observation import Discrepancy, Measure
+from conformance.records.observation import Discrepancy, Measure, TensorName
 from zoo.case import Case
 
-AT_ONE_CALL = (SECOND, VMAPPED, TANGENT)  # how the names of results begin that only the measured call is asked for
+AT_ONE_CALL = ("second", "vmapped", "tangent")  # kinds of results that only the measured call is asked for
 OTHER_DRAWS = (
     "from one seed, this cell draws other random numbers than the oracle, so they cannot be compared; judge the model "
     "in eval mode, draw in float32, or draw the numbers outside and pass them in"
@@ -69,7 +68,7 @@ def overwritten(
     """
     if made.reuses_outputs:
         return []
-    others = {one for one, other in found.shared if not other.startswith("output")}
+    others = {one for one, other in found.shared if other not in found.returned}
     held = {n: t for n, t in found.returned.items() if t is not None and n not in others}
     if held and question.fit is None:
         _call_with_other_inputs(session, made, case, question)
@@ -77,7 +76,7 @@ def overwritten(
     return [
         _fault(case, name, "structure", text)
         for name, tensor in held.items()
-        if (copy := found.tensors[name]) is not None and not same_bytes(tensor, copy)
+        if (copy := found.tensors[TensorName("output", name)]) is not None and not same_bytes(tensor, copy)
     ]
 
 
@@ -99,9 +98,7 @@ def _call_with_other_inputs(session: CellSession, made: Prepared, case: Case, qu
 
 
 def _container(made: Prepared, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:
-    wanted, given = (
-        {n for n, t in e.tensors.items() if t is not None and n.startswith("output")} for e in (known, found)
-    )
+    wanted, given = ({n for n, t in e.tensors.items() if t is not None and n.kind == "output"} for e in (known, found))
     if wanted != given and (wanted <= given or given <= wanted):
         return  # tensors are missing, or unexpected; that is said of each
     scripted = any(
@@ -123,7 +120,7 @@ def _second_call(case: Case, found: Evaluation, again: Evaluation) -> Iterator[D
     """How an identical second call differs apart from its numbers, which are compared tensor by tensor."""
     for name in dict.fromkeys([*found.tensors, *again.tensors]):
         first, second = found.tensors.get(name), again.tensors.get(name)
-        if not name.startswith(AT_ONE_CALL) and (first is None) != (second is None):
+        if name.kind not in AT_ONE_CALL and (first is None) != (second is None):
             yield _fault(case, name, "stable", f"{_what(second)}, the first time {_what(first)}")
     for name in found.requires_grad.keys() & again.requires_grad.keys():
         if found.requires_grad[name] != again.requires_grad[name]:
@@ -142,5 +139,6 @@ def _what(tensor: torch.Tensor | None) -> str:
     return "None" if tensor is None else "a tensor"
 
 
-def _fault(case: Case, subject: str, gate: str, text: str) -> Discrepancy:
-    return Discrepancy(case.name, subject, "conduct", "", "", (Measure(gate, math.inf, 0.0, text),))
+def _fault(case: Case, subject: TensorName | str, gate: str, text: str) -> Discrepancy:
+    measure = Measure(gate, math.inf, 0.0, text)
+    return Discrepancy(case.name, TensorName("subject", str(subject)), "conduct", "", "", (measure,))

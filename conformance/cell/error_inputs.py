@@ -15,7 +15,7 @@ from conformance.errors import NotProvenError
 from conformance.evaluate import evaluation, inputs, weights
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.one_line import name_of, text_of
-from conformance.records.observation import RAISES, Discrepancy, Measure
+from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure
 from zoo import internals
 from zoo.case import Call
 from zoo.error_input import ErrorInput
@@ -46,7 +46,7 @@ def call_with_error_inputs(session: CellSession, made: Prepared) -> list[Discrep
         measure = Measure(RAISES, value, AS_ASKED if session.is_eager else ANOTHER, text)
         if not measure.met:
             measure = replace(measure, detail=f"{text}; it must raise {given.wanted}")
-        found.append(Discrepancy(given.name, "output", "conduct", "", "", (measure,)))
+        found.append(Discrepancy(given.name, OUTPUT, "conduct", "", "", (measure,)))
         _compile_again()
     return found
 

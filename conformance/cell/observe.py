@@ -24,7 +24,7 @@ from conformance.one_line import name_of
 from conformance.one_line import one_line as bounded_line
 from conformance.oracle.reference import CaseReference
 from conformance.process.child_side import ChildProcess
-from conformance.records.observation import LEFT_ASIDE, Discrepancy, Measure, Observation
+from conformance.records.observation import LEFT_ASIDE, Discrepancy, Measure, Observation, TensorName
 from conformance.records.tasks import CellTask
 from zoo import internals
 from zoo.case import Case
@@ -194,7 +194,7 @@ def _resolve(packet: Any) -> Any:
 def _discrepancy(case: Case, test: str, result: Any) -> Discrepancy:
     met = result == "SUCCESS"
     measure = Measure(OPCHECK, 0.0 if met else math.inf, 0.0, "" if met else bounded_line(result))
-    return Discrepancy(case.name, test, "conduct", "", "", (measure,))
+    return Discrepancy(case.name, TensorName("subject", test), "conduct", "", "", (measure,))
 
 
 # Makes what was observed plain, whatever the model said: texts on one bounded line, facts that JSON can hold.
@@ -215,7 +215,8 @@ def plain_observation(seen: Observation) -> Observation:
 def _short(d: Discrepancy) -> Discrepancy:
     measures = tuple(replace(m, detail=bounded_line(m.detail)) for m in d.measures)
     accepted, weak = tuple(map(bounded_line, d.accepted)), tuple(map(bounded_line, d.weak))
-    case, tensor, dtype = map(bounded_line, (d.case, d.tensor, d.dtype))
+    case, leaf, dtype = map(bounded_line, (d.case, d.tensor.leaf, d.dtype))
+    tensor = replace(d.tensor, leaf=leaf)
     return replace(d, case=case, tensor=tensor, dtype=dtype, measures=measures, accepted=accepted, weak=weak)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from conformance.records.observation import Discrepancy, Measure
+from conformance.records.observation import Discrepancy, Measure, TensorName
 from zoo import internals
 
 GATE = "recompile"
@@ -52,7 +52,7 @@ class Recompiles:
                 calls = f"{', '.join(again[:-1])} and {again[-1]}" if len(again) > 1 else again[0]
                 text = f"identical calls compiled again {sum(compiled[1:])} times, at calls {calls}"
                 measure = Measure(GATE, float("inf"), 0.0, f"{text}{self._reasons[case]}")
-                found.append(Discrepancy(case, "compiled code", "absent", "", "", (measure,)))
+                found.append(Discrepancy(case, TensorName("subject", "compiled code"), "absent", "", "", (measure,)))
         return found
 
     def facts(self) -> dict[str, int]:

@@ -18,11 +18,11 @@ from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.gates.sums import sample
 from conformance.oracle.redraw import Redraw
 from conformance.oracle.reference import CaseReference
-from conformance.records.observation import REDRAWN, SHORTER, Discrepancy
+from conformance.records.observation import REDRAWN, SHORTER, Discrepancy, TensorName
 from conformance.verdict import failed_gate
 from zoo.case import Case
 
-Drawn = dict[str, list[torch.Tensor | None]]
+Drawn = dict[TensorName, list[torch.Tensor | None]]
 
 
 def over_draws(  # noqa: PLR0913 -- all that is known of a case

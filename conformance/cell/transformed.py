@@ -12,23 +12,23 @@ from torch.func import functional_call
 from conformance.axes import Prepared
 from conformance.evaluate import containers, evaluation, inputs
 from conformance.evaluate.error_text import is_out_of_memory, one_line
-from conformance.evaluate.evaluation import FIRST, SECOND, Evaluation, Question, Tensors
-from conformance.evaluate.transforms import TANGENT, VMAPPED, direction, rounded_outputs
+from conformance.evaluate.evaluation import Evaluation, Leaves, Question, Tensors, named
+from conformance.evaluate.transforms import direction, rounded_outputs
 from conformance.oracle.reference import CaseReference
 from zoo import internals
 
-WORDS = {VMAPPED: "vmap", TANGENT: "forward mode"}
+WORDS = {"vmapped": "vmap", "tangent": "forward mode"}  # by kind of the results
 
 
 def transforms_of(question: Question) -> tuple[str, ...]:
-    """The beginnings of the names of the results that the question asks for."""
-    return (VMAPPED,) * (question.stacked is not None) + (TANGENT,) * question.forward_mode
+    """The kinds of the results of the transforms that the question asks for."""
+    return ("vmapped",) * (question.stacked is not None) + ("tangent",) * question.forward_mode
 
 
-def left_out_prefixes(question: Question) -> tuple[str, ...]:
-    """The beginnings of the names of the results that the question does not ask for."""
-    derivatives = () if question.differentiate else (FIRST, SECOND)
-    return (*derivatives, *(prefix for prefix in WORDS if prefix not in transforms_of(question)))
+def left_out_kinds(question: Question) -> tuple[str, ...]:
+    """The kinds of the results that the question does not ask for."""
+    derivatives = () if question.differentiate else ("gradient", "second")
+    return (*derivatives, *(kind for kind in WORDS if kind not in transforms_of(question)))
 
 
 def of(made: Prepared, question: Question) -> Tensors:
@@ -37,9 +37,7 @@ def of(made: Prepared, question: Question) -> Tensors:
     Raises:
         Whatever the mode or the model raises.
     """
-    return {
-        name: t for prefix in transforms_of(question) for name, t in _evaluate(prefix, made, question, None).items()
-    }
+    return {name: t for kind in transforms_of(question) for name, t in _evaluate(kind, made, question, None).items()}
 
 
 def add(found: Evaluation, made: Prepared, question: Question, known: CaseReference, *, eager: bool) -> dict[str, str]:
@@ -56,22 +54,23 @@ def add(found: Evaluation, made: Prepared, question: Question, known: CaseRefere
         The errors that the mode raised, as facts for the record.
     """
     refused: dict[str, str] = {}
-    for prefix in transforms_of(question):
+    for kind in transforms_of(question):
         try:
-            found.tensors |= _evaluate(prefix, made, question, known)
+            found.tensors |= _evaluate(kind, made, question, known)
         except RuntimeError as problem:
             if eager or is_out_of_memory(problem):
                 raise
-            found.left_out += (prefix,)
-            refused[f"{WORDS[prefix]} refused"] = one_line(problem)
+            found.left_out += (kind,)
+            refused[f"{WORDS[kind]} refused"] = one_line(problem)
     return refused
 
 
-def _evaluate(prefix: str, made: Prepared, question: Question, known: CaseReference | None) -> Tensors:
-    if prefix == VMAPPED:
+def _evaluate(kind: str, made: Prepared, question: Question, known: CaseReference | None) -> Tensors:
+    if kind == "vmapped":
         return under_vmap(made, question)
-    tensors = known.tensors if known is not None else {}
-    return in_forward_mode(made, question, {n for n, t in tensors.items() if t is not None and t.oracle.norm == 0.0})
+    tensors = known.tensors.items() if known is not None else ()
+    zero = {n.leaf for n, t in tensors if n.kind == "tangent" and t is not None and t.oracle.norm == 0.0}
+    return in_forward_mode(made, question, zero)
 
 
 def under_vmap(made: Prepared, question: Question) -> Tensors:
@@ -99,7 +98,7 @@ def under_vmap(made: Prepared, question: Question) -> Tensors:
     with torch.no_grad(), evaluation.autocast(question):
         returned = function(args, kwargs)
     outputs = containers.tensors_of(returned)
-    return {f"{VMAPPED} {name}": t.detach().clone() for name, t in outputs.items() if t is not None}
+    return named("vmapped", {leaf: t.detach().clone() for leaf, t in outputs.items() if t is not None})
 
 
 def in_forward_mode(made: Prepared, question: Question, zero: Collection[str] = ()) -> Tensors:
@@ -108,7 +107,7 @@ def in_forward_mode(made: Prepared, question: Question, zero: Collection[str] = 
     Args:
         made: the callable of some mode. A mode that has `around` compiles the derivative of the model.
         question: what to evaluate.
-        zero: names of the tangents that are zero. torch may leave these out; any other that is left out is lost, and
+        zero: the outputs whose tangents are zero. torch may leave these out; any other that is left out is lost, and
             becomes None.
 
     Raises:
@@ -120,13 +119,13 @@ def in_forward_mode(made: Prepared, question: Question, zero: Collection[str] = 
     push = _push_in_place if made.around is None else _push_compiled
     with evaluation.autocast(question):
         primals, pushed = push(made, question.call, tangents)
-    found: Tensors = {}
-    for name, primal in rounded_outputs(primals).items():
-        tangent = containers.tensors_of(pushed)[name]
-        if tangent is None and f"{TANGENT} {name}" in zero:
+    found: Leaves = {}
+    for leaf, primal in rounded_outputs(primals).items():
+        tangent = containers.tensors_of(pushed)[leaf]
+        if tangent is None and leaf in zero:
             tangent = torch.zeros_like(primal)
-        found[f"{TANGENT} {name}"] = tangent if tangent is None else tangent.detach().clone()
-    return found
+        found[leaf] = tangent if tangent is None else tangent.detach().clone()
+    return named("tangent", found)
 
 
 def _push_in_place(made: Prepared, arguments: Any, tangents: dict[int, torch.Tensor]) -> tuple[Any, Any]:

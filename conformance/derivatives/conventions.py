@@ -9,7 +9,7 @@ import torch
 
 from conformance.errors import SelfCheckError
 from conformance.evaluate.custom_ops import OpMode
-from conformance.evaluate.evaluation import FIRST, Evaluation
+from conformance.evaluate.evaluation import Evaluation
 from zoo.case import SpecError
 from zoo.convention import Convention
 
@@ -67,8 +67,8 @@ class Conventions:
         """
         for name, gradient in first.tensors.items():
             for convention in self._declared:
-                leaf = name.removeprefix(f"{FIRST} ")
-                if gradient is None or leaf == name or not convention.zero or not convention.concerns(leaf):
+                judged = gradient is not None and name.kind == "gradient"
+                if not judged or not convention.zero or not convention.concerns(name.leaf):
                     continue
                 part = gradient[list(convention.rows)] if convention.rows else gradient
                 if part.count_nonzero():

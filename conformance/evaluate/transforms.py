@@ -15,11 +15,10 @@ import torch
 
 from conformance.errors import SelfCheckError
 from conformance.evaluate import containers, evaluation, inputs
-from conformance.evaluate.evaluation import FIRST, Evaluation, Question, Tensors
+from conformance.evaluate.evaluation import Evaluation, Leaves, Question, Tensors, named
 from zoo import internals
 from zoo.case import Call, Case, SpecError
 
-VMAPPED, TANGENT = "vmapped", "tangent of"
 OTHER_DRAWS = (101, 102)  # draws of a case that stand beside its own in the batch, as no case takes them itself
 AGREEMENT = 1e-9  # largest difference of ⟨Jv, c⟩ and ⟨v, Jᵀc⟩ in float64, relative to the size of the tensors
 
@@ -87,7 +86,7 @@ def _loop(model: Any, batch: Call, reset: Callable[[], None]) -> Tensors:
         with torch.no_grad():
             returned.append(containers.tensors_of(model(*args, **kwargs)))
     reset()
-    return {f"{VMAPPED} {name}": torch.stack([sample[name] for sample in returned]) for name in returned[0]}
+    return named("vmapped", {leaf: torch.stack([sample[leaf] for sample in returned]) for leaf in returned[0]})
 
 
 def _transpose(model: Any, question: Question) -> Tensors:
@@ -95,7 +94,7 @@ def _transpose(model: Any, question: Question) -> Tensors:
     inputs.restore(question.call, question.pristine)
     leaves = {name: t for name, t in evaluation.leaves_of(model, question).items() if t.requires_grad}
     outputs = rounded_outputs(inputs.called(model, question.call))
-    found: Tensors = {name: torch.zeros_like(t) for name, t in outputs.items()}
+    found: Leaves = {name: torch.zeros_like(t) for name, t in outputs.items()}
     roots = {name: t for name, t in outputs.items() if t.requires_grad}
     if roots and leaves:
         weights = [inputs.cotangent(name, t, question.seed).requires_grad_() for name, t in roots.items()]
@@ -105,7 +104,7 @@ def _transpose(model: Any, question: Question) -> Tensors:
         slopes = [_inner(g, direction(n, g, question)) for n, g in zip(leaves, pulled, strict=True) if g is not None]
         pushed = torch.autograd.grad(reduce(torch.add, slopes), weights, allow_unused=True) if slopes else ()
         found |= {name: t for name, t in zip(roots, pushed, strict=False) if t is not None}
-    return {f"{TANGENT} {name}": t if t is None else t.detach() for name, t in found.items()}
+    return named("tangent", {leaf: t if t is None else t.detach() for leaf, t in found.items()})
 
 
 def check_adjoint(question: Question, found: Evaluation) -> None:
@@ -116,8 +115,8 @@ def check_adjoint(question: Question, found: Evaluation) -> None:
     Raises:
         SelfCheckError: they differ, because the model's backward is not linear in its cotangent.
     """
-    pushed = _pairs(TANGENT, found, lambda name, t: inputs.cotangent(name, t, question.seed))
-    pulled = _pairs(FIRST, found, lambda name, t: direction(name, t, question))
+    pushed = _pairs("tangent", found, lambda name, t: inputs.cotangent(name, t, question.seed))
+    pulled = _pairs("gradient", found, lambda name, t: direction(name, t, question))
     sides = [sum(float(_inner(t, other)) for t, other in side) for side in (pushed, pulled)]
     size = max(sum(float(t.abs().norm() * other.abs().norm()) for t, other in side) for side in (pushed, pulled))
     if math.isfinite(size) and abs(sides[0] - sides[1]) > AGREEMENT * size:
@@ -129,14 +128,13 @@ def check_adjoint(question: Question, found: Evaluation) -> None:
 
 def direction(name: str, leaf: torch.Tensor, question: Question) -> torch.Tensor:
     """The random tangent of an input or parameter."""
-    return inputs.cotangent(f"{TANGENT} {name}", leaf, question.seed)
+    return inputs.cotangent(f"tangent of {name}", leaf, question.seed)
 
 
 def _pairs(
-    prefix: str, found: Evaluation, other: Callable[[str, torch.Tensor], torch.Tensor]
+    kind: str, found: Evaluation, other: Callable[[str, torch.Tensor], torch.Tensor]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    named = {n.removeprefix(f"{prefix} "): t for n, t in found.tensors.items() if n.startswith(f"{prefix} ")}
-    return [(t, other(name, t)) for name, t in named.items() if t is not None]
+    return [(t, other(n.leaf, t)) for n, t in found.tensors.items() if n.kind == kind and t is not None]
 
 
 def _inner(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

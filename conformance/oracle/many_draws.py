@@ -24,6 +24,7 @@ from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
 from conformance.perturb.kinks import MARGIN, KinkWatch
 from conformance.perturb.nearest import Nearest
 from conformance.process.forks import Forks
+from conformance.records.observation import TensorName
 from zoo.case import Call, Case
 
 # Draws that are run rounded too; from these follows how many the tensors need. Behind a kink, and where numbers
@@ -35,7 +36,8 @@ POOL = 4  # batches from which the rows of one draw are picked
 BATCHES = 8  # of which one is taken, if a draw takes a batch whole
 CROWDED = 2.0**-11  # closer to a kink than this, in units of the rms: among so many units, each weighs little
 
-References = dict[str, TensorReference | None]
+References = dict[TensorName, TensorReference | None]
+Kept = dict[TensorName, torch.Tensor]
 
 
 def with_redraws(  # noqa: PLR0913 -- all that is known of a case
@@ -152,8 +154,8 @@ class _Run:
     """
 
     redraw: Redraw
-    truth: dict[str, torch.Tensor]
-    rounded: dict[str, dict[str, torch.Tensor]]
+    truth: Kept
+    rounded: dict[str, Kept]
     underflew: bool
     constants: dict[str, float]
 
@@ -172,14 +174,20 @@ class _ManyDraws:
     """
 
     def __init__(
-        self, judged: dict[str, TensorReference], precisions: Sequence[Precision], scale: Scale, *, rounded_runs: int
+        self,
+        judged: dict[TensorName, TensorReference],
+        precisions: Sequence[Precision],
+        scale: Scale,
+        *,
+        rounded_runs: int,
     ) -> None:
         self.redraws: list[Redraw] = []
         self._scale, self._rounded_runs = scale, rounded_runs
         self._judged, self._precisions = dict(judged), precisions
         self._constants = {p.name: 0.0 for p in precisions}
-        self._truths: dict[str, list[torch.Tensor]] = {name: [] for name in judged}
-        self._found: dict[tuple[str, str], list[torch.Tensor]] = {(p.name, n): [] for p in precisions for n in judged}
+        self._truths: dict[TensorName, list[torch.Tensor]] = {name: [] for name in judged}
+        keys = ((precision.name, name) for precision in precisions for name in judged)
+        self._found: dict[tuple[str, TensorName], list[torch.Tensor]] = {key: [] for key in keys}
 
     def run(self, there: Oracle, case: Case, question: Question, redraw: Redraw) -> _Run | None:
         """Run the oracle with the weights of one more draw on it, and rounded too if it is one of the first.
@@ -220,12 +228,12 @@ class _ManyDraws:
                 for word, tensors in run.rounded.items():
                     self._found[word, name].append(tensors[name])
 
-    def _kept(self, run: Tensors) -> dict[str, torch.Tensor]:
+    def _kept(self, run: Tensors) -> Kept:
         """What is kept of each judged tensor of a run, if it has the shape that it had in the first draw."""
         found = ((name, run.get(name), known) for name, known in self._judged.items())
         return {name: sample(t) for name, t, known in found if t is not None and tuple(t.shape) == known.oracle.shape}
 
-    def _rounded(self, name: str, precision: Precision, draws: int = max(DRAWS)) -> Rounded:
+    def _rounded(self, name: TensorName, precision: Precision, draws: int = max(DRAWS)) -> Rounded:
         found = self._found[precision.name, name][:draws]
         return rounded_sums(found, self._truths[name][: len(found)], self._constants[precision.name])
 
@@ -233,7 +241,7 @@ class _ManyDraws:
         """How many draws each precision needs, so that the gain of every tensor is judged finely enough."""
         return {p.name: max((self._needs(name, p) for name in self._judged), default=0) for p in self._precisions}
 
-    def _needs(self, name: str, precision: Precision) -> int:
+    def _needs(self, name: TensorName, precision: Precision) -> int:
         rounded, reference = self._rounded(name, precision), self._judged[name]
         for draws in DRAWS:
             more = rounded.over(draws)
@@ -241,7 +249,7 @@ class _ManyDraws:
                 return draws
         return max(DRAWS)
 
-    def references(self) -> dict[str, TensorReference]:
+    def references(self) -> dict[TensorName, TensorReference]:
         """The references of the tensors that every draw has, with their redraws."""
         if not self.redraws:
             return {}

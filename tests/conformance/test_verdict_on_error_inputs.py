@@ -7,21 +7,21 @@ import pytest
 
 from conformance.plan.matrix import expectation
 from conformance.records.convert import from_json, to_json
-from conformance.records.observation import RAISES, Discrepancy, Measure, Observation
+from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, Observation
 from conformance.records.verdicts import Verdict
 from conformance.show.causes import causes
 from conformance.verdict import judge
 from zoo.expect import Expect
 
 ASKED, ANOTHER, NONE = 0.0, 1.0, math.inf
-RIGHT = Discrepancy("typical", "output", "rounded", "", "", (Measure("norm", 0.5, 1.0),), rejected=3)
-WRONG = Discrepancy("typical", "output", "rounded", "", "", (Measure("norm", 2.0, 1.0),), rejected=3)
+RIGHT = Discrepancy("typical", OUTPUT, "rounded", "", "", (Measure("norm", 0.5, 1.0),), rejected=3)
+WRONG = Discrepancy("typical", OUTPUT, "rounded", "", "", (Measure("norm", 2.0, 1.0),), rejected=3)
 
 
 def called(value, name="scalar", *, eager=False, text="ValueError: it is a scalar"):
     """Make what a call with an error input did."""
     measure = Measure(RAISES, value, ASKED if eager else ANOTHER, text)
-    return Discrepancy(name, "output", "conduct", "", "", (measure,))
+    return Discrepancy(name, OUTPUT, "conduct", "", "", (measure,))
 
 
 def verdict(*found, declared=None):

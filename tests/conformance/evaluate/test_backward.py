@@ -7,6 +7,7 @@ from torch import nn
 from conformance.axes import PRECISIONS
 from conformance.evaluate import backward
 from conformance.oracle import reference
+from conformance.records.observation import OUTPUT, TensorName
 from zoo.case import Case
 from zoo.spec import Spec
 
@@ -34,7 +35,9 @@ class Slope(Layer):
         return slope
 
 
-@pytest.mark.parametrize(("build", "tensor", "underflows"), [(Layer, "gradient of x", False), (Slope, "output", True)])
+@pytest.mark.parametrize(
+    ("build", "tensor", "underflows"), [(Layer, TensorName("gradient", "x"), False), (Slope, OUTPUT, True)]
+)
 def test_only_a_gradient_that_forward_takes_may_underflow(build, tensor, underflows):
     case = Case(name="typical", inputs=lambda g: (torch.randn(16, 4, generator=g),))
     spec = Spec(name="net", summary="", source="", build=build, cases=(case,))

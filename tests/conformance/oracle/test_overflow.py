@@ -7,6 +7,9 @@ from torch import nn
 
 from conformance.oracle import overflow
 from conformance.oracle.overflow import HEADROOM, LEAST, Scale, scale_for
+from conformance.records.observation import TensorName
+
+GRADIENT = TensorName("gradient", "x")
 
 
 class Divided(nn.Module):
@@ -52,11 +55,11 @@ def test_the_scale_stays_if_the_large_gradients_are_in_float32(monkeypatch):
 
 
 def test_a_draw_fits_if_its_gradients_do():
-    gradients = {"gradient of x": torch.ones(3)}
+    gradients = {GRADIENT: torch.ones(3)}
     factor = scale_for(gradients)
     assert Scale(factor, 10.0).fits(gradients, 9.0)
     assert not Scale(factor, 10.0).fits(gradients, 11.0)
-    assert not Scale(factor, 10.0).fits({"gradient of x": torch.tensor([HEADROOM * 8 / factor])}, 1.0)
+    assert not Scale(factor, 10.0).fits({GRADIENT: torch.tensor([HEADROOM * 8 / factor])}, 1.0)
 
 
 class Full(Divided):

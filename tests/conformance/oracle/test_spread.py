@@ -6,6 +6,7 @@ from torch import nn
 
 from conformance.axes import PRECISIONS
 from conformance.oracle import reference
+from conformance.records.observation import OUTPUT, TensorName
 from zoo.case import Case
 from zoo.spec import Spec
 
@@ -39,14 +40,14 @@ def test_a_gradient_that_cancels_but_for_eps_is_a_remainder(weight):
         nn.init.constant_(model[0].weight, weight)
         return model
 
-    tensors = tensors_of(build)
-    assert [name for name, known in tensors.items() if known.is_remainder] == ["gradient of 0.weight"]
-    assert tensors["gradient of 0.weight"].is_null
+    tensors, weight_of_first = tensors_of(build), TensorName("gradient", "0.weight")
+    assert [name for name, known in tensors.items() if known.is_remainder] == [weight_of_first]
+    assert tensors[weight_of_first].is_null
 
 
 @pytest.mark.parametrize(
     ("build", "tensor"),
-    [(Chaotic, "gradient of x"), (lambda: lambda x: (x + 4e6) - 4e6, "output")],
+    [(Chaotic, TensorName("gradient", "x")), (lambda: lambda x: (x + 4e6) - 4e6, OUTPUT)],
     ids=["chaos", "output"],
 )
 def test_chaos_and_an_output_that_cancels_are_none(build, tensor):
