@@ -1,23 +1,29 @@
-"""Judges what the calls of a cell do apart from their numbers: containers, shared memory, state, a second call."""
+"""Judges what calls do apart from their numbers: containers, shared memory, state, a second call, and error inputs."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession
-from conformance.errors import NoOracleError
+from conformance.errors import NoOracleError, NotProvenError
 from conformance.evaluate import evaluation, inputs, weights
+from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.evaluate.watch import Watch
+from conformance.evaluate.process_state import Watch
 from conformance.gates.distance import same_bytes
-from conformance.oracle.redraw import alike
+from conformance.one_line import name_of, text_of
 from conformance.oracle.reference import CaseReference
-from conformance.records.observation import Discrepancy, Measure, TensorName
-from zoo.case import Case
+from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, TensorName
+from zoo import internals
+from zoo.case import Call, Case
+from zoo.error_input import ErrorInput
 
 AT_ONE_CALL = ("second", "vmapped", "tangent")  # kinds of results that only the measured call is asked for
 OTHER_DRAWS = (
@@ -85,7 +91,7 @@ def _call_with_other_inputs(session: CellSession, made: Prepared, case: Case, qu
     picks = session.known(case).picks
     far = FAR_DRAW if isinstance(picks, int) else [(FAR_DRAW + draw, row) for draw, row in picks]
     drawn = session.placed(inputs.draw(case, session.seed, far))
-    if not alike(drawn, question.pristine):
+    if not inputs.alike(drawn, question.pristine):
         return  # a case may draw its shapes; another shape would be another compiled graph
     owner = made.parameters_of
     state = weights.state_of(owner)
@@ -142,3 +148,86 @@ def _what(tensor: torch.Tensor | None) -> str:
 def _fault(case: Case, subject: TensorName | str, gate: str, text: str) -> Discrepancy:
     measure = Measure(gate, math.inf, 0.0, text)
     return Discrepancy(case.name, TensorName("subject", str(subject)), "conduct", "", "", (measure,))
+
+
+# The inputs that the model must refuse.
+
+RIGHT_ERROR, OTHER_ERROR, NO_ERROR = 0.0, 1.0, math.inf  # the measure of a call
+
+
+def call_with_error_inputs(session: CellSession, made: Prepared) -> list[Discrepancy]:
+    """Call a callable with every error input that its device has. In eager, each must raise the error of the spec.
+
+    Args:
+        session: the open cell.
+        made: the callable of its mode.
+
+    Raises:
+        NotProvenError: a call did not run in the mode.
+        An error of memory or of the machine, unless the spec asks for it.
+    """
+    state = weights.state_of(made.parameters_of)
+    found = []
+    for given in session.spec.error_inputs:
+        if given.devices and session.cell.device not in given.devices:
+            continue
+        if session.cast and not _is_float32(given.draw(inputs.seed_generator(session.seed, given.name))):
+            continue  # what it shows is in its dtypes
+        weights.reset(made.parameters_of, state)
+        value, text = _outcome(session, made, given)
+        measure = Measure(RAISES, value, RIGHT_ERROR if session.is_eager else OTHER_ERROR, text)
+        if not measure.met:
+            measure = replace(measure, detail=f"{text}; it must raise {given.wanted}")
+        found.append(Discrepancy(given.name, OUTPUT, "conduct", "", "", (measure,)))
+        _compile_again()
+    return found
+
+
+def _outcome(session: CellSession, made: Prepared, given: ErrorInput) -> tuple[float, str]:
+    """The measure of one call, and what it raised or returned."""
+    call = given.draw(inputs.seed_generator(session.seed, given.name))
+    try:
+        returned = _call(session, made, call)
+    except NotProvenError:
+        raise
+    except Exception as problem:  # a mode may raise anything
+        if given.describes(problem, text_of(problem)):
+            return RIGHT_ERROR, f"{name_of(problem)}: {one_line(problem)}"
+        if is_out_of_memory(problem) or is_machine_failure(problem):
+            raise
+        return OTHER_ERROR, f"{name_of(problem)}: {one_line(problem)}"
+    return NO_ERROR, _describe(returned)
+
+
+def _is_float32(call: Call) -> bool:
+    """Whether all floating tensors of a call are in float32."""
+    tensors = [t for t in internals.tree_leaves((call.args, dict(call.kwargs))) if isinstance(t, torch.Tensor)]
+    return all(t.dtype == torch.float32 for t in tensors if inputs.is_rounded(t))
+
+
+def _call(session: CellSession, made: Prepared, call: Call) -> Any:
+    device, precision, fit = session.cell.device, session.precision, session.spec.fit
+
+    def placed(leaf: Any) -> Any:
+        on_cpu = isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
+        return session.converted(leaf) if on_cpu else leaf
+
+    args, kwargs = internals.tree_map(placed, (call.args, dict(call.kwargs)))
+    with session.around_calls():
+        if fit is not None:
+            return fit(made.timed_call, made.parameters_of, precision.for_training, *args, **kwargs)
+        with evaluation.autocast_to(precision, device):
+            return made.timed_call(*args, **kwargs)
+
+
+def _describe(returned: Any) -> str:
+    """What a call returned, in a few words."""
+    tensors = [leaf for leaf in internals.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
+    words = [f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors]
+    return ", ".join(words) or f"a {type(returned).__name__}"
+
+
+def _compile_again() -> None:
+    """Forget what torch.compile has compiled: after an error in tracing, it would run the same code in eager."""
+    if internals.COMPILER in sys.modules:
+        torch.compiler.reset()

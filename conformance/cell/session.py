@@ -15,15 +15,14 @@ from typing import Any
 import torch
 
 from conformance.axes import PRECISIONS, Mode, Precision, Prepared
-from conformance.cell import compiler, modes, transformed
+from conformance.cell import compiler, modes
+from conformance.cell.compiled import Recompiles
 from conformance.cell.policy import set_policy
-from conformance.cell.recompiles import Recompiles
 from conformance.errors import DamagedReferenceError
-from conformance.evaluate import casting, evaluation, inputs, weights
+from conformance.evaluate import evaluation, inputs, transforms, weights
 from conformance.evaluate.error_text import is_out_of_memory, one_line
-from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.evaluate.fingerprint import fingerprint
-from conformance.evaluate.questions import question_of
+from conformance.evaluate.evaluation import Evaluation, Question, question_of
+from conformance.evaluate.weights import fingerprint
 from conformance.float64 import wide
 from conformance.gates.budget import TensorReference
 from conformance.gates.compare import compare, compare_values, name_of
@@ -114,7 +113,7 @@ class CellSession:
     @property
     def cast(self) -> torch.dtype | None:
         """The dtype that the model is cast to; None if the precision casts nothing, or if it is in that dtype."""
-        return casting.dtype_of(self.spec, self.precision)
+        return weights.cast_of(self.spec, self.precision)
 
     @property
     def is_eager(self) -> bool:
@@ -141,11 +140,15 @@ class CellSession:
             build: a builder to use in place of the spec's.
         """
         model = wide.prepared_model(self.spec, self.seed, build)
-        return casting.model_in(model, self.cast, self.cell.device)
+        return weights.model_in(model, self.cast, self.cell.device)
 
     def placed(self, call: Call) -> Call:
         """A copy of the arguments of a call, on the device of the cell and in the dtypes of its precision."""
-        return casting.call_in(call, self.cast, self.cell.device)
+        return inputs.place(call, self.converted)
+
+    def converted(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor on the device of the cell and, if it is floating, in the dtype that its precision casts to."""
+        return tensor.to(self.cell.device, self.cast if self.cast and tensor.is_floating_point() else tensor.dtype)
 
     def prepare(self) -> Prepared:
         """Make the callable of the cell's mode.
@@ -180,7 +183,7 @@ class CellSession:
                 weights.reset(eager, state)
                 found.tensors |= evaluation.differentiate_twice(eager, eager, question)
             weights.reset(eager, state)
-            found.tensors |= transformed.of(Prepared(eager, dict, eager), question)
+            transforms.add(found, Prepared(eager, dict, eager), question, raises=True)
             weights.reset(eager, state)
         except RuntimeError as problem:
             if is_out_of_memory(problem):
@@ -211,7 +214,7 @@ class CellSession:
             drawn: the callable's tensors in further draws, by name.
         """
         trusted = output_dtypes(self.spec, self.seed, question)
-        left_out = (*found.left_out, *transformed.left_out_kinds(question), *(("second",) if found.refused else ()))
+        left_out = (*found.left_out, *transforms.left_out_kinds(question), *(("second",) if found.refused else ()))
         names = [n for n in known.tensors if n.kind not in left_out]
         names = [n for n in names if not _lost_without_loss(n, found.tensors.get(n), known.tensors[n])]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
@@ -239,7 +242,7 @@ class CellSession:
     ) -> Iterator[Discrepancy]:
         """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it."""
         for name, reference in known.tensors.items():
-            if reference is not None and name.kind not in transformed.left_out_kinds(question):
+            if reference is not None and name.kind not in transforms.left_out_kinds(question):
                 y = found.tensors.get(name)
                 criteria = self._criteria(case, name, reference, self._dtype(name, question, None, y))
                 yield compare_values(y, criteria, self._fault(name, y, known, found))
@@ -315,6 +318,6 @@ def output_dtypes(spec: Spec, seed: int, question: Question) -> dict[str, torch.
     if not spec.trusts_model:
         return {}
     trusted = wide.prepared_reference(spec, seed, wide.prepared_model(spec, seed))
-    trusted = casting.model_in(trusted, casting.dtype_of(spec, question.precision), question.device)
+    trusted = weights.model_in(trusted, weights.cast_of(spec, question.precision), question.device)
     found = evaluation.evaluate(trusted, trusted, replace(question, differentiate=False))
     return {leaf: t.dtype for leaf, t in found.returned.items() if t is not None and leaf in found.requires_grad}

@@ -15,12 +15,13 @@ import torch
 
 from conformance.axes import Precision
 from conformance.errors import NotProvenError
-from conformance.evaluate import backward, containers, inputs, process_state, reentrant, weights
+from conformance.evaluate import backward, containers, inputs, process_state, weights
 from conformance.evaluate.containers import NOTHING, Container
 from conformance.evaluate.memory_sharing import Pair, sharing
-from conformance.evaluate.watch import Change, Watch
+from conformance.evaluate.process_state import Change, Watch
 from conformance.records.observation import TensorName
-from zoo.case import Call
+from zoo.case import Call, Case, SpecError
+from zoo.spec import Spec
 
 Tensors = dict[TensorName, torch.Tensor | None]
 Leaves = dict[str, torch.Tensor | None]  # tensors of one kind, by leaf
@@ -66,6 +67,40 @@ class Question:
     device: str = "cpu"
     scale: float = 1.0
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+
+
+def question_of(  # noqa: PLR0913 -- one question, asked in two places
+    spec: Spec, case: Case, seed: int, picks: inputs.Picks, convert: Callable[[Call], Call], model: Any
+) -> Question:
+    """The question of one case, with newly drawn inputs.
+
+    Args:
+        spec: the spec of the model.
+        case: the case.
+        seed: seed of inputs and cotangents.
+        picks: the draw, or the rows of several draws, to take as inputs.
+        convert: moves the inputs to the device and dtypes of the run.
+        model: the model; its signature names the inputs.
+    """
+    call = convert(inputs.draw(case, seed, picks))
+    pristine = inputs.place(call, convert=lambda t: t)
+    names = inputs.named_inputs(model, call)
+    if unknown := set(spec.constants).difference(names):
+        raise SpecError(f"case {case.name}: constants: no input is named {min(unknown)!r}, but {', '.join(names)}")
+    return Question(
+        call,
+        pristine,
+        names,
+        (seed, case.name),
+        differentiate=spec.differentiable,
+        constants=spec.constants,
+        second=spec.twice_differentiable,
+        stacked=convert(inputs.stack(case, seed, picks)) if spec.vmappable else None,
+        forward_mode=spec.forward_mode,
+        mutates=spec.mutates,
+        changes_state=spec.changes_state,
+        fit=spec.fit,
+    )
 
 
 @dataclass
@@ -230,7 +265,7 @@ def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Wa
             watch.during("forward"),
             question.around(),
             backward.in_forward(),
-            reentrant.note_reentrant(),
+            backward.note_reentrant(),
         ):
             returned = call(*question.call.args, **question.call.kwargs)
             _prove_autocast(question, "forward returned")
@@ -294,7 +329,7 @@ def _gradients(
     if question.scale != 1.0:
         cotangents = [c * question.scale for c in cotangents]
     with question.around():
-        found = reentrant.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
+        found = backward.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
     by_leaf: Leaves = dict(zip(wanted, found, strict=True))
     return _unscale(by_leaf, question.scale) if unscale else by_leaf
 

@@ -11,7 +11,7 @@ import torch
 
 from conformance.seeds import seed_of
 from zoo import internals
-from zoo.case import Call, Case
+from zoo.case import Call, Case, SpecError
 
 COMPRESSED = {  # names of the methods that give the indices of a sparse tensor, by its layout
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -20,6 +20,7 @@ COMPRESSED = {  # names of the methods that give the indices of a sparse tensor,
     torch.sparse_bsc: ("ccol_indices", "row_indices"),
 }
 SPARSE = (torch.sparse_coo, *COMPRESSED)
+OTHER_DRAWS = (101, 102)  # of a case, which stand beside its own in a batch, as no case takes them itself
 BELOW_ONE = 1.0 - 2.0**-8  # the largest number below one that bfloat16 represents
 
 
@@ -118,6 +119,37 @@ def raw_batch(case: Case, seed: int, number: int) -> Call:
 
 def _draw(case: Case, seed: int, number: int) -> Call:
     return case.first if number == 0 and case.first is not None else case.draw(seed_generator(seed, case.name, number))
+
+
+def stack(case: Case, seed: int, picks: Picks) -> Call:
+    """The inputs of a case and of two other draws, stacked along a new first axis.
+
+    Raises:
+        SpecError: there is no tensor to stack, or the draws differ in anything but the numbers of their tensors.
+    """
+    calls = [draw(case, seed, which) for which in (picks, *OTHER_DRAWS)]
+    leaves = [internals.tree_leaves((call.args, dict(call.kwargs))) for call in calls]
+    if not any(isinstance(leaf, torch.Tensor) for leaf in leaves[0]):
+        raise SpecError(f"case {case.name}: vmappable, but no argument is a tensor that could hold a batch")
+    if not all(alike(calls[0], other) for other in calls[1:]):
+        raise SpecError(f"case {case.name}: vmappable, but its draws differ in structure, shape, dtype or constants")
+    columns = zip(*leaves, strict=True)
+    together = [torch.stack(column) if isinstance(column[0], torch.Tensor) else column[0] for column in columns]
+    return Call(*internals.tree_unflatten(together, internals.tree_structure((calls[0].args, dict(calls[0].kwargs)))))
+
+
+def alike(one: Call, other: Call) -> bool:
+    """Whether two calls differ only in the content of their tensors, so that a compiled call fits both."""
+    (mine, how), (theirs, as_well) = (internals.tree_flatten((c.args, dict(c.kwargs))) for c in (one, other))
+    return how == as_well and all(map(_alike, mine, theirs))
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return type(a) is type(b) and bool(a == b)
+    if (a.shape, a.dtype, a.layout) != (b.shape, b.dtype, b.layout):
+        return False
+    return a.layout != torch.strided or a.stride() == b.stride()
 
 
 def row_count(call: Call) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch.amp import GradScaler
 from torch.optim import SGD
 
-from conformance.cell import draws, tf32
+from conformance.cell import policy
 from conformance.cell.session import CellSession
 from conformance.errors import NotMeasuredError
 from conformance.evaluate import containers, evaluation, inputs, process_state, weights
@@ -48,7 +48,7 @@ class TimedCell:
         self.session, self._figure = session, figure
         self._random, self._seen, self._kept = random.Random(session.seed), 0, None  # noqa: S311 -- no secret
         spec = session.spec
-        tf32.switch(session.precision)
+        policy.switch_tf32(session.precision)
         if (figure == "fit") != (spec.fit is not None):
             raise NotMeasuredError(f"no {figure}", f"{spec.name} is {'a' if spec.fit else 'no'} training")
         eager = session.build()
@@ -59,7 +59,7 @@ class TimedCell:
         # there is no figure of second derivatives or transforms, so none are taken
         asked = replace(asked, second=False, stacked=None, forward_mode=False)
         self._question = replace(asked, differentiate=asked.differentiate and figure != "forward")
-        with draws.as_the_oracle(spec, session.precision) as drew:
+        with policy.draw_as_the_oracle(spec, session.precision) as drew:
             for _ in range(1 + session.mode.warm_calls):
                 evaluation.evaluate(made.call, self._owner, self._question)
                 self._restore()
@@ -85,7 +85,7 @@ class TimedCell:
             return put_back
 
         def switched() -> None:
-            tf32.switch(self.session.precision)  # another cell of this process may have another precision
+            policy.switch_tf32(self.session.precision)  # another cell of this process may have another precision
             if put_back is not None:
                 put_back()
 

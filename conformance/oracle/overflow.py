@@ -13,8 +13,7 @@ from conformance.axes import PRECISIONS
 from conformance.evaluate import backward, evaluation, inputs, weights
 from conformance.evaluate.custom_ops import OpMode, Unwatched, leaves_of
 from conformance.evaluate.error_text import is_out_of_memory
-from conformance.evaluate.evaluation import Evaluation
-from conformance.evaluate.questions import question_of
+from conformance.evaluate.evaluation import Evaluation, question_of
 from conformance.float64.wide import Oracle, prepared_model
 from conformance.records.observation import TensorName
 from zoo.case import Case

@@ -18,9 +18,8 @@ from conformance.evaluate.memory_sharing import Pair
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates.budget import TensorReference
 from conformance.oracle import sampling
-from conformance.oracle.many_draws import with_redraws
+from conformance.oracle.many_draws import FIRST_NUMBER, Redraw, with_redraws
 from conformance.oracle.overflow import AMP_FP16, InnerGradients, Scale, choose_scale, scale_for
-from conformance.oracle.redraw import FIRST_NUMBER, Redraw
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
 from conformance.perturb.kinks import KinkWatch

@@ -19,7 +19,7 @@ from conformance.evaluate.inputs import Picks
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, Figures, OracleTensor
 from conformance.gates.sums import Redraws, Rounded, Sums
-from conformance.oracle.redraw import Redraw
+from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.records.observation import TensorName
 

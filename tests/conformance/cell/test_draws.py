@@ -4,8 +4,8 @@ import pytest
 import torch
 from harness.timed import timed_cell
 
-from conformance.cell import draws
-from conformance.cell.draws import in_float32
+from conformance.cell import policy
+from conformance.cell.policy import drawn_in_float32
 from conformance.errors import NotMeasuredError
 
 DRAWING = {
@@ -35,7 +35,7 @@ SPEC = Spec(
 )
 """
 
-needs_kernels = pytest.mark.skipif(not draws.can_be_float32(), reason="this torch hands out no kernels")
+needs_kernels = pytest.mark.skipif(not policy.can_draw_in_float32(), reason="this torch hands out no kernels")
 
 
 def drawn(draw, x, dtype):
@@ -46,12 +46,12 @@ def drawn(draw, x, dtype):
 
 @needs_kernels
 @pytest.mark.parametrize("shape", [(5,), (24,), (7, 9)], ids=str)
-@pytest.mark.parametrize("dtype", draws.HALF, ids=str)
+@pytest.mark.parametrize("dtype", policy.HALF, ids=str)
 @pytest.mark.parametrize("name", DRAWING)
 def test_half_precision_gets_the_numbers_of_float32(name, dtype, shape):
     x = torch.zeros(shape).t()
     wanted, state = drawn(DRAWING[name], x, torch.float32)
-    with in_float32() as drew:
+    with drawn_in_float32() as drew:
         same, _ = drawn(DRAWING[name], x, torch.float32)
         assert drew == set()
         found, after = drawn(DRAWING[name], x, dtype)
@@ -65,7 +65,7 @@ def test_half_precision_gets_the_numbers_of_float32(name, dtype, shape):
 def test_afterwards_torch_draws_as_before():
     x = torch.zeros(24)
     before, _ = drawn(torch.randn_like, x, torch.bfloat16)
-    with in_float32():
+    with drawn_in_float32():
         other, _ = drawn(torch.randn_like, x, torch.bfloat16)
     after, _ = drawn(torch.randn_like, x, torch.bfloat16)
     assert torch.equal(before, after)
@@ -77,14 +77,14 @@ def test_a_torch_that_hands_out_one_kernel_alone_draws_as_before(monkeypatch):
     hand_out = torch.library.get_kernel
 
     def get_kernel(name, key):
-        if name.endswith(draws.DRAWING[-1]):
+        if name.endswith(policy.DRAWING[-1]):
             raise RuntimeError("there is no such kernel")
         return hand_out(name, key)
 
     x = torch.zeros(24)
     before, _ = drawn(torch.randn_like, x, torch.bfloat16)
     monkeypatch.setattr(torch.library, "get_kernel", get_kernel)
-    assert not draws.can_be_float32.__wrapped__()
+    assert not policy.can_draw_in_float32.__wrapped__()
     after, _ = drawn(torch.randn_like, x, torch.bfloat16)
     assert torch.equal(before, after)
 

@@ -8,7 +8,7 @@ from harness.plans import SPECS
 
 from benchmarks import tf32_device as device
 from conformance.axes import PRECISIONS
-from conformance.cell import reference, tf32
+from conformance.cell import policy, reference
 from conformance.errors import NotProvenError
 from conformance.evaluate import evaluation
 from conformance.evaluate.inputs import seed_generator
@@ -88,7 +88,7 @@ def test_sums_are_held_to_float32(references):
 
 
 def test_the_proof_sees_what_a_device_does():
-    for rounds in (tf32._product_rounds, tf32._convolution_rounds):
+    for rounds in (policy._product_rounds, policy._convolution_rounds):
         assert not rounds("cpu")
         with device.Operands(device.nearest):
             assert rounds("cpu")
@@ -97,15 +97,15 @@ def test_the_proof_sees_what_a_device_does():
 @pytest.mark.parametrize("products", [True, False])
 @pytest.mark.parametrize("convolutions", [True, False])
 def test_the_proof_fails_where_the_device_does_another_thing(monkeypatch, products, convolutions):
-    monkeypatch.setattr(tf32, "_product_rounds", lambda _: products)
-    monkeypatch.setattr(tf32, "_convolution_rounds", lambda _: convolutions)
+    monkeypatch.setattr(policy, "_product_rounds", lambda _: products)
+    monkeypatch.setattr(policy, "_convolution_rounds", lambda _: convolutions)
     for precision, asked in ((FP32, False), (PRECISIONS["amp_bf16"], False), (TF32, True)):
         if products == convolutions == asked:
-            assert tf32.prove(precision, "cuda") == {"tf32": "on" if asked else "off"}
+            assert policy.prove_tf32(precision, "cuda") == {"tf32": "on" if asked else "off"}
             continue
         wrong = "matrix products" if products != asked else "convolutions"
         with pytest.raises(NotProvenError, match=f"{wrong} are {'not ' if asked else ''}rounded to TF32"):
-            tf32.prove(precision, "cuda")
+            policy.prove_tf32(precision, "cuda")
 
 
 def test_the_switch_is_on_for_tf32_alone():
@@ -113,7 +113,7 @@ def test_the_switch_is_on_for_tf32_alone():
     before = [s.allow_tf32 for s in switches]
     try:
         for precision in (TF32, *PRECISIONS.values()):
-            tf32.switch(precision)
+            policy.switch_tf32(precision)
             assert [s.allow_tf32 for s in switches] == [precision is TF32] * 2
     finally:
         for s, allowed in zip(switches, before, strict=True):
@@ -127,7 +127,7 @@ def test_a_training_is_told_fp32():
 
 def test_each_timed_call_on_cuda_has_its_own_switch(monkeypatch):
     done = []
-    monkeypatch.setattr(tf32, "switch", lambda precision: done.append(precision.name))
+    monkeypatch.setattr(policy, "switch_tf32", lambda precision: done.append(precision.name))
     for put_back in (None, lambda: done.append("put back")):
         session = SimpleNamespace(cell=Cell("net", "eager", "tf32", "cuda"), precision=TF32)
         TimedCell._before(SimpleNamespace(session=session, _put_back=lambda put_back=put_back: put_back))()

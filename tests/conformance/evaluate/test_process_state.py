@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from conformance.evaluate import process_state
-from conformance.evaluate.watch import REGISTRIES, Watch
+from conformance.evaluate.process_state import REGISTRIES, Watch
 from zoo import internals
 from zoo.case import Case, SpecError
 from zoo.spec import Spec

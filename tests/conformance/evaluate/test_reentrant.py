@@ -7,7 +7,7 @@ from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from conformance.axes import PRECISIONS
 from conformance.evaluate import evaluation
-from conformance.evaluate.questions import question_of
+from conformance.evaluate.evaluation import question_of
 from conformance.float64 import wide
 from conformance.oracle import reference
 from zoo.case import Case

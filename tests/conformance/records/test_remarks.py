@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance.cell.draws import IN_FLOAT32
+from conformance.cell.policy import IN_FLOAT32
 from conformance.records.observation import OTHER_WEIGHTS, OUTPUT, Discrepancy, Measure, Observation, TensorName
 from conformance.verdict import judge
 
