@@ -8,8 +8,9 @@ import pytest
 
 from conformance.plan.matrix import expectation
 from conformance.records.convert import from_json, to_json
-from conformance.records.observation import OUTPUT, Discrepancy, Measure, Observation, TensorName
+from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
 from conformance.records.verdicts import STATUSES, Verdict
+from conformance.show.causes import causes
 from conformance.verdict import failed_gate, judge
 from zoo.expect import Expect
 
@@ -306,3 +307,71 @@ def test_a_verdict_survives_the_trip_through_json(ending):
 def test_an_unknown_ending_is_an_error_and_never_a_pass():
     verdict = judge("m[eager-fp32-cpu]", Observation("refused", message="no such source"))
     assert (verdict.status, verdict.text) == ("ERROR", "no such source")
+
+
+# Error inputs
+
+RIGHT_ERROR, OTHER_ERROR, NO_ERROR = 0.0, 1.0, math.inf
+RIGHT = Discrepancy("typical", OUTPUT, "rounded", "", "", (Measure("norm", 0.5, 1.0),), rejected=3)
+WRONG = Discrepancy("typical", OUTPUT, "rounded", "", "", (Measure("norm", 2.0, 1.0),), rejected=3)
+
+
+def called(value, name="scalar", *, eager=False, text="ValueError: it is a scalar"):
+    """Make what a call with an error input did."""
+    measure = Measure(RAISES, value, RIGHT_ERROR if eager else OTHER_ERROR, text)
+    return Discrepancy(name, OUTPUT, "conduct", "", "", (measure,))
+
+
+def verdict_with(*found, declared=None):
+    expectations = [expect("FAIL", **declared)] if declared is not None else []
+    return verdict(finished(*found, cases=("typical",)), *expectations)
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_the_error_that_was_asked_for_is_a_pass_without_a_remark(eager):
+    found = verdict_with(RIGHT, called(RIGHT_ERROR, eager=eager))
+    assert (found.status, found.margin, found.notes) == ("PASS", 0.5, ())
+
+
+def test_another_error_is_a_remark_and_in_eager_a_fail():
+    found = verdict_with(RIGHT, called(OTHER_ERROR))
+    assert (found.status, found.margin) == ("PASS", 0.5)
+    assert found.notes == ("an error input raises another error than in eager (scalar)",)
+    found = verdict_with(RIGHT, called(OTHER_ERROR, eager=True))
+    assert (found.status, found.text) == ("FAIL", "raises  output, case scalar: ValueError: it is a scalar")
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_no_error_is_a_fail_in_every_mode(eager):
+    found = verdict_with(RIGHT, called(NO_ERROR, eager=eager, text="float32 [3]; it must raise ValueError"))
+    assert (found.status, found.short) == ("FAIL", "raises")
+    assert found.text == "raises  output, case scalar: float32 [3]; it must raise ValueError"
+    assert causes([found])[0].text == found.text
+
+
+def test_the_other_gates_come_first():
+    assert verdict_with(called(NO_ERROR), WRONG).text.startswith("norm  output, case typical")
+
+
+@pytest.mark.parametrize(
+    ("declared", "status"),
+    [
+        ({"gate": "raises", "tensor": "output", "case": "scalar"}, "EXPECTED"),
+        ({"gate": "raises", "tensor": "output"}, "EXPECTED"),
+        ({"gate": "raises", "tensor": "output", "case": "typical"}, "FAIL"),
+        ({"gate": "raises", "case": "scalar"}, "FAIL"),
+        ({"gate": "norm", "tensor": "output"}, "FAIL"),
+        ({"tensor": "output"}, "FAIL"),
+        ({}, "FAIL"),
+    ],
+)
+def test_an_expectation_excuses_an_accepted_input_only_by_its_gate(declared, status):
+    assert verdict_with(RIGHT, called(NO_ERROR), declared=declared).status == status
+
+
+def test_an_expectation_excuses_nothing_beside_it():
+    declared = {"gate": "raises", "tensor": "output", "case": "scalar"}
+    assert verdict_with(RIGHT, called(NO_ERROR), called(NO_ERROR, "empty"), declared=declared).status == "FAIL"
+    assert verdict_with(WRONG, called(NO_ERROR), declared=declared).status == "FAIL"
+    assert verdict_with(RIGHT, called(RIGHT_ERROR), declared=declared).status == "STALE"
+    assert verdict_with(RIGHT, called(OTHER_ERROR), declared=declared).status == "STALE"
