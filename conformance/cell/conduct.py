@@ -33,14 +33,11 @@ OTHER_DRAWS = (
 FAR_DRAW = 1000  # the inputs of a case are taken from earlier draws
 
 
-def compare_conduct(
-    session: CellSession, made: Prepared, case: Case, found: Evaluation, again: Evaluation
-) -> Iterator[Discrepancy]:
+def compare_conduct(session: CellSession, case: Case, found: Evaluation, again: Evaluation) -> Iterator[Discrepancy]:
     """What is wrong with two calls apart from their numbers; nothing if all is right.
 
     Args:
         session: the open cell.
-        made: the callable of its mode.
         case: the case.
         found: the evaluation that is judged.
         again: the evaluation of an identical second call.
@@ -53,31 +50,28 @@ def compare_conduct(
         raise NoOracleError(OTHER_DRAWS)
     for change in dict.fromkeys(found.changes):
         yield _fault(case, change.subject, "structure", change.text)
-    yield from _container(made, case, known, found)
+    yield from _container(session.made, case, known, found)
     yield from _sharing(session, case, known, found)
     yield from _second_call(case, found, again)
 
 
-def overwritten(
-    session: CellSession, made: Prepared, case: Case, question: Question, found: Evaluation
-) -> list[Discrepancy]:
+def overwritten(session: CellSession, case: Case, question: Question, found: Evaluation) -> list[Discrepancy]:
     """The outputs that no longer hold what they held when they were returned, after one more call with other inputs.
 
     Outputs that share memory with an argument, a parameter or a buffer may change with it.
 
     Args:
         session: the open cell.
-        made: the callable of its mode.
         case: the case.
         question: what was evaluated.
         found: the evaluation whose outputs are looked at again.
     """
-    if made.reuses_outputs:
+    if session.made.reuses_outputs:
         return []
     others = {one for one, other in found.shared if other not in found.returned}
     held = {n: t for n, t in found.returned.items() if t is not None and n not in others}
     if held and question.fit is None:
-        _call_with_other_inputs(session, made, case, question)
+        _call_with_other_inputs(session, case, question)
     text = "it changed after it was returned, at the latest when the model was called again"
     return [
         _fault(case, name, "structure", text)
@@ -86,19 +80,19 @@ def overwritten(
     ]
 
 
-def _call_with_other_inputs(session: CellSession, made: Prepared, case: Case, question: Question) -> None:
+def _call_with_other_inputs(session: CellSession, case: Case, question: Question) -> None:
     """Call the model forward on another draw of the case, in the memory of the same arguments."""
     picks = session.known(case).picks
     far = FAR_DRAW if isinstance(picks, int) else [(FAR_DRAW + draw, row) for draw, row in picks]
     drawn = session.placed(inputs.draw(case, session.seed, far))
     if not inputs.alike(drawn, question.pristine):
         return  # a case may draw its shapes; another shape would be another compiled graph
-    owner = made.parameters_of
+    owner = session.made.parameters_of
     state = weights.state_of(owner)
     inputs.restore(question.call, drawn)
     watch = Watch(owner, {}, question.changes_state, noted=False)
     with evaluation.autocast(question), watch.during("forward"):
-        inputs.called(made.call, question.call)
+        inputs.called(session.made.call, question.call)
     weights.reset(owner, state)
     inputs.restore(question.call, question.pristine)
 
@@ -155,26 +149,22 @@ def _fault(case: Case, subject: TensorName | str, gate: str, text: str) -> Discr
 RIGHT_ERROR, OTHER_ERROR, NO_ERROR = 0.0, 1.0, math.inf  # the measure of a call
 
 
-def call_with_error_inputs(session: CellSession, made: Prepared) -> list[Discrepancy]:
+def call_with_error_inputs(session: CellSession) -> list[Discrepancy]:
     """Call a callable with every error input that its device has. In eager, each must raise the error of the spec.
-
-    Args:
-        session: the open cell.
-        made: the callable of its mode.
 
     Raises:
         NotProvenError: a call did not run in the mode.
         An error of memory or of the machine, unless the spec asks for it.
     """
-    state = weights.state_of(made.parameters_of)
+    state = weights.state_of(session.made.parameters_of)
     found = []
     for given in session.spec.error_inputs:
         if given.devices and session.cell.device not in given.devices:
             continue
         if session.cast and not _is_float32(given.draw(inputs.seed_generator(session.seed, given.name))):
             continue  # what it shows is in its dtypes
-        weights.reset(made.parameters_of, state)
-        value, text = _outcome(session, made, given)
+        weights.reset(session.made.parameters_of, state)
+        value, text = _outcome(session, given)
         measure = Measure(RAISES, value, RIGHT_ERROR if session.is_eager else OTHER_ERROR, text)
         if not measure.met:
             measure = replace(measure, detail=f"{text}; it must raise {given.wanted}")
@@ -183,11 +173,11 @@ def call_with_error_inputs(session: CellSession, made: Prepared) -> list[Discrep
     return found
 
 
-def _outcome(session: CellSession, made: Prepared, given: ErrorInput) -> tuple[float, str]:
+def _outcome(session: CellSession, given: ErrorInput) -> tuple[float, str]:
     """The measure of one call, and what it raised or returned."""
     call = given.draw(inputs.seed_generator(session.seed, given.name))
     try:
-        returned = _call(session, made, call)
+        returned = _call(session, call)
     except NotProvenError:
         raise
     except Exception as problem:  # a mode may raise anything
@@ -201,23 +191,22 @@ def _outcome(session: CellSession, made: Prepared, given: ErrorInput) -> tuple[f
 
 def _is_float32(call: Call) -> bool:
     """Whether all floating tensors of a call are in float32."""
-    tensors = [t for t in internals.tree_leaves((call.args, dict(call.kwargs))) if isinstance(t, torch.Tensor)]
-    return all(t.dtype == torch.float32 for t in tensors if inputs.is_rounded(t))
+    return all(leaf.dtype == torch.float32 for leaf in inputs.call_leaves(call) if inputs.is_rounded(leaf))
 
 
-def _call(session: CellSession, made: Prepared, call: Call) -> Any:
-    device, precision, fit = session.cell.device, session.precision, session.spec.fit
+def _call(session: CellSession, call: Call) -> Any:
+    made, precision, fit = session.made, session.precision, session.spec.fit
 
     def placed(leaf: Any) -> Any:
         on_cpu = isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
         return session.converted(leaf) if on_cpu else leaf
 
-    args, kwargs = internals.tree_map(placed, (call.args, dict(call.kwargs)))
+    call = inputs.map_call(call, placed)
     with session.around_calls():
         if fit is not None:
-            return fit(made.timed_call, made.parameters_of, precision.for_training, *args, **kwargs)
-        with evaluation.autocast_to(precision, device):
-            return made.timed_call(*args, **kwargs)
+            return fit(made.timed_call, made.parameters_of, precision.for_training, *call.args, **call.kwargs)
+        with evaluation.autocast_to(precision, session.cell.device):
+            return made.timed_call(*call.args, **call.kwargs)
 
 
 def _describe(returned: Any) -> str:

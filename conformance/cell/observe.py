@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 
-from conformance.axes import MODES, Prepared
+from conformance.axes import MODES
 from conformance.cell import conduct, policy
 from conformance.cell.policy import leave_room
 from conformance.cell.session import CellSession, Comparison, open_task
@@ -85,36 +84,36 @@ def observation_of(session: CellSession) -> Observation:
     process = session.process
     with process.phase("build"):
         leave_room(session.cell.device)
-        eager = session.build()
+        session.eager = session.build()
     with process.phase("prepare"):
         made = session.prepare()
     found: list[Discrepancy] = []
     for case in session.cases:
         known = session.known(case)
-        question = session.question(case, eager)
+        question = session.question(case, session.eager)
         with process.phase("call"):
             with session.around_calls():
-                measured, again = _two_calls(session, case.name, made, question, known)
-                overwritten = conduct.overwritten(session, made, case, question, measured)
-            baseline = None if session.is_eager else session.baseline(eager, question)
+                measured, again = _two_calls(session, case, question)
+                overwritten = conduct.overwritten(session, case, question, measured)
+            baseline = None if session.is_eager else session.baseline(session.eager, question)
         with process.phase("redraw"):
             orders = replace(question, second=question.second and not measured.refused)
-            drawn = over_draws(session, made, eager, case, known, orders)
+            drawn = over_draws(session, case, orders)
         with process.phase("judge"):
-            found += [*conduct.compare_conduct(session, made, case, measured, again), *overwritten]
+            found += [*conduct.compare_conduct(session, case, measured, again), *overwritten]
             found += session.compared(case, known, question, measured, again, baseline, drawn)
     found += session.recompiles.discrepancies()
     facts = session.recompiles.facts() | made.proof()
     with process.phase("opcheck"):
-        found += check_operator(session, eager)
+        found += check_operator(session)
     with process.phase("change"):
         for case in session.cases:
-            found += after_changes(session, made, eager, case, session.known(case))
+            found += after_changes(session, case)
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
     facts |= session.facts | policy.prove_tf32(session.precision, session.cell.device)
     if session.spec.error_inputs and not session.mode.forward_only:
         with process.phase("error inputs"):  # last, because they may leave anything behind
-            found += conduct.call_with_error_inputs(session, made)
+            found += conduct.call_with_error_inputs(session)
     facts |= {fact: True for case in session.cases for fact in session.known(case).assumed}
     others = dict.fromkeys(name for case in session.cases for name in session.known(case).container.others())
     facts |= {LEFT_ASIDE: ", ".join(others)} if others else {}
@@ -122,11 +121,9 @@ def observation_of(session: CellSession) -> Observation:
     return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts)
 
 
-def _two_calls(
-    session: CellSession, case: str, made: Prepared, question: Question, known: CaseReference
-) -> tuple[Evaluation, Evaluation]:
+def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Evaluation, Evaluation]:
     """The measured call and an identical second one."""
-    owner = made.parameters_of
+    made, owner, known = session.made, session.made.parameters_of, session.known(case)
     state = weights.state_of(owner)
 
     def identical() -> Evaluation:
@@ -134,15 +131,15 @@ def _two_calls(
         return evaluation.evaluate(made.call, owner, question, noted=True)
 
     with script_calls.note_scripts() as scripts:
-        calls = [session.recompiles.watched(case, identical)]
+        calls = [session.recompiles.watched(case.name, identical)]
     warm = max(session.mode.warm_calls, MODES["scripted"].warm_calls if scripts else 0)
-    calls += [session.recompiles.watched(case, identical) for _ in range(warm + 1)]
-    session.recompiles.settle(case, identical)
+    calls += [session.recompiles.watched(case.name, identical) for _ in range(warm + 1)]
+    session.recompiles.settle(case.name, identical)
     measured, again = calls[-2:]
     if question.second:
         weights.reset(owner, state)
         session.process.enter("second order")
-        _add_second_order(session, measured, made, question, known)
+        _add_second_order(session, measured, question, known)
         session.process.enter("call")
     weights.reset(owner, state)
     if transforms.asked(question):
@@ -155,10 +152,9 @@ def _two_calls(
     return measured, again
 
 
-def _add_second_order(
-    session: CellSession, measured: Evaluation, made: Prepared, question: Question, known: CaseReference
-) -> None:
+def _add_second_order(session: CellSession, measured: Evaluation, question: Question, known: CaseReference) -> None:
     """Add the second derivatives to the evaluation. Outside eager, the mode may raise an error instead."""
+    made = session.made
     wanted = [name for name, reference in known.tensors.items() if reference is not None]
     try:
         measured.tensors |= evaluation.differentiate_twice(made.call, made.parameters_of, question, wanted)
@@ -174,21 +170,19 @@ OPCHECK = "opcheck"
 OWN = ("aten", "prim", "prims")  # torch's own operators, which opcheck refuses
 
 
-def check_operator(session: CellSession, model: Any) -> list[Discrepancy]:
+def check_operator(session: CellSession) -> list[Discrepancy]:
     """What opcheck says of the operator, a discrepancy for each of its tests; only in the cell of eager fp32.
 
-    Args:
-        session: the open cell.
-        model: the eager model; a wrapper of an operator names it in its attribute `operator`.
+    A wrapper of an operator names it in its attribute `operator`.
     """
-    operator = getattr(model, "operator", None)
+    operator = getattr(session.eager, "operator", None)
     asked = operator is not None and session.is_eager and session.precision.name == "fp32"
     if not asked or str(operator).partition(".")[0] in OWN:
         return []
     case = session.spec.cases[0]
-    question = session.question(case, model)
+    question = session.question(case, session.eager)
     call = inputs.place(question.pristine, convert=lambda t: t)
-    for name, leaf in inputs.named_inputs(model, call).items():
+    for name, leaf in inputs.named_inputs(session.eager, call).items():
         if inputs.is_rounded(leaf):
             leaf.requires_grad_(question.differentiate and name not in question.constants)
     overload = operator if isinstance(operator, internals.OpOverload) else _resolve(operator)
@@ -239,19 +233,15 @@ def _plain(value: Any) -> Any:
 Drawn = dict[TensorName, list[torch.Tensor | None]]
 
 
-def over_draws(  # noqa: PLR0913 -- all that is known of a case
-    session: CellSession, made: Prepared, eager: Any, case: Case, known: CaseReference, question: Question
-) -> Drawn:
-    """What the callable returns in each further draw, by the name of the tensor, as `sampled` gives it.
+def over_draws(session: CellSession, case: Case, question: Question) -> Drawn:
+    """What the callable returns in each further draw, by the name of the tensor, as `sample` gives it.
 
     Args:
         session: the cell.
-        made: its callable.
-        eager: the eager model; its signature names the inputs.
         case: the case.
-        known: its reference.
         question: the question of its first draw.
     """
+    known = session.known(case)
     judged = [
         (name, reference.redraws.rounded[session.precision.name].draws)
         for name, reference in known.tensors.items()
@@ -259,53 +249,30 @@ def over_draws(  # noqa: PLR0913 -- all that is known of a case
     ]
     drawn: Drawn = {name: [] for name, _ in judged}
     for redraw in known.redraws[: max((draws for _, draws in judged), default=0)]:
-        asked = _ask(session, case, question, eager, redraw)
-        found = _evaluate(session, made, redraw, partial(_all_orders, made, asked))
+        found = _evaluate(session, redraw, _ask(session, case, question, redraw))
         for name in drawn:
             tensor = found.tensors.get(name)
             drawn[name].append(tensor if tensor is None else sample(tensor))
     return drawn
 
 
-def _first_order(made: Prepared, question: Question) -> Evaluation:
-    return evaluation.evaluate(made.call, made.parameters_of, question)
-
-
-def _all_orders(made: Prepared, question: Question) -> Evaluation:
-    owner = made.parameters_of
-    state = weights.state_of(owner)
-    found = _first_order(made, question)
-    if question.second:
-        weights.reset(owner, state)
-        found.tensors |= evaluation.differentiate_twice(made.call, owner, question)
-    return found
-
-
-def after_changes(
-    session: CellSession, made: Prepared, eager: Any, case: Case, known: CaseReference
-) -> Iterator[Discrepancy]:
+def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
     """Compare the callable with the oracle after the weights have changed, on full float32 operands.
 
     A mode may refuse another number of rows, and another order of the axes in memory. Eager may not.
-
-    Args:
-        session: the cell.
-        made: its callable.
-        eager: the eager model; its signature names the inputs.
-        case: the case.
-        known: its reference.
     """
+    known = session.known(case)
     if known.unchanged:
         session.facts["left out with other weights"] = f"case {case.name}: {known.unchanged}"
     for redraw, there in known.changed:
         if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
             continue
         named = replace(case, name=f"{case.name}{SHORTER if redraw.fewer else REDRAWN}")
-        question = replace(session.question(case, eager), second=False)
+        question = replace(session.question(case, session.eager), second=False)
         plain = [replace(redraw, reordered=False)] if redraw.reordered else []  # the numbers are the same
         for way in (redraw, *plain):
-            asked = _ask(session, case, question, eager, way)
-            found = _evaluate_or_none(session, made, way, asked)
+            asked = _ask(session, case, question, way)
+            found = _evaluate_or_none(session, way, asked)
             if found is not None:
                 break
         if found is None:
@@ -316,10 +283,10 @@ def after_changes(
             return  # a second change would fail too, and hide which one is to blame
 
 
-def _evaluate_or_none(session: CellSession, made: Prepared, redraw: Redraw, asked: Question) -> Evaluation | None:
+def _evaluate_or_none(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation | None:
     """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed."""
     try:
-        return _evaluate(session, made, redraw, partial(_first_order, made, asked))
+        return _evaluate(session, redraw, asked)
     except Exception as problem:  # a mode may raise anything
         if session.is_eager or not redraw.fewer or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
             raise
@@ -328,19 +295,19 @@ def _evaluate_or_none(session: CellSession, made: Prepared, redraw: Redraw, aske
         return None
 
 
-def _ask(session: CellSession, case: Case, question: Question, model: Any, redraw: Redraw) -> Question:
-    return redraw.question(question, session.placed(redraw.inputs(case, session.seed)), model)
+def _ask(session: CellSession, case: Case, question: Question, redraw: Redraw) -> Question:
+    return redraw.question(question, session.placed(redraw.inputs(case, session.seed)), session.eager)
 
 
-def _evaluate(session: CellSession, made: Prepared, redraw: Redraw, evaluate: Callable[[], Evaluation]) -> Evaluation:
+def _evaluate(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation:
     """Evaluate with the parameters and buffers of a draw, and set them back."""
-    owner = made.parameters_of
+    owner = session.made.parameters_of
     state = weights.state_of(owner)
     first = {name: state[name] for name in session.dtypes if name in state}  # a buffer that a call has made stays
     weights.reset(owner, redraw.state(first, session.seed))
     try:
         with session.around_calls():
-            return evaluate()
+            return evaluation.evaluate_orders(session.made.call, owner, asked)
     finally:
         weights.reset(owner, state)
 

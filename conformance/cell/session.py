@@ -80,6 +80,8 @@ class CellSession:
         expect: the declared divergences that apply to the cell.
         left_out: the names of the cases that are not judged.
         facts: proof of the mode, and other facts for the record.
+        eager: the eager model, whose signature names the inputs; None if the work builds its own.
+        made: the callable of the mode, set by `prepare`.
         dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
         comparison: compares one tensor; a study of the gates can replace it to see every tensor.
         recompiles: watches what the identical calls of each case compile.
@@ -95,6 +97,8 @@ class CellSession:
     expect: tuple[Expectation, ...] = ()
     left_out: frozenset[str] = frozenset()
     facts: dict[str, Any] = field(default_factory=dict)
+    eager: Any = None
+    made: Prepared = field(init=False)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     comparison: Comparison = compare
     recompiles: Recompiles = field(default_factory=Recompiles)
@@ -159,9 +163,9 @@ class CellSession:
         """
         if self.cell.mode in ("compiled", "compiled_dynamic", "packaged") and self.cell.device == "cpu":
             compiler.require()
-        made = modes.prepare(self.mode, self.spec, self.build)
-        self.dtypes = {name: t.dtype for name, t in weights.state_of(made.parameters_of).items()}
-        return made
+        self.made = modes.prepare(self.mode, self.spec, self.build)
+        self.dtypes = {name: t.dtype for name, t in weights.state_of(self.made.parameters_of).items()}
+        return self.made
 
     def question(self, case: Case, model: Any) -> Question:
         """The question of one case, on the cell's device and at its precision; `model` names the inputs."""
@@ -178,10 +182,7 @@ class CellSession:
         """The evaluation of the eager model at the cell's precision; None if eager raises an error."""
         try:
             state = weights.state_of(eager)
-            found = evaluation.evaluate(eager, eager, question)
-            if question.second:
-                weights.reset(eager, state)
-                found.tensors |= evaluation.differentiate_twice(eager, eager, question)
+            found = evaluation.evaluate_orders(eager, eager, question)
             weights.reset(eager, state)
             transforms.add(found, Prepared(eager, dict, eager), question, raises=True)
             weights.reset(eager, state)

@@ -177,6 +177,16 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
     return result
 
 
+def evaluate_orders(call: Callable[..., Any], owner: Any, question: Question) -> Evaluation:
+    """As `evaluate` and, if the question asks for second derivatives, `differentiate_twice`, from the same state."""
+    state = weights.state_of(owner)
+    found = evaluate(call, owner, question)
+    if question.second:
+        weights.reset(owner, state)
+        found.tensors |= differentiate_twice(call, owner, question)
+    return found
+
+
 def named(kind: str, leaves: Mapping[str, torch.Tensor | None]) -> Tensors:
     """The tensors of one kind by name."""
     return {TensorName(kind, leaf): t for leaf, t in leaves.items()}

@@ -60,9 +60,9 @@ def _loop(model: Any, batch: Call, reset: Callable[[], None]) -> Tensors:
         def one(leaf: Any, sample: int = sample) -> Any:
             return leaf[sample].clone() if isinstance(leaf, torch.Tensor) else leaf
 
-        args, kwargs = internals.tree_map(one, (batch.args, dict(batch.kwargs)))
+        call = inputs.map_call(batch, one)
         with torch.no_grad():
-            returned.append(containers.tensors_of(model(*args, **kwargs)))
+            returned.append(containers.tensors_of(model(*call.args, **call.kwargs)))
     reset()
     return named("vmapped", {leaf: torch.stack([sample[leaf] for sample in returned]) for leaf in returned[0]})
 

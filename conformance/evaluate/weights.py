@@ -127,7 +127,7 @@ def fingerprint(spec: Spec, seed: int, model: Any) -> str:
             found.update(f"{name} {getattr(module, 'code', '')}".encode())  # of a ScriptModule or a GraphModule
     for case in spec.cases:
         call = inputs.draw(case, seed, 0)
-        for leaf in internals.tree_leaves((call.args, dict(call.kwargs))):
+        for leaf in inputs.call_leaves(call):
             _add(found, case.name, leaf)
     return found.hexdigest()
 
