@@ -122,9 +122,9 @@ def _second_call(case: Case, found: Evaluation, again: Evaluation) -> Iterator[D
         first, second = found.tensors.get(name), again.tensors.get(name)
         if name.kind not in AT_ONE_CALL and (first is None) != (second is None):
             yield _fault(case, name, "stable", f"{_what(second)}, the first time {_what(first)}")
-    for name in found.requires_grad.keys() & again.requires_grad.keys():
-        if found.requires_grad[name] != again.requires_grad[name]:
-            yield _fault(case, name, "stable", f"requires_grad is {again.requires_grad[name]}")
+    for leaf in found.requires_grad.keys() & again.requires_grad.keys():
+        if found.requires_grad[leaf] != again.requires_grad[leaf]:
+            yield _fault(case, leaf, "stable", f"requires_grad is {again.requires_grad[leaf]}")
     if again.container != found.container:
         yield _fault(case, "output", "stable", f"{again.container}, the first time {found.container}")
     for one, other in sorted(found.shared ^ again.shared):

@@ -66,9 +66,8 @@ class Conventions:
             SelfCheckError: it is not zero.
         """
         for name, gradient in first.tensors.items():
-            for convention in self._declared:
-                judged = gradient is not None and name.kind == "gradient"
-                if not judged or not convention.zero or not convention.concerns(name.leaf):
+            for convention in self._declared if name.kind == "gradient" else ():
+                if gradient is None or not convention.zero or not convention.concerns(name.leaf):
                     continue
                 part = gradient[list(convention.rows)] if convention.rows else gradient
                 if part.count_nonzero():
