@@ -13,7 +13,6 @@ import torch
 
 from conformance.axes import MODES
 from conformance.cell import conduct, policy
-from conformance.cell.policy import leave_room
 from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError
 from conformance.evaluate import evaluation, inputs, transforms, weights
@@ -83,7 +82,7 @@ def observation_of(session: CellSession) -> Observation:
     """
     process = session.process
     with process.phase("build"):
-        leave_room(session.cell.device)
+        policy.leave_room(session.cell.device)
         session.eager = session.build()
     with process.phase("prepare"):
         made = session.prepare()
