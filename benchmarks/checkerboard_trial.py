@@ -15,7 +15,7 @@ from torch.amp import GradScaler
 
 from benchmarks.tasks import Comparison, Training, TrainingTask
 from conformance.axes import PRECISIONS
-from conformance.cell import tf32
+from conformance.cell import policy
 from conformance.cell.policy import set_policy
 from conformance.errors import NotMeasuredError
 from conformance.figures import meter
@@ -71,7 +71,7 @@ def train(task: TrainingTask, process: ChildProcess) -> Training:
             skipped=done.skipped,
             peak=_peak(model, task),
             flops=step_flops(model, task.size),
-            tf32=tf32.prove(precision, device).get("tf32", ""),
+            tf32=policy.prove_tf32(precision, device).get("tf32", ""),
         )
 
 
@@ -114,7 +114,7 @@ def step_flops(model: nn.Module, size: int) -> int:
 def _timed_step(task: TrainingTask) -> TimedCall:
     precision = PRECISIONS[task.precision]
     step = training_step(network(task.mode, task.device), task)
-    return TimedCall(f"{task.mode} {precision.name}", step, before=partial(tf32.switch, precision))
+    return TimedCall(f"{task.mode} {precision.name}", step, before=partial(policy.switch_tf32, precision))
 
 
 def network(mode: str, device: str) -> nn.Module:

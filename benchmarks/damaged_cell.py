@@ -62,12 +62,12 @@ def _victims_by_case(kept: Kept, task: CellTask) -> list[list[Victim]]:
     cases: dict[str, list[Victim]] = {}
     for y, criteria, drawn in kept:
         name = criteria.tensor
-        before = state.get(name.removeprefix("buffer ")) if name.startswith("buffer ") else None
+        before = state.get(name.leaf) if name.kind == "buffer" else None
         victim = Victim(y, criteria, task.seed, before=before)
         victim.draws = [replace(victim, y=t.cpu(), draws=[]) for t in drawn if t is not None]
         cases.setdefault(criteria.case, []).append(victim)
     for victims in cases.values():
-        rows = [len(v.y) for v in victims if v.name.startswith("output") and v.y.dim()]
+        rows = [len(v.y) for v in victims if v.name.kind == "output" and v.y.dim()]
         for victim in victims:
             victim.rows, victim.others = (rows or [1])[0], victims
             for number, there in enumerate(victim.draws):
@@ -108,11 +108,11 @@ class Tally:
             if not gates:
                 margin = max((m.margin for m in judged.measures), default=0.0)
                 size = _relative_size(z, y)
-                self.survivors.append(Survivor(name, criteria.case, victim.name, criteria.kind, size, margin))
+                self.survivors.append(Survivor(name, criteria.case, str(victim.name), criteria.kind, size, margin))
 
     def _judged(self, y: torch.Tensor, criteria: TensorCriteria, drawn: Sequence[torch.Tensor]) -> Discrepancy:
         """As `compare`, but without canaries: they do not depend on the values of y."""
-        asked = self._dtypes.get(criteria.tensor, criteria.dtype)
+        asked = self._dtypes.get(str(criteria.tensor), criteria.dtype)
         measures = measures_of(y, criteria, drawn)
         return Discrepancy(criteria.case, criteria.tensor, criteria.kind, name_of(y.dtype), asked, measures)
 

@@ -16,6 +16,7 @@ import torch
 from conformance.evaluate.inputs import is_rounded, seed_generator
 from conformance.gates.criteria import TensorCriteria
 from conformance.gates.distance import same_bytes
+from conformance.records.observation import TensorName
 
 JUDGED = ("rounded", "float32", "exact")  # kinds of tensor; structurally zero and empty ones are left alone
 
@@ -43,14 +44,9 @@ class Victim:
     draws: list[Victim] = field(default_factory=list)
 
     @property
-    def name(self) -> str:
+    def name(self) -> TensorName:
         """The name of the tensor."""
         return self.criteria.tensor
-
-    @property
-    def is_gradient(self) -> bool:
-        """Whether it is a gradient, of first or second order."""
-        return "gradient of" in self.name
 
     def random(self, below: int, what: str = "") -> int:
         """Draw a number, the same in every process."""
@@ -104,7 +100,7 @@ def _damage(name: str) -> Callable[[Damage], Damage]:
 
 
 def _of_gradients(name: str, change: Callable[[Victim], torch.Tensor]) -> None:
-    DAMAGES[name] = lambda v: change(v).to(v.y.dtype) if v.is_gradient and is_rounded(v.y) else None
+    DAMAGES[name] = lambda v: change(v).to(v.y.dtype) if v.name.is_gradient and is_rounded(v.y) else None
 
 
 _of_gradients("gradient times 1.01", lambda v: v.y * 1.01)
@@ -159,7 +155,7 @@ def _misread(v: Victim) -> torch.Tensor | None:
 
 @_damage("square gradient transposed")
 def _transposed(v: Victim) -> torch.Tensor | None:
-    square = v.is_gradient and v.y.dim() == 2 and v.y.shape[0] == v.y.shape[1]
+    square = v.name.is_gradient and v.y.dim() == 2 and v.y.shape[0] == v.y.shape[1]
     return v.y.t() if square else None
 
 
@@ -167,9 +163,9 @@ def _transposed(v: Victim) -> torch.Tensor | None:
 def _gradients_swapped(v: Victim) -> torch.Tensor | None:
     """Swap two whose oracles differ; the biases of two summands have the same gradient."""
     here = v.criteria.reference.oracle
-    for other in v.others if v.is_gradient else ():
+    for other in v.others if v.name.is_gradient else ():
         there = other.criteria.reference.oracle
-        alike = other.is_gradient and other.y.shape == v.y.shape and other.y.dtype == v.y.dtype
+        alike = other.name.is_gradient and other.y.shape == v.y.shape and other.y.dtype == v.y.dtype
         if alike and float((here.values - there.values).norm()) > 1e-6 * here.norm:
             return other.y
     return None
@@ -177,7 +173,9 @@ def _gradients_swapped(v: Victim) -> torch.Tensor | None:
 
 @_damage("smallest gradient negated")
 def _smallest_negated(v: Victim) -> torch.Tensor | None:
-    norms = {id(o): o.criteria.reference.oracle.norm for o in v.others if o.is_gradient and o.criteria.kind in JUDGED}
+    norms = {
+        id(o): o.criteria.reference.oracle.norm for o in v.others if o.name.is_gradient and o.criteria.kind in JUDGED
+    }
     live = {key: norm for key, norm in norms.items() if norm > 0.0}
     return -v.y if live and min(live, key=live.__getitem__) == id(v) else None
 
@@ -190,7 +188,7 @@ def _stale(v: Victim) -> torch.Tensor | None:
 @_damage("column means removed")
 def _bias_dropped(v: Victim) -> torch.Tensor | None:
     """Damage an output as a lost bias would."""
-    return v.y - v.y.mean(0) if v.name.startswith("output") and is_rounded(v.y) and _has_rows(v) else None
+    return v.y - v.y.mean(0) if v.name.kind == "output" and is_rounded(v.y) and _has_rows(v) else None
 
 
 @_damage("2 % noise")

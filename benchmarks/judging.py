@@ -104,7 +104,7 @@ def _candidates(
     for tensor, known in case.tensors.items():
         if known is None:
             continue
-        low = tensor.startswith("output") and precision.autocast
+        low = tensor.kind == "output" and precision.autocast
         dtype = getattr(torch, low or "float32") if known.oracle.is_rounded else known.oracle.raw.dtype
         criteria = criteria_for(
             *(name, tensor, known, precision), dtype=name_of(dtype), baseline=None, accurate=False, bitwise=True

@@ -69,9 +69,9 @@ class Results:
             where = f"{cell.id} seed {seed}, {found.tensor}, case {found.case}"
             self.tensors[key] += found.kind not in ("absent", "empty", "conduct")
             for canary in found.accepted:
-                self.accepted[(*key, cell.model, found.tensor, found.case, canary)] += 1
+                self.accepted[(*key, cell.model, str(found.tensor), found.case, canary)] += 1
             for canary in found.weak:
-                self.weak[(*key, cell.model, found.tensor, _kind_of(canary))] += 1
+                self.weak[(*key, cell.model, str(found.tensor), _kind_of(canary))] += 1
             for measure in found.measures:
                 gate = "null" if found.kind in ("null", "remainder") and measure.gate == "norm" else measure.gate
                 if gate in VALUE_GATES:

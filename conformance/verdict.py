@@ -117,7 +117,7 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
 
 def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
     """The discrepancies by gate, first conduct, then the worst tensor. A declared dtype replaces the contract's."""
-    held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(d.tensor) else d for d in found]
+    held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(str(d.tensor)) else d for d in found]
 
     def rank(d: Discrepancy) -> tuple[int, bool, float]:
         measure = failed_gate(d)
@@ -143,15 +143,15 @@ def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
         if d.accepted:
             yield f"{d.tensor}, case {d.case}: the gates accept {' and '.join(d.accepted)}; {OUT_OF_NOISE}"
     rounded = [d for d in found if d.kind in ("rounded", "float32")]
-    outputs = dict.fromkeys(d.tensor for d in rounded if d.tensor.startswith("output"))
+    outputs = dict.fromkeys(d.tensor for d in rounded if d.tensor.kind == "output")
     for tensors in ([d for d in rounded if d.tensor == name] for name in outputs):
         if all(d.left_to for d in tensors):
             yield f"{tensors[0].tensor}: in no case can this precision tell it from a wrong one; {OUT_OF_TIES}"
-    every = [d for d in found if d.kind in ("rounded", "float32", "exact") and d.tensor.startswith("output")]
+    every = [d for d in found if d.kind in ("rounded", "float32", "exact") and d.tensor.kind == "output"]
     if every and not outputs and all(d.left_to for d in every):
         yield f"{every[0].tensor}: rounding may change every element in this precision; {OUT_OF_TIES}"
     compared = [*rounded, *(d for d in found if d.kind == "remainder")]
-    gradients = [d for d in compared if d.tensor.startswith("gradient of")]
+    gradients = [d for d in compared if d.tensor.kind == "gradient"]
     if gradients and all(d.left_to or d.kind == "remainder" for d in gradients):
         yield (
             f"{gradients[0].tensor} and all others: in no case can this precision tell a gradient from a wrong one; "
@@ -203,10 +203,11 @@ def _covering(
 
 def _is_declared(found: Discrepancy, measure: Measure, expected: Expectation) -> bool:
     """Whether the expectation covers this failure. It must not hide the failure of another tensor, case or gate."""
-    if found.kind == "conduct" and (expected.tensor, expected.gate) != (found.tensor, measure.gate):
+    tensor = str(found.tensor)
+    if found.kind == "conduct" and (expected.tensor, expected.gate) != (tensor, measure.gate):
         return False
     return (
-        (not expected.tensor or found.tensor == expected.tensor)
+        (not expected.tensor or tensor == expected.tensor)
         and (not expected.case or found.case.removesuffix(REDRAWN).removesuffix(SHORTER) == expected.case)
         and (not expected.gate or measure.gate == expected.gate)
     )
@@ -214,7 +215,7 @@ def _is_declared(found: Discrepancy, measure: Measure, expected: Expectation) ->
 
 def _is_back(seen: Observation, expected: Expectation) -> bool:
     """Whether a tensor has the dtype of the contract although another one is declared."""
-    tensors = [d for d in seen.discrepancies if d.tensor == expected.tensor]
+    tensors = [d for d in seen.discrepancies if str(d.tensor) == expected.tensor]
     return all(d.dtype_asked in ("", d.dtype) for d in tensors)  # "": only its values are asked for
 
 

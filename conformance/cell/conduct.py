@@ -1,26 +1,31 @@
-"""Judges what the calls of a cell do apart from their numbers: containers, shared memory, state, a second call."""
+"""Judges what calls do apart from their numbers: containers, shared memory, state, a second call, and error inputs."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession
-from conformance.errors import NoOracleError
+from conformance.errors import NoOracleError, NotProvenError
 from conformance.evaluate import evaluation, inputs, weights
-from conformance.evaluate.evaluation import SECOND, Evaluation, Question
-from conformance.evaluate.transforms import TANGENT, VMAPPED
-from conformance.evaluate.watch import Watch
+from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
+from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.evaluate.process_state import Watch
 from conformance.gates.distance import same_bytes
-from conformance.oracle.redraw import alike
+from conformance.one_line import name_of, text_of
 from conformance.oracle.reference import CaseReference
-from conformance.records.observation import Discrepancy, Measure
-from zoo.case import Case
+from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, TensorName
+from zoo import internals
+from zoo.case import Call, Case
+from zoo.error_input import ErrorInput
 
-AT_ONE_CALL = (SECOND, VMAPPED, TANGENT)  # how the names of results begin that only the measured call is asked for
+AT_ONE_CALL = ("second", "vmapped", "tangent")  # kinds of results that only the measured call is asked for
 OTHER_DRAWS = (
     "from one seed, this cell draws other random numbers than the oracle, so they cannot be compared; judge the model "
     "in eval mode, draw in float32, or draw the numbers outside and pass them in"
@@ -28,14 +33,11 @@ OTHER_DRAWS = (
 FAR_DRAW = 1000  # the inputs of a case are taken from earlier draws
 
 
-def compare_conduct(
-    session: CellSession, made: Prepared, case: Case, found: Evaluation, again: Evaluation
-) -> Iterator[Discrepancy]:
+def compare_conduct(session: CellSession, case: Case, found: Evaluation, again: Evaluation) -> Iterator[Discrepancy]:
     """What is wrong with two calls apart from their numbers; nothing if all is right.
 
     Args:
         session: the open cell.
-        made: the callable of its mode.
         case: the case.
         found: the evaluation that is judged.
         again: the evaluation of an identical second call.
@@ -48,60 +50,55 @@ def compare_conduct(
         raise NoOracleError(OTHER_DRAWS)
     for change in dict.fromkeys(found.changes):
         yield _fault(case, change.subject, "structure", change.text)
-    yield from _container(made, case, known, found)
+    yield from _container(session.made, case, known, found)
     yield from _sharing(session, case, known, found)
     yield from _second_call(case, found, again)
 
 
-def overwritten(
-    session: CellSession, made: Prepared, case: Case, question: Question, found: Evaluation
-) -> list[Discrepancy]:
+def overwritten(session: CellSession, case: Case, question: Question, found: Evaluation) -> list[Discrepancy]:
     """The outputs that no longer hold what they held when they were returned, after one more call with other inputs.
 
     Outputs that share memory with an argument, a parameter or a buffer may change with it.
 
     Args:
         session: the open cell.
-        made: the callable of its mode.
         case: the case.
         question: what was evaluated.
         found: the evaluation whose outputs are looked at again.
     """
-    if made.reuses_outputs:
+    if session.made.reuses_outputs:
         return []
-    others = {one for one, other in found.shared if not other.startswith("output")}
+    others = {one for one, other in found.shared if other not in found.returned}
     held = {n: t for n, t in found.returned.items() if t is not None and n not in others}
     if held and question.fit is None:
-        _call_with_other_inputs(session, made, case, question)
+        _call_with_other_inputs(session, case, question)
     text = "it changed after it was returned, at the latest when the model was called again"
     return [
         _fault(case, name, "structure", text)
         for name, tensor in held.items()
-        if (copy := found.tensors[name]) is not None and not same_bytes(tensor, copy)
+        if (copy := found.tensors[TensorName("output", name)]) is not None and not same_bytes(tensor, copy)
     ]
 
 
-def _call_with_other_inputs(session: CellSession, made: Prepared, case: Case, question: Question) -> None:
+def _call_with_other_inputs(session: CellSession, case: Case, question: Question) -> None:
     """Call the model forward on another draw of the case, in the memory of the same arguments."""
     picks = session.known(case).picks
     far = FAR_DRAW if isinstance(picks, int) else [(FAR_DRAW + draw, row) for draw, row in picks]
     drawn = session.placed(inputs.draw(case, session.seed, far))
-    if not alike(drawn, question.pristine):
+    if not inputs.alike(drawn, question.pristine):
         return  # a case may draw its shapes; another shape would be another compiled graph
-    owner = made.parameters_of
+    owner = session.made.parameters_of
     state = weights.state_of(owner)
     inputs.restore(question.call, drawn)
     watch = Watch(owner, {}, question.changes_state, noted=False)
     with evaluation.autocast(question), watch.during("forward"):
-        inputs.called(made.call, question.call)
+        inputs.called(session.made.call, question.call)
     weights.reset(owner, state)
     inputs.restore(question.call, question.pristine)
 
 
 def _container(made: Prepared, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:
-    wanted, given = (
-        {n for n, t in e.tensors.items() if t is not None and n.startswith("output")} for e in (known, found)
-    )
+    wanted, given = ({n for n, t in e.tensors.items() if t is not None and n.kind == "output"} for e in (known, found))
     if wanted != given and (wanted <= given or given <= wanted):
         return  # tensors are missing, or unexpected; that is said of each
     scripted = any(
@@ -123,11 +120,11 @@ def _second_call(case: Case, found: Evaluation, again: Evaluation) -> Iterator[D
     """How an identical second call differs apart from its numbers, which are compared tensor by tensor."""
     for name in dict.fromkeys([*found.tensors, *again.tensors]):
         first, second = found.tensors.get(name), again.tensors.get(name)
-        if not name.startswith(AT_ONE_CALL) and (first is None) != (second is None):
+        if name.kind not in AT_ONE_CALL and (first is None) != (second is None):
             yield _fault(case, name, "stable", f"{_what(second)}, the first time {_what(first)}")
-    for name in found.requires_grad.keys() & again.requires_grad.keys():
-        if found.requires_grad[name] != again.requires_grad[name]:
-            yield _fault(case, name, "stable", f"requires_grad is {again.requires_grad[name]}")
+    for leaf in found.requires_grad.keys() & again.requires_grad.keys():
+        if found.requires_grad[leaf] != again.requires_grad[leaf]:
+            yield _fault(case, leaf, "stable", f"requires_grad is {again.requires_grad[leaf]}")
     if again.container != found.container:
         yield _fault(case, "output", "stable", f"{again.container}, the first time {found.container}")
     for one, other in sorted(found.shared ^ again.shared):
@@ -142,5 +139,84 @@ def _what(tensor: torch.Tensor | None) -> str:
     return "None" if tensor is None else "a tensor"
 
 
-def _fault(case: Case, subject: str, gate: str, text: str) -> Discrepancy:
-    return Discrepancy(case.name, subject, "conduct", "", "", (Measure(gate, math.inf, 0.0, text),))
+def _fault(case: Case, subject: TensorName | str, gate: str, text: str) -> Discrepancy:
+    measure = Measure(gate, math.inf, 0.0, text)
+    return Discrepancy(case.name, TensorName("subject", str(subject)), "conduct", "", "", (measure,))
+
+
+# The inputs that the model must refuse.
+
+RIGHT_ERROR, OTHER_ERROR, NO_ERROR = 0.0, 1.0, math.inf  # the measure of a call
+
+
+def call_with_error_inputs(session: CellSession) -> list[Discrepancy]:
+    """Call a callable with every error input that its device has. In eager, each must raise the error of the spec.
+
+    Raises:
+        NotProvenError: a call did not run in the mode.
+        An error of memory or of the machine, unless the spec asks for it.
+    """
+    state = weights.state_of(session.made.parameters_of)
+    found = []
+    for given in session.spec.error_inputs:
+        if given.devices and session.cell.device not in given.devices:
+            continue
+        if session.cast and not _is_float32(given.draw(inputs.seed_generator(session.seed, given.name))):
+            continue  # what it shows is in its dtypes
+        weights.reset(session.made.parameters_of, state)
+        value, text = _outcome(session, given)
+        measure = Measure(RAISES, value, RIGHT_ERROR if session.is_eager else OTHER_ERROR, text)
+        if not measure.met:
+            measure = replace(measure, detail=f"{text}; it must raise {given.wanted}")
+        found.append(Discrepancy(given.name, OUTPUT, "conduct", "", "", (measure,)))
+        _compile_again()
+    return found
+
+
+def _outcome(session: CellSession, given: ErrorInput) -> tuple[float, str]:
+    """The measure of one call, and what it raised or returned."""
+    call = given.draw(inputs.seed_generator(session.seed, given.name))
+    try:
+        returned = _call(session, call)
+    except NotProvenError:
+        raise
+    except Exception as problem:  # a mode may raise anything
+        if given.describes(problem, text_of(problem)):
+            return RIGHT_ERROR, f"{name_of(problem)}: {one_line(problem)}"
+        if is_out_of_memory(problem) or is_machine_failure(problem):
+            raise
+        return OTHER_ERROR, f"{name_of(problem)}: {one_line(problem)}"
+    return NO_ERROR, _describe(returned)
+
+
+def _is_float32(call: Call) -> bool:
+    """Whether all floating tensors of a call are in float32."""
+    return all(leaf.dtype == torch.float32 for leaf in inputs.call_leaves(call) if inputs.is_rounded(leaf))
+
+
+def _call(session: CellSession, call: Call) -> Any:
+    made, precision, fit = session.made, session.precision, session.spec.fit
+
+    def placed(leaf: Any) -> Any:
+        on_cpu = isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
+        return session.converted(leaf) if on_cpu else leaf
+
+    call = inputs.map_call(call, placed)
+    with session.around_calls():
+        if fit is not None:
+            return fit(made.timed_call, made.parameters_of, precision.for_training, *call.args, **call.kwargs)
+        with evaluation.autocast_to(precision, session.cell.device):
+            return made.timed_call(*call.args, **call.kwargs)
+
+
+def _describe(returned: Any) -> str:
+    """What a call returned, in a few words."""
+    tensors = [leaf for leaf in internals.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
+    words = [f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors]
+    return ", ".join(words) or f"a {type(returned).__name__}"
+
+
+def _compile_again() -> None:
+    """Forget what torch.compile has compiled: after an error in tracing, it would run the same code in eager."""
+    if internals.COMPILER in sys.modules:
+        torch.compiler.reset()

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 
 from conformance.axes import NOT_PROVEN, Mode, Prepared
-from conformance.cell.compiled import compile_model
-from conformance.cell.cuda_graphs import prepare_graphed
-from conformance.cell.exported import export
-from conformance.cell.packaged import package
+from conformance.cell.compiled import compile_model, prepare_graphed
+from conformance.cell.exported import export, package
 from conformance.errors import NotProvenError
 from conformance.evaluate import process_state
 from conformance.float64.adopted import adopt_state
@@ -62,8 +60,7 @@ def _facts_of(mode: Mode, made: Prepared) -> dict[str, Any]:
     return dict(facts)
 
 
-def _eager(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001
-    model = build()
+def _eager(model: Any) -> Prepared:
     return Prepared(model, dict, model)
 
 
@@ -78,39 +75,20 @@ def _script(spec: Spec, build: Build) -> Prepared:
     return Prepared(model, proof, model)
 
 
-def _compile(spec: Spec, build: Build) -> Prepared:
-    return compile_model(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec))
-
-
-def _compile_dynamic(spec: Spec, build: Build) -> Prepared:
-    return compile_model(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec), dynamic=True)
-
-
-def _compile_graphed(spec: Spec, build: Build) -> Prepared:
-    return prepare_graphed(build(), one_graph=spec.one_graph, patches=_draws_of_eager(spec))
-
-
-def _draws_of_eager(spec: Spec) -> dict[str, Any]:
-    """The options with which Inductor draws random numbers as eager does; none for a model that draws none."""
-    return {"fallback_random": True} if process_state.DRAWS in spec.changes_state else {}
-
-
-def _export(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001
-    return export(build())
-
-
-def _package(spec: Spec, build: Build) -> Prepared:  # noqa: ARG001
-    return package(build())
+def _options(spec: Spec) -> dict[str, Any]:
+    """How a model is compiled; one that draws random numbers, so that Inductor draws them as eager does."""
+    patches = {"fallback_random": True} if process_state.DRAWS in spec.changes_state else {}
+    return {"one_graph": spec.one_graph, "patches": patches}
 
 
 BUILDERS: dict[str, Callable[[Spec, Build], Prepared]] = {
-    "eager": _eager,
+    "eager": lambda _, build: _eager(build()),
     "scripted": _script,
-    "compiled": _compile,
-    "compiled_dynamic": _compile_dynamic,
-    "exported": _export,
-    "graphed": _compile_graphed,
-    "packaged": _package,
+    "compiled": lambda spec, build: compile_model(build(), **_options(spec)),
+    "compiled_dynamic": lambda spec, build: compile_model(build(), **_options(spec), dynamic=True),
+    "exported": lambda _, build: export(build()),
+    "graphed": lambda spec, build: prepare_graphed(build(), **_options(spec)),
+    "packaged": lambda _, build: package(build()),
 }
 
 

@@ -1,33 +1,39 @@
-"""Child process: runs one cell, and returns what it observed."""
+"""Child process: runs one cell, or one probe of a known torch fault, and returns what it observed."""
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from conformance.axes import MODES, Prepared
-from conformance.cell import conduct, draws, error_inputs, tf32, transformed
-from conformance.cell.policy import leave_room
-from conformance.cell.redrawn import after_changes, over_draws
+from conformance.axes import MODES
+from conformance.cell import conduct, policy
 from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError
-from conformance.evaluate import evaluation, inputs, weights
+from conformance.evaluate import evaluation, inputs, transforms, weights
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import script_calls
 from conformance.gates.compare import compare
+from conformance.gates.sums import sample
 from conformance.one_line import name_of
 from conformance.one_line import one_line as bounded_line
+from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
+from conformance.process import environment
 from conformance.process.child_side import ChildProcess
-from conformance.records.observation import LEFT_ASIDE, Discrepancy, Measure, Observation
+from conformance.records.observation import LEFT_ASIDE, REDRAWN, SHORTER, Discrepancy, Measure, Observation, TensorName
+from conformance.records.probes import ProbeSighting, ProbeTask
 from conformance.records.tasks import CellTask
+from conformance.verdict import failed_gate
 from zoo import internals
 from zoo.case import Case
+from zoo.probe import Unavailable
 
 
 def observe(task: CellTask, process: ChildProcess, comparison: Comparison = compare) -> Observation:
@@ -51,9 +57,9 @@ def _observe(task: CellTask, process: ChildProcess, comparison: Comparison) -> O
         with process.phase("import"):
             session = open_task(task, process)
         session.comparison = comparison
-        with draws.as_the_oracle(session.spec, session.precision) as drew:
+        with policy.draw_as_the_oracle(session.spec, session.precision) as drew:
             seen = observation_of(session)
-        return replace(seen, facts={**seen.facts, draws.IN_FLOAT32: True}) if drew else seen
+        return replace(seen, facts={**seen.facts, policy.IN_FLOAT32: True}) if drew else seen
     except NoOracleError as problem:
         return Observation("no oracle", process.current, message=one_line(problem))
     except NotProvenError as problem:
@@ -76,37 +82,37 @@ def observation_of(session: CellSession) -> Observation:
     """
     process = session.process
     with process.phase("build"):
-        leave_room(session.cell.device)
-        eager = session.build()
+        policy.leave_room(session.cell.device)
+        session.eager = session.build()
     with process.phase("prepare"):
         made = session.prepare()
     found: list[Discrepancy] = []
     for case in session.cases:
         known = session.known(case)
-        question = session.question(case, eager)
+        question = session.question(case, session.eager)
         with process.phase("call"):
             with session.around_calls():
-                measured, again = _two_calls(session, case.name, made, question, known)
-                overwritten = conduct.overwritten(session, made, case, question, measured)
-            baseline = None if session.is_eager else session.baseline(eager, question)
+                measured, again = _two_calls(session, case, question)
+                overwritten = conduct.overwritten(session, case, question, measured)
+            baseline = None if session.is_eager else session.baseline(session.eager, question)
         with process.phase("redraw"):
             orders = replace(question, second=question.second and not measured.refused)
-            drawn = over_draws(session, made, eager, case, known, orders)
+            drawn = over_draws(session, case, orders)
         with process.phase("judge"):
-            found += [*conduct.compare_conduct(session, made, case, measured, again), *overwritten]
+            found += [*conduct.compare_conduct(session, case, measured, again), *overwritten]
             found += session.compared(case, known, question, measured, again, baseline, drawn)
     found += session.recompiles.discrepancies()
     facts = session.recompiles.facts() | made.proof()
     with process.phase("opcheck"):
-        found += check_operator(session, eager)
+        found += check_operator(session)
     with process.phase("change"):
         for case in session.cases:
-            found += after_changes(session, made, eager, case, session.known(case))
+            found += after_changes(session, case)
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
-    facts |= session.facts | tf32.prove(session.precision, session.cell.device)
+    facts |= session.facts | policy.prove_tf32(session.precision, session.cell.device)
     if session.spec.error_inputs and not session.mode.forward_only:
         with process.phase("error inputs"):  # last, because they may leave anything behind
-            found += error_inputs.call_with_error_inputs(session, made)
+            found += conduct.call_with_error_inputs(session)
     facts |= {fact: True for case in session.cases for fact in session.known(case).assumed}
     others = dict.fromkeys(name for case in session.cases for name in session.known(case).container.others())
     facts |= {LEFT_ASIDE: ", ".join(others)} if others else {}
@@ -114,11 +120,9 @@ def observation_of(session: CellSession) -> Observation:
     return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts)
 
 
-def _two_calls(
-    session: CellSession, case: str, made: Prepared, question: Question, known: CaseReference
-) -> tuple[Evaluation, Evaluation]:
+def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Evaluation, Evaluation]:
     """The measured call and an identical second one."""
-    owner = made.parameters_of
+    made, owner, known = session.made, session.made.parameters_of, session.known(case)
     state = weights.state_of(owner)
 
     def identical() -> Evaluation:
@@ -126,29 +130,30 @@ def _two_calls(
         return evaluation.evaluate(made.call, owner, question, noted=True)
 
     with script_calls.note_scripts() as scripts:
-        calls = [session.recompiles.watched(case, identical)]
+        calls = [session.recompiles.watched(case.name, identical)]
     warm = max(session.mode.warm_calls, MODES["scripted"].warm_calls if scripts else 0)
-    calls += [session.recompiles.watched(case, identical) for _ in range(warm + 1)]
-    session.recompiles.settle(case, identical)
+    calls += [session.recompiles.watched(case.name, identical) for _ in range(warm + 1)]
+    session.recompiles.settle(case.name, identical)
     measured, again = calls[-2:]
     if question.second:
         weights.reset(owner, state)
         session.process.enter("second order")
-        _add_second_order(session, measured, made, question, known)
+        _add_second_order(session, measured, question, known)
         session.process.enter("call")
     weights.reset(owner, state)
-    if transformed.transforms_of(question):
+    if transforms.asked(question):
         session.process.enter("transforms")
-        session.facts |= transformed.add(measured, made, question, known, eager=session.is_eager)
+        tangents = ((n.leaf, t) for n, t in known.tensors.items() if n.kind == "tangent")
+        zero = {leaf for leaf, t in tangents if t is not None and t.oracle.norm == 0.0}
+        session.facts |= transforms.add(measured, made, question, zero, raises=session.is_eager)
         session.process.enter("call")
     weights.reset(owner, state)
     return measured, again
 
 
-def _add_second_order(
-    session: CellSession, measured: Evaluation, made: Prepared, question: Question, known: CaseReference
-) -> None:
+def _add_second_order(session: CellSession, measured: Evaluation, question: Question, known: CaseReference) -> None:
     """Add the second derivatives to the evaluation. Outside eager, the mode may raise an error instead."""
+    made = session.made
     wanted = [name for name, reference in known.tensors.items() if reference is not None]
     try:
         measured.tensors |= evaluation.differentiate_twice(made.call, made.parameters_of, question, wanted)
@@ -164,21 +169,19 @@ OPCHECK = "opcheck"
 OWN = ("aten", "prim", "prims")  # torch's own operators, which opcheck refuses
 
 
-def check_operator(session: CellSession, model: Any) -> list[Discrepancy]:
+def check_operator(session: CellSession) -> list[Discrepancy]:
     """What opcheck says of the operator, a discrepancy for each of its tests; only in the cell of eager fp32.
 
-    Args:
-        session: the open cell.
-        model: the eager model; a wrapper of an operator names it in its attribute `operator`.
+    A wrapper of an operator names it in its attribute `operator`.
     """
-    operator = getattr(model, "operator", None)
+    operator = getattr(session.eager, "operator", None)
     asked = operator is not None and session.is_eager and session.precision.name == "fp32"
     if not asked or str(operator).partition(".")[0] in OWN:
         return []
     case = session.spec.cases[0]
-    question = session.question(case, model)
+    question = session.question(case, session.eager)
     call = inputs.place(question.pristine, convert=lambda t: t)
-    for name, leaf in inputs.named_inputs(model, call).items():
+    for name, leaf in inputs.named_inputs(session.eager, call).items():
         if inputs.is_rounded(leaf):
             leaf.requires_grad_(question.differentiate and name not in question.constants)
     overload = operator if isinstance(operator, internals.OpOverload) else _resolve(operator)
@@ -194,54 +197,133 @@ def _resolve(packet: Any) -> Any:
 def _discrepancy(case: Case, test: str, result: Any) -> Discrepancy:
     met = result == "SUCCESS"
     measure = Measure(OPCHECK, 0.0 if met else math.inf, 0.0, "" if met else bounded_line(result))
-    return Discrepancy(case.name, test, "conduct", "", "", (measure,))
+    return Discrepancy(case.name, TensorName("subject", test), "conduct", "", "", (measure,))
 
 
 # Makes what was observed plain, whatever the model said: texts on one bounded line, facts that JSON can hold.
 
-MOST_VALUES, DEEPEST = 100, 6  # of all facts of a cell
+MOST_FACTS = 100
 LARGEST_INTEGER = 2**63
 
 
 def plain_observation(seen: Observation) -> Observation:
     """The observation with every text on one bounded line, and facts that a record can hold."""
-    facts = _Plain().mapping(seen.facts, 0)
-    found = tuple(map(_short, seen.discrepancies))
-    return replace(
-        seen, error=bounded_line(seen.error), message=bounded_line(seen.message), discrepancies=found, facts=facts
-    )
+    facts = {bounded_line(fact): _plain(value) for fact, value in list(seen.facts.items())[:MOST_FACTS]}
+    error, message, found = bounded_line(seen.error), bounded_line(seen.message), tuple(map(_short, seen.discrepancies))
+    return replace(seen, error=error, message=message, discrepancies=found, facts=facts)
 
 
 def _short(d: Discrepancy) -> Discrepancy:
     measures = tuple(replace(m, detail=bounded_line(m.detail)) for m in d.measures)
-    accepted, weak = tuple(map(bounded_line, d.accepted)), tuple(map(bounded_line, d.weak))
-    case, tensor, dtype = map(bounded_line, (d.case, d.tensor, d.dtype))
-    return replace(d, case=case, tensor=tensor, dtype=dtype, measures=measures, accepted=accepted, weak=weak)
+    tensor = replace(d.tensor, leaf=bounded_line(d.tensor.leaf))
+    return replace(d, case=bounded_line(d.case), tensor=tensor, measures=measures)
 
 
-class _Plain:
-    """Makes values plain, at most so many."""
+def _plain(value: Any) -> Any:
+    """A number that JSON has, or a text for anything else."""
+    kind = type(value)
+    if value is None or kind is bool or (kind is int and abs(value) < LARGEST_INTEGER):
+        return value
+    return value if kind is float and math.isfinite(value) else bounded_line(value)
 
-    def __init__(self) -> None:
-        self._left = MOST_VALUES
 
-    def mapping(self, values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        """The mapping with plain values; those beyond the limit are left out."""
-        return {bounded_line(key): self.value(value, depth) for key, value in values.items() if self._may_go_on()}
+# Calls the callable of a cell on further draws of a case, with its parameters and buffers changed in place.
 
-    def value(self, value: Any, depth: int) -> Any:
-        """The value if JSON has it; otherwise its text."""
-        kind = type(value)
-        if value is None or kind is bool or (kind is int and abs(value) < LARGEST_INTEGER):
-            return value
-        if kind is float and math.isfinite(value):
-            return value
-        if depth < DEEPEST and kind is dict:
-            return self.mapping(value, depth + 1)
-        if depth < DEEPEST and kind in (list, tuple):
-            return [self.value(item, depth + 1) for item in value if self._may_go_on()]
-        return bounded_line(value)
+Drawn = dict[TensorName, list[torch.Tensor | None]]
 
-    def _may_go_on(self) -> bool:
-        self._left -= 1
-        return self._left >= 0
+
+def over_draws(session: CellSession, case: Case, question: Question) -> Drawn:
+    """What the callable returns in each further draw, by the name of the tensor, as `sample` gives it.
+
+    Args:
+        session: the cell.
+        case: the case.
+        question: the question of its first draw.
+    """
+    known = session.known(case)
+    judged = [
+        (name, reference.redraws.rounded[session.precision.name].draws)
+        for name, reference in known.tensors.items()
+        if reference is not None and reference.redraws and session.precision.name in reference.redraws.rounded
+    ]
+    drawn: Drawn = {name: [] for name, _ in judged}
+    for redraw in known.redraws[: max((draws for _, draws in judged), default=0)]:
+        found = _evaluate(session, redraw, _ask(session, case, question, redraw))
+        for name in drawn:
+            tensor = found.tensors.get(name)
+            drawn[name].append(tensor if tensor is None else sample(tensor))
+    return drawn
+
+
+def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
+    """Compare the callable with the oracle after the weights have changed, on full float32 operands.
+
+    A mode may refuse another number of rows, and another order of the axes in memory. Eager may not.
+    """
+    known = session.known(case)
+    if known.unchanged:
+        session.facts["left out with other weights"] = f"case {case.name}: {known.unchanged}"
+    for redraw, there in known.changed:
+        if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
+            continue
+        named = replace(case, name=f"{case.name}{SHORTER if redraw.fewer else REDRAWN}")
+        question = replace(session.question(case, session.eager), second=False)
+        plain = [replace(redraw, reordered=False)] if redraw.reordered else []  # the numbers are the same
+        for way in (redraw, *plain):
+            asked = _ask(session, case, question, way)
+            found = _evaluate_or_none(session, way, asked)
+            if found is not None:
+                break
+        if found is None:
+            continue
+        compared = list(session.compared_values(named, there, asked, found))
+        yield from compared
+        if any(failed_gate(d) for d in compared):
+            return  # a second change would fail too, and hide which one is to blame
+
+
+def _evaluate_or_none(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation | None:
+    """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed."""
+    try:
+        return _evaluate(session, redraw, asked)
+    except Exception as problem:  # a mode may raise anything
+        if session.is_eager or not redraw.fewer or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
+            raise
+        what = "another order in memory" if redraw.reordered else "another number of rows"
+        session.facts[f"{what} refused"] = one_line(problem)
+        return None
+
+
+def _ask(session: CellSession, case: Case, question: Question, redraw: Redraw) -> Question:
+    return redraw.question(question, session.placed(redraw.inputs(case, session.seed)), session.eager)
+
+
+def _evaluate(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation:
+    """Evaluate with the parameters and buffers of a draw, and set them back."""
+    owner = session.made.parameters_of
+    state = weights.state_of(owner)
+    first = {name: state[name] for name in session.dtypes if name in state}  # a buffer that a call has made stays
+    weights.reset(owner, redraw.state(first, session.seed))
+    try:
+        with session.around_calls():
+            return evaluation.evaluate_orders(session.made.call, owner, asked)
+    finally:
+        weights.reset(owner, state)
+
+
+def observe_probe(task: ProbeTask, process: ChildProcess) -> ProbeSighting:
+    """Run one probe with its own compile cache. An exception becomes part of the result."""
+    environment.use_cache(task.cache)
+    warnings.simplefilter("ignore")  # a deprecation is not a fault
+    torch.set_num_threads(1)
+    probe = importlib.import_module(task.module).PROBE
+    process.enter("observe")
+    try:
+        seen = probe.observe(task.device)
+    except Unavailable as reason:
+        return ProbeSighting("unavailable", one_line(reason))
+    except BaseException as problem:  # noqa: BLE001 -- a probe may raise anything
+        return ProbeSighting("raised", f"{name_of(problem)}: {one_line(problem)}")
+    if not isinstance(seen, str):
+        return ProbeSighting("raised", f"TypeError: observe returned {seen!r}")
+    return ProbeSighting("saw", seen)

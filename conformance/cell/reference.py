@@ -10,7 +10,7 @@ from conformance.axes import PRECISIONS
 from conformance.cache import read_files, sources
 from conformance.errors import NoOracleError, RandomError, SelfCheckError
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
-from conformance.evaluate.fingerprint import fingerprint
+from conformance.evaluate.weights import fingerprint
 from conformance.float64 import wide
 from conformance.one_line import name_of
 from conformance.oracle import reference, reference_file

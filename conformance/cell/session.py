@@ -15,16 +15,14 @@ from typing import Any
 import torch
 
 from conformance.axes import PRECISIONS, Mode, Precision, Prepared
-from conformance.cell import compiler, modes, transformed
+from conformance.cell import compiler, modes
+from conformance.cell.compiled import Recompiles
 from conformance.cell.policy import set_policy
-from conformance.cell.recompiles import Recompiles
 from conformance.errors import DamagedReferenceError
-from conformance.evaluate import casting, evaluation, inputs, weights
+from conformance.evaluate import evaluation, inputs, transforms, weights
 from conformance.evaluate.error_text import is_out_of_memory, one_line
-from conformance.evaluate.evaluation import FIRST, PUT, SECOND, Evaluation, Question
-from conformance.evaluate.fingerprint import fingerprint
-from conformance.evaluate.questions import question_of
-from conformance.evaluate.transforms import TANGENT, VMAPPED
+from conformance.evaluate.evaluation import Evaluation, Question, question_of
+from conformance.evaluate.weights import fingerprint
 from conformance.float64 import wide
 from conformance.gates.budget import TensorReference
 from conformance.gates.compare import compare, compare_values, name_of
@@ -37,7 +35,7 @@ from conformance.plan.find import load_sources, spec_at
 from conformance.process import environment
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
-from conformance.records.observation import Discrepancy, Measure
+from conformance.records.observation import Discrepancy, Measure, TensorName
 from conformance.records.plan import Expectation
 from conformance.records.tasks import CellTask
 from zoo.case import Call, Case
@@ -82,6 +80,8 @@ class CellSession:
         expect: the declared divergences that apply to the cell.
         left_out: the names of the cases that are not judged.
         facts: proof of the mode, and other facts for the record.
+        eager: the eager model, whose signature names the inputs; None if the work builds its own.
+        made: the callable of the mode, set by `prepare`.
         dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
         comparison: compares one tensor; a study of the gates can replace it to see every tensor.
         recompiles: watches what the identical calls of each case compile.
@@ -97,6 +97,8 @@ class CellSession:
     expect: tuple[Expectation, ...] = ()
     left_out: frozenset[str] = frozenset()
     facts: dict[str, Any] = field(default_factory=dict)
+    eager: Any = None
+    made: Prepared = field(init=False)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     comparison: Comparison = compare
     recompiles: Recompiles = field(default_factory=Recompiles)
@@ -115,7 +117,7 @@ class CellSession:
     @property
     def cast(self) -> torch.dtype | None:
         """The dtype that the model is cast to; None if the precision casts nothing, or if it is in that dtype."""
-        return casting.dtype_of(self.spec, self.precision)
+        return weights.cast_of(self.spec, self.precision)
 
     @property
     def is_eager(self) -> bool:
@@ -142,11 +144,15 @@ class CellSession:
             build: a builder to use in place of the spec's.
         """
         model = wide.prepared_model(self.spec, self.seed, build)
-        return casting.model_in(model, self.cast, self.cell.device)
+        return weights.model_in(model, self.cast, self.cell.device)
 
     def placed(self, call: Call) -> Call:
         """A copy of the arguments of a call, on the device of the cell and in the dtypes of its precision."""
-        return casting.call_in(call, self.cast, self.cell.device)
+        return inputs.place(call, self.converted)
+
+    def converted(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor on the device of the cell and, if it is floating, in the dtype that its precision casts to."""
+        return tensor.to(self.cell.device, self.cast if self.cast and tensor.is_floating_point() else tensor.dtype)
 
     def prepare(self) -> Prepared:
         """Make the callable of the cell's mode.
@@ -157,9 +163,9 @@ class CellSession:
         """
         if self.cell.mode in ("compiled", "compiled_dynamic", "packaged") and self.cell.device == "cpu":
             compiler.require()
-        made = modes.prepare(self.mode, self.spec, self.build)
-        self.dtypes = {name: t.dtype for name, t in weights.state_of(made.parameters_of).items()}
-        return made
+        self.made = modes.prepare(self.mode, self.spec, self.build)
+        self.dtypes = {name: t.dtype for name, t in weights.state_of(self.made.parameters_of).items()}
+        return self.made
 
     def question(self, case: Case, model: Any) -> Question:
         """The question of one case, on the cell's device and at its precision; `model` names the inputs."""
@@ -176,12 +182,9 @@ class CellSession:
         """The evaluation of the eager model at the cell's precision; None if eager raises an error."""
         try:
             state = weights.state_of(eager)
-            found = evaluation.evaluate(eager, eager, question)
-            if question.second:
-                weights.reset(eager, state)
-                found.tensors |= evaluation.differentiate_twice(eager, eager, question)
+            found = evaluation.evaluate_orders(eager, eager, question)
             weights.reset(eager, state)
-            found.tensors |= transformed.of(Prepared(eager, dict, eager), question)
+            transforms.add(found, Prepared(eager, dict, eager), question, raises=True)
             weights.reset(eager, state)
         except RuntimeError as problem:
             if is_out_of_memory(problem):
@@ -198,7 +201,7 @@ class CellSession:
         found: Evaluation,
         again: Evaluation,
         baseline: Evaluation | None,
-        drawn: Mapping[str, Sequence[torch.Tensor | None]],
+        drawn: Mapping[TensorName, Sequence[torch.Tensor | None]],
     ) -> Iterator[Discrepancy]:
         """Compare every tensor of a case with the oracle's.
 
@@ -212,8 +215,8 @@ class CellSession:
             drawn: the callable's tensors in further draws, by name.
         """
         trusted = output_dtypes(self.spec, self.seed, question)
-        names = [n for n in known.tensors if not (found.refused and n.startswith(SECOND))]
-        names = [n for n in names if not n.startswith((*found.left_out, *transformed.left_out_prefixes(question)))]
+        left_out = (*found.left_out, *transforms.left_out_kinds(question), *(("second",) if found.refused else ()))
+        names = [n for n in known.tensors if n.kind not in left_out]
         names = [n for n in names if not _lost_without_loss(n, found.tensors.get(n), known.tensors[n])]
         for name in [*names, *(n for n in found.tensors if n not in known.tensors)]:
             y, reference = found.tensors.get(name), known.tensors.get(name)
@@ -223,8 +226,10 @@ class CellSession:
                     yield Discrepancy(case.name, name, "absent", "", "", (extra,))
                 continue
             beside = baseline.tensors.get(name) if baseline else None
-            is_number = name.startswith("output") and name not in known.requires_grad
-            contract = trusted.get(name, beside.dtype if beside is not None else None)
+            is_output = name.kind == "output"
+            is_number = is_output and name.leaf not in known.requires_grad
+            contract = trusted.get(name.leaf) if is_output else None
+            contract = beside.dtype if contract is None and beside is not None else contract
             dtype = "" if is_number else self._dtype(name, question, contract, y)
             if y is not None and beside is not None and same_bytes(y, beside):
                 beside = None  # equal to eager, so it gets eager's verdict
@@ -238,14 +243,15 @@ class CellSession:
     ) -> Iterator[Discrepancy]:
         """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it."""
         for name, reference in known.tensors.items():
-            if reference is not None and not name.startswith(transformed.left_out_prefixes(question)):
+            if reference is not None and name.kind not in transforms.left_out_kinds(question):
                 y = found.tensors.get(name)
                 criteria = self._criteria(case, name, reference, self._dtype(name, question, None, y))
                 yield compare_values(y, criteria, self._fault(name, y, known, found))
 
     def _criteria(
-        self, case: Case, name: str, reference: TensorReference, dtype: str, baseline: torch.Tensor | None = None
+        self, case: Case, name: TensorName, reference: TensorReference, dtype: str, baseline: torch.Tensor | None = None
     ) -> TensorCriteria:
+        declared = name.leaf if name.kind == "vmapped" else str(name)
         return criteria_for(
             case.name,
             name,
@@ -253,36 +259,34 @@ class CellSession:
             self.precision,
             dtype=dtype,
             baseline=baseline,
-            accurate=name.removeprefix(f"{VMAPPED} ") in self.spec.float32_accurate and not self.cast,
+            accurate=declared in self.spec.float32_accurate and not self.cast,
             bitwise=self.spec.deterministic and self.cell.device == "cpu",
         )
 
-    def with_other_weights(self, case: Case, name: str) -> tuple[TensorReference, ...]:
+    def with_other_weights(self, case: Case, name: TensorName) -> tuple[TensorReference, ...]:
         """The references of a tensor with other weights; a low precision takes those of float32."""
         known = (self.at_float32() if self.precision.low_dtype else self.references).get(case.name, ANY_DRAW)
         others = [there.tensors.get(name) for redraw, there in known.changed if not redraw.fewer]
         return tuple(other for other in others if other is not None)
 
-    def _fault(self, name: str, y: torch.Tensor | None, known: CaseReference, found: Evaluation) -> str:
+    def _fault(self, name: TensorName, y: torch.Tensor | None, known: CaseReference, found: Evaluation) -> str:
         if y is not None and y.device.type != self.cell.device:
             return f"on device {y.device.type}, asked for {self.cell.device}"
-        has, wanted = found.requires_grad.get(name), known.requires_grad.get(name)
+        if y is None or name.kind != "output":
+            return ""
+        has, wanted = found.requires_grad.get(name.leaf), known.requires_grad.get(name.leaf)
         wanted = wanted and not self.mode.forward_only
-        if y is not None and has != wanted:
-            return f"requires_grad is {has}, the oracle's is {wanted}"
-        return ""
+        return "" if has == wanted else f"requires_grad is {has}, the oracle's is {wanted}"
 
-    def _dtype(self, name: str, question: Question, contract: torch.dtype | None, y: torch.Tensor | None) -> str:
+    def _dtype(self, name: TensorName, question: Question, contract: torch.dtype | None, y: torch.Tensor | None) -> str:
         """The dtype that the contract asks of a tensor; "" if it asks for none and eager is the candidate."""
-        if name.startswith(VMAPPED) and self.precision.autocast and y is not None and y.dtype == torch.float32:
+        if name.kind == "vmapped" and self.precision.autocast and y is not None and y.dtype == torch.float32:
             return "float32"  # torch's rule for linear adds the bias after autocast has cast the product
-        name = name.removeprefix(VMAPPED).removeprefix(TANGENT).strip()  # both have the dtype of their output
-        if not name.startswith(("output", PUT)):
-            leaf = name.removeprefix(SECOND).removeprefix(FIRST).removeprefix("buffer").removesuffix(" after").strip()
-            owner = question.names.get(leaf)
-            dtype = owner.dtype if isinstance(owner, torch.Tensor) else self.dtypes.get(leaf)
+        if name.kind in ("gradient", "second", "buffer", "after"):
+            owner = question.names.get(name.leaf)
+            dtype = owner.dtype if isinstance(owner, torch.Tensor) else self.dtypes.get(name.leaf)
             return name_of(dtype) if dtype is not None else ""
-        word = "" if name.startswith(PUT) else self.spec.dtype_word(name, self.cell.device)
+        word = "" if name.kind == "put" else self.spec.dtype_word(name.leaf, self.cell.device)
         if word == "follows":
             return self.precision.low_dtype or "float32"
         if word == "input":
@@ -293,16 +297,16 @@ class CellSession:
         return name_of(contract) if contract is not None else ""
 
 
-def _lost_without_loss(name: str, y: torch.Tensor | None, reference: TensorReference | None) -> bool:
+def _lost_without_loss(name: TensorName, y: torch.Tensor | None, reference: TensorReference | None) -> bool:
     """Whether a mode has lost the graph of a second derivative that is zero, or holds no number."""
-    return name.startswith(SECOND) and y is None and reference is not None and not reference.oracle.raw.any()
+    return name.kind == "second" and y is None and reference is not None and not reference.oracle.raw.any()
 
 
 # Asks the trusted implementation of a model which dtypes its outputs have in a cell.
 
 
 def output_dtypes(spec: Spec, seed: int, question: Question) -> dict[str, torch.dtype]:
-    """The dtypes of a trusted implementation's outputs, eager at the precision of a question, by output name.
+    """The dtypes of a trusted implementation's outputs, eager at the precision of a question, by leaf.
 
     Args:
         spec: the spec; without a trusted implementation there are no dtypes.
@@ -315,6 +319,6 @@ def output_dtypes(spec: Spec, seed: int, question: Question) -> dict[str, torch.
     if not spec.trusts_model:
         return {}
     trusted = wide.prepared_reference(spec, seed, wide.prepared_model(spec, seed))
-    trusted = casting.model_in(trusted, casting.dtype_of(spec, question.precision), question.device)
+    trusted = weights.model_in(trusted, weights.cast_of(spec, question.precision), question.device)
     found = evaluation.evaluate(trusted, trusted, replace(question, differentiate=False))
-    return {name: t.dtype for name, t in found.tensors.items() if t is not None and name in found.requires_grad}
+    return {leaf: t.dtype for leaf, t in found.returned.items() if t is not None and leaf in found.requires_grad}

@@ -77,10 +77,10 @@ def _candidates(verdict: Verdict) -> Iterator[tuple[Expectation, ...]]:
         yield (Expectation("ERROR", UNSAID, error=seen.error, match=match),)
     if verdict.status == "FAIL":
         failed = [(d, gate) for d in seen.discrepancies if (gate := failed_gate(d))]
-        renamed = dict.fromkeys((d.tensor, d.dtype) for d, gate in failed if gate.gate == "dtype")
+        renamed = dict.fromkeys((str(d.tensor), d.dtype) for d, gate in failed if gate.gate == "dtype")
         yield tuple(Expectation("dtype", UNSAID, tensor=tensor, dtype=dtype) for tensor, dtype in renamed)
         first, gate = next(((d, g) for d, g in failed if verdict.text.startswith(f"{g.gate}  {d.tensor},")), failed[0])
-        yield (Expectation("FAIL", UNSAID, gate=gate.gate, tensor=first.tensor),)
+        yield (Expectation("FAIL", UNSAID, gate=gate.gate, tensor=str(first.tensor)),)
         gates = dict.fromkeys(g.gate for _, g in failed)
         yield tuple(Expectation("FAIL", UNSAID, gate=name) for name in gates)
     yield (Expectation(verdict.status, UNSAID),)

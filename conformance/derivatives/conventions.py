@@ -9,7 +9,7 @@ import torch
 
 from conformance.errors import SelfCheckError
 from conformance.evaluate.custom_ops import OpMode
-from conformance.evaluate.evaluation import FIRST, Evaluation
+from conformance.evaluate.evaluation import Evaluation
 from zoo.case import SpecError
 from zoo.convention import Convention
 
@@ -66,9 +66,8 @@ class Conventions:
             SelfCheckError: it is not zero.
         """
         for name, gradient in first.tensors.items():
-            for convention in self._declared:
-                leaf = name.removeprefix(f"{FIRST} ")
-                if gradient is None or leaf == name or not convention.zero or not convention.concerns(leaf):
+            for convention in self._declared if name.kind == "gradient" else ():
+                if gradient is None or not convention.zero or not convention.concerns(name.leaf):
                     continue
                 part = gradient[list(convention.rows)] if convention.rows else gradient
                 if part.count_nonzero():

@@ -19,9 +19,10 @@ from conformance.derivatives.movable_model import MovableModel, Tensors, move, s
 from conformance.derivatives.slopes import Mismatch, Slopes, dependents
 from conformance.errors import SelfCheckError
 from conformance.evaluate import inputs
-from conformance.evaluate.evaluation import FIRST, Evaluation, Question
+from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64.wide import Oracle
 from conformance.process.forks import ALONE, Forks
+from conformance.records.observation import TensorName
 from zoo import internals
 
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
@@ -76,7 +77,7 @@ class GradientCheck:
         with self._oracle.widened(), self._changed:
             every = self._model.leaves
             free = [name for name in every if not self._conventions.exempt(name)]
-            with_gradient = {name for name in free if self._first.tensors[f"{FIRST} {name}"] is not None}
+            with_gradient = {name for name in free if self._first.tensors[TensorName("gradient", name)] is not None}
             leaves = _Leaves(
                 {name: every[name] for name in free if name in with_gradient},
                 {n: every[n] for n in free if n not in with_gradient and not self._conventions.concern(n)},

@@ -16,9 +16,10 @@ from conformance.derivatives.frozen_state import freeze
 from conformance.derivatives.slopes import differ, random_direction, sides
 from conformance.evaluate import containers, inputs, process_state, weights
 from conformance.evaluate.custom_ops import OpMode, written_tensors
-from conformance.evaluate.evaluation import FIRST, Evaluation, Question
+from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.evaluate.memory_sharing import home
 from conformance.float64.wide import Oracle
+from conformance.records.observation import TensorName
 from zoo import internals
 from zoo.case import Call
 
@@ -49,14 +50,15 @@ class MovableModel:
         self.leaves = {
             name: leaf
             for name, leaf in {**self.question.names, **parameters}.items()
-            if f"{FIRST} {name}" in first.tensors and leaf.numel()
+            if TensorName("gradient", name) in first.tensors and leaf.numel()
         }
         for leaf in self.leaves.values():
             leaf.requires_grad_()
         self.conventions = Conventions(oracle.spec.conventions, {*self.leaves, *first.requires_grad})
         written = {name: leaf for name, leaf in self.leaves.items() if name in parameters and name in question.mutates}
         oracle.reset()
-        set_to([*written.values()], [t for name in written if (t := first.tensors[f"{name} after"]) is not None])
+        after = (first.tensors[TensorName("after", name)] for name in written)
+        set_to([*written.values()], [t for t in after if t is not None])
         self._kept = partial(unwritten, self._model, [*written.values()]) if written else contextlib.nullcontext
 
     def freeze(self, *, stops: bool = False) -> bool:
@@ -121,7 +123,7 @@ class MovableModel:
             returned = containers.tensors_of(self.run())
         outputs = {}
         for name, tensor in returned.items():
-            truth = self._first.tensors.get(name)
+            truth = self._first.tensors.get(TensorName("output", name))
             if truth is None or tensor is None or not inputs.is_rounded(tensor) or self.conventions.exempt(name):
                 continue
             finite = truth.isfinite()

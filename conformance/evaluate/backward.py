@@ -1,4 +1,4 @@
-"""Tells which backward pass is running: the judge's, or one that a model runs in its forward.
+"""Runs the judge's backward pass, and tells it from one that a model runs in its forward.
 
 Under float16, the judge scales its cotangents, as a `GradScaler` does the loss. Nobody scales those of a model that
 takes gradients in its forward, as a gradient penalty does, so their small numbers underflow.
@@ -7,8 +7,13 @@ takes gradients in its forward, as a gradient penalty does, so their small numbe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils.checkpoint import CheckpointFunction
 
 from zoo import internals
 
@@ -33,3 +38,67 @@ def is_running() -> bool:
 def is_scaled() -> bool:
     """Whether it is running one whose cotangents are scaled."""
     return is_running() and not _IN_FORWARD.get()
+
+
+# Reentrant checkpoints run only where `backward` accumulates into `.grad`.
+
+_APPLY: Callable[..., Any] = CheckpointFunction.apply
+_used = False
+
+
+def plain_checkpoints() -> contextlib.AbstractContextManager[Any]:
+    """A context in which a reentrant checkpoint keeps what it computes, as if there were none."""
+    return mock.patch.object(CheckpointFunction, "apply", staticmethod(_plain))
+
+
+def _plain(function: Callable[..., Any], _: bool, *arguments: Any) -> Any:  # noqa: FBT001 -- torch's own order
+    return function(*arguments)
+
+
+@contextlib.contextmanager
+def note_reentrant() -> Iterator[None]:
+    """A context for a forward; it notes whether there was a reentrant checkpoint, for `gradients`."""
+    global _used  # noqa: PLW0603 -- the graph does not say so cheaply
+    _used = False
+    if CheckpointFunction.apply is _plain:
+        yield
+        return
+    with mock.patch.object(CheckpointFunction, "apply", staticmethod(_note)):
+        yield
+
+
+def _note(*arguments: Any) -> Any:
+    global _used  # noqa: PLW0603 -- the same
+    _used = True
+    return _APPLY(*arguments)
+
+
+def gradients(
+    roots: Sequence[torch.Tensor],
+    wanted: Sequence[torch.Tensor],
+    cotangents: Sequence[torch.Tensor],
+    *,
+    create_graph: bool,
+) -> Sequence[torch.Tensor | None]:
+    """The gradients of leaves; None for one that no root depends on.
+
+    Args:
+        roots: the results of the last forward.
+        wanted: the leaves.
+        cotangents: one for each root.
+        create_graph: let the gradients have gradients in turn.
+
+    Raises:
+        RuntimeError: they cannot have any behind a reentrant checkpoint.
+    """
+    if not _used or create_graph:  # a second derivative raises torch's error
+        return torch.autograd.grad(roots, wanted, cotangents, create_graph=create_graph, allow_unused=True)
+    before = [leaf.grad for leaf in wanted]
+    try:
+        for leaf in wanted:
+            leaf.grad = None
+        torch.autograd.backward(roots, cotangents)
+        return [leaf.grad for leaf in wanted]
+    finally:
+        for leaf, grad in zip(wanted, before, strict=True):
+            leaf.grad = grad

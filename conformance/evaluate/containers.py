@@ -85,7 +85,7 @@ def describe(value: Any) -> Container:
     return Container(kind, keys, tuple(describe(part) for _, _, part in parts))
 
 
-def tensors_of(value: Any, name: str = "output", device: str = "cpu") -> dict[str, torch.Tensor | None]:
+def tensors_of(value: Any, device: str = "cpu") -> dict[str, torch.Tensor | None]:
     """The tensors and None in what a model returned, by path: {"output": …} or {"output[0]": …, "output['mean']": …}.
 
     A number becomes a tensor without axes, so that the same gates judge it, and a sparse tensor a dense one. Text and
@@ -93,13 +93,12 @@ def tensors_of(value: Any, name: str = "output", device: str = "cpu") -> dict[st
 
     Args:
         value: what a model returned.
-        name: name of the whole.
         device: device of the tensors that are made of numbers.
 
     Raises:
         SpecError: there is something else in it, and no tensor.
     """
-    leaves = {path: leaf for path, leaf in leaves_of(value, name) if not isinstance(leaf, str)}
+    leaves = {path: leaf for path, leaf in leaves_of(value, "output") if not isinstance(leaf, str)}
     found = {path: _tensor(leaf, device) for path, leaf in leaves.items() if isinstance(leaf, LEAVES)}
     if leaves and not found:
         path, leaf = next(iter(leaves.items()))

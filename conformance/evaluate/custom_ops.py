@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,6 @@ from zoo import internals
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # torch brings it
-
-
-from collections.abc import Iterator
 
 BATCH_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 PLAIN = torch.Tensor.__torch_dispatch__  # of what is no wrapper

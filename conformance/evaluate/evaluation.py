@@ -6,7 +6,7 @@ The oracle, its perturbed runs and every cell use this code, so their results ca
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -15,15 +15,16 @@ import torch
 
 from conformance.axes import Precision
 from conformance.errors import NotProvenError
-from conformance.evaluate import backward, containers, inputs, process_state, reentrant, weights
+from conformance.evaluate import backward, containers, inputs, process_state, weights
 from conformance.evaluate.containers import NOTHING, Container
 from conformance.evaluate.memory_sharing import Pair, sharing
-from conformance.evaluate.watch import Change, Watch
-from zoo.case import Call
+from conformance.evaluate.process_state import Change, Watch
+from conformance.records.observation import TensorName
+from zoo.case import Call, Case, SpecError
+from zoo.spec import Spec
 
-Tensors = dict[str, torch.Tensor | None]
-FIRST, SECOND = "gradient of", "second gradient of"
-PUT = "put into"  # before the place of a tensor that forward has put into a container among its arguments
+Tensors = dict[TensorName, torch.Tensor | None]
+Leaves = dict[str, torch.Tensor | None]  # tensors of one kind, by leaf
 
 
 @dataclass(frozen=True)
@@ -68,20 +69,53 @@ class Question:
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
 
+def question_of(  # noqa: PLR0913 -- one question, asked in two places
+    spec: Spec, case: Case, seed: int, picks: inputs.Picks, convert: Callable[[Call], Call], model: Any
+) -> Question:
+    """The question of one case, with newly drawn inputs.
+
+    Args:
+        spec: the spec of the model.
+        case: the case.
+        seed: seed of inputs and cotangents.
+        picks: the draw, or the rows of several draws, to take as inputs.
+        convert: moves the inputs to the device and dtypes of the run.
+        model: the model; its signature names the inputs.
+    """
+    call = convert(inputs.draw(case, seed, picks))
+    pristine = inputs.place(call, convert=lambda t: t)
+    names = inputs.named_inputs(model, call)
+    if unknown := set(spec.constants).difference(names):
+        raise SpecError(f"case {case.name}: constants: no input is named {min(unknown)!r}, but {', '.join(names)}")
+    return Question(
+        call,
+        pristine,
+        names,
+        (seed, case.name),
+        differentiate=spec.differentiable,
+        constants=spec.constants,
+        second=spec.twice_differentiable,
+        stacked=convert(inputs.stack(case, seed, picks)) if spec.vmappable else None,
+        forward_mode=spec.forward_mode,
+        mutates=spec.mutates,
+        changes_state=spec.changes_state,
+        fit=spec.fit,
+    )
+
+
 @dataclass
 class Evaluation:
     """What one evaluation returned.
 
     Attributes:
-        tensors: the results by name: "output…", "gradient of …", "second gradient of …", "buffer …", "… after",
-            "put into …"; of the transforms also "vmapped output…" and "tangent of output…".
-        requires_grad: `requires_grad` of every output tensor, by name; a number that is no tensor has none.
+        tensors: the results by name.
+        requires_grad: `requires_grad` of every output tensor, by leaf; a number that is no tensor has none.
         container: the containers of the outputs.
         shared: the pairs of an output and an input, parameter, buffer or other output that share memory, if noted.
-        returned: the output tensors themselves, of which `tensors` has copies.
+        returned: the output tensors themselves, by leaf, of which `tensors` has copies.
         changes: what forward and backward changed, although the spec does not declare it.
         refused: the error that the mode raised for second derivatives; "" if it raised none.
-        left_out: names of results that the mode does not give begin with one of these.
+        left_out: the kinds of the results that the mode does not give.
         drawn: what tells the random numbers that forward drew from others; "" if the spec declares none.
         sparse: names of what has a sparse gradient, as an embedding may; `tensors` has a dense one.
     """
@@ -90,7 +124,7 @@ class Evaluation:
     requires_grad: dict[str, bool] = field(default_factory=dict)
     container: Container = NOTHING
     shared: frozenset[Pair] = frozenset()
-    returned: Tensors = field(default_factory=dict)
+    returned: Leaves = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     refused: str = ""
     left_out: tuple[str, ...] = ()
@@ -128,25 +162,42 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
     if noted:
         buffers = {f"buffer {name}": buffer for name, buffer in weights.buffers_of(owner).items()}
         result.shared = sharing(result.returned, {**leaves, **weights.parameters_of(owner), **buffers})
-    result.tensors |= {name: t if t is None else t.detach().clone() for name, t in outputs.items()}
+    result.tensors |= named("output", _copies(outputs))
     if question.differentiate:
         with watch.during("backward"):
             found = _gradients(outputs, leaves, question)
         result.sparse = frozenset(name for name, t in found.items() if t is not None and t.layout != torch.strided)
-        result.tensors |= _prefix(FIRST, found)
+        result.tensors |= _dense("gradient", found)
     result.changes = watch.changes
     written = {name: leaf for name, leaf in leaves.items() if name in question.mutates}
-    result.tensors |= {f"{name} after": leaf.detach().clone() for name, leaf in written.items()}
+    result.tensors |= named("after", _copies(written))
     if given is not question.call:
-        put = inputs.new_leaves(owner, given, question.names)
-        result.tensors |= {f"{PUT} {name}": leaf.detach().clone() for name, leaf in put.items()}
-    for name, buffer in weights.buffers_of(owner).items():
-        result.tensors[f"buffer {name}"] = buffer.detach().clone()
+        result.tensors |= named("put", _copies(inputs.new_leaves(owner, given, question.names)))
+    result.tensors |= named("buffer", _copies(weights.buffers_of(owner)))
     return result
 
 
+def evaluate_orders(call: Callable[..., Any], owner: Any, question: Question) -> Evaluation:
+    """As `evaluate` and, if the question asks for second derivatives, `differentiate_twice`, from the same state."""
+    state = weights.state_of(owner)
+    found = evaluate(call, owner, question)
+    if question.second:
+        weights.reset(owner, state)
+        found.tensors |= differentiate_twice(call, owner, question)
+    return found
+
+
+def named(kind: str, leaves: Mapping[str, torch.Tensor | None]) -> Tensors:
+    """The tensors of one kind by name."""
+    return {TensorName(kind, leaf): t for leaf, t in leaves.items()}
+
+
+def _copies(leaves: Mapping[str, torch.Tensor | None]) -> Leaves:
+    return {leaf: t if t is None else t.detach().clone() for leaf, t in leaves.items()}
+
+
 def differentiate_twice(
-    call: Callable[..., Any], owner: Any, question: Question, wanted: Collection[str] | None = None
+    call: Callable[..., Any], owner: Any, question: Question, wanted: Collection[TensorName] | None = None
 ) -> Tensors:
     """Hessian-vector products: the gradient of ⟨gradient, random direction⟩, by name.
 
@@ -174,15 +225,15 @@ def differentiate_twice(
         for name, g in first.items()
         if g is not None and g.requires_grad
     ]
-    asked = {name: t for name, t in leaves.items() if wanted is None or f"{SECOND} {name}" in wanted}
+    asked = {name: t for name, t in leaves.items() if wanted is None or TensorName("second", name) in wanted}
     if not slopes or not asked:
-        return _prefix(SECOND, dict.fromkeys(leaves))
+        return _dense("second", dict.fromkeys(leaves))
     total = reduce(torch.add, slopes)
     second = torch.autograd.grad(total, list(asked.values()), allow_unused=True)
     if wanted is not None and all(tensor is None for tensor in second):
         _reach_all(total, leaves.values())
-    named: Tensors = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
-    return _prefix(SECOND, _unscale(named, question.scale))
+    found: Leaves = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
+    return _dense("second", _unscale(found, question.scale))
 
 
 def _reach_all(total: torch.Tensor, leaves: Collection[torch.Tensor]) -> None:
@@ -216,7 +267,7 @@ def _watch(owner: Any, leaves: dict[str, torch.Tensor], question: Question, *, n
     return Watch(owner, leaves, (*question.mutates, *question.changes_state, *trains), noted=noted)
 
 
-def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Watch) -> tuple[Any, Tensors]:
+def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Watch) -> tuple[Any, Leaves]:
     """What the call returns, and the tensors in it by name."""
     if question.fit is None:
         with (
@@ -224,7 +275,7 @@ def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Wa
             watch.during("forward"),
             question.around(),
             backward.in_forward(),
-            reentrant.note_reentrant(),
+            backward.note_reentrant(),
         ):
             returned = call(*question.call.args, **question.call.kwargs)
             _prove_autocast(question, "forward returned")
@@ -273,13 +324,13 @@ def _prove_autocast(question: Question, when: str) -> None:
 
 
 def _gradients(
-    outputs: Tensors,
+    outputs: Leaves,
     leaves: dict[str, torch.Tensor],
     question: Question,
     *,
     create_graph: bool = False,
     unscale: bool = True,
-) -> Tensors:
+) -> Leaves:
     wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
     roots = {name: t for name, t in outputs.items() if t is not None and t.requires_grad}
     if not wanted or not roots:
@@ -288,12 +339,12 @@ def _gradients(
     if question.scale != 1.0:
         cotangents = [c * question.scale for c in cotangents]
     with question.around():
-        found = reentrant.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
-    named: Tensors = dict(zip(wanted, found, strict=True))
-    return _unscale(named, question.scale) if unscale else named
+        found = backward.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
+    by_leaf: Leaves = dict(zip(wanted, found, strict=True))
+    return _unscale(by_leaf, question.scale) if unscale else by_leaf
 
 
-def _unscale(gradients: Tensors, scale: float) -> Tensors:
+def _unscale(gradients: Leaves, scale: float) -> Leaves:
     """Copies divided by the scale, which is exact. The next replay of a CUDA graph cannot overwrite a copy."""
 
     def unscaled(gradient: torch.Tensor) -> torch.Tensor:
@@ -302,5 +353,5 @@ def _unscale(gradients: Tensors, scale: float) -> Tensors:
     return {name: gradient if gradient is None else unscaled(gradient) for name, gradient in gradients.items()}
 
 
-def _prefix(prefix: str, tensors: Tensors) -> Tensors:
-    return {f"{prefix} {name}": t if t is None else inputs.dense(t.detach()) for name, t in tensors.items()}
+def _dense(kind: str, gradients: Leaves) -> Tensors:
+    return named(kind, {leaf: t if t is None else inputs.dense(t.detach()) for leaf, t in gradients.items()})

@@ -11,7 +11,7 @@ import torch
 
 from conformance.seeds import seed_of
 from zoo import internals
-from zoo.case import Call, Case
+from zoo.case import Call, Case, SpecError
 
 COMPRESSED = {  # names of the methods that give the indices of a sparse tensor, by its layout
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -20,7 +20,19 @@ COMPRESSED = {  # names of the methods that give the indices of a sparse tensor,
     torch.sparse_bsc: ("ccol_indices", "row_indices"),
 }
 SPARSE = (torch.sparse_coo, *COMPRESSED)
+OTHER_DRAWS = (101, 102)  # of a case, which stand beside its own in a batch, as no case takes them itself
 BELOW_ONE = 1.0 - 2.0**-8  # the largest number below one that bfloat16 represents
+
+
+def call_leaves(call: Call) -> list[Any]:
+    """Every leaf of the arguments of a call, in order."""
+    leaves: list[Any] = internals.tree_leaves((call.args, dict(call.kwargs)))
+    return leaves
+
+
+def map_call(call: Call, function: Callable[[Any], Any]) -> Call:
+    """The call with every leaf replaced, in order."""
+    return Call(*internals.tree_map(function, (call.args, dict(call.kwargs))))
 
 
 def seed_generator(*parts: object) -> torch.Generator:
@@ -91,15 +103,12 @@ def draw(case: Case, seed: int, picks: Picks, *, coarse: bool = True) -> Call:
     if isinstance(picks, int):
         return draw_batch(case, seed, picks, coarse=coarse)
     draws = {number: draw_batch(case, seed, number, coarse=coarse) for number in {number for number, _ in picks}}
-    leaves = {d: internals.tree_flatten((call.args, dict(call.kwargs))) for d, call in draws.items()}
-    structure = leaves[picks[0][0]][1]
-    rows = len(picks)
-    gathered = [
-        torch.stack([leaves[d][0][i][row] for d, row in picks]) if _has_rows(first, rows) else first
-        for i, first in enumerate(leaves[picks[0][0]][0])
-    ]
-    args, kwargs = internals.tree_unflatten(gathered, structure)
-    return Call(args, kwargs)
+    leaves = {number: call_leaves(call) for number, call in draws.items()}
+    gathered = (
+        torch.stack([leaves[number][i][row] for number, row in picks]) if _has_rows(first, len(picks)) else first
+        for i, first in enumerate(leaves[picks[0][0]])
+    )
+    return map_call(draws[picks[0][0]], lambda _: next(gathered))
 
 
 def draw_batch(case: Case, seed: int, number: int, *, coarse: bool = True) -> Call:
@@ -120,9 +129,40 @@ def _draw(case: Case, seed: int, number: int) -> Call:
     return case.first if number == 0 and case.first is not None else case.draw(seed_generator(seed, case.name, number))
 
 
+def stack(case: Case, seed: int, picks: Picks) -> Call:
+    """The inputs of a case and of two other draws, stacked along a new first axis.
+
+    Raises:
+        SpecError: there is no tensor to stack, or the draws differ in anything but the numbers of their tensors.
+    """
+    calls = [draw(case, seed, which) for which in (picks, *OTHER_DRAWS)]
+    leaves = [call_leaves(call) for call in calls]
+    if not any(isinstance(leaf, torch.Tensor) for leaf in leaves[0]):
+        raise SpecError(f"case {case.name}: vmappable, but no argument is a tensor that could hold a batch")
+    if not all(alike(calls[0], other) for other in calls[1:]):
+        raise SpecError(f"case {case.name}: vmappable, but its draws differ in structure, shape, dtype or constants")
+    columns = zip(*leaves, strict=True)
+    together = (torch.stack(column) if isinstance(column[0], torch.Tensor) else column[0] for column in columns)
+    return map_call(calls[0], lambda _: next(together))
+
+
+def alike(one: Call, other: Call) -> bool:
+    """Whether two calls differ only in the content of their tensors, so that a compiled call fits both."""
+    (mine, how), (theirs, as_well) = (internals.tree_flatten((c.args, dict(c.kwargs))) for c in (one, other))
+    return how == as_well and all(map(_alike, mine, theirs))
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return type(a) is type(b) and bool(a == b)
+    if (a.shape, a.dtype, a.layout) != (b.shape, b.dtype, b.layout):
+        return False
+    return a.layout != torch.strided or a.stride() == b.stride()
+
+
 def row_count(call: Call) -> int:
     """Length of the first axis of the first tensor among the arguments; 0 if there is none."""
-    for leaf in internals.tree_leaves((call.args, dict(call.kwargs))):
+    for leaf in call_leaves(call):
         if isinstance(leaf, torch.Tensor):
             return leaf.shape[0] if leaf.dim() else 0
     return 0
@@ -135,8 +175,7 @@ def fewer_rows(call: Call) -> Call:
     def shortened(leaf: Any) -> Any:
         return leaf[:-1] if _has_rows(leaf, rows) else leaf
 
-    args, kwargs = internals.tree_map(shortened, (call.args, dict(call.kwargs)))
-    return Call(args, kwargs)
+    return map_call(call, shortened)
 
 
 def reorder(call: Call) -> Call:
@@ -148,8 +187,7 @@ def reorder(call: Call) -> Call:
         axes = tuple(reversed(range(leaf.dim())))
         return leaf.permute(axes).contiguous().permute(axes)
 
-    args, kwargs = internals.tree_map(reversed_axes, (call.args, dict(call.kwargs)))
-    return Call(args, kwargs)
+    return map_call(call, reversed_axes)
 
 
 def _has_rows(leaf: Any, rows: int) -> bool:
@@ -174,8 +212,7 @@ def place(call: Call, convert: Callable[[torch.Tensor], torch.Tensor]) -> Call:
             seen[id(leaf)] = _with_layout(leaf, convert)
         return seen[id(leaf)]
 
-    args, kwargs = internals.tree_map(one, (call.args, dict(call.kwargs)))
-    return Call(args, kwargs)
+    return map_call(call, one)
 
 
 def _with_layout(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -223,7 +260,7 @@ def fresh(call: Call) -> Call:
     """The same leaves in other containers; the same call if it has none."""
     if not has_containers(call):
         return call
-    return Call(*internals.tree_map(lambda leaf: leaf, (call.args, dict(call.kwargs))))
+    return map_call(call, lambda leaf: leaf)
 
 
 def new_leaves(model: Any, call: Call, before: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -246,8 +283,7 @@ def has_containers(call: Call) -> bool:
 
 def restore(call: Call, pristine: Call) -> None:
     """Undo in-place changes of the arguments: copy `pristine` into `call`, which has the same structure."""
-    leaves, originals = (internals.tree_leaves((c.args, dict(c.kwargs))) for c in (call, pristine))
-    for leaf, original in zip(leaves, originals, strict=True):
+    for leaf, original in zip(call_leaves(call), call_leaves(pristine), strict=True):
         if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
             _flat(leaf.data).copy_(_flat(original))
 
@@ -319,8 +355,7 @@ def move_apart(call: Call, axis: int) -> Call:
             return leaf
         return seen.setdefault(id(leaf), _tensor_apart(leaf.detach(), axis))
 
-    args, kwargs = internals.tree_map(one, (call.args, dict(call.kwargs)))
-    return Call(args, kwargs)
+    return map_call(call, one)
 
 
 def _tensor_apart(values: torch.Tensor, axis: int) -> torch.Tensor:

@@ -1,52 +1,29 @@
-"""Computes what a model must return under `torch.vmap` and in forward mode, by a loop and by reverse mode.
+"""Evaluates a model under `torch.vmap` and in forward mode, where its spec claims that they work.
 
-A spec claims these with `vmappable` and `forward_mode`. The oracle does not use the rules that a cell is asked about.
-It calls the model once for each sample, and it transposes the backward.
+The oracle does not use the rules that a cell is asked about. It calls the model once for each sample, and it transposes
+the backward.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import reduce
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
+from torch.func import functional_call
 
+from conformance.axes import Prepared
 from conformance.errors import SelfCheckError
-from conformance.evaluate import containers, evaluation, inputs
-from conformance.evaluate.evaluation import FIRST, Evaluation, Question, Tensors
+from conformance.evaluate import containers, evaluation, inputs, weights
+from conformance.evaluate.error_text import is_out_of_memory, one_line
+from conformance.evaluate.evaluation import Evaluation, Leaves, Question, Tensors, named
 from zoo import internals
-from zoo.case import Call, Case, SpecError
+from zoo.case import Call
 
-VMAPPED, TANGENT = "vmapped", "tangent of"
-OTHER_DRAWS = (101, 102)  # draws of a case that stand beside its own in the batch, as no case takes them itself
 AGREEMENT = 1e-9  # largest difference of ⟨Jv, c⟩ and ⟨v, Jᵀc⟩ in float64, relative to the size of the tensors
-
-
-def stack_inputs(case: Case, seed: int, picks: inputs.Picks) -> Call:
-    """The inputs of a case and of two other draws, stacked along a new first axis.
-
-    Raises:
-        SpecError: there is no tensor to stack, or the draws differ in anything but the numbers of their tensors.
-    """
-    calls = [inputs.draw(case, seed, which) for which in (picks, *OTHER_DRAWS)]
-    flat = [internals.tree_flatten((call.args, dict(call.kwargs))) for call in calls]
-    (first, structure), others = flat[0], flat[1:]
-    if not any(isinstance(leaf, torch.Tensor) for leaf in first):
-        raise SpecError(f"case {case.name}: vmappable, but no argument is a tensor that could hold a batch")
-    if any(spec != structure or not all(map(_alike, first, leaves)) for leaves, spec in others):
-        raise SpecError(f"case {case.name}: vmappable, but its draws differ in structure, shape, dtype or constants")
-    columns = zip(first, *(leaves for leaves, _ in others), strict=True)
-    together = [torch.stack(column) if isinstance(column[0], torch.Tensor) else column[0] for column in columns]
-    args, kwargs = internals.tree_unflatten(together, structure)
-    return Call(args, kwargs)
-
-
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype
-    return type(one) is type(other) and bool(one == other)
 
 
 def of_oracle(model: Any, question: Question, reset: Callable[[], None]) -> Tensors:
@@ -77,17 +54,17 @@ def of_oracle(model: Any, question: Question, reset: Callable[[], None]) -> Tens
 
 def _loop(model: Any, batch: Call, reset: Callable[[], None]) -> Tensors:
     returned: list[dict[str, Any]] = []
-    for sample in range(1 + len(OTHER_DRAWS)):
+    for sample in range(1 + len(inputs.OTHER_DRAWS)):
         reset()
 
         def one(leaf: Any, sample: int = sample) -> Any:
             return leaf[sample].clone() if isinstance(leaf, torch.Tensor) else leaf
 
-        args, kwargs = internals.tree_map(one, (batch.args, dict(batch.kwargs)))
+        call = inputs.map_call(batch, one)
         with torch.no_grad():
-            returned.append(containers.tensors_of(model(*args, **kwargs)))
+            returned.append(containers.tensors_of(model(*call.args, **call.kwargs)))
     reset()
-    return {f"{VMAPPED} {name}": torch.stack([sample[name] for sample in returned]) for name in returned[0]}
+    return named("vmapped", {leaf: torch.stack([sample[leaf] for sample in returned]) for leaf in returned[0]})
 
 
 def _transpose(model: Any, question: Question) -> Tensors:
@@ -95,17 +72,17 @@ def _transpose(model: Any, question: Question) -> Tensors:
     inputs.restore(question.call, question.pristine)
     leaves = {name: t for name, t in evaluation.leaves_of(model, question).items() if t.requires_grad}
     outputs = rounded_outputs(inputs.called(model, question.call))
-    found: Tensors = {name: torch.zeros_like(t) for name, t in outputs.items()}
+    found: Leaves = {name: torch.zeros_like(t) for name, t in outputs.items()}
     roots = {name: t for name, t in outputs.items() if t.requires_grad}
     if roots and leaves:
-        weights = [inputs.cotangent(name, t, question.seed).requires_grad_() for name, t in roots.items()]
+        cotangents = [inputs.cotangent(name, t, question.seed).requires_grad_() for name, t in roots.items()]
         pulled = torch.autograd.grad(
-            list(roots.values()), list(leaves.values()), weights, create_graph=True, allow_unused=True
+            list(roots.values()), list(leaves.values()), cotangents, create_graph=True, allow_unused=True
         )
         slopes = [_inner(g, direction(n, g, question)) for n, g in zip(leaves, pulled, strict=True) if g is not None]
-        pushed = torch.autograd.grad(reduce(torch.add, slopes), weights, allow_unused=True) if slopes else ()
+        pushed = torch.autograd.grad(reduce(torch.add, slopes), cotangents, allow_unused=True) if slopes else ()
         found |= {name: t for name, t in zip(roots, pushed, strict=False) if t is not None}
-    return {f"{TANGENT} {name}": t if t is None else t.detach() for name, t in found.items()}
+    return named("tangent", {leaf: t if t is None else t.detach() for leaf, t in found.items()})
 
 
 def check_adjoint(question: Question, found: Evaluation) -> None:
@@ -116,8 +93,8 @@ def check_adjoint(question: Question, found: Evaluation) -> None:
     Raises:
         SelfCheckError: they differ, because the model's backward is not linear in its cotangent.
     """
-    pushed = _pairs(TANGENT, found, lambda name, t: inputs.cotangent(name, t, question.seed))
-    pulled = _pairs(FIRST, found, lambda name, t: direction(name, t, question))
+    pushed = _pairs("tangent", found, lambda name, t: inputs.cotangent(name, t, question.seed))
+    pulled = _pairs("gradient", found, lambda name, t: direction(name, t, question))
     sides = [sum(float(_inner(t, other)) for t, other in side) for side in (pushed, pulled)]
     size = max(sum(float(t.abs().norm() * other.abs().norm()) for t, other in side) for side in (pushed, pulled))
     if math.isfinite(size) and abs(sides[0] - sides[1]) > AGREEMENT * size:
@@ -129,14 +106,13 @@ def check_adjoint(question: Question, found: Evaluation) -> None:
 
 def direction(name: str, leaf: torch.Tensor, question: Question) -> torch.Tensor:
     """The random tangent of an input or parameter."""
-    return inputs.cotangent(f"{TANGENT} {name}", leaf, question.seed)
+    return inputs.cotangent(f"tangent of {name}", leaf, question.seed)
 
 
 def _pairs(
-    prefix: str, found: Evaluation, other: Callable[[str, torch.Tensor], torch.Tensor]
+    kind: str, found: Evaluation, other: Callable[[str, torch.Tensor], torch.Tensor]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    named = {n.removeprefix(f"{prefix} "): t for n, t in found.tensors.items() if n.startswith(f"{prefix} ")}
-    return [(t, other(name, t)) for name, t in named.items() if t is not None]
+    return [(t, other(n.leaf, t)) for n, t in found.tensors.items() if n.kind == kind and t is not None]
 
 
 def _inner(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -148,3 +124,164 @@ def _inner(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def rounded_outputs(returned: Any) -> dict[str, torch.Tensor]:
     """The floating and complex outputs by name."""
     return {n: t for n, t in containers.tensors_of(returned).items() if t is not None and inputs.is_rounded(t)}
+
+
+# What a cell gets, in any mode.
+
+WORDS = {"vmapped": "vmap", "tangent": "forward mode"}  # by kind of the results
+
+
+def asked(question: Question) -> tuple[str, ...]:
+    """The kinds of the results of the transforms that the question asks for."""
+    return ("vmapped",) * (question.stacked is not None) + ("tangent",) * question.forward_mode
+
+
+def left_out_kinds(question: Question) -> tuple[str, ...]:
+    """The kinds of the results that the question does not ask for."""
+    derivatives = () if question.differentiate else ("gradient", "second")
+    return (*derivatives, *(kind for kind in WORDS if kind not in asked(question)))
+
+
+def add(
+    found: Evaluation, made: Prepared, question: Question, zero: Collection[str] = (), *, raises: bool
+) -> dict[str, str]:
+    """Add the results of the transforms that the question asks for to the evaluation of a cell.
+
+    Args:
+        found: the evaluation.
+        made: the callable of the cell's mode.
+        question: what to evaluate.
+        zero: see `in_forward_mode`.
+        raises: raise the errors of the mode.
+
+    Returns:
+        The errors that the mode raised, as facts for the record.
+    """
+    refused: dict[str, str] = {}
+    for kind in asked(question):
+        try:
+            if kind == "vmapped":
+                found.tensors |= under_vmap(made, question)
+            else:
+                found.tensors |= in_forward_mode(made, question, zero)
+        except RuntimeError as problem:
+            if raises or is_out_of_memory(problem):
+                raise
+            found.left_out += (kind,)
+            refused[f"{WORDS[kind]} refused"] = one_line(problem)
+    return refused
+
+
+def under_vmap(made: Prepared, question: Question) -> Tensors:
+    """The outputs of `torch.vmap` on the question's stacked inputs, by name.
+
+    Args:
+        made: the callable of some mode. A mode that has `around` compiles the vmap of the model.
+        question: what to evaluate; it has stacked inputs.
+
+    Raises:
+        Whatever torch.vmap or the mode raises.
+    """
+    assert question.stacked is not None
+    args, kwargs = question.stacked.args, dict(question.stacked.kwargs)
+    axes = internals.tree_map(lambda leaf: 0 if isinstance(leaf, torch.Tensor) else None, (args, kwargs))
+    model = made.call if made.around is None else made.parameters_of
+
+    def sample(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return model(*args, **kwargs)
+
+    def batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return torch.vmap(sample, in_dims=axes)(args, kwargs)
+
+    function = batch if made.around is None else made.around(batch)
+    with torch.no_grad(), evaluation.autocast(question):
+        returned = function(args, kwargs)
+    outputs = containers.tensors_of(returned)
+    return named("vmapped", {leaf: t.detach().clone() for leaf, t in outputs.items() if t is not None})
+
+
+def in_forward_mode(made: Prepared, question: Question, zero: Collection[str] = ()) -> Tensors:
+    """The tangents of the outputs by name, for random tangents of all floating inputs and parameters.
+
+    Args:
+        made: the callable of some mode. A mode that has `around` compiles the derivative of the model.
+        question: what to evaluate.
+        zero: the outputs whose tangents are zero. torch may leave these out; any other that is left out is lost, and
+            becomes None.
+
+    Raises:
+        Whatever the mode or the model raises, such as a Function without jvp.
+    """
+    inputs.restore(question.call, question.pristine)
+    leaves = {name: t for name, t in evaluation.leaves_of(made.parameters_of, question).items() if t.requires_grad}
+    tangents = {id(t): direction(name, t, question) for name, t in leaves.items()}
+    push = _push_in_place if made.around is None else _push_compiled
+    with evaluation.autocast(question):
+        primals, pushed = push(made, question.call, tangents)
+    found: Leaves = {}
+    for leaf, primal in rounded_outputs(primals).items():
+        tangent = containers.tensors_of(pushed)[leaf]
+        if tangent is None and leaf in zero:
+            tangent = torch.zeros_like(primal)
+        found[leaf] = tangent if tangent is None else tangent.detach().clone()
+    return named("tangent", found)
+
+
+def _push_in_place(made: Prepared, arguments: Any, tangents: dict[int, torch.Tensor]) -> tuple[Any, Any]:
+    """Outputs and tangents. The parameters get their tangents in place, so that a callable of any mode sees them."""
+    with forward_ad.dual_level():
+        with torch.no_grad():
+            for parameter in weights.parameters_of(made.parameters_of).values():
+                if id(parameter) in tangents:
+                    parameter.copy_(forward_ad.make_dual(parameter.detach().clone(), tangents[id(parameter)]))
+        dual: dict[int, torch.Tensor] = {}
+
+        def raised(leaf: Any) -> Any:
+            if id(leaf) not in tangents:
+                return leaf
+            return dual.setdefault(id(leaf), forward_ad.make_dual(_apart(leaf), tangents[id(leaf)]))
+
+        args, kwargs = internals.tree_map(raised, (arguments.args, dict(arguments.kwargs)))
+        return _unpack(made.call(*args, **kwargs))
+
+
+def _push_compiled(made: Prepared, arguments: Any, tangents: dict[int, torch.Tensor]) -> tuple[Any, Any]:
+    """Outputs and tangents of the mode's own version of the derivative."""
+    assert made.around is not None
+    flat, structure = internals.tree_flatten((arguments.args, dict(arguments.kwargs)))
+    moving = [i for i, leaf in enumerate(flat) if id(leaf) in tangents]
+    owned = {name: p for name, p in weights.parameters_of(made.parameters_of).items() if id(p) in tangents}
+    model = made.parameters_of
+
+    def push(leaves: list[Any], directions: list[Any], parameters: dict[str, Any], theirs: dict[str, Any]) -> Any:
+        with forward_ad.dual_level():
+            dual = list(leaves)
+            for i, tangent in zip(moving, directions, strict=True):
+                dual[i] = forward_ad.make_dual(_apart(leaves[i]), tangent)
+            args, kwargs = internals.tree_unflatten(dual, structure)
+            if not parameters:
+                return _unpack(model(*args, **kwargs))
+            duals = {name: forward_ad.make_dual(p, theirs[name]) for name, p in parameters.items()}
+            return _unpack(functional_call(model, duals, args, kwargs))
+
+    theirs = {name: tangents[id(p)] for name, p in owned.items()}
+    pushed: tuple[Any, Any] = made.around(push)(flat, [tangents[id(flat[i])] for i in moving], owned, theirs)
+    return pushed
+
+
+def _unpack(returned: Any) -> tuple[Any, Any]:
+    """The tree of values, and the tree of tangents, None where there is none."""
+
+    def tangent(leaf: Any) -> Any:
+        return forward_ad.unpack_dual(leaf).tangent if isinstance(leaf, torch.Tensor) else None
+
+    def primal(leaf: Any) -> Any:
+        return forward_ad.unpack_dual(leaf).primal if isinstance(leaf, torch.Tensor) else leaf
+
+    return internals.tree_map(primal, returned), internals.tree_map(tangent, returned)
+
+
+def _apart(leaf: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy if its elements share memory: torch gives such a tensor no tangent."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True))
+    return leaf.clone() if leaf.numel() > extent else leaf

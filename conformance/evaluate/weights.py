@@ -1,13 +1,19 @@
-"""Reads and restores the parameters and buffers of a model; a plain function has none."""
+"""Reads, restores, casts and fingerprints the parameters and buffers of a model; a plain function has none."""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 from typing import Any
 
 import torch
 
+from conformance.axes import Precision
+from conformance.errors import NotProvenError
+from conformance.evaluate import inputs
 from zoo import internals
 from zoo.case import SpecError
+from zoo.spec import Spec
 
 
 def parameters_of(owner: Any) -> dict[str, torch.Tensor]:
@@ -66,3 +72,85 @@ def not_persistent(owner: Any) -> set[str]:
 def state_of(owner: Any) -> dict[str, torch.Tensor]:
     """Copies of the parameters and buffers of a module, by name."""
     return {name: tensor.detach().clone() for name, tensor in (parameters_of(owner) | buffers_of(owner)).items()}
+
+
+def cast_of(spec: Spec, precision: Precision | None) -> torch.dtype | None:
+    """The dtype to cast a model to; None if the precision casts nothing, or if the spec builds it in that dtype."""
+    if precision is None or not precision.cast or spec.dtype == precision.cast:
+        return None
+    return getattr(torch, precision.cast)  # type: ignore[no-any-return]
+
+
+def model_in(model: Any, dtype: torch.dtype | None, device: str) -> Any:
+    """The module on a device, cast in place; a function as it is.
+
+    Args:
+        model: a module or a function.
+        dtype: the dtype of its real parameters and buffers; None: as they are.
+        device: device type.
+
+    Raises:
+        NotProvenError: the module did not take the dtype, or it has complex numbers, which have no narrow dtype.
+    """
+    if not isinstance(model, torch.nn.Module):
+        return model
+    if dtype is None:
+        return model.to(device)
+    floating = dict(model.named_parameters()) | dict(model.named_buffers())
+    floating = {name: t for name, t in floating.items() if inputs.is_rounded(t)}
+    for name, tensor in floating.items():
+        if tensor.is_complex():
+            raise NotProvenError(f"{name} is {str(tensor.dtype).removeprefix('torch.')}, which {dtype} cannot hold")
+    model = model.to(device=device, dtype=dtype)
+    parts = [*model.parameters(), *model.buffers()]
+    if floating and not any(t.dtype == dtype for t in parts):
+        raise NotProvenError(f"no parameter or buffer is in {dtype} after model.to({dtype})")
+    return model
+
+
+# Weights or a graph may come from a file that native code reads, so that nobody sees which file it is. A fingerprint
+# tells them from others.
+
+
+def fingerprint(spec: Spec, seed: int, model: Any) -> str:
+    """The fingerprint of a model and of the first inputs of its cases: 32 hexadecimal digits.
+
+    Args:
+        spec: the spec of the model.
+        seed: seed of the inputs.
+        model: the model, from `float64.wide.prepared_model`.
+    """
+    found = hashlib.blake2b(digest_size=16)
+    _add_weights(found, model)
+    if isinstance(model, torch.nn.Module):
+        for name, module in model.named_modules():
+            found.update(f"{name} {getattr(module, 'code', '')}".encode())  # of a ScriptModule or a GraphModule
+    for case in spec.cases:
+        call = inputs.draw(case, seed, 0)
+        for leaf in inputs.call_leaves(call):
+            _add(found, case.name, leaf)
+    return found.hexdigest()
+
+
+def fingerprint_of_weights(model: Any) -> str:
+    """The fingerprint of the parameters and buffers of a model: 32 hexadecimal digits."""
+    found = hashlib.blake2b(digest_size=16)
+    _add_weights(found, model)
+    return found.hexdigest()
+
+
+def _add_weights(found: Any, model: Any) -> None:
+    for name, tensor in (parameters_of(model) | buffers_of(model)).items():
+        _add(found, name, tensor)
+
+
+def _add(found: Any, name: str, leaf: Any) -> None:
+    if not isinstance(leaf, torch.Tensor):
+        found.update(f"{name} {leaf!r}".encode() if isinstance(leaf, (bool, int, float, str)) else name.encode())
+        return
+    found.update(f"{name} {leaf.dtype} {tuple(leaf.shape)}".encode())
+    if leaf.layout in inputs.SPARSE:
+        leaf = leaf.to_dense()
+    if leaf.layout == torch.strided and leaf.numel():
+        held = leaf.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        found.update(ctypes.string_at(held.data_ptr(), held.numel() * held.element_size()))

@@ -13,11 +13,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from conformance.errors import NoOracleError
-from conformance.evaluate import evaluation, inputs, process_state, reentrant, transforms, weights
+from conformance.evaluate import backward, evaluation, inputs, process_state, transforms, weights
 from conformance.evaluate.custom_ops import map_leaves
 from conformance.evaluate.error_text import describe_error, is_out_of_memory, one_line
-from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.evaluate.questions import question_of
+from conformance.evaluate.evaluation import Evaluation, Question, question_of
 from conformance.float64 import replacements
 from conformance.float64.adopted import adopt_state
 from conformance.float64.copies import copy_model
@@ -79,7 +78,7 @@ def widen(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
         with (
             torch.jit.optimized_execution(False),  # type: ignore[attr-defined]
             replacements.plain_branches(),
-            reentrant.plain_checkpoints(),
+            backward.plain_checkpoints(),
             replacements.without_validation(),
             Widened(),
             NarrowDraws() if draws else UNCHANGED,

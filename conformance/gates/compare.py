@@ -36,25 +36,16 @@ def compare(
         fault: what is wrong with the tensor apart from its values, such as its device; "" for nothing.
         drawn: the tensor in further draws of the case, as `sampled` gives it; empty if it is not judged over draws.
     """
+    found = compare_values(y, criteria, fault, drawn)
     if y is None or fault:
-        return _absent(y, criteria, fault)
-    measures = measures_of(y, criteria, drawn)
-    closer = _closer(measures, criteria)
+        return found
+    measures = found.measures
     if again is not None and measures[0].met:
         measures = (*measures, _stability(y, again, criteria))
     power = power_of(y.dtype, criteria, partial(accepts, dtype=name_of(y.dtype))) if measures[0].met else Power()
     if power.left_to == FP32 and all(m.met for m in measures_of(y, criteria.at_float32())):
         power = replace(power, left_to="")  # it has passed gates that reject every canary
-    return Discrepancy(
-        criteria.case,
-        criteria.tensor,
-        criteria.kind,
-        name_of(y.dtype),
-        criteria.dtype,
-        measures,
-        **vars(power),
-        closer=closer,
-    )
+    return replace(found, measures=measures, **vars(power), closer=_closer(found.measures, criteria))
 
 
 def _closer(measures: Sequence[Measure], criteria: TensorCriteria) -> bool | None:
@@ -65,18 +56,16 @@ def _closer(measures: Sequence[Measure], criteria: TensorCriteria) -> bool | Non
     return norm.value < criteria.beside.absolute / criteria.reference.oracle.norm
 
 
-def compare_values(y: torch.Tensor | None, criteria: TensorCriteria, fault: str) -> Discrepancy:
+def compare_values(
+    y: torch.Tensor | None, criteria: TensorCriteria, fault: str, drawn: Sequence[torch.Tensor | None] = ()
+) -> Discrepancy:
     """As `compare`, without canaries and without a second call."""
     if y is None or fault:
-        return _absent(y, criteria, fault)
-    measures = measures_of(y, criteria)
+        missing = Measure("structure", math.inf, 0.0, fault or "None, where the oracle has a tensor")
+        dtype = ABSENT if y is None else name_of(y.dtype)
+        return Discrepancy(criteria.case, criteria.tensor, "absent", dtype, criteria.dtype, (missing,))
+    measures = measures_of(y, criteria, drawn)
     return Discrepancy(criteria.case, criteria.tensor, criteria.kind, name_of(y.dtype), criteria.dtype, measures)
-
-
-def _absent(y: torch.Tensor | None, criteria: TensorCriteria, fault: str) -> Discrepancy:
-    missing = Measure("structure", math.inf, 0.0, fault or "None, where the oracle has a tensor")
-    dtype = ABSENT if y is None else name_of(y.dtype)
-    return Discrepancy(criteria.case, criteria.tensor, "absent", dtype, criteria.dtype, (missing,))
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -113,9 +102,7 @@ def measures_of(
 
 def accepts(y: torch.Tensor, criteria: TensorCriteria, dtype: str) -> bool:
     """Whether every gate accepts a tensor that should have a dtype of that name."""
-    found, kind = name_of(y.dtype), criteria.kind
-    seen = Discrepancy(criteria.case, criteria.tensor, kind, found, dtype, measures_of(y, criteria))
-    return failed_gate(seen) is None
+    return failed_gate(replace(compare_values(y, criteria, ""), dtype_asked=dtype)) is None
 
 
 def _exact(y: torch.Tensor, criteria: TensorCriteria) -> Measure:

@@ -12,6 +12,7 @@ from conformance.axes import Precision
 from conformance.gates.budget import FLOAT32, Budget, TensorReference, budget_for, holds_float32, measures
 from conformance.gates.distance import Distance
 from conformance.gates.redraws import OverDraws
+from conformance.records.observation import TensorName
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class TensorCriteria:
     """
 
     case: str
-    tensor: str
+    tensor: TensorName
     reference: TensorReference
     kind: str
     precision: Precision
@@ -85,7 +86,7 @@ class TensorCriteria:
 
 def criteria_for(  # noqa: PLR0913 -- a record's fields
     case: str,
-    tensor: str,
+    tensor: TensorName,
     reference: TensorReference,
     precision: Precision,
     *,

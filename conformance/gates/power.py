@@ -1,20 +1,254 @@
-"""Tries the canaries on the gates: a gate that accepts a wrong tensor has no power."""
+"""Makes canaries, wrong tensors from the oracle's, and tries them on the gates: one that accepts them has no power.
+
+Of most canaries it is known how far they are from the oracle before they are made.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
-from conformance.gates.budget import measures
-from conformance.gates.canaries import SMALLEST, SURE, Canary, global_canaries, local_canaries
+from conformance.gates.budget import NOISE, Budget, TensorReference, measures
 from conformance.gates.criteria import TensorCriteria
-from conformance.gates.distance import Distance
+from conformance.gates.distance import BLOCK, Distance, OracleTensor
 from conformance.gates.dropped_bits import tested_bits
 from conformance.records.observation import FP32, OTHER_WEIGHTS
+from conformance.seeds import seed_of
+
+OTHER = {  # a dtype of the same kind
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+    torch.complex128: torch.complex64,
+}
+SMALLEST = "smallest"
+NOISY = 0.5
+LARGE_ELEMENT = 0.5  # times the rms: zeroing an element this large must be noticed
+SURE = 1.0 + 1e-9  # more than sums in another order differ
+FAR = 2.0  # times the budget of the norm: a permutation that is farther is rejected whatever its dtype rounds
+
+
+@dataclass(frozen=True)
+class Least:
+    """The least distance of a canary from the oracle, apart from roundings to its dtype. Without a figure, it is 0.
+
+    Attributes:
+        absolute, point, gain: see `Distance`; a NaN is infinitely far.
+        axis, index: position in the oracle's axes, and index, of a slice that is zero.
+    """
+
+    absolute: float = 0.0
+    point: float = 0.0
+    gain: float = 0.0
+    axis: int = -1
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A wrong tensor that can be made.
+
+    Attributes:
+        name: its name in a report. If it starts with `SMALLEST`, the smallest slice of an axis is zero.
+        make: makes it from the oracle's tensor in the dtype of the candidate; None if it would not be wrong.
+        least: how far it is from the oracle at least.
+        most: how far it is at most; None if that is not known. Roundings to its dtype are left out of both.
+        misshapen: its shape or dtype is wrong, so no budget matters.
+    """
+
+    name: str
+    make: Callable[[torch.Tensor], torch.Tensor | None]
+    least: Least = Least()
+    most: Callable[[], Distance] | None = None
+    misshapen: bool = False
+
+
+def global_canaries(dtype: torch.dtype, reference: TensorReference, *, held_to_float32: bool) -> Iterator[Canary]:
+    """Tensors that are wrong as a whole, which all budgets must reject.
+
+    Args:
+        dtype: the dtype of the candidate.
+        reference: the reference of the tensor.
+        held_to_float32: float32's budgets apply, which must also reject noise of half the tensor's size.
+    """
+    norm = reference.oracle.norm
+    yield Canary("an extra axis", lambda truth: truth.unsqueeze(0), misshapen=True)
+    if not dtype.is_floating_point and not dtype.is_complex:
+        yield Canary("every element changed", lambda truth: ~truth if truth.dtype == torch.bool else truth + 1)
+        return
+    yield Canary("one NaN", _with_nan, Least(math.inf))
+    yield Canary("the wrong dtype", lambda truth: truth.to(OTHER.get(truth.dtype, torch.float32)), misshapen=True)
+    if reference.is_null:
+        if not reference.exact:
+            yield _in_place_of_zeros(reference)
+        return
+    yield Canary("zeros", torch.zeros_like, Least(norm, 1 / 2, 1.0))
+    yield Canary("the negative", torch.neg, Least(2.0 * norm, 1.0, 2.0))
+    quarter = partial(_distance_of_scaled, reference.oracle, 1 / 4)
+    yield Canary("1.25 times", lambda truth: 1.25 * truth, Least(norm / 4, 1 / 8, 1 / 4), quarter)
+    if held_to_float32:
+        yield Canary("noise of half its size", partial(_noisy, norm), Least(NOISY * norm))
+
+
+def _distance_of_scaled(oracle: OracleTensor, share: float) -> Distance:
+    """The most that a tensor can be away that is so much larger than the oracle's in every element."""
+    return Distance(share * oracle.norm, tuple(share * norms for norms in oracle.slice_norms), share, share)
+
+
+def _with_nan(truth: torch.Tensor) -> torch.Tensor | None:
+    finite = truth.isfinite().flatten()
+    if not bool(finite.any()):
+        return None
+    broken = truth.flatten().clone()
+    broken[int(finite.to(torch.uint8).argmax())] = math.nan
+    return broken.reshape(truth.shape)
+
+
+def _noisy(norm: float, truth: torch.Tensor) -> torch.Tensor:
+    noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed_of("noise")), dtype=torch.float64)
+    wrong: torch.Tensor = truth + (NOISY * norm / noise.norm() * noise).to(truth.dtype)
+    return wrong
+
+
+def _in_place_of_zeros(reference: TensorReference) -> Canary:
+    """Numbers where there should be next to none."""
+    name, size = "a spread as wide as the terms that cancelled", _cancelled_size(reference)
+    if size == 0.0:  # float32 never moves it; a low precision may, as the gradient of an expert that no token chose
+        name = "numbers in place of zeros"
+        size = max(strayed.absolute for strayed in reference.spread.values()) or 1.0
+    return Canary(name, lambda truth: truth + _signs(truth, size), Least(size))
+
+
+def _cancelled_size(reference: TensorReference) -> float:
+    return reference.spread["fp32"].absolute / (NOISE * 2.0**-24) / 8
+
+
+def _signs(truth: torch.Tensor, size: float) -> torch.Tensor:
+    """Plus and minus the same number, as far from zero as asked."""
+    generator = torch.Generator().manual_seed(seed_of("cancelled"))
+    signs = torch.randint(0, 2, truth.shape, generator=generator).to(truth.dtype) * 2 - 1
+    return size * signs / math.sqrt(truth.numel())
+
+
+def local_canaries(reference: TensorReference, budget: Budget) -> Iterator[Canary]:
+    """Tensors that are wrong in one part or in the order of their elements.
+
+    Args:
+        reference: the reference of the tensor.
+        budget: the budgets of the tensor; a permutation counts as wrong only if it exceeds their norm.
+    """
+    oracle = reference.oracle
+    if reference.is_null or oracle.raw.numel() < 2:  # noqa: PLR2004 -- nothing to permute
+        return
+    yield Canary(
+        "elements in another order",
+        partial(_reorder, budget.norm),
+        Least(_least_of_a_roll(oracle, FAR * budget.norm)),
+    )
+    if not oracle.is_rounded:
+        return
+    if len(oracle.shape) < 2:  # noqa: PLR2004 -- no slices, so one element is damaged
+        yield Canary("one element zeroed", _without_median_element, Least(LARGE_ELEMENT * oracle.rms, 1 / 3))
+        return
+    for k, axis in enumerate(oracle.axes):
+        if axis == len(oracle.shape):
+            continue  # real and imaginary parts
+        order = oracle.slice_norms[k].argsort()
+        live = order[~reference.null_slices(k)[order]].tolist()
+        for index in dict.fromkeys((live[len(live) // 2], live[0]) if live else ()):
+            which = "median" if index == live[len(live) // 2] else SMALLEST
+            name = f"{which} slice {index} of axis {axis} zeroed"
+            least, most = _least_of_a_slice(oracle, k, index), partial(_most_of_a_slice, oracle, k, index)
+            yield Canary(name, partial(_without_slice, axis, index), least, most)
+
+
+def _reorder(most: float, truth: torch.Tensor) -> torch.Tensor | None:
+    """The elements in the first order that moves them by more than that: rolled, reversed, or sorted."""
+    flat = truth.reshape(-1)
+    if flat.is_complex():
+        return None
+    for order in _orders(flat, most):
+        if _gap(order, flat) > most:
+            return order.reshape(truth.shape)
+    return None
+
+
+def _orders(flat: torch.Tensor, most: float) -> Iterator[torch.Tensor]:
+    yield flat.roll(1)
+    yield flat.flip(0)
+    if _most_of_a_sort(flat) > most:
+        yield flat.sort().values
+
+
+def _gap(order: torch.Tensor, flat: torch.Tensor) -> float:
+    pairs = zip(order.split(BLOCK), flat.split(BLOCK), strict=True)
+    return math.sqrt(sum(float((one.double() - other.double()).square().sum()) for one, other in pairs))
+
+
+def _most_of_a_sort(flat: torch.Tensor) -> float:
+    """The most that sorting moves a tensor, without sorting it; infinite if a number is not finite.
+
+    Summation by parts: the product of the sorted numbers with d, the numbers less their mean, is at least their range
+    times the largest sum of d up to a place, with the other sign.
+    """
+    mean, span = float(flat.sum(dtype=torch.float64)) / len(flat), float(flat.max()) - float(flat.min())
+    square, total, largest = 0.0, 0.0, 0.0
+    for block in flat.split(BLOCK):
+        apart = block.double() - mean
+        sums = apart.cumsum(0) + total
+        square, total, largest = (
+            square + float(torch.dot(apart, apart)),
+            float(sums[-1]),
+            max(largest, float(sums.max())),
+        )
+    most = SURE * math.sqrt(2.0 * (square + span * largest))
+    return most if math.isfinite(most) else math.inf
+
+
+def _least_of_a_roll(oracle: OracleTensor, enough: float) -> float:
+    """The least distance of the first of these orders, or as much of it as is enough."""
+    if not oracle.is_rounded or oracle.raw.is_complex():
+        return 0.0
+    flat, square = oracle.reals.reshape(-1), 0.0
+    for one, other in zip(flat[1:].split(BLOCK), flat[:-1].split(BLOCK), strict=True):
+        square += float((one - other).square().sum())
+        if square > enough * enough:
+            break
+    return math.sqrt(square)
+
+
+def _without_median_element(truth: torch.Tensor) -> torch.Tensor:
+    sizes = truth.abs().double().nan_to_num(0.0, posinf=0.0)
+    loud = (sizes >= LARGE_ELEMENT * sizes.square().mean().sqrt()).nonzero().flatten()
+    damaged = truth.clone()
+    damaged[loud[sizes[loud].argsort()[len(loud) // 2]]] = 0
+    return damaged
+
+
+def _without_slice(axis: int, index: int, truth: torch.Tensor) -> torch.Tensor:
+    damaged = truth.clone()
+    damaged.select(axis, index).zero_()
+    return damaged
+
+
+def _least_of_a_slice(oracle: OracleTensor, k: int, index: int) -> Least:
+    norm = float(oracle.slice_norms[k][index])
+    rms = norm / math.sqrt(math.prod(oracle.sizes) / len(oracle.slice_norms[k]))
+    return Least(norm, rms / (rms + oracle.rms), (norm / oracle.norm) ** 2, k, index)
+
+
+def _most_of_a_slice(oracle: OracleTensor, k: int, index: int) -> Distance:
+    """Every other slice loses at most all of itself, or all of the slice that is zero."""
+    lost = oracle.slice_norms[k][index]
+    slices = [norms.minimum(lost) for norms in oracle.slice_norms]
+    slices[k] = torch.zeros_like(slices[k])
+    slices[k][index] = lost
+    share = min(1.0, (float(lost) / oracle.norm) ** 2)
+    return Distance(float(lost), tuple(slices), 1.0, share, 1.0 - math.sqrt(1.0 - share))
+
 
 # Foresees whether the gates accept a canary, if its least and its most distance from the oracle leave no doubt.
 

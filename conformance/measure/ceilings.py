@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from conformance.axes import PRECISIONS, Precision
-from conformance.cell import tf32
+from conformance.cell import policy
 from conformance.cell.policy import set_policy
 from conformance.process.child_side import ChildProcess
 from conformance.records.measurements import Ceilings
@@ -64,7 +64,7 @@ def observe(task: CeilingsTask, process: ChildProcess) -> Ceilings:
 
 def _products(precision: Precision, device: str) -> CeilingCandidates:
     """Square products; which size is best differs between machines."""
-    tf32.switch(precision)
+    policy.switch_tf32(precision)
     dtype = getattr(torch, precision.autocast or "float32")
     products: list[Work] = []
     for side in SIDES[device]:
@@ -102,7 +102,7 @@ def _ceilings(ceilings: list[CeilingCandidates], device: str) -> list[float]:
 
 def _best(rival: CeilingCandidates, device: str) -> float:
     """The highest rate in a burst of samples of all calls in turn."""
-    tf32.switch(rival.precision)
+    policy.switch_tf32(rival.precision)
     for _, call in rival.work:
         _seconds(call, device)
     best, end = 0.0, time.perf_counter() + BURST

@@ -12,11 +12,11 @@ import torch
 from torch.amp import GradScaler
 from torch.optim import SGD
 
-from conformance.cell import draws, tf32
+from conformance.cell import policy
 from conformance.cell.session import CellSession
 from conformance.errors import NotMeasuredError
 from conformance.evaluate import containers, evaluation, inputs, process_state, weights
-from conformance.evaluate.evaluation import FIRST, Evaluation
+from conformance.evaluate.evaluation import Evaluation, named
 from conformance.figures.meter import TimedCall
 from conformance.records.observation import Observation
 from conformance.verdict import judge
@@ -48,7 +48,7 @@ class TimedCell:
         self.session, self._figure = session, figure
         self._random, self._seen, self._kept = random.Random(session.seed), 0, None  # noqa: S311 -- no secret
         spec = session.spec
-        tf32.switch(session.precision)
+        policy.switch_tf32(session.precision)
         if (figure == "fit") != (spec.fit is not None):
             raise NotMeasuredError(f"no {figure}", f"{spec.name} is {'a' if spec.fit else 'no'} training")
         eager = session.build()
@@ -59,7 +59,7 @@ class TimedCell:
         # there is no figure of second derivatives or transforms, so none are taken
         asked = replace(asked, second=False, stacked=None, forward_mode=False)
         self._question = replace(asked, differentiate=asked.differentiate and figure != "forward")
-        with draws.as_the_oracle(spec, session.precision) as drew:
+        with policy.draw_as_the_oracle(spec, session.precision) as drew:
             for _ in range(1 + session.mode.warm_calls):
                 evaluation.evaluate(made.call, self._owner, self._question)
                 self._restore()
@@ -85,7 +85,7 @@ class TimedCell:
             return put_back
 
         def switched() -> None:
-            tf32.switch(self.session.precision)  # another cell of this process may have another precision
+            policy.switch_tf32(self.session.precision)  # another cell of this process may have another precision
             if put_back is not None:
                 put_back()
 
@@ -196,11 +196,11 @@ class TimedCell:
         case = session.spec.cases[0]
         known = session.known(case)
         returned, gradients = self._kept if self._figure == "gradient" else (self._kept, ())
-        found = Evaluation(containers.tensors_of(returned, device=session.cell.device), known.requires_grad)
+        outputs = containers.tensors_of(returned, device=session.cell.device)
+        found = Evaluation(named("output", outputs), known.requires_grad)
         for name, gradient in zip(self._leaves if gradients else (), gradients, strict=True):
-            found.tensors[f"{FIRST} {name}"] = (
-                None if gradient is None else inputs.dense(gradient) / self._question.scale
-            )
+            leaf = None if gradient is None else inputs.dense(gradient) / self._question.scale
+            found.tensors |= named("gradient", {name: leaf})
         timed = {name: tensor for name, tensor in known.tensors.items() if name in found.tensors}
         known = replace(known, tensors=timed)
         seen = tuple(session.compared(case, known, self._question, found, found, self._baseline, drawn={}))

@@ -1,4 +1,4 @@
-"""Runs the oracle on further draws of a case, and adds what its rounded runs add up to there."""
+"""Draws a case again with other weights, runs the oracle there, and adds what its rounded runs add up to."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import torch
 
@@ -20,10 +21,10 @@ from conformance.gates.budget import TensorReference
 from conformance.gates.redraws import budgets
 from conformance.gates.sums import Redraws, Rounded, rounded_sums, sample
 from conformance.oracle.overflow import InnerGradients, Scale
-from conformance.oracle.redraw import FIRST_NUMBER, Redraw, alike
 from conformance.perturb.kinks import MARGIN, KinkWatch
 from conformance.perturb.nearest import Nearest
 from conformance.process.forks import Forks
+from conformance.records.observation import TensorName
 from zoo.case import Call, Case
 
 # Draws that are run rounded too; from these follows how many the tensors need. Behind a kink, and where numbers
@@ -35,7 +36,8 @@ POOL = 4  # batches from which the rows of one draw are picked
 BATCHES = 8  # of which one is taken, if a draw takes a batch whole
 CROWDED = 2.0**-11  # closer to a kink than this, in units of the rms: among so many units, each weighs little
 
-References = dict[str, TensorReference | None]
+References = dict[TensorName, TensorReference | None]
+Kept = dict[TensorName, torch.Tensor]
 
 
 def with_redraws(  # noqa: PLR0913 -- all that is known of a case
@@ -93,7 +95,7 @@ def _redraw(there: Oracle, case: Case, first: Call, number: int, *, kinked: bool
     """A draw like the first, behind kinks away from them; None if it is not alike. `there` has its weights."""
     start = FIRST_NUMBER + POOL * number
     redraw = Redraw(start, weights=number + 1, kept=there.kept)
-    if not alike(first, redraw.inputs(case, there.seed)):
+    if not inputs.alike(first, redraw.inputs(case, there.seed)):
         return None
     if not kinked:
         return redraw
@@ -115,7 +117,7 @@ def _batch_off_the_kinks(there: Oracle, case: Case, redraw: Redraw, numbers: ran
     candidates: list[tuple[float, int]] = []
     for number in numbers:
         call = inputs.draw_batch(case, there.seed, number)
-        if not alike(first, call):
+        if not inputs.alike(first, call):
             continue
         with KinkWatch() as watch:
             there.forward(case, call)
@@ -152,8 +154,8 @@ class _Run:
     """
 
     redraw: Redraw
-    truth: dict[str, torch.Tensor]
-    rounded: dict[str, dict[str, torch.Tensor]]
+    truth: Kept
+    rounded: dict[str, Kept]
     underflew: bool
     constants: dict[str, float]
 
@@ -172,14 +174,20 @@ class _ManyDraws:
     """
 
     def __init__(
-        self, judged: dict[str, TensorReference], precisions: Sequence[Precision], scale: Scale, *, rounded_runs: int
+        self,
+        judged: dict[TensorName, TensorReference],
+        precisions: Sequence[Precision],
+        scale: Scale,
+        *,
+        rounded_runs: int,
     ) -> None:
         self.redraws: list[Redraw] = []
         self._scale, self._rounded_runs = scale, rounded_runs
         self._judged, self._precisions = dict(judged), precisions
         self._constants = {p.name: 0.0 for p in precisions}
-        self._truths: dict[str, list[torch.Tensor]] = {name: [] for name in judged}
-        self._found: dict[tuple[str, str], list[torch.Tensor]] = {(p.name, n): [] for p in precisions for n in judged}
+        self._truths: dict[TensorName, list[torch.Tensor]] = {name: [] for name in judged}
+        keys = ((precision.name, name) for precision in precisions for name in judged)
+        self._found: dict[tuple[str, TensorName], list[torch.Tensor]] = {key: [] for key in keys}
 
     def run(self, there: Oracle, case: Case, question: Question, redraw: Redraw) -> _Run | None:
         """Run the oracle with the weights of one more draw on it, and rounded too if it is one of the first.
@@ -220,12 +228,12 @@ class _ManyDraws:
                 for word, tensors in run.rounded.items():
                     self._found[word, name].append(tensors[name])
 
-    def _kept(self, run: Tensors) -> dict[str, torch.Tensor]:
+    def _kept(self, run: Tensors) -> Kept:
         """What is kept of each judged tensor of a run, if it has the shape that it had in the first draw."""
         found = ((name, run.get(name), known) for name, known in self._judged.items())
         return {name: sample(t) for name, t, known in found if t is not None and tuple(t.shape) == known.oracle.shape}
 
-    def _rounded(self, name: str, precision: Precision, draws: int = max(DRAWS)) -> Rounded:
+    def _rounded(self, name: TensorName, precision: Precision, draws: int = max(DRAWS)) -> Rounded:
         found = self._found[precision.name, name][:draws]
         return rounded_sums(found, self._truths[name][: len(found)], self._constants[precision.name])
 
@@ -233,7 +241,7 @@ class _ManyDraws:
         """How many draws each precision needs, so that the gain of every tensor is judged finely enough."""
         return {p.name: max((self._needs(name, p) for name in self._judged), default=0) for p in self._precisions}
 
-    def _needs(self, name: str, precision: Precision) -> int:
+    def _needs(self, name: TensorName, precision: Precision) -> int:
         rounded, reference = self._rounded(name, precision), self._judged[name]
         for draws in DRAWS:
             more = rounded.over(draws)
@@ -241,7 +249,7 @@ class _ManyDraws:
                 return draws
         return max(DRAWS)
 
-    def references(self) -> dict[str, TensorReference]:
+    def references(self) -> dict[TensorName, TensorReference]:
         """The references of the tensors that every draw has, with their redraws."""
         if not self.redraws:
             return {}
@@ -255,3 +263,80 @@ class _ManyDraws:
             }
             with_redraws[name] = replace(reference, redraws=Redraws(tuple(truths), rounded))
         return with_redraws
+
+
+# Parameters and buffers are changed in place, as an optimiser does. A mode that kept their old values is wrong then.
+
+FIRST_NUMBER = 64  # of the draws; the numbers below are those from which the first inputs of a case are chosen
+SMALLEST_FACTOR = 0.5  # of a weight; all factors are below 1, so that no error of the old weights averages out
+SMALLEST_COARSE_FACTOR = 0.875  # where float16 has to hold what forty layers of such weights leave
+
+
+@dataclass(frozen=True)
+class Redraw:
+    """A further draw of a case.
+
+    Attributes:
+        picks: the draw of the inputs, or the rows of several draws.
+        weights: seed of the factors of the weights.
+        fine: inputs and weights are any numbers of float32, not only those that low precisions represent.
+        fewer: the last row of every input is left out.
+        reordered: the inputs lie in memory with their first axis as the fastest.
+        kept: names of buffers and frozen parameters that stay, because the model keeps what it computes of them.
+    """
+
+    picks: inputs.Picks
+    weights: int
+    fine: bool = False
+    fewer: bool = False
+    reordered: bool = False
+    kept: tuple[str, ...] = ()
+
+    def inputs(self, case: Case, seed: int) -> Call:
+        """The inputs, on the CPU.
+
+        Raises:
+            SpecError: see `Case.draw`.
+        """
+        call = inputs.draw(case, seed, self.picks, coarse=not self.fine)
+        call = inputs.fewer_rows(call) if self.fewer else call
+        return inputs.reorder(call) if self.reordered else call
+
+    def state(self, state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+        """The parameters and buffers for this draw.
+
+        Args:
+            state: its first state, from `weights.state_of`; values that float32 represents.
+            seed: seed of the cell.
+        """
+        drawn = {n: t for n, t in state.items() if inputs.is_rounded(t) and n not in self.kept}
+        reals = {n: torch.view_as_real(t) if t.is_complex() else t for n, t in drawn.items()}
+        if not reals:
+            return state
+        flat = torch.cat([self._times_factors(name, tensor, seed) for name, tensor in reals.items()]).float()
+        flat = flat if self.fine else inputs.representable(flat)  # all at once, for the sake of time
+        changed = dict(state)
+        for name, part in zip(reals, flat.split([tensor.numel() for tensor in reals.values()]), strict=True):
+            real = part.view(reals[name].shape).to(reals[name].dtype)
+            changed[name] = torch.view_as_complex(real.clone()) if state[name].is_complex() else real
+        return changed
+
+    def _times_factors(self, name: str, tensor: torch.Tensor, seed: int) -> torch.Tensor:
+        generator = inputs.seed_generator("weights", seed, self.weights, name)
+        factors = torch.rand(tensor.numel(), generator=generator).to(tensor.device)
+        least = SMALLEST_FACTOR if self.fine else SMALLEST_COARSE_FACTOR
+        return tensor.reshape(-1).double() * (least + (1.0 - least) * factors)
+
+    def question(self, first: Question, call: Call, model: Any) -> Question:
+        """The question of this draw.
+
+        Args:
+            first: the question of the case.
+            call: the inputs on the device and in the dtypes of the run.
+            model: the model; its signature names the inputs.
+        """
+        names = inputs.named_inputs(model, call)
+        pristine = inputs.place(call, convert=lambda t: t) if first.mutates else call
+        again = (*first.seed, repr(self.picks), self.weights, self.fewer)
+        first = replace(first, stacked=None, forward_mode=False)  # the first draw checks these
+        return replace(first, call=call, pristine=pristine, names=names, seed=again)

@@ -13,9 +13,9 @@ from conformance.axes import PRECISIONS
 from conformance.evaluate import backward, evaluation, inputs, weights
 from conformance.evaluate.custom_ops import OpMode, Unwatched, leaves_of
 from conformance.evaluate.error_text import is_out_of_memory
-from conformance.evaluate.evaluation import Evaluation
-from conformance.evaluate.questions import question_of
+from conformance.evaluate.evaluation import Evaluation, question_of
 from conformance.float64.wide import Oracle, prepared_model
+from conformance.records.observation import TensorName
 from zoo.case import Case
 
 AMP_FP16 = PRECISIONS["amp_fp16"]
@@ -107,7 +107,7 @@ LARGEST = 2.0**16  # no number of float16 is larger
 LARGER = 4.0  # how many times as large the gradients of a further draw may be
 
 
-def scale_for(tensors: Mapping[str, torch.Tensor | None]) -> float:
+def scale_for(tensors: Mapping[TensorName, torch.Tensor | None]) -> float:
     """The largest power of two with which the scaled gradients stay within `HEADROOM`, but at least `LEAST`.
 
     Args:
@@ -115,7 +115,7 @@ def scale_for(tensors: Mapping[str, torch.Tensor | None]) -> float:
     """
     largest = COTANGENT
     for name, tensor in tensors.items():
-        if "gradient of" in name and tensor is not None and tensor.numel():
+        if name.is_gradient and tensor is not None and tensor.numel():
             largest = max(largest, float(tensor.abs().nan_to_num(0.0, posinf=0.0).amax()))
     return max(LEAST, float(2.0 ** math.floor(math.log2(HEADROOM / largest))))
 
@@ -132,7 +132,7 @@ class Scale:
     factor: float
     inner: float
 
-    def fits(self, tensors: Mapping[str, torch.Tensor | None], inner: float) -> bool:
+    def fits(self, tensors: Mapping[TensorName, torch.Tensor | None], inner: float) -> bool:
         """Whether the gradients of a further draw stay well inside float16's range.
 
         Args:

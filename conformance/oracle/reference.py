@@ -18,13 +18,13 @@ from conformance.evaluate.memory_sharing import Pair
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates.budget import TensorReference
 from conformance.oracle import sampling
-from conformance.oracle.many_draws import with_redraws
+from conformance.oracle.many_draws import FIRST_NUMBER, Redraw, with_redraws
 from conformance.oracle.overflow import AMP_FP16, InnerGradients, Scale, choose_scale, scale_for
-from conformance.oracle.redraw import FIRST_NUMBER, Redraw
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
 from conformance.perturb.kinks import KinkWatch
 from conformance.process.forks import ALONE, Forks
+from conformance.records.observation import TensorName
 from zoo.case import Case, SpecError
 from zoo.spec import Spec
 
@@ -39,7 +39,7 @@ class CaseReference:
         picks: the draw of the inputs, or the rows of several draws.
         scale: the scale of the cotangents under float16, a power of two.
         tensors: the reference of each tensor, by name; None for a tensor that the oracle gave as None.
-        requires_grad: `requires_grad` of every output tensor, by name; a number that is no tensor has none.
+        requires_grad: `requires_grad` of every output tensor, by leaf; a number that is no tensor has none.
         container: the containers of the outputs.
         shared: the pairs of an output and an input, parameter, buffer or other output that share memory.
         drawn: what tells the random numbers that forward drew from others; "" if the spec declares none.
@@ -51,7 +51,7 @@ class CaseReference:
 
     picks: inputs.Picks
     scale: float
-    tensors: dict[str, TensorReference | None]
+    tensors: dict[TensorName, TensorReference | None]
     requires_grad: dict[str, bool]
     container: Container = NOTHING
     shared: frozenset[Pair] = frozenset()

@@ -19,8 +19,9 @@ from conformance.evaluate.inputs import Picks
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, Figures, OracleTensor
 from conformance.gates.sums import Redraws, Rounded, Sums
-from conformance.oracle.redraw import Redraw
+from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
+from conformance.records.observation import TensorName
 
 
 def save(path: Path, cases: dict[str, CaseReference]) -> None:
@@ -53,7 +54,7 @@ def _for_precision(case: dict[str, Any], precision: str) -> dict[str, Any]:
     """The part of a case that cells of a precision need. All of them need the budgets of float32."""
     if not precision:
         return case
-    tensors = {name: known and _tensor_for_precision(known, precision) for name, known in case["tensors"].items()}
+    tensors = [[*name, known and _tensor_for_precision(known, precision)] for *name, known in case["tensors"]]
     changed = [[redraw, _for_precision(there, precision)] for redraw, there in case["changed"]]
     judged = [[redraw, there] for redraw, there in changed if _is_judged(there, precision)]
     return {**case, "tensors": tensors, "changed": judged}
@@ -71,13 +72,13 @@ def _choose(by_precision: dict[str, Any], names: tuple[str, ...]) -> dict[str, A
 
 
 def _is_judged(case: dict[str, Any], precision: str) -> bool:
-    return all(known is None or precision in known["spread"] for known in case["tensors"].values())
+    return all(known is None or precision in known["spread"] for *_, known in case["tensors"])
 
 
 def _case_tree(case: CaseReference) -> dict[str, Any]:
     return {
         **vars(case),
-        "tensors": {name: _tensor_tree(known) for name, known in case.tensors.items()},
+        "tensors": [[name.kind, name.leaf, _tensor_tree(known)] for name, known in case.tensors.items()],
         "container": _container_tree(case.container),
         "shared": sorted(case.shared),
         "redraws": [vars(redraw) for redraw in case.redraws],
@@ -122,7 +123,10 @@ def _redraws(saved: dict[str, Any]) -> Redraws:
 
 
 def _case_reference(tree: dict[str, Any]) -> CaseReference:
-    tensors = {name: None if saved is None else _tensor_reference(saved) for name, saved in tree["tensors"].items()}
+    tensors = {
+        TensorName(kind, leaf): None if saved is None else _tensor_reference(saved)
+        for kind, leaf, saved in tree["tensors"]
+    }
     return CaseReference(
         **{
             **tree,

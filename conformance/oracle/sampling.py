@@ -104,7 +104,7 @@ def _jumps(oracle: Oracle, case: Case, number: int) -> bool:
     """
     question = oracle.question(case, number)
     truth = oracle.evaluate(question).tensors
-    gradients = {name: OracleTensor(t) for name, t in truth.items() if t is not None and "gradient of" in name}
+    gradients = {name: OracleTensor(t) for name, t in truth.items() if t is not None and name.is_gradient}
     faint = FAINT * max((measured.norm for measured in gradients.values()), default=0.0)
     for run in range(RUNS):
         with blame_noise(case.name, FLOAT32):

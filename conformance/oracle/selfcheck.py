@@ -13,7 +13,7 @@ import torch
 from conformance.derivatives.gradients import GradientCheck
 from conformance.errors import RandomError, SelfCheckError
 from conformance.evaluate import containers, evaluation, inputs, transforms
-from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.evaluate.evaluation import Evaluation, Question, Tensors
 from conformance.float64.wide import Oracle, prepared_model, wide_model
 from conformance.gates.distance import same_bytes
 from conformance.process.forks import Forks
@@ -55,7 +55,7 @@ class SelfCheck:
             inputs.restore(question.call, question.pristine)
             with self._oracle.widened(), torch.no_grad():
                 wanted = inputs.called(partial(self._spec.reference, self._model), question.call)
-            _agree("the spec's reference", containers.tensors_of(wanted), first)
+            _agree("the spec's reference", evaluation.named("output", containers.tensors_of(wanted)), first)
         if self._spec.surrogate_gradient is not None:
             self._try_surrogate(question, first)
         if self._twin is not None:
@@ -81,7 +81,7 @@ class SelfCheck:
         self._oracle.reset()
         with self._oracle.widened():
             wanted = evaluation.evaluate(surrogate, self._model, question)
-        gradients = {name: t for name, t in wanted.tensors.items() if name.startswith(evaluation.FIRST)}
+        gradients = {name: t for name, t in wanted.tensors.items() if name.kind == "gradient"}
         _agree("the declared surrogate_gradient", gradients, first)
 
     def _try_twin(self, spec: Spec, question: Question, first: Evaluation) -> None:
@@ -94,7 +94,7 @@ class SelfCheck:
         inputs.restore(question.call, question.pristine)
         with self._oracle.widened(), torch.no_grad():
             outputs = inputs.called(twin, question.call)
-        _agree(f"its twin {spec.name}", containers.tensors_of(outputs), first)
+        _agree(f"its twin {spec.name}", evaluation.named("output", containers.tensors_of(outputs)), first)
 
     def of_gradients(self, question: Question, first: Evaluation, forks: Forks) -> tuple[str, ...]:
         """Compare the gradients with finite differences.
@@ -127,7 +127,7 @@ def _nearly_the_same(tensor: torch.Tensor | None, other: torch.Tensor | None, le
     return torch.equal(tensor.isfinite(), other.isfinite()) and gap <= max(AGREEMENT * _norm(tensor), least)
 
 
-def _agree(whose: str, wanted: dict[str, Any], found: Evaluation) -> None:
+def _agree(whose: str, wanted: Tensors, found: Evaluation) -> None:
     for name, theirs in wanted.items():
         ours = found.tensors.get(name)
         if theirs is None and ours is None:

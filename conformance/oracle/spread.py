@@ -19,6 +19,7 @@ from conformance.gates.sums import Sums, farthest_sums, sample, sums_of
 from conformance.perturb.nearest import Nearest
 from conformance.perturb.rounding import KINKED_RUNS, RUNS, Rounding
 from conformance.process.forks import Forks
+from conformance.records.observation import TensorName
 from zoo.case import SpecError
 
 FLOAT32 = PRECISIONS["fp32"]
@@ -62,11 +63,11 @@ class Spread:
         self._scale = scale
         self._truth = {name: t for name, t in found.tensors.items() if t is not None}
         self._measured = {name: OracleTensor(t) for name, t in self._truth.items()}
-        self._spread: dict[str, dict[str, Distance]] = {name: {} for name in self._measured}
-        self._settled: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self._measured}
-        self._sums: dict[str, dict[str, Sums]] = {name: {} for name in self._measured}
+        self._spread: dict[TensorName, dict[str, Distance]] = {name: {} for name in self._measured}
+        self._settled: dict[TensorName, dict[str, torch.Tensor]] = {name: {} for name in self._measured}
+        self._sums: dict[TensorName, dict[str, Sums]] = {name: {} for name in self._measured}
         self._exact = dict.fromkeys(self._measured, True)
-        self._remainders: set[str] = set()
+        self._remainders: set[TensorName] = set()
 
     def run(self, precisions: Sequence[Precision], forks: Forks) -> None:
         """Run the oracle again, several times, with the roundings of each precision perturbed.
@@ -100,7 +101,7 @@ class Spread:
         ]
         return [*modes, *([Nearest(precision, self._scale)] if precision.low_dtype else [])]
 
-    def _seen(self, precision: Precision, mode: Rounding) -> dict[str, _Seen]:
+    def _seen(self, precision: Precision, mode: Rounding) -> dict[TensorName, _Seen]:
         """What one run shows of each tensor."""
         seen = {}
         with blame_noise(str(self._question.seed[-1]), precision):
@@ -119,7 +120,7 @@ class Spread:
             )
         return seen
 
-    def _add(self, name: str, precision: Precision, seen: list[_Seen]) -> None:
+    def _add(self, name: TensorName, precision: Precision, seen: list[_Seen]) -> None:
         """Add what the runs of a precision show of a tensor."""
         self._exact[name] &= all(run.same for run in seen)
         settled = [run.equal for run in seen if run.equal is not None]
@@ -142,7 +143,7 @@ class Spread:
         by a few times their size at most. Of an output, nobody wants only the size: it stays without power.
         """
         strayed = {name: spread[FLOAT32.name].absolute for name, spread in self._spread.items()}
-        gradients = {name: t for name, t in self._measured.items() if "gradient of" in name}
+        gradients = {name: t for name, t in self._measured.items() if name.is_gradient}
         near = [name for name, t in gradients.items() if REMAINDER * t.norm <= strayed[name] < NOISY * t.norm]
         if near:
             noise = seed_generator("probe", *self._question.seed, FLOAT32.name, "wider")
@@ -150,11 +151,11 @@ class Spread:
             far = {name for name in near if seen[name].distance.absolute >= FAR * self._measured[name].norm}
             self._remainders = {name for name in far if not seen[name].lost}
 
-    def references(self) -> dict[str, TensorReference | None]:
+    def references(self) -> dict[TensorName, TensorReference | None]:
         """The reference of every tensor, by name; None for a tensor that the oracle gave as None."""
         return {name: self._reference(name) for name in self._found.tensors}
 
-    def _reference(self, name: str) -> TensorReference | None:
+    def _reference(self, name: TensorName) -> TensorReference | None:
         if name not in self._measured:
             return None
         return TensorReference(
@@ -163,7 +164,7 @@ class Spread:
             self._exact[name],
             self._settled[name],
             self._kinked,
-            self._scale if "gradient of" in name else 1.0,
+            self._scale if name.is_gradient else 1.0,
             self._sums[name],
             is_remainder=name in self._remainders,
         )

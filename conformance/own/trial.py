@@ -17,8 +17,7 @@ from conformance.counted import some
 from conformance.errors import UsageError
 from conformance.evaluate import evaluation, inputs, weights
 from conformance.evaluate.error_text import is_out_of_memory
-from conformance.evaluate.evaluation import Evaluation
-from conformance.evaluate.questions import question_of
+from conformance.evaluate.evaluation import Evaluation, question_of
 from conformance.float64 import script_calls, wide
 from conformance.one_line import describe_error, one_line
 from conformance.own.forms import Forms

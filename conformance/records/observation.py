@@ -5,15 +5,58 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from conformance.records.convert import Rounded
+from conformance.records.limits import OneOf
 
 RAISES = "raises"  # the gate of the error inputs
 PROBED = "shows "  # begins the fact that a probe shows its fault on this machine, or does not; see `Expectation`
 LEFT_ASIDE = "left aside"  # the fact of a cell whose model returns other things than tensors
 REDRAWN, SHORTER = "-redrawn", "-shorter"  # added to the name of a case that runs again with other weights
 FP32, OTHER_WEIGHTS = "fp32", "fp32 with other weights"  # who judges what a cell cannot
+PRINTED = {  # the name of a tensor as people read and write it, by its kind
+    "output": "{}",
+    "gradient": "gradient of {}",
+    "second": "second gradient of {}",
+    "buffer": "buffer {}",
+    "after": "{} after",
+    "put": "put into {}",
+    "vmapped": "vmapped {}",
+    "tangent": "tangent of {}",
+    "subject": "{}",
+}
+
+
+@dataclass(frozen=True)
+class TensorName:
+    """What a tensor is, and of which leaf. Its text is for people and for what they declare; nothing parses it.
+
+    Attributes:
+        kind: "output"; "gradient" and "second", the first and second gradients of a leaf; "buffer"; "after", a leaf
+            that forward may write, after it; "put", a tensor that forward has put into a container among its arguments;
+            "vmapped" and "tangent", an output under `torch.vmap` and in forward mode; or "subject", no tensor but what
+            a call did wrong: a state such as "grad mode", or "compiled code".
+        leaf: the output ("output", "output[0]"), input, parameter or buffer.
+
+    >>> print(TensorName("gradient", "x"))
+    gradient of x
+    """
+
+    kind: Annotated[str, OneOf(tuple(PRINTED))]
+    leaf: str
+
+    def __str__(self) -> str:
+        """The name as a report prints it."""
+        return PRINTED[self.kind].format(self.leaf)
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it is a first or second gradient, which the scale of the cotangents multiplies."""
+        return self.kind in ("gradient", "second")
+
+
+OUTPUT = TensorName("output", "output")  # of a model that returns one tensor
 
 
 @dataclass(frozen=True)
@@ -51,8 +94,7 @@ class Discrepancy:
     """One tensor of one case, compared with the oracle's.
 
     Attributes:
-        case, tensor: names; a tensor is "output", "gradient of x", "buffer running_mean" and so on; in their place, a
-            state such as "grad mode" that a call changed. An error input stands in the place of a case.
+        case, tensor: names. An error input stands in the place of a case.
         kind: how it is compared: "exact" (must be equal), "null" (the oracle is structurally zero), "remainder"
             (a gradient that cancellation leaves, and float32 holds little of it), "empty" (no elements), "absent"
             (missing, unexpected, or faulty apart from its values), "float32" (must meet float32's budgets although the
@@ -71,7 +113,7 @@ class Discrepancy:
     """
 
     case: str
-    tensor: str
+    tensor: TensorName
     kind: str
     dtype: str
     dtype_asked: str
@@ -90,7 +132,7 @@ class Rest:
     Attributes:
         count: number of tensors of all cases.
         margins: the largest margin of any of them, by gate.
-        dtypes: the names of the tensors, by case and by dtype.
+        dtypes: the names of the tensors as they are printed, by case and by dtype.
         weak, left: number of those that have weak canaries, and of those that are left to another run.
     """
 
@@ -136,4 +178,4 @@ class Observation:
     def outputs(self, case: str) -> list[Discrepancy]:
         """The tensors of a case that the model gives: what it returns, puts into its inputs, or writes on purpose."""
         found = [d for d in self.discrepancies if d.case == case and d.kind != "conduct"]
-        return [d for d in found if d.tensor.startswith(("output", "put into")) or d.tensor.endswith(" after")]
+        return [d for d in found if d.tensor.kind in ("output", "put", "after")]

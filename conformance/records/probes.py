@@ -139,4 +139,4 @@ class ProbeRun:
 
 PACKAGE = "zoo.probes"
 READ_PROBES = Target("conformance.plan.probes:read", ProbesRequest, ProbeList)
-RUN_PROBE = Target("conformance.cell.probe:observe", ProbeTask, ProbeSighting)
+RUN_PROBE = Target("conformance.cell.observe:observe_probe", ProbeTask, ProbeSighting)

@@ -45,9 +45,9 @@ def remarks(seen: Observation) -> tuple[str, ...]:
     if any(d.weak for d in seen.discrepancies):
         notes.append("some parts of a tensor are too small to judge on their own here")
     for judge, why in WHY_LEFT.items():
-        lost = sorted({d.tensor for d in seen.discrepancies if d.left_to == judge})
+        lost = sorted({str(d.tensor) for d in seen.discrepancies if d.left_to == judge})
         notes += [f"{why}, so only {judge} judges a tensor ({some(lost, 2)})"] * bool(lost)
-    left = sorted({d.tensor for d in seen.discrepancies if d.kind == "remainder"})
+    left = sorted({str(d.tensor) for d in seen.discrepancies if d.kind == "remainder"})
     if left:
         notes.append(
             "larger terms cancel, and float32 holds little of what is left, so only its size is judged "

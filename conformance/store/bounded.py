@@ -140,5 +140,5 @@ def _rest(found: Sequence[Discrepancy]) -> Rest:
         for measure in d.measures:
             margins[measure.gate] = max(measure.margin, margins.get(measure.gate, 0.0))
         same = dtypes.setdefault(d.case, {})
-        same[d.dtype] = (*same.get(d.dtype, ()), d.tensor)
+        same[d.dtype] = (*same.get(d.dtype, ()), str(d.tensor))
     return Rest(len(found), margins, dtypes, sum(bool(d.weak) for d in found), sum(bool(d.left_to) for d in found))

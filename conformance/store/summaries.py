@@ -61,7 +61,7 @@ class Summary:
             seen: Observation = from_json(Observation, records_file.parse(text))
         except RecordError as problem:
             raise UsageError(f"{self.folder / run_files.LINES}: {cell}: {problem}") from None
-        found = {(d.case, d.tensor): d.dtype for d in seen.discrepancies if d.kind != "conduct"}
+        found = {(d.case, str(d.tensor)): d.dtype for d in seen.discrepancies if d.kind != "conduct"}
         for case, by_dtype in (seen.rest.dtypes if seen.rest else {}).items():
             found |= {(case, tensor): dtype for dtype, tensors in by_dtype.items() for tensor in tensors}
         return found

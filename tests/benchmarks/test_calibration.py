@@ -12,7 +12,7 @@ from benchmarks.calibration_tables import as_json, print_tables, quantile
 from benchmarks.results import CellTrial, Results
 from benchmarks.tasks import UNDAMAGED, DamagedCell, Survivor
 from conformance.records.cell import Cell
-from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.records.observation import OUTPUT, Discrepancy, Measure, Observation
 from conformance.records.plan import Plan
 from conformance.records.tasks import PlanRequest
 from conformance.verdict import judge
@@ -60,7 +60,7 @@ def test_the_tables_and_the_json_show_the_trials(trials, capsys):
 
 
 def test_results_count_measures_canaries_and_survivors():
-    found = Discrepancy("typical", "output", "null", "float32", "", MEASURES, ("zeros",), ("slice 3 of axis 0",))
+    found = Discrepancy("typical", OUTPUT, "null", "float32", "", MEASURES, ("zeros",), ("slice 3 of axis 0",))
     verdict = judge(CELL.id, Observation("finished", discrepancies=(found,)))
     survivor = Survivor("one NaN", "typical", "output", "rounded", math.nan, 0.5)
     results = Results()

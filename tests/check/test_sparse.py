@@ -6,7 +6,7 @@ from harness import own_models as nets
 
 import conformance
 from conformance.evaluate import inputs
-from conformance.evaluate.fingerprint import fingerprint
+from conformance.evaluate.weights import fingerprint
 from conformance.own import spec
 from zoo.case import Call
 from zoo.spec import Spec

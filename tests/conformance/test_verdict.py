@@ -8,8 +8,9 @@ import pytest
 
 from conformance.plan.matrix import expectation
 from conformance.records.convert import from_json, to_json
-from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
 from conformance.records.verdicts import STATUSES, Verdict
+from conformance.show.causes import causes
 from conformance.verdict import failed_gate, judge
 from zoo.expect import Expect
 
@@ -23,13 +24,14 @@ ENDINGS = {
     "invalid": "INVALID",
     "random": "UNSTABLE",
 }
+GRADIENT, OTHER_GRADIENT = TensorName("gradient", "x"), TensorName("gradient", "w")
 
 
 def measure(gate, value=0.5, budget=1.0):
     return Measure(gate, value, budget)
 
 
-def tensor(*rejecting, name="output", case="typical", **fields):
+def tensor(*rejecting, name=OUTPUT, case="typical", **fields):
     """Make a discrepancy that every gate accepts but those named."""
     measures = [measure(g, 2.0 if g in rejecting else 0.5) for g in GATES if g != "dtype"]
     dtype = "float64" if "dtype" in rejecting else "float32"
@@ -38,12 +40,14 @@ def tensor(*rejecting, name="output", case="typical", **fields):
 
 def weighed(value, budget, gate="norm", kind="rounded"):
     """Make a tensor with one measure."""
-    return Discrepancy("typical", "output", kind, "", "", (Measure(gate, value, budget),), rejected=3)
+    return Discrepancy("typical", OUTPUT, kind, "", "", (Measure(gate, value, budget),), rejected=3)
 
 
 def did(subject, text="changed in forward, undeclared", gate="structure"):
     """Make a discrepancy of something that a call did apart from its tensors."""
-    return Discrepancy("typical", subject, "conduct", "", "", (Measure(gate, math.inf, 0.0, text),))
+    return Discrepancy(
+        "typical", TensorName("subject", subject), "conduct", "", "", (Measure(gate, math.inf, 0.0, text),)
+    )
 
 
 def finished(*tensors, **fields):
@@ -75,14 +79,17 @@ def test_the_earliest_rejecting_gate_of_a_tensor_is_named(first):
 
 @pytest.mark.parametrize("first", range(len(GATES) - 1))
 def test_between_tensors_the_earlier_gate_is_named_whatever_the_size(first):
-    later = tensor(GATES[first + 1], name="gradient of x")
-    earlier = tensor(GATES[first], name="gradient of w")
+    later = tensor(GATES[first + 1], name=GRADIENT)
+    earlier = tensor(GATES[first], name=OTHER_GRADIENT)
     for tensors in ((later, earlier), (earlier, later)):
         assert verdict(finished(*tensors)).text.startswith(f"{GATES[first]}  gradient of w")
 
 
 def test_of_one_gate_the_worst_tensor_is_named():
-    mild, bad = weighed(2.0, 1.0), Discrepancy("other", "buffer b", "rounded", "", "", (measure("norm", 5.0),))
+    mild, bad = (
+        weighed(2.0, 1.0),
+        Discrepancy("other", TensorName("buffer", "b"), "rounded", "", "", (measure("norm", 5.0),)),
+    )
     for tensors in ((mild, bad), (bad, mild)):
         found = verdict(finished(*tensors))
         assert found.text.startswith("norm  buffer b, case other: error 5, budget 1")
@@ -108,7 +115,7 @@ def test_a_budget_may_be_reached_but_not_passed():
 
 
 def test_no_dtype_asked_is_no_dtype_judged():
-    assert failed_gate(Discrepancy("c", "output", "rounded", "float64", "", (measure("norm"),))) is None
+    assert failed_gate(Discrepancy("c", OUTPUT, "rounded", "float64", "", (measure("norm"),))) is None
 
 
 @pytest.mark.parametrize(("ending", "status"), ENDINGS.items())
@@ -127,7 +134,7 @@ def test_every_red_status_is_red_and_every_other_is_not():
 
 
 def test_a_second_call_that_differs_is_unstable_before_anything_else():
-    shaky = Discrepancy("typical", "output", "rounded", "", "", (measure("norm", 9.0), measure("stable", 2.0)))
+    shaky = Discrepancy("typical", OUTPUT, "rounded", "", "", (measure("norm", 9.0), measure("stable", 2.0)))
     found = verdict(finished(tensor("structure"), shaky, did("x")))
     assert found.status == "UNSTABLE"
     assert verdict(finished(did("x", "now None", "stable"))).text.endswith("a second identical call differs: now None")
@@ -153,7 +160,7 @@ def test_a_failure_outranks_a_canary():
 RED = [
     finished(tensor("norm")),
     finished(tensor(), did("x")),
-    finished(Discrepancy("typical", "output", "rounded", "", "", (measure("stable", 2.0),))),
+    finished(Discrepancy("typical", OUTPUT, "rounded", "", "", (measure("stable", 2.0),))),
     finished(tensor(accepted=("zeros",))),
     *(Observation(ending, "call", "TypeError", "it takes no Linear") for ending in ENDINGS),
 ]
@@ -216,17 +223,17 @@ def test_a_declared_divergence_that_is_gone_is_stale(outcome):
     ],
 )
 def test_a_declared_failure_names_tensor_gate_and_case(fields, status):
-    seen = finished(tensor(), tensor("gain", name="gradient of x"))
+    seen = finished(tensor(), tensor("gain", name=GRADIENT))
     assert verdict(seen, expect("FAIL", **fields)).status == status
 
 
 def test_a_declared_failure_does_not_excuse_another_tensor():
-    seen = finished(tensor("gain", name="gradient of x"), tensor("gain", name="gradient of w"))
+    seen = finished(tensor("gain", name=GRADIENT), tensor("gain", name=OTHER_GRADIENT))
     assert verdict(seen, expect("FAIL", tensor="gradient of x")).status == "FAIL"
 
 
 def test_two_declared_failures_cover_a_cell_together():
-    seen = finished(tensor("gain", name="gradient of x"), tensor("precision", name="gradient of w"))
+    seen = finished(tensor("gain", name=GRADIENT), tensor("precision", name=OTHER_GRADIENT))
     gain, precision = expect("FAIL", gate="gain"), expect("FAIL", gate="precision")
     assert verdict(seen, gain, precision).status == "EXPECTED"
     for alone in (gain, precision, expect("FAIL", gate="norm")):
@@ -252,7 +259,7 @@ def test_a_declared_dtype_must_be_that_dtype():
 
 
 def test_a_declared_dtype_of_one_tensor_does_not_excuse_another():
-    seen = finished(tensor("dtype"), tensor("dtype", name="output[1]"))
+    seen = finished(tensor("dtype"), tensor("dtype", name=TensorName("output", "output[1]")))
     assert verdict(seen, expect("dtype", **DOUBLE)).status == "FAIL"
 
 
@@ -273,7 +280,7 @@ def test_what_is_declared_and_does_not_happen_may_hang_on_a_case_that_is_left_ou
 
 
 def test_of_two_declared_dtypes_one_gone_is_stale():
-    seen = finished(tensor("dtype"), tensor(name="output[1]"))
+    seen = finished(tensor("dtype"), tensor(name=TensorName("output", "output[1]")))
     expectations = expect("dtype", **DOUBLE), expect("dtype", tensor="output[1]", dtype="float64")
     assert verdict(seen, *expectations).status == "STALE"
 
@@ -283,7 +290,7 @@ def test_a_declared_dtype_of_a_tensor_that_is_not_there_is_stale():
 
 
 def test_a_declared_dtype_and_a_declared_failure_may_both_come_true():
-    seen = finished(tensor("dtype"), tensor("gain", name="gradient of x"))
+    seen = finished(tensor("dtype"), tensor("gain", name=GRADIENT))
     expectations = expect("dtype", **DOUBLE), expect("FAIL", tensor="gradient of x")
     assert verdict(seen, *expectations).status == "EXPECTED"
 
@@ -300,3 +307,71 @@ def test_a_verdict_survives_the_trip_through_json(ending):
 def test_an_unknown_ending_is_an_error_and_never_a_pass():
     verdict = judge("m[eager-fp32-cpu]", Observation("refused", message="no such source"))
     assert (verdict.status, verdict.text) == ("ERROR", "no such source")
+
+
+# Error inputs
+
+RIGHT_ERROR, OTHER_ERROR, NO_ERROR = 0.0, 1.0, math.inf
+RIGHT = Discrepancy("typical", OUTPUT, "rounded", "", "", (Measure("norm", 0.5, 1.0),), rejected=3)
+WRONG = Discrepancy("typical", OUTPUT, "rounded", "", "", (Measure("norm", 2.0, 1.0),), rejected=3)
+
+
+def called(value, name="scalar", *, eager=False, text="ValueError: it is a scalar"):
+    """Make what a call with an error input did."""
+    measure = Measure(RAISES, value, RIGHT_ERROR if eager else OTHER_ERROR, text)
+    return Discrepancy(name, OUTPUT, "conduct", "", "", (measure,))
+
+
+def verdict_with(*found, declared=None):
+    expectations = [expect("FAIL", **declared)] if declared is not None else []
+    return verdict(finished(*found, cases=("typical",)), *expectations)
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_the_error_that_was_asked_for_is_a_pass_without_a_remark(eager):
+    found = verdict_with(RIGHT, called(RIGHT_ERROR, eager=eager))
+    assert (found.status, found.margin, found.notes) == ("PASS", 0.5, ())
+
+
+def test_another_error_is_a_remark_and_in_eager_a_fail():
+    found = verdict_with(RIGHT, called(OTHER_ERROR))
+    assert (found.status, found.margin) == ("PASS", 0.5)
+    assert found.notes == ("an error input raises another error than in eager (scalar)",)
+    found = verdict_with(RIGHT, called(OTHER_ERROR, eager=True))
+    assert (found.status, found.text) == ("FAIL", "raises  output, case scalar: ValueError: it is a scalar")
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_no_error_is_a_fail_in_every_mode(eager):
+    found = verdict_with(RIGHT, called(NO_ERROR, eager=eager, text="float32 [3]; it must raise ValueError"))
+    assert (found.status, found.short) == ("FAIL", "raises")
+    assert found.text == "raises  output, case scalar: float32 [3]; it must raise ValueError"
+    assert causes([found])[0].text == found.text
+
+
+def test_the_other_gates_come_first():
+    assert verdict_with(called(NO_ERROR), WRONG).text.startswith("norm  output, case typical")
+
+
+@pytest.mark.parametrize(
+    ("declared", "status"),
+    [
+        ({"gate": "raises", "tensor": "output", "case": "scalar"}, "EXPECTED"),
+        ({"gate": "raises", "tensor": "output"}, "EXPECTED"),
+        ({"gate": "raises", "tensor": "output", "case": "typical"}, "FAIL"),
+        ({"gate": "raises", "case": "scalar"}, "FAIL"),
+        ({"gate": "norm", "tensor": "output"}, "FAIL"),
+        ({"tensor": "output"}, "FAIL"),
+        ({}, "FAIL"),
+    ],
+)
+def test_an_expectation_excuses_an_accepted_input_only_by_its_gate(declared, status):
+    assert verdict_with(RIGHT, called(NO_ERROR), declared=declared).status == status
+
+
+def test_an_expectation_excuses_nothing_beside_it():
+    declared = {"gate": "raises", "tensor": "output", "case": "scalar"}
+    assert verdict_with(RIGHT, called(NO_ERROR), called(NO_ERROR, "empty"), declared=declared).status == "FAIL"
+    assert verdict_with(WRONG, called(NO_ERROR), declared=declared).status == "FAIL"
+    assert verdict_with(RIGHT, called(RIGHT_ERROR), declared=declared).status == "STALE"
+    assert verdict_with(RIGHT, called(OTHER_ERROR), declared=declared).status == "STALE"

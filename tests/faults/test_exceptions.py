@@ -116,7 +116,7 @@ def test_the_neighbours_are_green_and_the_records_are_bounded(stored):
 
 def test_facts_that_no_record_holds_become_text(stored):
     facts = stored[0]["facts"].observation.facts
-    assert (facts["nan"], facts["infinity"], facts["set"]) == ("nan", ["inf"], "{1}")
+    assert (facts["nan"], facts["infinity"], facts["set"]) == ("nan", "[inf]", "{1}")
     assert len(facts["text"]) == 400
     assert len(json.dumps(facts)) < 50_000
 

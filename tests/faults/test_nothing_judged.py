@@ -10,7 +10,7 @@ from harness.made_by_hand import passed, plan_for
 from conformance.commands.stored import exit_code
 from conformance.exit_codes import ExitCode
 from conformance.records.cell import Cell
-from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.records.observation import OUTPUT, Discrepancy, Measure, Observation, TensorName
 from conformance.store import run_files
 from conformance.verdict import judge
 
@@ -97,7 +97,7 @@ def test_a_case_of_empty_tensors_beside_another_is_a_remark(judged):
 # The rule, on observations made by hand
 
 
-def tensor(name="output", case="typical", kind="rounded", **fields):
+def tensor(name=OUTPUT, case="typical", kind="rounded", **fields):
     return Discrepancy(case, name, kind, "float32", "float32", (Measure("norm", 0.5, 1.0),), **fields)
 
 
@@ -105,7 +105,8 @@ def verdict(*tensors, cases=("typical",)):
     return judge("m[eager-fp32-cpu]", Observation("finished", discrepancies=tensors, cases=cases))
 
 
-CHANGED = Discrepancy("typical", "output", "conduct", "", "", (Measure("structure", 0.0, 0.0),))
+GRADIENT = TensorName("gradient", "x")
+CHANGED = Discrepancy("typical", OUTPUT, "conduct", "", "", (Measure("structure", 0.0, 0.0),))
 
 
 @pytest.mark.parametrize(
@@ -113,8 +114,8 @@ CHANGED = Discrepancy("typical", "output", "conduct", "", "", (Measure("structur
     [
         (),
         (tensor(),),
-        (tensor("gradient of x", rejected=9),),
-        (tensor("buffer mean", rejected=9), tensor("tangent of output", rejected=9)),
+        (tensor(GRADIENT, rejected=9),),
+        (tensor(TensorName("buffer", "mean"), rejected=9), tensor(TensorName("tangent", "output"), rejected=9)),
         (tensor(kind="empty"),),
         (CHANGED,),
         (tensor(case="typical-redrawn", rejected=9),),
@@ -139,7 +140,7 @@ def test_no_case_at_all_is_no_pass():
 
 
 def test_missing_evidence_never_hides_a_failure():
-    wrong = Discrepancy("typical", "gradient of x", "rounded", "", "", (Measure("norm", math.inf, 1.0),))
+    wrong = Discrepancy("typical", GRADIENT, "rounded", "", "", (Measure("norm", math.inf, 1.0),))
     assert verdict(wrong).status == "FAIL"
 
 

@@ -34,9 +34,10 @@ COMPILE_COST = measurements.CompileCost(COMPILE_RUN, (measurements.CompileRun(0.
 CEILINGS = measurements.Ceilings({"fp32": 1e9}, ((64.0, 1e10), (128.0, 2e10)))
 
 MEASURE = observation.Measure("norm", 0.1234, 2.5, "at (0, 1)")
+TENSOR_NAME = observation.TensorName("gradient", "x")
 DISCREPANCY = observation.Discrepancy(
     case="typical",
-    tensor="gradient of x",
+    tensor=TENSOR_NAME,
     kind="rounded",
     dtype="bfloat16",
     dtype_asked="float32",
@@ -147,7 +148,7 @@ FINDING = probes.ProbeFinding("p", "FAIL", "a wrong number", "an issue", "a summ
 EXAMPLES = (
     *(CELL, SIZED, DECLARED),
     *(REASON, RATIO, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
-    *(MEASURE, DISCREPANCY, REST, OBSERVATION, VERDICT),
+    *(MEASURE, TENSOR_NAME, DISCREPANCY, REST, OBSERVATION, VERDICT),
     *(EXPECTATION, PLANNED, OWN, LOCATION, PLACE, ENVIRONMENT, SHARD, JUDGE, PLAN),
     *(REQUEST, CELL_TASK, LISTED),
     tasks.Nothing(),

@@ -8,6 +8,7 @@ from conformance.axes import PRECISIONS
 from conformance.gates.budget import TensorReference
 from conformance.gates.criteria import criteria_for
 from conformance.gates.distance import OracleTensor, farthest
+from conformance.records.observation import OUTPUT
 
 
 def reference_of(oracle, noise=4.0, *, kinked=False, scale=1.0):
@@ -30,4 +31,4 @@ def exact_reference(tensor):
 def criteria_of(reference, precision, **fields):
     """What a cell of a precision, given by name, holds a tensor to."""
     others = {"dtype": "float32", "baseline": None, "accurate": False, "bitwise": True, **fields}
-    return criteria_for("typical", "output", reference, PRECISIONS[precision], **others)
+    return criteria_for("typical", OUTPUT, reference, PRECISIONS[precision], **others)

@@ -8,6 +8,7 @@ from conformance.axes import MODES
 from conformance.cell.session import open_task
 from conformance.process import child
 from conformance.records.convert import to_json
+from conformance.records.observation import TensorName
 from conformance.records.tasks import CellTask, Target
 
 
@@ -31,9 +32,9 @@ def opened(task: CellTask, process):
         "is_eager": session.is_eager,
         "expect": [to_json(e) for e in session.expect],
         "references": sorted(session.references),
-        "tensors": sorted(known.tensors),
+        "tensors": sorted(map(str, known.tensors)),
         "with_other_weights": [
-            sorted(one.spread) for one in session.with_other_weights(case, "gradient of linear1.bias")
+            sorted(one.spread) for one in session.with_other_weights(case, TensorName("gradient", "linear1.bias"))
         ],
         "same_process": session.process is process,
         "modes": sorted(MODES),

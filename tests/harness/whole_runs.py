@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from conformance.records.cell import Cell
 from conformance.records.convert import to_json
-from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.records.observation import Discrepancy, Measure, Observation, TensorName
 from conformance.records.plan import PlannedCell, Shard
 from conformance.records.verdicts import Verdict
 from conformance.store import records_file, run_files
@@ -30,7 +30,10 @@ def at_first_case(plan):
 def seen(margin=0.1, dtype="float32", tensors=1):
     """What was observed in a cell whose worst error is that share of its budget."""
     measures = tuple(Measure(gate, margin, 1.0) for gate in ("norm", "slice", "gain", "pointwise"))
-    found = (Discrepancy("typical", f"output[{i}]", "rounded", dtype, "", measures) for i in range(tensors))
+    found = (
+        Discrepancy("typical", TensorName("output", f"output[{i}]"), "rounded", dtype, "", measures)
+        for i in range(tensors)
+    )
     return Observation("finished", discrepancies=tuple(found), seconds={"reference": 2.0}, cases=("typical",))
 
 

@@ -7,7 +7,7 @@ import torch
 from harness.plans import plan_of
 from harness.specs import CORRECT_FILES
 
-from conformance.cell import cuda_graphs, modes
+from conformance.cell import compiled, modes
 from conformance.errors import NotProvenError
 from conformance.judging.executor import Executor
 
@@ -36,7 +36,7 @@ def test_the_proof_wants_a_graph_of_everything_compiled(monkeypatch, graphs, lef
     import zoo  # noqa: PLC0415
 
     counters.clear()  # an earlier test may have left graph breaks
-    monkeypatch.setattr(cuda_graphs, "_recorded_graphs", lambda: graphs)
+    monkeypatch.setattr(compiled, "_recorded_graphs", lambda: graphs)
     monkeypatch.setitem(counters["inductor"], "cudagraph_skips", left_out)
     marked = []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marked.append(True))

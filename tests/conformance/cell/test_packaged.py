@@ -7,12 +7,13 @@ from torch import nn
 
 import conformance
 import zoo
-from conformance.cell.packaged import package
+from conformance.cell.exported import package
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
 from conformance.plan import matrix
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
+from conformance.records.observation import OUTPUT
 from conformance.records.tasks import PlanRequest
 from zoo import internals
 
@@ -119,7 +120,7 @@ def test_right_and_wrong_packages():
     (cell,) = good.cells
     assert cell.status == "PASS"
     assert cell.observation.facts["packages"] == 1
-    assert {d.tensor for d in cell.observation.discrepancies} == {"output"}
+    assert {d.tensor for d in cell.observation.discrepancies} == {OUTPUT}
     (cell,) = wrong.cells
     assert cell.status == "FAIL"
     assert "output" in cell.text

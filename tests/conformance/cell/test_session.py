@@ -1,10 +1,7 @@
 """Every process that works on a cell opens it in one way: policy, sources, spec, references."""
 
-import ast
-
 import pytest
 from harness.sessions import open_in_child
-from harness.sources import MODULES
 from harness.spec_files import file_of
 
 from conformance.process import child
@@ -126,15 +123,3 @@ def test_a_cell_that_cannot_be_opened_has_an_observation_that_says_so(tmp_path):
     seen = ending.result
     assert (seen.ending, seen.phase, seen.error) == ("raised", "import", "UsageError")
     assert seen.message == f"{path} does not import: ZeroDivisionError: division by zero"
-
-
-@pytest.mark.parametrize("name", ["CellSession", "load_sources"])
-def test_no_other_module_opens_a_cell_by_itself(name):
-    callers = {module for module, path in MODULES.items() if name in called(path)}
-    assert callers == {"conformance.cell.session"}
-
-
-def called(path):
-    """The names of all functions and classes that a file calls."""
-    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    return {getattr(call, "id", getattr(call, "attr", "")) for call in calls}

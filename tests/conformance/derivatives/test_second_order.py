@@ -5,9 +5,10 @@ import torch
 
 from conformance.evaluate import evaluation, inputs
 from conformance.evaluate.evaluation import Question
+from conformance.records.observation import TensorName
 from zoo.case import Call
 
-WANTED = ("second gradient of x",)
+WANTED = (TensorName("second", "x"),)
 
 
 class CutOff(torch.autograd.Function):

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
 from conformance.errors import SelfCheckError
+from conformance.records.observation import TensorName
 
 
 class Layer(nn.Module):
@@ -59,7 +60,7 @@ WRITES = [clipped, clipped_together, clipped_as_data, clipped_detached, set_anew
 def test_a_gradient_is_the_one_at_the_value_that_forward_gives(write):
     found = reference_of(lambda: Layer(write, lambda y: y), mutates=("weight",))
     assert not found.assumed
-    assert "weight after" in found.tensors
+    assert TensorName("after", "weight") in found.tensors
 
 
 @pytest.mark.parametrize("write", WRITES)

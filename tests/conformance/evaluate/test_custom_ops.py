@@ -4,7 +4,6 @@ import pytest
 import torch
 from harness.processes import printed
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.evaluate.custom_ops import OpMode
 
@@ -49,18 +48,6 @@ class Names(OpMode):
         return super().run_op(func, args, kwargs)
 
 
-class PlainNames(TorchDispatchMode):
-    """The same without `OpMode`."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(name_of(func))
-        return func(*args, **(kwargs or {}))
-
-
 class Negated(OpMode):
     """Turns the sign of every sine."""
 
@@ -72,19 +59,6 @@ class Negated(OpMode):
 @pytest.fixture
 def x():
     return torch.linspace(-1.0, 1.0, 5, dtype=torch.float64)
-
-
-def test_torch_dispatches_an_operator_written_in_python_as_one(x):
-    with PlainNames() as watch:
-        scaled_sine(x)
-    assert watch.seen == ["scaled_sine"]
-
-
-def test_a_mode_sees_the_ops_inside_an_operator(x):
-    with Names() as watch:
-        found = scaled_sine(x, factor=3.0)
-    assert watch.seen == ["sin", "mul"]
-    assert torch.equal(found, x.sin() * 3.0)
 
 
 def test_a_mode_sees_the_ops_of_an_operator_inside_an_operator(x):
@@ -114,11 +88,6 @@ def test_an_operator_of_another_kind_is_one_op(x):
         found = torch.ops.conformance_tests_in_one.thrice(x)
     assert watch.seen == ["thrice"]
     assert torch.equal(found, x * 3)
-
-
-def test_a_mode_without_a_method_of_its_own_changes_nothing(x):
-    with OpMode():
-        assert torch.equal(outer(x), x.exp().sin() * 0.5 + 1)
 
 
 def test_composite_ops_inside_an_operator_or_in_inference_mode_are_seen_as_their_parts():

@@ -1,10 +1,15 @@
-"""An error of TorchScript is told by its cause and by the line that it is about."""
+"""An error is one line that says its cause; those of memory and of the machine are known by their texts."""
+
+import re
 
 import pytest
 import torch
+from harness.command import conformance
+from harness.targets import hang, target_of
 from torch import nn
 
-from conformance.evaluate.error_text import one_line
+from conformance.evaluate.error_text import is_out_of_memory, one_line
+from conformance.process import child, fork_server, process_table
 
 
 class Viewed(nn.Module):
@@ -92,3 +97,163 @@ def test_cells_that_fail_alike_say_the_same_of_an_object():
     one, other = object(), object()
     assert one_line(OSError(f"no source for {one}")) == one_line(OSError(f"no source for {other}"))
     assert one_line(OSError(f"no source for {one}")) == "no source for <object object>"
+
+
+# Faults of a device, told by their texts on the CPU
+
+ADVICE = """
+Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more.
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+"""
+LINE = "return self.table[index] + torch.empty([10_000_000_000_000], dtype=torch.uint8, device=index.device)"
+SCRIPTED = f"""The following operation failed in the TorchScript interpreter.
+Traceback of TorchScript (most recent call last):
+  File "/somewhere/in/the/folders/of/a/user/with/a/long/name/nets.py", line 3, in forward
+    {LINE}
+                               ~~~~~~~~~~~ <--- HERE
+RuntimeError: """
+FULL = (
+    "CUDA out of memory. Tried to allocate 9.09 TiB. GPU 0 has a total capacity of 139.80 GiB of which 138.20 GiB is "
+    "free. Including non-PyTorch memory, this process has 1.60 GiB memory in use. 125.82 GiB allowed;"
+)
+VERBOSE = (
+    "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace (please do this especially if you're reporting a bug to "
+    'PyTorch). For even more developer context, set TORCH_LOGS="+dynamo"\n'
+)
+OTHERS = " Process 2134 has 14.00 MiB memory in use. Process 2139 has 1.25 GiB memory in use." * 8
+REMEDY = (
+    " Of the allocated memory 1.00 GiB is allocated by PyTorch, and 24.00 MiB is reserved by PyTorch but unallocated. "
+    "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+    "avoid fragmentation.  See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html)"
+)
+ASSERTED = "CUDA error: device-side assert triggered"
+NETS = f"""
+import torch
+from conformance import Prepared, register_mode
+from zoo import Case, Spec
+
+FAULTS = {{
+    "memory": torch.cuda.OutOfMemoryError({FULL + REMEDY!r}),
+    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    "asserting": getattr(torch, "AcceleratorError", RuntimeError)({ASSERTED + ADVICE!r}),
+}}
+
+def raising(problem):
+    def call(*args):
+        raise problem
+    return lambda model: Prepared(call, dict)
+
+for name, problem in FAULTS.items():
+    register_mode(name, raising(problem))
+
+def doubling(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+SPEC = Spec(
+    name="doubling",
+    summary="twice its argument",
+    source="a test",
+    build=lambda: doubling,
+    cases=(Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g),)),),
+    dtypes="input",
+)
+"""
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        MemoryError(),
+        torch.cuda.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("CUDA error: out of memory" + ADVICE),
+        RuntimeError("CUDA driver error: out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError(SCRIPTED + FULL),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_memory_refused_in_every_form(problem):
+    assert is_out_of_memory(problem)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        RuntimeError("out of resource: shared memory, Required: 262144, Hardware limit: 232448."),
+        RuntimeError(ASSERTED + ADVICE),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        ValueError("the last batch is out of memory order"),
+    ],
+)
+def test_another_refusal_is_no_refusal_of_memory(problem):
+    assert not is_out_of_memory(problem)
+
+
+def test_the_advice_is_cut_off():
+    assert one_line(RuntimeError(ASSERTED + ADVICE)) == ASSERTED
+    assert one_line(RuntimeError(SCRIPTED + ASSERTED + ADVICE)) == f"RuntimeError: {ASSERTED} (nets.py, line 3: {LINE})"
+    assert one_line(torch.cuda.OutOfMemoryError(FULL + REMEDY)) == FULL
+    assert one_line(RuntimeError(SCRIPTED + FULL + REMEDY)) == f"RuntimeError: {FULL} (nets.py, line 3: {LINE})"
+    compiling = "TypeError: cannot determine truth value of Relational: s53*s77 < s77"
+    assert one_line(RuntimeError(f"{compiling}\n\n{VERBOSE}")) == compiling
+    crowded = FULL.replace(" Including", f"{OTHERS} Including") + REMEDY
+    assert one_line(RuntimeError(SCRIPTED + crowded)).startswith(f"RuntimeError: {FULL} (nets.py, line 3: ")
+
+
+def test_the_callers_of_what_a_script_calls_in_python_are_cut_off():
+    @torch.jit.ignore
+    def missing(x: torch.Tensor) -> torch.Tensor:
+        raise NameError("name 'absent' is not defined")
+
+    @torch.jit.script
+    def calls(x: torch.Tensor) -> torch.Tensor:
+        return missing(x)
+
+    with pytest.raises(RuntimeError, match="\n\nAt:\n") as caught:
+        calls(torch.ones(1))
+    assert re.fullmatch(
+        r"RuntimeError: NameError: name 'absent' is not defined \(test_error_text\.py, line \d+: return missing\(x\)\)",
+        one_line(caught.value),
+    )
+    assert one_line(RuntimeError("first\n\nAt:\n  noon(12): came\nlast")) == "first last"
+    assert one_line(RuntimeError("first\n\nAt:\nnoon")) == "first At: noon"
+
+
+def test_a_fault_in_one_cell_leaves_its_neighbours_green(tmp_path):
+    (tmp_path / "nets.py").write_text(NETS)
+    code, output = conformance(tmp_path, "run", "nets.py", "--precision=fp32", "--device=cpu", "--no-speed", "-n", "1")
+    assert code == 1, output
+    reds = dict(re.findall(r"✗ doubling\[(\w+)-fp32-cpu\] +(.+)", output))
+    assert reds["memory"].split(maxsplit=1)[0] == "OOM"
+    assert "in phase call: CUDA out of memory. Tried to allocate 9.09 TiB" in reds["memory"]
+    assert reds["cublas"].split(maxsplit=1)[0] == "OOM"
+    assert re.fullmatch(r"ERROR +in phase call: \w+: CUDA error: device-side assert triggered", reds["asserting"])
+    assert "6 cells: 3 pass" in output
+
+
+def test_a_dead_process_that_the_system_holds_does_not_hold_the_run(monkeypatch):
+    """As one that a driver keeps until its kernel ends. Here nobody kills it, which looks the same."""
+    child.run(target_of(hang), {}, deadline=0.1)  # the fork server has started before the clock does
+    monkeypatch.setattr(process_table, "kill_group", lambda _: None)
+    monkeypatch.setattr(fork_server, "LAST_SECONDS", 0.5)
+    ending = child.run(target_of(hang), {}, deadline=2.0)
+    assert (ending.kind, ending.message) == ("timed out", "no answer within 2 s")
+    assert ending.seconds < 30.0
+
+
+def test_of_an_error_of_the_compiler_the_cause_is_left():
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="broadcast") as mismatch:
+        torch.compile(lambda a, b: torch.relu(a + b), fullgraph=True)(torch.ones(3, 5), torch.ones(4, 5))
+    said = one_line(mismatch.value)
+    assert "broadcast" in said[:120]
+    with pytest.raises(Exception, match=r"(?i)data-dependent") as branch:
+        torch.compile(lambda x: x + 1 if x.sum() > 0 else x, fullgraph=True)(torch.ones(3))
+    said += one_line(branch.value)
+    assert "test_error_text.py" in said
+    assert not [word for word in ("Hint:", "^^", "please visit", "FakeTensor") if word in said]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.evaluate.fingerprint import fingerprint
+from conformance.evaluate.weights import fingerprint
 from zoo import Case, Spec
 
 

@@ -3,8 +3,13 @@
 import pytest
 import torch
 
+from conformance.errors import SelfCheckError
 from conformance.evaluate import inputs
-from zoo.case import Call
+from conformance.evaluate.inputs import APART, AXES, move_apart, representable, seed_generator
+from conformance.float64.wide import Oracle
+from conformance.oracle import sampling
+from zoo.case import Call, Case
+from zoo.spec import Spec
 
 LAYOUTS = {
     "contiguous": torch.arange(6.0).reshape(2, 3),
@@ -31,3 +36,82 @@ def test_a_tensor_that_is_given_twice_is_copied_once():
     tensor = torch.ones(2)
     one, other = inputs.place(Call((tensor, tensor), {}), convert=lambda t: t).args
     assert one is other
+
+
+# Inputs that rounding has made equal, or put on a limit, are moved apart by small steps.
+
+
+def apart(x, axis=-1):
+    (found,) = move_apart(Call((x,)), axis).args
+    return found
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((8, 64), -1), ((8, 64), 0), ((64, 32), -1), ((64, 32), 0)])
+def test_different_numbers_stay_different_and_near(shape, axis):
+    x = torch.randn(*shape, generator=seed_generator("x"))
+    found = apart(x, axis)
+    assert (found.sort(axis).values.diff(dim=axis) > 0).all()
+    assert torch.equal(found, found.to(torch.bfloat16).float())
+    assert float((found - x).abs().max()) < 0.2
+    if x.numel() <= 512:
+        assert torch.equal(found.flatten().argsort(), x.flatten().argsort())
+
+
+def test_equal_and_representable_numbers_stay():
+    x = torch.tensor([1.0, 1.0, 0.0, 0.3, 0.3, 1.001, -2.0, float("inf")])
+    found = apart(x)
+    assert torch.equal(found[[0, 1, 2, 6, 7]], x[[0, 1, 2, 6, 7]])
+    assert found[3] == found[4]
+    assert found[5] > 1.0
+
+
+def test_no_number_lands_on_a_round_one():
+    x = 1.0 + torch.linspace(-1e-3, 1e-3, 8)
+    assert torch.equal(representable(x) == 1.0, x > 1.0)
+    assert not (apart(x) == 1.0).any()
+
+
+def oracle_of(function, rows=64):
+    case = Case(name="typical", inputs=lambda g: (torch.randn(rows, 32, generator=g),))
+    spec = Spec(name="m", summary="", source="", build=lambda: function, cases=(case,), dtypes="input")
+    return Oracle(spec, seed=0), case
+
+
+@pytest.mark.parametrize(
+    ("function", "way"),
+    [(lambda x: x.sort(-1).values, 1), (lambda x: x.topk(3, 0).values, 2), (lambda x: x.clamp(-1, 1), 1)],
+    ids=["sort", "topk", "clamp"],
+)
+def test_a_draw_with_ties_that_rounding_made_is_moved_apart(function, way):
+    oracle, case = oracle_of(function)
+    number = sampling.choose(oracle, case)
+    assert number // APART == way <= len(AXES)
+    assert number % APART == 0
+    (x,) = inputs.draw(case, 0, number).args
+    assert torch.equal(x, representable(x))
+
+
+def test_ties_of_the_model_itself_are_left_alone():
+    oracle, case = oracle_of(lambda x: torch.cat([x, x]).amax(0).sin() * 2)
+    assert sampling.choose(oracle, case) % APART < sampling.REDRAWS
+    oracle, case = oracle_of(lambda x: (x * 2).exp())
+    assert sampling.choose(oracle, case) == 0
+
+
+def one_on_a_kink(x):
+    nothing = x[:1, :1] * 3 - x[:1, :1].detach() * 3  # but for rounding
+    return torch.cat([x.flatten(), nothing.flatten()]).relu()
+
+
+def test_a_number_on_a_kink_in_every_draw_is_too_much_among_few_and_not_among_many():
+    with pytest.raises(SelfCheckError, match="case typical: numbers sit exactly on a kink"):
+        sampling.choose(*oracle_of(one_on_a_kink))
+    assert sampling.choose(*oracle_of(one_on_a_kink, rows=256)) % APART < sampling.REDRAWS
+
+
+def test_a_number_on_a_kink_with_one_slope_on_both_sides_is_no_toss():
+    """As in PPO's loss, where the ratio is between its limits."""
+    oracle, case = oracle_of(lambda x: torch.minimum(x * 2, x.clamp(-9, 9) * 2))
+    assert sampling.choose(oracle, case) % APART < sampling.REDRAWS
+    with pytest.raises(SelfCheckError, match="exactly on a kink"):
+        sampling.choose(*oracle_of(lambda x: torch.minimum(x * 2, x.detach() * 2)))

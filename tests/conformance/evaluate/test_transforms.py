@@ -11,7 +11,10 @@ from conformance.errors import SelfCheckError
 from conformance.evaluate.transforms import check_adjoint
 from conformance.float64.wide import Oracle
 from conformance.records.cell import Cell
+from conformance.records.observation import OUTPUT, TensorName
 from zoo import Case, Spec, SpecError
+
+VMAPPED, TANGENT = TensorName("vmapped", "output"), TensorName("tangent", "output")
 
 
 def spec_of(**fields):
@@ -31,14 +34,14 @@ def test_the_oracle_loops_over_three_draws_that_differ():
     (x,) = question.stacked.args
     assert x.shape == (3, 6, 5)
     assert not torch.equal(x[0], x[1])
-    torch.testing.assert_close(found.tensors["vmapped output"], oracle.model(x).detach(), rtol=1e-12, atol=1e-12)
-    assert torch.equal(found.tensors["vmapped output"][0], found.tensors["output"])
+    torch.testing.assert_close(found.tensors[VMAPPED], oracle.model(x).detach(), rtol=1e-12, atol=1e-12)
+    assert torch.equal(found.tensors[VMAPPED][0], found.tensors[OUTPUT])
 
 
 def test_tangents_are_held_to_the_gradients():
     _, question, found = answered()
     check_adjoint(question, found)
-    for name in ("tangent of output", "gradient of weight"):
+    for name in (TANGENT, TensorName("gradient", "weight")):
         damaged = replace(found, tensors=found.tensors | {name: found.tensors[name] * (1 + 1e-6)})
         with pytest.raises(SelfCheckError, match="forward_mode"):
             check_adjoint(question, damaged)
@@ -47,11 +50,11 @@ def test_tangents_are_held_to_the_gradients():
 @pytest.mark.parametrize(
     ("name", "found", "asked"),
     [
-        ("vmapped output", torch.bfloat16, "bfloat16"),
-        ("vmapped output", torch.float32, "float32"),
-        ("vmapped output", torch.float64, "bfloat16"),
-        ("tangent of output", torch.float32, "bfloat16"),
-        ("tangent of output", torch.bfloat16, "bfloat16"),
+        (VMAPPED, torch.bfloat16, "bfloat16"),
+        (VMAPPED, torch.float32, "float32"),
+        (VMAPPED, torch.float64, "bfloat16"),
+        (TANGENT, torch.float32, "bfloat16"),
+        (TANGENT, torch.bfloat16, "bfloat16"),
     ],
 )
 def test_the_dtype_under_autocast_is_the_output_s_and_only_vmap_may_promote(name, found, asked):

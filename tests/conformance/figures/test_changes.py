@@ -10,7 +10,7 @@ from conformance import cli
 from conformance.figures.changes import KINDS, changes, surroundings
 from conformance.records.convert import to_json
 from conformance.records.measurements import CellTiming, Ratio, Result, Timing
-from conformance.records.observation import Discrepancy
+from conformance.records.observation import Discrepancy, TensorName
 from conformance.records.plan import PlannedCell
 from conformance.store import run_files, summaries
 
@@ -91,7 +91,7 @@ def test_names_with_quotes_and_backslashes_do_not_hide_a_dtype(compared):
     def odd(dtype):
         found = verdict(CELL)
         name = 'a"b\\,"observation":{"dtype":"x"'
-        tensor = Discrepancy(name, name, "rounded", dtype, "", ())
+        tensor = Discrepancy(name, TensorName("output", name), "rounded", dtype, "", ())
         return replace(found, text=name, observation=replace(found.observation, discrepancies=(tensor,)))
 
     assert compared({CELL: odd("float16")}, {CELL: odd("float32")}) == [("dtype changed", CELL, "float16", "float32")]

@@ -10,11 +10,10 @@ import torch
 from harness.references import criteria_of, exact_reference, reference_of
 
 from conformance.axes import PRECISIONS
-from conformance.gates import canaries
+from conformance.gates import power
 from conformance.gates.budget import Budget
-from conformance.gates.canaries import local_canaries
 from conformance.gates.compare import accepts, name_of
-from conformance.gates.power import foreseen, power_of
+from conformance.gates.power import foreseen, local_canaries, power_of
 from conformance.oracle import reference
 from zoo.catalog import get_spec
 
@@ -126,7 +125,7 @@ def test_an_integer_is_always_made():
 
 @pytest.mark.parametrize("kind", ["normal", "heavy", "sparse", "constant", "rows of all sizes", "infinite"])
 def test_the_first_order_that_moves_a_tensor_far_enough_is_taken(kind, monkeypatch):
-    monkeypatch.setattr(canaries, "BLOCK", 64)
+    monkeypatch.setattr(power, "BLOCK", 64)
     for seed, dtype in enumerate(DTYPES):
         truth = drawn(kind, (50, 7), seed).to(dtype)
         sorts = [

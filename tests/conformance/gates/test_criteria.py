@@ -9,7 +9,7 @@ from harness.references import criteria_of, exact_reference, reference_of
 
 from conformance.axes import PRECISIONS
 from conformance.gates.budget import FLOAT32, Budget, budget_for
-from conformance.gates.compare import accepts
+from conformance.gates.compare import accepts, compare
 
 NO_BUDGET = Budget(0.0, (), 0.0, 0.0)
 LOW = ("amp_fp16", "amp_bf16")
@@ -124,3 +124,28 @@ def test_the_same_tensor_can_be_held_to_float32(oracle):
     assert (fine.case, fine.tensor, fine.kind, fine.bitwise) == (low.case, low.tensor, low.kind, False)
     assert accepts(oracle.bfloat16(), low, "bfloat16")
     assert not accepts(oracle.bfloat16(), fine, "bfloat16")
+
+
+# A candidate of a low precision whose numbers are float32's.
+
+
+BF16 = PRECISIONS["amp_bf16"]
+
+
+@pytest.fixture
+def blurred():
+    """A tensor that roundings of bfloat16 may change by half of its size, but not those of float32."""
+    oracle = torch.randn(32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    reference = reference_of(oracle, noise=0.4 / BF16.unit)
+    low = replace(reference.spread["amp_bf16"], gain=0.5)
+    return replace(reference_of(oracle), spread={**reference_of(oracle).spread, "amp_bf16": low})
+
+
+@pytest.mark.parametrize(("error", "left_to"), [(2.0**-24, ""), (2.0**-6, "fp32")])
+def test_float32s_numbers_have_passed_gates_with_power_and_others_have_not(blurred, error, left_to):
+    noise = torch.rand(32, 32, generator=torch.Generator().manual_seed(2), dtype=torch.float64) - 0.5
+    found = compare((blurred.oracle.raw * (1 + error * noise)).float(), criteria_of(blurred, "amp_bf16"), None, "")
+    assert all(measure.met for measure in found.measures)
+    assert found.left_to == left_to
+    assert found.accepted == ()
+    assert found.rejected >= 3

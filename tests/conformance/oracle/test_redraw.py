@@ -8,7 +8,7 @@ from conformance.axes import PRECISIONS
 from conformance.evaluate import inputs, weights
 from conformance.float64.wide import Oracle
 from conformance.oracle import many_draws
-from conformance.oracle.redraw import Redraw, alike
+from conformance.oracle.many_draws import Redraw
 from conformance.perturb.nearest import Nearest
 from zoo import Call, Case, Spec
 
@@ -61,7 +61,7 @@ def test_a_reordered_draw_has_the_same_numbers_in_another_order_in_memory():
     [Call((torch.ones(4, 3), 3)), Call((torch.ones(3, 4).t(), 2)), Call((torch.ones(4, 3).double(), 2)), Call((2,))],
 )
 def test_calls_that_need_other_code_are_not_alike(other):
-    assert not alike(Call((torch.ones(4, 3), 2)), other)
+    assert not inputs.alike(Call((torch.ones(4, 3), 2)), other)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("amp_bf16", torch.bfloat16), ("amp_fp16", torch.float16)])

@@ -8,8 +8,9 @@ from conformance.axes import PRECISIONS
 from conformance.errors import DamagedReferenceError
 from conformance.gates.sums import Redraws, Sums, rounded_sums
 from conformance.oracle import reference_file
-from conformance.oracle.redraw import Redraw
+from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
+from conformance.records.observation import OUTPUT, TensorName
 
 TENSORS = {
     "numbers": torch.arange(12.0).reshape(3, 4),
@@ -67,6 +68,9 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(path):
     assert list(path.parent.iterdir()) == []
 
 
+COUNT, LOST = TensorName("buffer", "count"), TensorName("gradient", "x")
+
+
 @pytest.fixture
 def cases():
     """The reference of a model with one case, which is judged with other weights and over draws too."""
@@ -77,8 +81,8 @@ def cases():
     low = type(low)(**{**vars(low), "strayed": sums, "redraws": Redraws((x.float(),), {"amp_bf16": runs})})
     fine = reference_of(x + 1)
     only = type(fine)(**{**vars(fine), "spread": {"fp32": fine.spread["fp32"]}})
-    changed = ((Redraw(7, weights=0, fine=True), CaseReference(0, 1.0, {"output": only}, {"output": True})),)
-    tensors = {"output": low, "buffer count": exact_reference(torch.arange(6).reshape(2, 3)), "nothing": None}
+    changed = ((Redraw(7, weights=0, fine=True), CaseReference(0, 1.0, {OUTPUT: only}, {"output": True})),)
+    tensors = {OUTPUT: low, COUNT: exact_reference(torch.arange(6).reshape(2, 3)), LOST: None}
     return {"typical": CaseReference([(0, 1), (2, 3)], 4.0, tensors, {"output": True}, changed=changed)}
 
 
@@ -87,8 +91,8 @@ def test_a_reference_comes_back_with_what_a_precision_needs(path, cases, precisi
     reference_file.save(path, cases)
     (known, saved) = (reference_file.load(path, precision)["typical"], cases["typical"])
     assert (known.picks, known.scale, list(known.tensors)) == (saved.picks, saved.scale, list(saved.tensors))
-    assert known.tensors["nothing"] is None
-    for name in ("output", "buffer count"):
+    assert known.tensors[LOST] is None
+    for name in (OUTPUT, COUNT):
         one, other = known.tensors[name], saved.tensors[name]
         assert torch.equal(one.oracle.raw, other.oracle.raw)
         assert (one.oracle.norm, one.oracle.rms, one.oracle.axes) == (
@@ -99,7 +103,7 @@ def test_a_reference_comes_back_with_what_a_precision_needs(path, cases, precisi
         assert all(map(torch.equal, one.oracle.slice_norms, other.oracle.slice_norms))
         assert set(one.spread) == ({"fp32", precision} if precision else set(PRECISIONS))
         assert all(one.spread[p].absolute == other.spread[p].absolute for p in one.spread)
-    low = known.tensors["output"]
+    low = known.tensors[OUTPUT]
     assert set(low.strayed) == {"": {"amp_fp16", "amp_bf16"}, "fp32": set()}.get(precision, {precision})
     assert (low.redraws is not None) is (precision in ("", "amp_bf16"))
     assert len(known.changed) == (precision in ("", "fp32"))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from conformance.cell.draws import IN_FLOAT32
-from conformance.records.observation import OTHER_WEIGHTS, Discrepancy, Measure, Observation
+from conformance.cell.policy import IN_FLOAT32
+from conformance.records.observation import OTHER_WEIGHTS, OUTPUT, Discrepancy, Measure, Observation, TensorName
 from conformance.verdict import judge
 
 PLAIN = {"kind": "rounded", "rejected": 3}
@@ -13,7 +13,7 @@ UNRESOLVED = {**PLAIN, "left_to": "fp32"}
 
 def judged(output=PLAIN, facts=None, **gradients):
     """Judge a cell with these tensors, all within their budgets; each is given by its fields."""
-    tensors = {"output": output, **{f"gradient of {name}": fields for name, fields in gradients.items()}}
+    tensors = {OUTPUT: output, **{TensorName("gradient", name): fields for name, fields in gradients.items()}}
     measures = (Measure("norm", 0.5, 1.0),)
     found = [
         Discrepancy("typical", name, dtype="", dtype_asked="", measures=measures, **fields)

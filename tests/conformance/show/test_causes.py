@@ -1,7 +1,7 @@
 """Red cells grouped by cause."""
 
 from conformance.records.cell import Cell
-from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.records.observation import Discrepancy, Measure, Observation, TensorName
 from conformance.records.verdicts import Verdict
 from conformance.show.causes import Cause, causes
 from conformance.verdict import judge
@@ -14,7 +14,7 @@ def cell(model, precision, mode="eager"):
 def failing(name, gate, tensor, case="typical", value=3.0):
     """The verdict on a cell in which one gate rejects one tensor."""
     measures = (Measure(gate, value, 1.0, "at (0, 1)"),)
-    seen = Discrepancy(case, tensor, "rounded", "float32", "", measures, rejected=5)
+    seen = Discrepancy(case, TensorName("output", tensor), "rounded", "float32", "", measures, rejected=5)
     return judge(name, Observation("finished", discrepancies=(seen,), cases=(case,)))
 
 

@@ -6,7 +6,7 @@ import pytest
 from harness.stored_runs import cell, plan_of, verdict
 
 from conformance.records.convert import to_json
-from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.records.observation import Discrepancy, Measure, Observation, TensorName
 from conformance.store import bounded, run_files
 
 
@@ -14,7 +14,8 @@ def large(tensors, size=10, facts=None):
     """A verdict on so many tensors; only the last one fails."""
     found = tuple(
         Discrepancy(
-            "case", f"t{n}", "rounded", "float32", "", (Measure("norm", float(n == tensors - 1), 0.5, "x" * size),)
+            *("case", TensorName("output", f"t{n}"), "rounded", "float32", ""),
+            (Measure("norm", float(n == tensors - 1), 0.5, "x" * size),),
         )
         for n in range(tensors)
     )
@@ -43,7 +44,7 @@ def test_a_long_record_is_shortened_and_keeps_its_verdict(tmp_path, found):
     assert (kept.status, kept.margin, kept.text) == (found.status, found.margin, found.text[:2000])
     assert "was shortened" in kept.notes[-1]
     if len(found.observation.discrepancies) == 5000:
-        assert kept.observation.discrepancies[0].tensor == "t4999"  # the one that fails
+        assert kept.observation.discrepancies[0].tensor.leaf == "t4999"  # the one that fails
         assert "of 5000 compared tensors" in kept.notes[-1]
 
 

@@ -8,7 +8,7 @@ from harness.made_by_hand import plan_for
 from conformance.figures.changes import changes
 from conformance.records.cell import Cell
 from conformance.records.convert import to_json
-from conformance.records.observation import RAISES, Discrepancy, Measure, Observation
+from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
 from conformance.records.verdicts import Verdict
 from conformance.store import run_files, summaries
 from conformance.store.bounded import NEAREST, condense
@@ -18,17 +18,22 @@ CELL = Cell("net", "eager", "fp32", "cpu")
 MANY = 100
 
 
+def gradient(number):
+    """The name of the gradient of a parameter, which is a number."""
+    return TensorName("gradient", str(number))
+
+
 def tensor(number, margin, **fields):
     """A tensor that both gates accept."""
     measures = (Measure("norm", margin, 1.0), Measure("gain", margin / 2, 1.0), Measure("precision", 0.5, 0.9))
-    found = Discrepancy("typical", f"gradient of {number}", "rounded", "float32", "float32", measures, rejected=3)
+    found = Discrepancy("typical", gradient(number), "rounded", "float32", "float32", measures, rejected=3)
     return replace(found, **fields)
 
 
 def many(**of_the_last):
     """A hundred tensors, each farther from its budget than the one before; the last one is the best."""
     found = [tensor(number, 0.9 / (number + 1)) for number in range(MANY)]
-    return [tensor("output", 0.001, tensor="output"), *found[:-1], replace(found[-1], **of_the_last)]
+    return [tensor("output", 0.001, tensor=OUTPUT), *found[:-1], replace(found[-1], **of_the_last)]
 
 
 def stored(folder, found, *, every_tensor=False):
@@ -44,7 +49,7 @@ def stored(folder, found, *, every_tensor=False):
 def test_the_tensors_nearest_to_their_budgets_are_kept_and_the_rest_summed_up(tmp_path):
     verdict = stored(tmp_path / "run", many())
     seen = verdict.observation
-    assert [d.tensor for d in seen.discrepancies] == [f"gradient of {number}" for number in range(NEAREST)]
+    assert [d.tensor for d in seen.discrepancies] == [gradient(number) for number in range(NEAREST)]
     assert (verdict.status, verdict.margin) == ("PASS", 0.9)
     assert seen.rest.count == len(many()) - NEAREST
     assert seen.rest.margins["norm"] == pytest.approx(0.9 / (NEAREST + 1), rel=1e-3)
@@ -93,7 +98,7 @@ def test_few_tensors_are_kept_all():
 @pytest.mark.parametrize("every_tensor", [False, True])
 def test_a_dtype_that_changed_is_found_in_the_rest_too(tmp_path, number, every_tensor):
     before = [replace(d, dtype_asked="") for d in many()]
-    after = [replace(d, dtype="float16") if d.tensor == f"gradient of {number}" else d for d in before]
+    after = [replace(d, dtype="float16") if d.tensor == gradient(number) else d for d in before]
     assert stored(tmp_path / "a", before).status == stored(tmp_path / "b", after, every_tensor=every_tensor).status
     runs = [summaries.read(tmp_path / name) for name in "ab"]
     (change,) = changes(*runs)

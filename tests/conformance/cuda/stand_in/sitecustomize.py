@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import torch
 from torch.overrides import TorchFunctionMode
 
-from conformance.cell import session, tf32
+from conformance.cell import policy, session
 
 NAME = "Stand-in GPU"
 MEMORY = {"requested_bytes.all.current": 0, "requested_bytes.all.peak": 0}
@@ -83,8 +83,8 @@ def fault(self, name, y, known, found):
 
 original_fault = session.CellSession._fault
 session.CellSession._fault = fault
-tf32._product_rounds = lambda _: torch.backends.cuda.matmul.allow_tf32
-tf32._convolution_rounds = lambda _: torch.backends.cudnn.allow_tf32
+policy._product_rounds = lambda _: torch.backends.cuda.matmul.allow_tf32
+policy._convolution_rounds = lambda _: torch.backends.cudnn.allow_tf32
 torch.nn.Module.to = moved(torch.nn.Module.to)
 torch.is_autocast_enabled = moved(torch.is_autocast_enabled)
 torch.autocast = torch.amp.autocast = Autocast

@@ -1,15 +1,17 @@
-"""TF32: the budgets of its cells, tried with products whose operands are rounded here, and the proof of the switch."""
+"""What the process of a cell is bound to: TF32, whose products are rounded here, random numbers, and a GPU's memory."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 from harness.plans import SPECS
+from harness.timed import timed_cell
 
 from benchmarks import tf32_device as device
 from conformance.axes import PRECISIONS
-from conformance.cell import reference, tf32
-from conformance.errors import NotProvenError
+from conformance.cell import policy, reference
+from conformance.cell.policy import drawn_in_float32
+from conformance.errors import NotMeasuredError, NotProvenError
 from conformance.evaluate import evaluation
 from conformance.evaluate.inputs import seed_generator
 from conformance.measure.timed_cell import TimedCell
@@ -88,7 +90,7 @@ def test_sums_are_held_to_float32(references):
 
 
 def test_the_proof_sees_what_a_device_does():
-    for rounds in (tf32._product_rounds, tf32._convolution_rounds):
+    for rounds in (policy._product_rounds, policy._convolution_rounds):
         assert not rounds("cpu")
         with device.Operands(device.nearest):
             assert rounds("cpu")
@@ -97,15 +99,15 @@ def test_the_proof_sees_what_a_device_does():
 @pytest.mark.parametrize("products", [True, False])
 @pytest.mark.parametrize("convolutions", [True, False])
 def test_the_proof_fails_where_the_device_does_another_thing(monkeypatch, products, convolutions):
-    monkeypatch.setattr(tf32, "_product_rounds", lambda _: products)
-    monkeypatch.setattr(tf32, "_convolution_rounds", lambda _: convolutions)
+    monkeypatch.setattr(policy, "_product_rounds", lambda _: products)
+    monkeypatch.setattr(policy, "_convolution_rounds", lambda _: convolutions)
     for precision, asked in ((FP32, False), (PRECISIONS["amp_bf16"], False), (TF32, True)):
         if products == convolutions == asked:
-            assert tf32.prove(precision, "cuda") == {"tf32": "on" if asked else "off"}
+            assert policy.prove_tf32(precision, "cuda") == {"tf32": "on" if asked else "off"}
             continue
         wrong = "matrix products" if products != asked else "convolutions"
         with pytest.raises(NotProvenError, match=f"{wrong} are {'not ' if asked else ''}rounded to TF32"):
-            tf32.prove(precision, "cuda")
+            policy.prove_tf32(precision, "cuda")
 
 
 def test_the_switch_is_on_for_tf32_alone():
@@ -113,7 +115,7 @@ def test_the_switch_is_on_for_tf32_alone():
     before = [s.allow_tf32 for s in switches]
     try:
         for precision in (TF32, *PRECISIONS.values()):
-            tf32.switch(precision)
+            policy.switch_tf32(precision)
             assert [s.allow_tf32 for s in switches] == [precision is TF32] * 2
     finally:
         for s, allowed in zip(switches, before, strict=True):
@@ -127,8 +129,114 @@ def test_a_training_is_told_fp32():
 
 def test_each_timed_call_on_cuda_has_its_own_switch(monkeypatch):
     done = []
-    monkeypatch.setattr(tf32, "switch", lambda precision: done.append(precision.name))
+    monkeypatch.setattr(policy, "switch_tf32", lambda precision: done.append(precision.name))
     for put_back in (None, lambda: done.append("put back")):
         session = SimpleNamespace(cell=Cell("net", "eager", "tf32", "cuda"), precision=TF32)
         TimedCell._before(SimpleNamespace(session=session, _put_back=lambda put_back=put_back: put_back))()
     assert done == ["tf32", "tf32", "put back"]
+
+
+# Random numbers
+
+DRAWING = {
+    "randn_like": torch.randn_like,
+    "rand_like": torch.rand_like,
+    "in place": lambda x: x.clone().normal_(0.5, 2.0),
+    "between": lambda x: x.clone().uniform_(-3.0, 5.0),
+}
+
+NOISY = """
+import torch
+from torch import nn
+from zoo import Case, Spec
+
+class Noisy(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return y + torch.randn_like(y)
+
+SPEC = Spec(
+    name="noisy",
+    summary="noise on what a Linear gives",
+    source="a test",
+    build=lambda: Noisy(5, 4),
+    cases=(Case(name="typical", inputs=lambda g: (torch.randn(6, 5, generator=g),)),),
+    changes_state=("random generator",),
+)
+"""
+
+needs_kernels = pytest.mark.skipif(not policy.can_draw_in_float32(), reason="this torch hands out no kernels")
+
+
+def drawn(draw, x, dtype):
+    """What is drawn from one seed, and the state of the generator afterwards."""
+    torch.manual_seed(3)
+    return draw(x.to(dtype)), torch.get_rng_state()
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", [(5,), (24,), (7, 9)], ids=str)
+@pytest.mark.parametrize("dtype", policy.HALF, ids=str)
+@pytest.mark.parametrize("name", DRAWING)
+def test_half_precision_gets_the_numbers_of_float32(name, dtype, shape):
+    x = torch.zeros(shape).t()
+    wanted, state = drawn(DRAWING[name], x, torch.float32)
+    with drawn_in_float32() as drew:
+        same, _ = drawn(DRAWING[name], x, torch.float32)
+        assert drew == set()
+        found, after = drawn(DRAWING[name], x, dtype)
+        assert len(drew) == 1
+    assert torch.equal(found, wanted.to(dtype))
+    assert torch.equal(after, state)
+    assert torch.equal(same, wanted)
+
+
+@needs_kernels
+def test_afterwards_torch_draws_as_before():
+    x = torch.zeros(24)
+    before, _ = drawn(torch.randn_like, x, torch.bfloat16)
+    with drawn_in_float32():
+        other, _ = drawn(torch.randn_like, x, torch.bfloat16)
+    after, _ = drawn(torch.randn_like, x, torch.bfloat16)
+    assert torch.equal(before, after)
+    assert not torch.equal(before, other)
+
+
+@needs_kernels
+def test_a_torch_that_hands_out_one_kernel_alone_draws_as_before(monkeypatch):
+    hand_out = torch.library.get_kernel
+
+    def get_kernel(name, key):
+        if name.endswith(policy.DRAWING[-1]):
+            raise RuntimeError("there is no such kernel")
+        return hand_out(name, key)
+
+    x = torch.zeros(24)
+    before, _ = drawn(torch.randn_like, x, torch.bfloat16)
+    monkeypatch.setattr(torch.library, "get_kernel", get_kernel)
+    assert not policy.can_draw_in_float32.__wrapped__()
+    after, _ = drawn(torch.randn_like, x, torch.bfloat16)
+    assert torch.equal(before, after)
+
+
+@needs_kernels
+def test_a_call_that_draws_what_the_oracle_has_not_drawn_is_not_timed(tmp_path):
+    assert timed_cell(tmp_path, NOISY, "noisy", "fp32").wrong_result() == ""
+    with pytest.raises(NotMeasuredError, match="other draws: its timed calls draw other numbers than the oracle"):
+        timed_cell(tmp_path, NOISY, "noisy", "amp_bf16")
+
+
+# Memory
+
+
+@pytest.mark.parametrize(("workers", "share"), [(None, 0.9), ("1", 0.9), ("9", 0.1)])
+def test_each_of_several_processes_keeps_to_its_share_of_the_gpu(monkeypatch, workers, share):
+    told = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", told.append)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
+    if workers:
+        monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", workers)
+    policy.leave_room("cpu")
+    assert told == []
+    policy.leave_room("cuda")
+    assert told == pytest.approx([share])

@@ -1,0 +1,190 @@
+"""Buffers and frozen parameters of which a model keeps tables, which further draws leave as they are."""
+
+import pytest
+import torch
+from harness.oracles import reference_of
+from torch import nn
+
+from conformance.axes import PRECISIONS
+from conformance.float64.wide import Oracle
+from conformance.oracle import overflow, reference
+from conformance.oracle.overflow import HEADROOM, LEAST, Scale, scale_for
+from conformance.records.observation import OUTPUT, TensorName
+from zoo.case import Case
+from zoo.spec import Spec
+
+
+class Rotary(nn.Module):
+    """Keeps the cosines of its rates, or computes them in each call."""
+
+    def __init__(self, *, keeps, persistent=True, parameter=False):
+        super().__init__()
+        self.layer, self.keeps, self.table = nn.Linear(4, 4), keeps, None
+        rates = torch.linspace(0.1, 1.0, 4)
+        if parameter:
+            self.rates = nn.Parameter(rates, requires_grad=False)
+        else:
+            self.register_buffer("rates", rates, persistent=persistent)
+
+    def forward(self, x):
+        if not self.keeps:
+            return self.layer(x) * self.rates.cos()
+        if self.table is None:
+            self.table = self.rates.cos()
+        return self.layer(x) * self.table
+
+
+class Stale(nn.Linear):
+    """Keeps its weight of the first call, which training changes."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.kept = None
+
+    def forward(self, x):
+        if self.kept is None:
+            self.kept = self.weight.detach().clone()
+        return x @ self.kept.t() + self.bias
+
+
+def kept(build):
+    """What is kept of a model."""
+    case = Case(name="typical", inputs=lambda g: (torch.randn(5, 4, generator=g),))
+    oracle = Oracle(Spec(name="kept", summary="", source="", build=build, cases=(case,)), 0)
+    return reference.tables_of(oracle, oracle.question(case, 0))
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"keeps": True}, ("rates",)),
+        ({"keeps": True, "parameter": True}, ("rates",)),
+        ({"keeps": False}, ()),
+        ({"keeps": False, "parameter": True}, ()),
+        ({"keeps": False, "persistent": False}, ("rates",)),
+    ],
+)
+def test_what_a_model_keeps_a_table_of_is_not_drawn_again(options, names):
+    assert kept(lambda: Rotary(**options)) == names
+
+
+def test_what_training_changes_is_drawn_again():
+    assert kept(Stale) == ()
+    assert kept(lambda: nn.BatchNorm1d(4).eval()) == ()
+
+
+# Which gradients are what cancellation leaves, and which are chaotic
+
+FP32 = PRECISIONS["fp32"]
+
+
+class Chaotic(nn.Module):
+    """Its output is well determined, and so is the gradient of the bias; that of x is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        y = x.sigmoid()
+        for _ in range(25):
+            y = 3.9 * y * (1 - y)
+        return self.bias + 1e-4 * y
+
+
+def tensors_of(build):
+    case = Case(name="typical", inputs=lambda g: (torch.randn(16, 6, generator=g),))
+    spec = Spec(name="net", summary="", source="", build=build, cases=(case,))
+    return reference.make_for_timing(spec, 0, [FP32])["typical"].tensors
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0, 4.0])
+def test_a_gradient_that_cancels_but_for_eps_is_a_remainder(weight):
+    def build():
+        model = nn.Sequential(nn.BatchNorm1d(6), nn.BatchNorm1d(6), nn.Sigmoid())
+        nn.init.constant_(model[0].weight, weight)
+        return model
+
+    tensors, weight_of_first = tensors_of(build), TensorName("gradient", "0.weight")
+    assert [name for name, known in tensors.items() if known.is_remainder] == [weight_of_first]
+    assert tensors[weight_of_first].is_null
+
+
+@pytest.mark.parametrize(
+    ("build", "tensor"),
+    [(Chaotic, TensorName("gradient", "x")), (lambda: lambda x: (x + 4e6) - 4e6, OUTPUT)],
+    ids=["chaos", "output"],
+)
+def test_chaos_and_an_output_that_cancels_are_none(build, tensor):
+    known = tensors_of(build)[tensor]
+    assert known.spread["fp32"].absolute > known.oracle.norm / 4
+    assert not known.is_remainder
+    assert not known.is_null
+
+
+# The scale of the cotangents: gradients inside a model may be much larger than those that it returns
+
+GRADIENT = TensorName("gradient", "x")
+
+
+class Divided(nn.Module):
+    """Divides and multiplies by the same number: its backward goes through larger gradients."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.layer, self.number = nn.Linear(6, 6), number
+
+    def forward(self, x):
+        return self.layer(x) / self.number * self.number
+
+
+def scale(number, precisions=("fp32", "amp_fp16")):
+    """The scale of a model."""
+    return reference_of(lambda: Divided(number), precisions).scale
+
+
+def test_the_scale_is_lowered_if_a_gradient_inside_the_model_overflows():
+    usual = scale(1.0)
+    assert scale(4.0) == usual
+    lowered = scale(512.0)
+    assert LEAST < lowered < usual / 8
+    assert scale(512.0, ("fp32", "amp_bf16")) == usual  # nothing else is scaled
+
+
+def test_the_scale_stays_if_gradients_overflow_with_each():
+    assert scale(1e9) == scale(1.0)
+
+
+class InFloat32(Divided):
+    """The same, but in float32 under autocast too."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.float())
+
+
+def test_the_scale_stays_if_the_large_gradients_are_in_float32(monkeypatch):
+    usual = scale(512.0)
+    monkeypatch.setattr(f"{__name__}.Divided", InFloat32)
+    assert scale(512.0) == scale(1.0) > usual
+
+
+def test_a_draw_fits_if_its_gradients_do():
+    gradients = {GRADIENT: torch.ones(3)}
+    factor = scale_for(gradients)
+    assert Scale(factor, 10.0).fits(gradients, 9.0)
+    assert not Scale(factor, 10.0).fits(gradients, 11.0)
+    assert not Scale(factor, 10.0).fits({GRADIENT: torch.tensor([HEADROOM * 8 / factor])}, 1.0)
+
+
+class Full(Divided):
+    """A model for which there is no memory."""
+
+    def forward(self, _):
+        raise MemoryError
+
+
+def test_full_memory_is_not_taken_for_a_finite_gradient(monkeypatch):
+    monkeypatch.setattr(overflow, "prepared_model", lambda *_: Full(1.0))
+    with pytest.raises(MemoryError):
+        scale(512.0)
