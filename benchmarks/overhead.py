@@ -71,7 +71,7 @@ def _rows_of_model(plan: Plan, model: str, folder: Path, runs: int) -> list[Row]
     path = folder / f"{model}.reference"
     cells = [planned.cell for planned in plan.cells if planned.cell.model == model]
     precisions = tuple(sorted({"fp32"} | {cell.precision for cell in cells}))
-    task = ReferenceTask(model, plan.models[model], plan.seed, precisions, str(path))
+    task = ReferenceTask(model, plan.models[model].location, plan.seed, precisions, str(path))
     walls = []
     for run in range(max(2, runs // 2) + 1):
         ending = child.run(REFERENCE, task, deadline=DEADLINE)

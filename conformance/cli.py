@@ -98,7 +98,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         seed=options.seed,
         deadline=options.timeout,
         given=OwnModel(inputs=tuple(options.inputs), training=options.training),
-        declared=declarations.read(options.expect) if options.expect else (),
+        declared=declarations.read(options.expect) if options.expect else {},
     )
 
 

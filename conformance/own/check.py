@@ -78,7 +78,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
             precisions=_names("precision", precisions, PRECISIONS),
             devices=_names("device", device, DEVICES),
             seed=seed,
-            declared=declarations.read(file) if file else (),
+            declared=declarations.read(file) if file else {},
         )
         location = _locate(target, _call(inputs, kwargs), folder / checking.SAVED, train, given)
         request = replace(

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from conformance.axes import MODES
 from conformance.errors import UsageError
 from conformance.float64.copies import copy_model
 from conformance.one_line import describe_error
 from conformance.own.wrapped import is_operator, make_ignored, wrap
 from zoo.case import Case
 
-OF_SCRIPTS = ("eager", "compiled", "compiled_dynamic", "exported", "graphed", "packaged")  # the modes that scripts lack
+OF_SCRIPTS = tuple(name for name, mode in MODES.items() if mode.prepare is None and name != "scripted")
 OF_PROGRAMS = ("scripted", "fp16", "bf16")  # the dtypes are written into the program
 
 

@@ -185,7 +185,10 @@ def _record_decoder(cls: type) -> Convert:
                     raise RecordError(f"{cls.__name__}.{name}: {problem}") from None
             elif default is MISSING:
                 raise RecordError(f"{cls.__name__} has no {name}")
-        return cls(**values)
+        try:
+            return cls(**values)
+        except ValueError as problem:
+            raise RecordError(f"{cls.__name__}: {problem}") from None
 
     return decode
 

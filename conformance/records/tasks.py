@@ -11,7 +11,8 @@ from conformance.records.cell import Cell
 from conformance.records.measurements import Ceilings, CompileRun, Footprint, Timing
 from conformance.records.observation import Observation
 from conformance.records.own_model import NOTHING_GIVEN, OwnModel
-from conformance.records.plan import Declared, Environment, Expectation, Plan, SpecLocation
+from conformance.records.plan import Environment, Plan, SpecLocation
+from zoo.expect import Expect
 
 CELL_SECONDS = 300.0  # that a cell may take, unless a person says otherwise
 
@@ -52,7 +53,7 @@ class PlanRequest:
         first_case: judge compiled cells at the first case of their model alone.
         given: what was said of the models without a spec: their inputs, and the mode to put them into.
         own: the location of a model without a spec that is judged in place of sources.
-        declared: divergences that are declared outside the code.
+        declared: divergences that are declared outside the code, by the model's name.
         registered: the file that registers the modes of the caller's process; None if it has registered none.
     """
 
@@ -66,7 +67,7 @@ class PlanRequest:
     first_case: bool = False
     given: OwnModel = NOTHING_GIVEN
     own: SpecLocation | None = None
-    declared: tuple[Declared, ...] = ()
+    declared: Mapping[str, tuple[Expect, ...]] = field(default_factory=dict)
     registered: SpecLocation | None = None
 
     @property
@@ -156,7 +157,7 @@ class CellTask:
     sources: tuple[SpecLocation, ...]
     seed: int
     reference: str = ""
-    expect: tuple[Expectation, ...] = ()
+    expect: tuple[Expect, ...] = ()
     cache: str = ""
     fingerprint: str = ""
     size: int = 0

@@ -146,16 +146,17 @@ def test_inputs_that_nobody_knows_must_be_described(monkeypatch):
 
 
 def planned(text, **given):
-    return matrix.make(PlanRequest((text,), given=OwnModel(**given), devices=("cpu",)), ChildProcess())
+    plan = matrix.make(PlanRequest((text,), given=OwnModel(**given), devices=("cpu",)), ChildProcess())
+    return next(iter(plan.models.values()))
 
 
 def test_it_is_in_eval_mode_unless_asked_otherwise(timm):
-    assert "the model is in eval mode, as asked" in planned("timm:flat").assumed["flat"]
-    assert "the model is in train mode, as asked" in planned("timm:flat", training="train").assumed["flat"]
+    assert "the model is in eval mode, as asked" in planned("timm:flat").assumed
+    assert "the model is in train mode, as asked" in planned("timm:flat", training="train").assumed
 
 
 def test_inputs_may_be_described(timm):
-    own = planned("timm:flat", inputs=("5,3,4,4",)).models["flat"].own
+    own = planned("timm:flat", inputs=("5,3,4,4",)).location.own
     assert own.inputs == ("5,3,4,4",)
 
 

@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from conformance.plan.matrix import expectation
 from conformance.records.convert import from_json, to_json
 from conformance.records.observation import RAISES, Discrepancy, Measure, Observation
 from conformance.records.verdicts import Verdict
@@ -26,7 +25,7 @@ def called(value, name="scalar", *, eager=False, text="ValueError: it is a scala
 
 def verdict(*found, declared=None):
     seen = Observation("finished", discrepancies=found, cases=("typical",))
-    expectations = [expectation(Expect(outcome="FAIL", reason="known", **declared))] if declared is not None else []
+    expectations = [Expect(outcome="FAIL", reason="known", **declared)] if declared is not None else []
     return judge("model[scripted-fp32-cpu]", seen, expectations)
 
 

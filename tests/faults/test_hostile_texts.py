@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 from harness import record_examples
-from harness.made_by_hand import plan_for
+from harness.made_by_hand import NOWHERE, plan_for, with_models
 
 from conformance.commands import output, stored
 from conformance.records.cell import Cell
 from conformance.records.measurements import Reason
-from conformance.records.plan import SpecLocation
 from conformance.records.verdicts import STATUSES
 from conformance.show import matrix
 from conformance.store.run_files import Contents
@@ -52,8 +51,8 @@ def test_no_text_of_a_run_commands_the_terminal_or_forges_a_line(capsys, tmp_pat
 
     def printed(change):
         verdict = change(plain)
-        places = {"net": change(SpecLocation("nowhere"))}
-        plan = replace(bare, environment=change(bare.environment), models=places)
+        plan = replace(bare, environment=change(bare.environment))
+        plan = with_models(plan, {"net": {"location": change(NOWHERE.location)}})
         results = {f"{job}{i}": change(Reason("no figure", "a detail")) for i in (0, 1)}
         contents = Contents(plan, (own.id,), {own.id: verdict}, results)
         stored.show(

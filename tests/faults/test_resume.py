@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness.command import conformance, started, stored_runs
-from harness.made_by_hand import ENVIRONMENT
+from harness.made_by_hand import ENVIRONMENT, with_models
 from harness.stored_runs import plan_of
 from harness.tiny import judged, models
 
@@ -78,7 +78,8 @@ LIBRARY = SpecLocation(own=OwnModel(library="timm:test_vit?size=64"))
 def planned_at(*places, **modes):
     """A plan with a model at each place."""
     names = "abcd"[: len(places)]
-    return replace(plan_of(*names), models=dict(zip(names, places, strict=True)), modes=modes)
+    located = {name: {"location": place} for name, place in zip(names, places, strict=True)}
+    return with_models(replace(plan_of(*names), modes=modes), located)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """One example of every record; no field of an example has its default value."""
 
 from conformance.records import cell, measurements, observation, own_model, plan, probes, tasks, verdicts
+from zoo.expect import Expect
 
 CELL = cell.Cell("merge@64", "compiled", "bf16", "cuda")
 SIZED = cell.SizedModel("merge", 64, "width")
@@ -73,10 +74,23 @@ VERDICT = verdicts.Verdict(
     observation=OBSERVATION,
 )
 
-EXPECTATION = plan.Expectation(
-    *("fails", "a reason", "a link", "x", "bfloat16", "ValueError", "a match", "norm", "case", "a probe", "a symptom")
+EXPECT = Expect(
+    outcome="dtype",
+    reason="a reason",
+    link="a link",
+    modes=("eager",),
+    precisions=("fp32",),
+    devices=("cpu",),
+    torch=">=2.6",
+    tensor="x",
+    dtype="bfloat16",
+    error="ValueError",
+    match="a match",
+    gate="norm",
+    case="typical",
+    probe="a_probe",
 )
-PLANNED = plan.PlannedCell(CELL, "no device", (EXPECTATION,), ("empty",))
+PLANNED = plan.PlannedCell(CELL, "no device", (EXPECT,), ("empty",))
 OWN = own_model.OwnModel(
     name="net",
     thing="Net",
@@ -98,32 +112,31 @@ ENVIRONMENT = plan.Environment("2.9", "3.12", "Linux", "a processor", "AVX2", 8,
 PLACE = plan.Place("/a/file.py", 7)
 JUDGE = plan.Judge("2026-11-28", "a2f07bf", "00ff")
 SHARD = plan.Shard(1, (("merge@64",),))
+PLANNED_MODEL = plan.PlannedModel(
+    location=LOCATION,
+    figures=("forward", "gradient"),
+    size=SIZED,
+    working={"cpu": SIZED},
+    timed=("fp32",),
+    candidates=("fused",),
+    written=PLACE,
+    assumed=("a contract",),
+    wrong_on_purpose=True,
+)
 PLAN = plan.Plan(
     seed=3,
     deadline=7.5,
     environment=ENVIRONMENT,
     modes={"planted": LOCATION},
-    models={"merge@64": LOCATION},
-    figures={"merge@64": ("forward", "gradient")},
+    models={"merge@64": PLANNED_MODEL},
     cells=(PLANNED,),
-    sizes={"merge@64": SIZED},
     compiling_modes=("compiled",),
-    candidates={"merge@64": ("fused",)},
+    symptoms={"a_probe": "a symptom"},
     measure="bench",
-    timed={"merge@64": ("fp32",)},
     every_tensor=True,
     digests={"/a/file.py": "00ff"},
-    written={"merge@64": PLACE},
-    wrong_on_purpose=("merge@64",),
     shard=SHARD,
-    working={"cpu": {"merge@64": SIZED}},
-    assumed={"merge@64": ("a contract",)},
     judge=JUDGE,
-)
-
-DECLARED = plan.Declared(
-    *("merge", "dtype", "a reason", "a link", ("eager",), ("fp32",), ("cpu",), ">=2.6", "output", "float32"),
-    *("ValueError", "a match", "norm", "typical", "a probe"),
 )
 REQUEST = tasks.PlanRequest(
     *(("merge",), ("eager",), ("fp32",), ("cpu",)),
@@ -133,22 +146,20 @@ REQUEST = tasks.PlanRequest(
     first_case=True,
     given=OWN,
     own=LOCATION,
-    declared=(DECLARED,),
+    declared={"merge": (EXPECT,)},
     registered=LOCATION,
 )
-CELL_TASK = tasks.CellTask(
-    *(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECTATION,), "/cache", "00ff", 64, ("empty",))
-)
+CELL_TASK = tasks.CellTask(*(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECT,), "/cache", "00ff", 64, ("empty",)))
 LISTED = tasks.ListedModel("merge", "a summary", ("typical",))
 SEEN = probes.SeenOn(">=2.4", ("2.4.1",))
 PROBE = probes.ProbeInfo("p", "s", "an issue", "a source", "a symptom", ("cpu",), {"cpu": SEEN}, True, None, "do this")
 FINDING = probes.ProbeFinding("p", "FAIL", "a wrong number", "an issue", "a summary", "do this")
 
 EXAMPLES = (
-    *(CELL, SIZED, DECLARED),
+    *(CELL, SIZED, EXPECT),
     *(REASON, RATIO, CELL_TIMING, TIMING, PER_PASS, FOOTPRINT, COMPILE_RUN, COMPILE_COST, CEILINGS),
     *(MEASURE, DISCREPANCY, REST, OBSERVATION, VERDICT),
-    *(EXPECTATION, PLANNED, OWN, LOCATION, PLACE, ENVIRONMENT, SHARD, JUDGE, PLAN),
+    *(PLANNED, OWN, LOCATION, PLACE, ENVIRONMENT, SHARD, JUDGE, PLANNED_MODEL, PLAN),
     *(REQUEST, CELL_TASK, LISTED),
     tasks.Nothing(),
     tasks.Listing((LISTED,)),

@@ -10,9 +10,10 @@ from harness.spec_files import file_of
 from conformance.process import child
 from conformance.records.cell import Cell
 from conformance.records.observation import REDRAWN, SHORTER
-from conformance.records.plan import Expectation, SpecLocation
+from conformance.records.plan import SpecLocation
 from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask
 from zoo.catalog import get_spec
+from zoo.expect import Expect
 
 MERGE = SpecLocation("zoo.models.merge")
 BACKEND = "import conformance\nconformance.register_mode('planted', lambda model: conformance.Prepared(model, dict))\n"
@@ -29,7 +30,7 @@ def opened(task):
 
 
 def test_a_task_becomes_a_session_of_its_cell():
-    declared = Expectation("FAIL", "known", gate="norm")
+    declared = Expect(outcome="FAIL", reason="known", gate="norm")
     found = opened(task_for(precision="amp_bf16", expect=(declared,)))
     assert (found["spec"], found["cell"], found["seed"]) == ("merge", "merge[eager-amp_bf16-cpu]", 5)
     assert (found["mode"], found["precision"], found["is_eager"]) == ("eager", "amp_bf16", True)

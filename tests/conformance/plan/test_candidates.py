@@ -44,7 +44,7 @@ def test_a_candidate_is_a_mode_of_its_model_alone(source):
     assert [name for name in found if not name.startswith("one")] == [
         f"{n}[{m}" for n in ("two", "three") for m in modes
     ]
-    assert plan.candidates == {"one": ("fused", "plain"), "two": ("on_gpu",)}
+    assert [model.candidates for model in plan.models.values()] == [("fused", "plain"), ("on_gpu",), ()]
     assert plan.compiling_modes == ("compiled", "fused")
 
 

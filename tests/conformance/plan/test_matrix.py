@@ -41,7 +41,6 @@ def test_at_the_first_case_compiled_cells_leave_the_others_out_and_what_is_decla
 
 def test_the_working_size_of_a_model_is_planned_for_each_device():
     plan = planned("merge", "arithmetic", devices=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",))
-    assert plan.working["cpu"] == {"merge": SizedModel("merge", 512, "width")}
     assert plan.working_size(plan.cells[0].cell) == SizedModel("merge", 512, "width")
     assert plan.working_size(plan.cells[-1].cell) is None
 
@@ -51,8 +50,8 @@ def test_a_whole_plan_survives_json(tmp_path):
     plan = planned(file_of(tmp_path, "one", expectations), devices=("cpu",))
     returned = json.loads(json.dumps(to_json(plan), allow_nan=False))
     assert from_json(Plan, returned) == plan
-    assert plan.models == {"one": SpecLocation(file=str(tmp_path / "one.py"))}
-    assert plan.figures == {"one": ("forward", "gradient", "step")}
+    assert plan.models["one"].location == SpecLocation(file=str(tmp_path / "one.py"))
+    assert plan.models["one"].figures == ("forward", "gradient", "step")
 
 
 @pytest.mark.parametrize(

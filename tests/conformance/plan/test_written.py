@@ -31,12 +31,14 @@ LINE = len(HEAD.splitlines()) + 1
 def test_a_spec_is_written_where_its_source_names_it(tmp_path, source, line):
     path = tmp_path / "nets.py"
     path.write_text(HEAD + source)
-    (place,) = planned(str(path), modes=("eager",), devices=("cpu",)).written.values()
+    (model,) = planned(str(path), modes=("eager",), devices=("cpu",)).models.values()
+    place = model.written
     assert (place.file, place.line) == (str(path), line)
 
 
 def test_a_model_at_a_size_is_written_where_the_model_is():
-    places = planned("mlp", "mlp@64", modes=("eager",), devices=("cpu",)).written
+    models = planned("mlp", "mlp@64", modes=("eager",), devices=("cpu",)).models
+    places = {name: model.written for name, model in models.items()}
     assert places["mlp"] == places["mlp@64"]
     assert places["mlp"].line > 1
     assert places["mlp"].file.endswith("zoo/models/mlp.py")

@@ -159,7 +159,7 @@ def test_no_run_folder(tmp_path):
     [
         (b"{", r"plan\.json: its checksum does not match; it is damaged, or another version of conformance wrote it"),
         (b'{"format": 4, "plan": {}}', r"plan\.json: its checksum does not match"),
-        (document(format=6, version="9.1"), r"has format 6 of conformance '9\.1'; this is conformance .* for format 5"),
+        (document(format=7, version="9.1"), r"has format 7 of conformance '9\.1'; this is conformance .* for format 6"),
         (document(format="5", version="9.1"), r"has format '5'"),
         (document(format=5, version="1"), r"plan\.json: want the field 'plan', got \[\]"),
         (document(format=5, version="1", plan={}), r"plan\.json: Plan has no seed"),
