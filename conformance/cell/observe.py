@@ -18,7 +18,7 @@ from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenEr
 from conformance.evaluate import evaluation, inputs, weights
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.float64 import script_calls
+from conformance.float64 import graphs
 from conformance.gates.compare import compare
 from conformance.one_line import name_of
 from conformance.one_line import one_line as bounded_line
@@ -125,7 +125,7 @@ def _two_calls(
         weights.reset(owner, state)
         return evaluation.evaluate(made.call, owner, question, noted=True)
 
-    with script_calls.note_scripts() as scripts:
+    with graphs.note_scripts() as scripts:
         calls = [session.recompiles.watched(case, identical)]
     warm = max(session.mode.warm_calls, MODES["scripted"].warm_calls if scripts else 0)
     calls += [session.recompiles.watched(case, identical) for _ in range(warm + 1)]

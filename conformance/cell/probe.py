@@ -11,7 +11,7 @@ from conformance.evaluate.error_text import one_line
 from conformance.one_line import name_of
 from conformance.process import environment
 from conformance.process.child_side import ChildProcess
-from conformance.records.probes import ProbeSighting, ProbeTask
+from conformance.records.tasks import ProbeSighting, ProbeTask
 from zoo.probe import Unavailable
 
 

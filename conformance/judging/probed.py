@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from conformance.process import child
 from conformance.process.child import Ending
 from conformance.records.observation import PROBED
-from conformance.records.probes import PACKAGE, RUN_PROBE, ProbeSighting, ProbeTask
+from conformance.records.tasks import PACKAGE, RUN_PROBE, ProbeSighting, ProbeTask
 from zoo.expect import Expect
 
 UNTOLD = "the probe {name} did not tell whether its fault shows on this machine, so nothing is declared by it: {why}"

@@ -12,7 +12,7 @@ import pickle
 import symtable
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -24,11 +24,12 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from conformance.axes import MODES, Mode
 from conformance.errors import UsageError
 from conformance.one_line import describe_error
-from conformance.own.wrapped import is_operator
-from conformance.records.own_model import TRAINING, OwnModel, name_from
-from conformance.records.plan import SpecLocation
+from conformance.own.forms import is_operator
+from conformance.own.spec import define, unpickle
+from conformance.records.plan import TRAINING, OwnModel, SpecLocation, name_from
 from zoo import internals
 from zoo.case import Call
 from zoo.convention import Convention
@@ -391,3 +392,52 @@ def reduce_hook(value: Any) -> Any:
         return NotImplemented
     rebuild, arguments = value.__reduce_ex__(2)[:2]
     return rebuild, arguments, hooks, None, None, hook
+
+
+# Takes the modes that a person has registered in a script, a notebook or a test to the processes of their cells.
+
+MODES_FILE = "modes.py"
+AT_THE_TOP = "Define its functions at the top of a module, a script or a notebook's cell"
+REGISTERING = """\
+# Registers the modes of the process that called `conformance.check`.
+from conformance.own import capture
+
+capture.register_modes(__file__)
+"""
+
+
+def store_modes(asked: Collection[str], folder: Path) -> SpecLocation | None:
+    """The file that registers modes of this process in another one; None if it has registered none of them.
+
+    Args:
+        asked: the names of the modes; empty for all.
+        folder: where to store the file, and what it needs; it is made.
+
+    Raises:
+        UsageError: a mode cannot be stored; the message names it.
+    """
+    own = [mode for name, mode in MODES.items() if mode.prepare is not None and (not asked or name in asked)]
+    if not own:
+        return None
+    folder.mkdir()
+    definitions = Definitions()
+    for number, mode in enumerate(own):
+        store(mode, folder / f"{number:02}.pt", definitions, f"the mode {mode.name!r}", AT_THE_TOP)
+    if definitions.lines:
+        (folder / DEFINITIONS).write_text(definitions.text(), encoding="utf-8")
+    (folder / MODES_FILE).write_text(REGISTERING, encoding="utf-8")
+    return SpecLocation(file=str(folder / MODES_FILE))
+
+
+def register_modes(file: str) -> None:
+    """Register the modes that are stored beside a file, in their order, also if what defines them has done so.
+
+    Raises:
+        UsageError: what they need of the caller's main module cannot be defined again.
+    """
+    folder = Path(file).parent
+    define(str(folder / DEFINITIONS) if (folder / DEFINITIONS).exists() else "")
+    modes: list[Mode] = [unpickle(path) for path in sorted(folder.glob("*.pt"))]
+    for mode in modes:
+        MODES.pop(mode.name, None)
+        MODES[mode.name] = mode

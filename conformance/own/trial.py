@@ -19,11 +19,11 @@ from conformance.evaluate import evaluation, inputs, weights
 from conformance.evaluate.error_text import is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation
 from conformance.evaluate.questions import question_of
-from conformance.float64 import script_calls, wide
+from conformance.float64 import graphs, wide
 from conformance.one_line import describe_error, one_line
 from conformance.own.forms import Forms
 from conformance.own.spec import spec_of
-from conformance.records.own_model import OwnModel
+from conformance.records.plan import OwnModel
 from zoo import internals
 from zoo.case import Call, SpecError
 from zoo.spec import Spec
@@ -150,7 +150,7 @@ def _call(spec: Spec, model: Any, seed: int) -> Evaluation:
         return evaluation.evaluate(model, model, _question(spec, model, seed), noted=True)
 
     try:
-        with script_calls.note_scripts() as scripts:
+        with graphs.note_scripts() as scripts:
             calls = [called()]
         calls += [called() for _ in range(MODES["scripted"].warm_calls if scripts else 0)]  # it may do otherwise later
         return replace(calls[-1], changes=[change for call in calls for change in call.changes])

@@ -24,8 +24,7 @@ from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Place, Plan, PlannedCell, PlannedModel, SpecLocation
-from conformance.records.probes import PACKAGE
-from conformance.records.tasks import Nothing, PlanRequest
+from conformance.records.tasks import PACKAGE, Nothing, PlanRequest
 from zoo.case import SpecError
 from zoo.catalog import WRONG_ON_PURPOSE
 from zoo.spec import Spec

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from functools import cache
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Protocol, Union, get_args, get_origin, runtime_checkable
 
 from conformance.errors import RecordError
-from conformance.records.limits import Limit
 
 NAME = "record"
 NOT_FINITE = ("inf", "-inf", "nan")
@@ -246,3 +246,61 @@ def _parts(hint: Any) -> tuple[Any, int, tuple[Any, ...]]:
         digits = next((extra.count for extra in extras if isinstance(extra, Digits)), 0)
     is_union = get_origin(hint) in (Union, types.UnionType)
     return hint, digits, tuple(member for member in get_args(hint) if member is not type(None)) if is_union else ()
+
+
+# Defines what a field of a record may hold beside its type: annotations that the decoder checks.
+
+
+@runtime_checkable
+class Limit(Protocol):
+    """An annotation of a field's type."""
+
+    def check(self, value: Any) -> None:
+        """Refuse a value that the field must not hold.
+
+        Raises:
+            RecordError: the value is outside the limit; the message says what was wanted.
+        """
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A word of a table."""
+
+    words: tuple[str, ...]
+
+    def check(self, value: Any) -> None:
+        """Refuse a word that is not in the table."""
+        if value not in self.words:
+            raise RecordError(f"want one of {', '.join(map(repr, self.words))}, got {_cut(value)}")
+
+
+@dataclass(frozen=True)
+class Matching:
+    """A name of a plain form, which can stand in a table, in a message and in the name of a file."""
+
+    pattern: str
+    longest: int
+
+    def check(self, value: Any) -> None:
+        """Refuse a text of another form."""
+        if len(value) > self.longest or not re.fullmatch(self.pattern, value, re.ASCII):
+            raise RecordError(f"want a name of letters, digits and '_', got {_cut(value)}")
+
+
+@dataclass(frozen=True)
+class AboveZero:
+    """A finite number above zero."""
+
+    def check(self, value: Any) -> None:
+        """Refuse zero, negative numbers, infinity and NaN."""
+        if not (value > 0 and math.isfinite(value)):
+            raise RecordError(f"want a finite number above 0, got {value}")
+
+
+Name = Annotated[str, Matching(r"[\w.-]+(@\w+)?", 200)]
+
+
+def _cut(value: Any) -> str:
+    shown = ascii(value)
+    return shown if len(shown) <= 80 else f"{shown[:80]}…"  # noqa: PLR2004 -- a display length

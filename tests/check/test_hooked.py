@@ -9,7 +9,7 @@ from harness import own_models as nets
 from torch import nn
 
 import conformance
-from conformance.own import saved
+from conformance.own import spec
 from conformance.own.capture import MODEL, capture
 from zoo.case import Call
 
@@ -45,7 +45,7 @@ def with_a_function():
 def test_hooks_reach_another_process(tmp_path, build):
     model = build()
     capture(model, Call((X,), {}), tmp_path)
-    there = saved.builder(tmp_path / MODEL)()
+    there = spec.builder(tmp_path / MODEL)()
     slopes = [torch.autograd.grad(m(X).square().sum(), m.weight)[0] for m in (there, model)]
     assert torch.equal(*slopes)
     assert (slopes[0] == 0).any()
@@ -64,7 +64,7 @@ def test_cloudpickle_stores_them_too(tmp_path, monkeypatch):
     model = nn.Linear(4, 4)
     model.weight.register_hook(doubled)
     capture(model, Call((X,), {}), tmp_path)
-    there = saved.builder(tmp_path / MODEL)()
+    there = spec.builder(tmp_path / MODEL)()
     assert torch.equal(*(torch.autograd.grad(m(X).square().sum(), m.weight)[0] for m in (there, model)))
 
 

@@ -17,7 +17,7 @@ from conformance.own.libraries import architecture
 from conformance.own.spec import spec_of
 from conformance.plan import matrix
 from conformance.process.child_side import ChildProcess
-from conformance.records.own_model import OwnModel
+from conformance.records.plan import OwnModel
 from conformance.records.tasks import PlanRequest
 
 TIMM = '''"""Stands in for timm."""

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import conformance
-from conformance.own import saved
+from conformance.own import spec
 from conformance.own.capture import MODEL, capture
 from zoo.case import Call
 
@@ -56,7 +56,7 @@ BUILDERS = {
 def test_it_reaches_another_process_as_it_is(tmp_path, name):
     model = BUILDERS[name]()
     capture(model, Call((X,), {}), tmp_path)
-    there = saved.builder(tmp_path / MODEL)()
+    there = spec.builder(tmp_path / MODEL)()
     assert type(there).__name__ == type(model).__name__
     assert {n: t.tolist() for n, t in there.state_dict().items()} == {
         n: t.tolist() for n, t in model.state_dict().items()

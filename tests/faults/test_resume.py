@@ -18,8 +18,7 @@ from conformance.errors import UsageError
 from conformance.judging import resuming
 from conformance.process import child
 from conformance.process.child import Ending
-from conformance.records.own_model import OwnModel
-from conformance.records.plan import SpecLocation
+from conformance.records.plan import OwnModel, SpecLocation
 from conformance.records.tasks import PlanRequest
 from conformance.store import run_files
 

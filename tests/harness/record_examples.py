@@ -1,6 +1,6 @@
 """One example of every record; no field of an example has its default value."""
 
-from conformance.records import cell, measurements, observation, own_model, plan, probes, tasks, verdicts
+from conformance.records import cell, measurements, observation, plan, tasks, verdicts
 from zoo.expect import Expect
 
 CELL = cell.Cell("merge@64", "compiled", "bf16", "cuda")
@@ -91,7 +91,7 @@ EXPECT = Expect(
     probe="a_probe",
 )
 PLANNED = plan.PlannedCell(CELL, "no device", (EXPECT,), ("empty",))
-OWN = own_model.OwnModel(
+OWN = plan.OwnModel(
     name="net",
     thing="Net",
     saved="/a/net.pt",
@@ -151,9 +151,9 @@ REQUEST = tasks.PlanRequest(
 )
 CELL_TASK = tasks.CellTask(*(CELL, LOCATION, (LOCATION,), 3, "/reference", (EXPECT,), "/cache", "00ff", 64, ("empty",)))
 LISTED = tasks.ListedModel("merge", "a summary", ("typical",))
-SEEN = probes.SeenOn(">=2.4", ("2.4.1",))
-PROBE = probes.ProbeInfo("p", "s", "an issue", "a source", "a symptom", ("cpu",), {"cpu": SEEN}, True, None, "do this")
-FINDING = probes.ProbeFinding("p", "FAIL", "a wrong number", "an issue", "a summary", "do this")
+SEEN = tasks.SeenOn(">=2.4", ("2.4.1",))
+PROBE = tasks.ProbeInfo("p", "s", "an issue", "a source", "a symptom", ("cpu",), {"cpu": SEEN}, True, None, "do this")
+FINDING = tasks.ProbeFinding("p", "FAIL", "a wrong number", "an issue", "a summary", "do this")
 
 EXAMPLES = (
     *(CELL, SIZED, EXPECT),
@@ -174,10 +174,10 @@ EXAMPLES = (
     tasks.TimingTask((CELL_TASK,), "forward", 2, 1.5, keep_samples=True),
     tasks.CeilingsTask("cpu", ("fp32",)),
     *(SEEN, PROBE),
-    probes.ProbesRequest("zoo.probes", "cpu"),
-    probes.ProbeList((PROBE,), ENVIRONMENT),
+    tasks.ProbesRequest("zoo.probes", "cpu"),
+    tasks.ProbeList((PROBE,), ENVIRONMENT),
     FINDING,
-    probes.ProbeRun(ENVIRONMENT, "cpu", (FINDING,)),
-    probes.ProbeTask("zoo.probes.p", "cpu", "/cache"),
-    probes.ProbeSighting("saw", "a symptom"),
+    tasks.ProbeRun(ENVIRONMENT, "cpu", (FINDING,)),
+    tasks.ProbeTask("zoo.probes.p", "cpu", "/cache"),
+    tasks.ProbeSighting("saw", "a symptom"),
 )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.float64 import script_calls
+from conformance.float64 import graphs
 
 
 class Doubling(nn.Module):
@@ -42,10 +42,10 @@ X = torch.ones(2)
     ],
 )
 def test_a_call_of_a_script_is_noted(call, noted):
-    with script_calls.note_scripts() as scripts:
+    with graphs.note_scripts() as scripts:
         call(X)
     assert bool(scripts) is noted
-    with script_calls.note_scripts() as scripts:
+    with graphs.note_scripts() as scripts:
         pass
     call(X)
     assert not scripts

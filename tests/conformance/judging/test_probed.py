@@ -8,7 +8,7 @@ from harness.spec_files import file_of, planned
 
 from conformance.judging import probed
 from conformance.process.child import Ending
-from conformance.records.probes import ProbeSighting
+from conformance.records.tasks import ProbeSighting
 from zoo.expect import Expect
 
 SHOWS, HIDDEN = "script_promotes_arithmetic", "idle_cast_in_function"  # the second is mended in every torch to come

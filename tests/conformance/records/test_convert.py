@@ -16,8 +16,7 @@ from harness.record_examples import CELL, COMPILE_COST, EXAMPLES, FOOTPRINT, REA
 from conformance import records
 from conformance.errors import RecordError
 from conformance.records.cell import Cell
-from conformance.records.convert import Digits, Rounded, from_json, to_json
-from conformance.records.limits import AboveZero, Matching, OneOf
+from conformance.records.convert import AboveZero, Digits, Matching, OneOf, Rounded, from_json, to_json
 from conformance.records.measurements import Ceilings, CellTiming, Footprint, Ratio, Reason, Result, Timing
 from conformance.records.observation import Measure, Observation
 from conformance.records.plan import Plan, PlannedCell
