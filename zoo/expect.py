@@ -96,7 +96,7 @@ class Expect:
         try:
             SpecifierSet(self.torch)
             re.compile(self.match)
-        except (InvalidSpecifier, re.error) as problem:
+        except (InvalidSpecifier, re.error, OverflowError) as problem:  # the last: of a{10000000000}
             raise SpecError(f"expectation {self.reason!r}: {problem}") from problem
 
     def concerns(self, mode: str, precision: str, device: str, torch_version: str) -> bool:

@@ -20,6 +20,7 @@ from conformance.errors import RecordError
 
 NAME = "record"
 NOT_FINITE = ("inf", "-inf", "nan")
+TOO_LARGE = 1024  # bits of a whole number that is no float
 
 Convert = Callable[[Any], Any]
 
@@ -120,9 +121,8 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def _number(value: float, digits: int) -> float | str:
-    if not math.isfinite(value):
-        return str(value)
-    return float(f"{value:.{digits}g}") if digits and isinstance(value, float) else value
+    kept = float(f"{value:.{digits}g}") if digits and isinstance(value, float) else value
+    return kept if math.isfinite(kept) else str(kept)
 
 
 @cache
@@ -215,7 +215,7 @@ def _tuple_decoder(items: list[Convert]) -> Convert:
 
 
 def _float(data: Any) -> float:
-    if type(data) is float or (type(data) is int) or data in NOT_FINITE:
+    if type(data) is float or (type(data) is int and data.bit_length() < TOO_LARGE) or data in NOT_FINITE:
         return float(data)
     raise RecordError(f"want a number, got {type(data).__name__}")
 
