@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
@@ -72,7 +73,8 @@ def plan(asked: PlanRequest) -> Plan:
         own = planned_modes(spec, location, asked.modes)
         taken = precisions_of(spec, location, precisions, asked.precisions)
         cells += _cells(spec, [own[m] for m in modes if m in own], taken, devices, first_case=asked.first_case)
-    _check_any(cells, modes, precisions)
+    if not cells:
+        raise UsageError(f"no model exists in {', '.join(modes)} at {', '.join(precisions)}")
     used = dict.fromkeys(planned.cell.mode for planned in cells)
     models = {
         spec.name: replace(
@@ -91,12 +93,6 @@ def plan(asked: PlanRequest) -> Plan:
         symptoms={probe: _symptom(probe) for one in cells for e in one.expect if (probe := e.probe)},
         digests=digests_of_imported() | digests(found),
     )
-
-
-def _check_any(cells: Sequence[PlannedCell], modes: Sequence[str], precisions: Sequence[str]) -> None:
-    """Refuse a plan without cells."""
-    if not cells:
-        raise UsageError(f"no model exists in {', '.join(modes)} at {', '.join(precisions)}")
 
 
 def _model(spec: Spec, location: SpecLocation, devices: Sequence[str]) -> PlannedModel:
@@ -131,22 +127,13 @@ def _cells(
         first_case: the cells of modes that compile judge the first case alone.
     """
     later = tuple(case.name for case in spec.cases[1:]) if first_case else ()
-    for mode, precision, device in _squares(modes, precisions, devices):
+    squares = product(devices, (PRECISIONS[name] for name in precisions), modes)
+    for device, precision, mode in ((d, p.name, m) for d, p, m in squares if exists(p, d) and exists(m, d)):
         left_out = later if mode.compiles else ()
         concerned = [e for e in spec.expectations if e.concerns(mode.name, precision, device, torch.__version__)]
         declared = [e for e in concerned if e.case not in left_out]
         cell = Cell(spec.name, mode.name, precision, device)
         yield PlannedCell(cell, why_absent(device, precision), tuple(declared), left_out)
-
-
-def _squares(
-    modes: Sequence[Mode], precisions: Sequence[str], devices: Sequence[str]
-) -> Iterator[tuple[Mode, str, str]]:
-    """Mode, precision and device of every cell of a model, in order."""
-    for device in devices:
-        for precision in (p for p in precisions if exists(PRECISIONS[p], device)):
-            for mode in (m for m in modes if exists(m, device)):
-                yield mode, precision, device
 
 
 def _with_declared(spec: Spec, asked: PlanRequest) -> Spec:
