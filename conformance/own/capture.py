@@ -12,7 +12,7 @@ import pickle
 import symtable
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -124,7 +124,7 @@ def store(value: Any, path: Path, definitions: Definitions, what: str, instead: 
     names: dict[str, None] = {}
     before = list(definitions.lines)
     try:
-        torch.save(value, path, pickle_module=_picklers(pickler(names, _reduce)))
+        torch.save(value, path, pickle_module=_module_of(pickler(names)))
         definitions.add(names)
     except Exception as problem:  # noqa: BLE001 -- whatever is in it may refuse with what it likes
         try:
@@ -136,31 +136,14 @@ def store(value: Any, path: Path, definitions: Definitions, what: str, instead: 
             ) from problem
         definitions.lines[:] = before
         try:
-            torch.save(value, path, pickle_module=_picklers(_with_reduced(cloudpickle.Pickler)))
+            torch.save(value, path, pickle_module=_module_of(pickler({}, cloudpickle.Pickler)))
         except Exception as again:
             raise UsageError(f"check: {what} cannot be pickled: {describe_error(again)}. {instead}") from again
 
 
-def _picklers(of_class: type[pickle.Pickler]) -> Any:
+def _module_of(of_class: type[pickle.Pickler]) -> Any:
     """What `torch.save` takes for a module with a pickler."""
     return SimpleNamespace(__name__="pickle", Pickler=of_class)
-
-
-def _reduce(value: Any) -> Any:
-    """How to pickle what torch refuses or leaves a part out of, as `pickle.Pickler.reducer_override` asks."""
-    found = reduce_hook(value)
-    return reduce_parametrized(value) if found is NotImplemented else found
-
-
-def _with_reduced(of_class: Any) -> Any:
-    """A pickler of a class that overrides reducers itself, which asks `_reduce` first."""
-
-    class Both(of_class):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
-            found = _reduce(value)
-            return super().reducer_override(value) if found is NotImplemented else found
-
-    return Both
 
 
 def hook(parameter: nn.Parameter, hooks: dict[str, OrderedDict[int, Any]]) -> None:
@@ -182,21 +165,24 @@ class NoSourceError(ValueError):
     """Something of the main module has no source, and cannot be pickled either. The message names it."""
 
 
-def pickler(names: dict[str, None], reduced: Callable[[Any], Any] = lambda _: NotImplemented) -> type[pickle.Pickler]:
-    """A pickler that adds the names of the main module to which it refers.
+def pickler(names: dict[str, None], base: Any = pickle.Pickler) -> type[pickle.Pickler]:
+    """A pickler that also takes what torch refuses or leaves a part out of: parametrizations, and hooks of parameters.
 
     Args:
-        names: where to add them.
-        reduced: how to pickle what pickle refuses; see `pickle.Pickler.reducer_override`.
+        names: takes the names of the main module to which it refers.
+        base: the class of the pickler that does the rest.
     """
 
-    class Noting(pickle.Pickler):
+    class Own(base):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, (type, FunctionType)) and value.__module__ == MAIN:
                 names[value.__qualname__.partition(".")[0]] = None
-            return reduced(value)
+            for reduce in (reduce_hook, reduce_parametrized):
+                if (found := reduce(value)) is not NotImplemented:
+                    return found
+            return super().reducer_override(value) if hasattr(base, "reducer_override") else NotImplemented
 
-    return Noting
+    return Own
 
 
 class Definitions:

@@ -103,7 +103,7 @@ def _builds(function: Callable[..., Any]) -> bool:
 #
 # TorchScript reads sources, so the wrapper has one: a fixed number of parameters, with the types of the inputs.
 
-TYPES = {bool: "bool", int: "int", float: "float", str: "str", torch.Tensor: "Tensor", torch.nn.Parameter: "Tensor"}
+TYPES = {bool: "bool", int: "int", float: "float", str: "str", type(None): "Optional[Tensor]"}
 TYPING = {name: getattr(typing, name) for name in ("List", "Optional", "Tuple")}  # what the sources name
 
 
@@ -114,11 +114,9 @@ def wrap(target: Any, case: Case) -> Callable[..., Any]:
         target: an operator, or a subclass of `autograd.Function`, which is called by its `apply`.
         case: its inputs.
     """
-    call = _call(case)
-    parameters, passed = _parameters(call, _names(target, call))
-    is_function = isinstance(target, type)
-    called = target.apply if is_function else target
-    function = _make("model", f"def model({parameters}):\n    return target({passed})\n", {"target": called})
+    parameters, passed = _parameters(target, _call(case))
+    called = target.apply if isinstance(target, type) else target
+    function = _make_model(f"def model({parameters}):\n    return target({passed})\n", called)
     if is_operator(target):
         function.operator = target  # type: ignore[attr-defined]  # for opcheck
     return function
@@ -130,14 +128,14 @@ def make_ignored(function: type[torch.autograd.Function], case: Case) -> Any:
     TorchScript has no other form of it in every version of torch.
     """
     call = _call(case)
-    parameters, passed = _parameters(call, _names(function, call))
+    parameters, passed = _parameters(function, call)
     given = [t.detach() if isinstance(t, torch.Tensor) else t for t in call.args]
     returned = _type_of(function.apply(*given, **call.kwargs))
     source = (
         f"@torch.jit.ignore\ndef call({parameters}) -> {returned}:\n    return target({passed})\n\n"
         f"def model({parameters}) -> {returned}:\n    return call({passed})\n"
     )
-    return torch.jit.script(_make("model", source, {"target": function.apply}))
+    return torch.jit.script(_make_model(source, function.apply))
 
 
 def is_operator(target: Any) -> bool:
@@ -164,14 +162,12 @@ def _names(target: Any, call: Call) -> list[str]:
     return names[: len(call.args)]
 
 
-def _parameters(call: Call, names: list[str]) -> tuple[str, str]:
+def _parameters(target: Any, call: Call) -> tuple[str, str]:
     """The parameters of the wrapper, and the arguments that it passes on."""
-    typed = [_annotate(name, value) for name, value in (*zip(names, call.args, strict=True), *call.kwargs.items())]
+    names = _names(target, call)
+    named = [*zip(names, call.args, strict=True), *call.kwargs.items()]
+    typed = (f"{name}: {kind}" if (kind := _type_of(value)) else name for name, value in named)
     return ", ".join(typed), ", ".join([*names, *(f"{name}={name}" for name in call.kwargs)])
-
-
-def _annotate(name: str, value: Any) -> str:
-    return f"{name}: {_type_of(value)}" if _type_of(value) else name
 
 
 def _type_of(value: Any) -> str:
@@ -180,18 +176,14 @@ def _type_of(value: Any) -> str:
         if isinstance(value, tuple):
             return f"Tuple[{', '.join(parts)}]" if all(parts) else ""
         return f"List[{parts[0]}]" if len(set(parts)) == 1 and parts[0] else ""
-    return (
-        "Optional[Tensor]"
-        if value is None
-        else TYPES.get(type(value), "Tensor" if isinstance(value, torch.Tensor) else "")
-    )
+    return TYPES.get(type(value), "Tensor" if isinstance(value, torch.Tensor) else "")
 
 
-def _make(name: str, source: str, known: dict[str, Any]) -> Callable[..., Any]:
-    """The function of that name in a source, which `inspect` can find."""
+def _make_model(source: str, target: Any) -> Callable[..., Any]:
+    """The function `model` of a source, which `inspect` can find."""
     file = f"<wrapper {zlib.crc32(source.encode()):x}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    scope = {"__name__": __name__, "torch": torch, "Tensor": torch.Tensor, **TYPING, **known}
+    scope = {"__name__": __name__, "torch": torch, "Tensor": torch.Tensor, "target": target, **TYPING}
     exec(compile(source, file, "exec", dont_inherit=True), scope)  # noqa: S102 -- a source of two lines, made above
-    function: Callable[..., Any] = scope[name]
+    function: Callable[..., Any] = scope["model"]
     return function

@@ -79,8 +79,7 @@ def attribute(module: ModuleType | None, name: str) -> Any:
     try:
         return operator.attrgetter(name)(module)
     except AttributeError:
-        near = near_names(name, [known for known in vars(module) if not known.startswith("_")])
-        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        meant = near_names(name, [known for known in vars(module) if not known.startswith("_")])
         raise UsageError(f"{getattr(module, '__file__', None) or module} has no {name}{meant}") from None
 
 

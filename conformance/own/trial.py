@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -73,7 +73,8 @@ def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnM
         mutates=tuple(sorted(names & {*_inputs(spec, model, seed), *weights.parameters_of(model)})),
         changes_state=states,
     )
-    return tried_on, (*_in_words(tried_on, forms, model, found.refused), *_say_constants(constants))
+    without_gradients = (f"{name} gets no gradient: {why}" for name, why in constants.items())
+    return tried_on, (*_in_words(tried_on, forms, model, found.refused), *without_gradients)
 
 
 def _constants(spec: Spec, model: Any, seed: int, found: Evaluation) -> dict[str, str]:
@@ -166,12 +167,8 @@ def _call(spec: Spec, model: Any, seed: int) -> Evaluation:
         return found
 
 
-def _same(call: Call) -> Call:
-    return call
-
-
-def _question(spec: Spec, model: Any, seed: int, convert: Callable[[Call], Call] = _same) -> evaluation.Question:
-    return question_of(spec, spec.cases[0], seed, 0, convert, model)
+def _question(spec: Spec, model: Any, seed: int, convert: Callable[[Call], Call] | None = None) -> evaluation.Question:
+    return question_of(spec, spec.cases[0], seed, 0, convert or (lambda call: call), model)
 
 
 def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:
@@ -194,10 +191,6 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     if without := [mode for mode in forms.without if mode in MODES]:
         words.append(f"it is {forms.kind}, which cannot be {', '.join(without)}")
     return words
-
-
-def _say_constants(constants: Mapping[str, str]) -> list[str]:
-    return [f"{name} gets no gradient: {why}" for name, why in constants.items()]
 
 
 def _training(model: nn.Module) -> str:

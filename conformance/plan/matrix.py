@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import linecache
 import os
 import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -356,42 +356,23 @@ def digests(specs: Sequence[find.Found]) -> dict[str, str]:
 
 def _place(model: str, location: SpecLocation) -> Place | None:
     """The line on which a source names a spec, or its first one; None if the module has no source file."""
-    sized = SizedModel.parse(model)
-    name = sized.model if sized else model
     module = sys.modules.get(location.module) if location.module else find.module_of(location)
     file = getattr(module, "__file__", None)
     if not isinstance(module, ModuleType) or not isinstance(file, str) or not file.endswith(".py"):
         return None
     if location.own:
-        return Place(str(Path(file).resolve()), _line_of(location.own.thing, _lines(file)))
-    return Place(str(Path(file).resolve()), _line(name, _lines(file), _variables(name, module)))
-
-
-@cache
-def _lines(file: str) -> tuple[str, ...]:
-    try:
-        return tuple(Path(file).read_text(encoding="utf-8", errors="replace").splitlines())
-    except OSError:
-        return ()
+        thing = re.escape(location.own.thing)
+        patterns = [rf"^\s*(class|def) {thing}\b|^{thing}\s*[:=]"]
+    else:
+        name = model.partition("@")[0]
+        quoted = rf"(['\"]){re.escape(name)}\1"
+        patterns = [rf"\bname\s*=\s*{quoted}", quoted, *(rf"^{key}\b.*=" for key in _variables(name, module))]
+    lines = linecache.getlines(file)
+    found = (number for pattern in patterns for number, text in enumerate(lines, 1) if re.search(pattern, text))
+    return Place(str(Path(file).resolve()), next(found, 1))
 
 
 def _variables(name: str, module: ModuleType) -> list[str]:
     """The variables of a module that hold the spec of that name, alone or in a tuple."""
     held = [(key, value if isinstance(value, tuple) else (value,)) for key, value in vars(module).items()]
     return [re.escape(key) for key, values in held if any(isinstance(v, Spec) and v.name == name for v in values)]
-
-
-def _line(name: str, lines: tuple[str, ...], variables: list[str]) -> int:
-    quoted = rf"(['\"]){re.escape(name)}\1"
-    assigned = [rf"^({'|'.join(variables)})\b.*="] if variables else []
-    for pattern in (rf"\bname\s*=\s*{quoted}", quoted, *assigned):
-        for number, text in enumerate(lines, 1):
-            if re.search(pattern, text):
-                return number
-    return 1
-
-
-def _line_of(thing: str, lines: tuple[str, ...]) -> int:
-    """The line that defines a class, a function or a variable; the first one if none does."""
-    pattern = rf"\s*(class|def) {re.escape(thing)}\b|{re.escape(thing)}\s*[:=]"
-    return next((number for number, text in enumerate(lines, 1) if re.match(pattern, text)), 1)

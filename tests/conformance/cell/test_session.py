@@ -7,6 +7,8 @@ from harness.sessions import open_in_child
 from harness.sources import MODULES
 from harness.spec_files import file_of
 
+from conformance.cell import session
+from conformance.cell.proofs import register_backend
 from conformance.process import child
 from conformance.records.cell import Cell
 from conformance.records.observation import REDRAWN, SHORTER
@@ -127,6 +129,14 @@ def test_a_cell_that_cannot_be_opened_has_an_observation_that_says_so(tmp_path):
     seen = ending.result
     assert (seen.ending, seen.phase, seen.error) == ("raised", "import", "UsageError")
     assert seen.message == f"{path} does not import: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(("backend", "needs"), [("inductor", True), ("eager", False), (lambda graph, _: graph, False)])
+def test_a_cell_needs_a_cpp_compiler_where_inductor_compiles_for_its_mode(monkeypatch, backend, needs):
+    monkeypatch.setattr(session.compiler, "require", lambda: asked.append(True))
+    mode, asked = register_backend("mine", backend), []
+    session.CellSession(get_spec("merge"), Cell("merge", mode.name, "fp32", "cpu"), 0).prepare()
+    assert (bool(asked), mode.compiles) == (needs, True)
 
 
 @pytest.mark.parametrize("name", ["CellSession", "load_sources"])
