@@ -5,9 +5,9 @@
 It prints one table of medians in seconds. The row of a cell shows its wall time, the torch work in it (build, prepare,
 and the calls with their gradients), what comes on top of that work (process, imports, reference file, judge), the share
 of the judge in this, and wall time over work. The row of a reference shows its wall time, with the perturbed runs and
-the self-check. The last rows show what `import zoo` adds to `import torch`, and whether the pytest plugin imports
-torch, which it must not. Everything runs once before it is measured, so the fork server is up and the compile cache is
-full.
+the self-check. The last rows show what `from zoo import *` adds to `import torch`, and whether the pytest plugin
+imports torch, which it must not. Everything runs once before it is measured, so the fork server is up and the compile
+cache is full.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEADLINE = 300.0
 ADDED_BY_ZOO = """
 import time, torch
 started = time.perf_counter()
-import zoo
+from zoo import *
 print(time.perf_counter() - started)
 """
 TORCH_ALONE = """
@@ -71,7 +71,7 @@ def _rows_of_model(plan: Plan, model: str, folder: Path, runs: int) -> list[Row]
     path = folder / f"{model}.reference"
     cells = [planned.cell for planned in plan.cells if planned.cell.model == model]
     precisions = tuple(sorted({"fp32"} | {cell.precision for cell in cells}))
-    task = ReferenceTask(model, plan.models[model], plan.seed, precisions, str(path))
+    task = ReferenceTask(model, plan.models[model].location, plan.seed, precisions, str(path))
     walls = []
     for run in range(max(2, runs // 2) + 1):
         ending = child.run(REFERENCE, task, deadline=DEADLINE)
@@ -104,7 +104,7 @@ def _rows_of_imports(runs: int) -> list[Row]:
     torch = statistics.median(float(_printed(TORCH_ALONE)) for _ in range(runs))
     added = statistics.median(float(_printed(ADDED_BY_ZOO)) for _ in range(runs))
     return [
-        ["import torch; import zoo", torch + added, torch, added, None, (torch + added) / torch],
+        ["import torch; from zoo import *", torch + added, torch, added, None, (torch + added) / torch],
         [f"import conformance.plugin imports torch: {_printed(PLUGIN)}"],
     ]
 

@@ -26,7 +26,6 @@ from conformance.oracle import reference_file
 from conformance.oracle.reference_file import CaseReference
 from conformance.perturb.rounding import PRODUCTS
 from conformance.plan.find import find
-from conformance.plan.matrix import expectation
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
@@ -89,7 +88,7 @@ def verdict(spec: Spec, known: dict[str, CaseReference], precision: str, rounded
         seen = observation_of(session)
     except RuntimeError as problem:
         seen = Observation("raised", "call", type(problem).__name__, one_line(problem))
-    return judge(cell.id, seen, tuple(map(expectation, declared)))
+    return judge(cell.id, seen, declared)
 
 
 def references(spec: Spec, location: SpecLocation, seed: int) -> dict[str, CaseReference] | None:

@@ -58,7 +58,8 @@ class Mode:
         prepare: the builder of a mode registered from outside; None: `cell.modes.BUILDERS` has it.
         devices: device types that have this mode; empty: all.
         default: whether a run that names no modes includes this one.
-        compiles: whether Inductor compiles for it, and keeps what it has compiled.
+        compiles: whether torch.compile or Inductor works for it, so that the compiler is loaded and what it makes kept.
+        needs_cpp: whether it needs a C++ compiler on the CPU, as all code of Inductor does.
         forward_only: whether it gives outputs without gradients, as a program for deployment does. It may hold its
             weights and check no shapes, so it is neither judged over draws nor given error inputs. Trainings lack it.
     """
@@ -69,6 +70,7 @@ class Mode:
     devices: tuple[str, ...] = ()
     default: bool = True
     compiles: bool = False
+    needs_cpp: bool = False
     forward_only: bool = False
 
 
@@ -127,12 +129,12 @@ MODES = {
     for mode in (
         Mode("eager"),
         Mode("scripted", warm_calls=3),
-        Mode("compiled", compiles=True),
-        Mode("compiled_dynamic", default=False, compiles=True),
+        Mode("compiled", compiles=True, needs_cpp=True),
+        Mode("compiled_dynamic", default=False, compiles=True, needs_cpp=True),
         Mode("exported", warm_calls=1, default=False),  # the first call makes the program
-        Mode("packaged", warm_calls=1, default=False, compiles=True, forward_only=True),
+        Mode("packaged", warm_calls=1, default=False, compiles=True, needs_cpp=True, forward_only=True),
         # the first call warms up, the second records the graphs
-        Mode("graphed", warm_calls=3, devices=("cuda",), default=False, compiles=True),
+        Mode("graphed", warm_calls=3, devices=("cuda",), default=False, compiles=True, needs_cpp=True),
     )
 }
 
@@ -151,7 +153,9 @@ PRECISIONS = {
 DEVICES = ("cpu", "cuda")
 
 
-def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0, compiles: bool = True) -> Mode:
+def register_mode(
+    name: str, prepare: Prepare, *, warm_calls: int = 0, compiles: bool = True, needs_cpp: bool = False
+) -> Mode:
     """Add a mode: a way to make the callable, with its proof.
 
     Args:
@@ -160,6 +164,7 @@ def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0, compiles:
             model's own parameters, whose cells are marked "not proven".
         warm_calls: calls to make before the measured one.
         compiles: the mode calls torch.compile, so the fork server loads the compiler once for all cells.
+        needs_cpp: it compiles by Inductor. On the CPU its cells then say so if no C++ compiler works.
 
     Returns:
         The new row of `MODES`.
@@ -178,7 +183,7 @@ def register_mode(name: str, prepare: Prepare, *, warm_calls: int = 0, compiles:
         raise UsageError(f"mode {name!r}: prepare must be callable, got {prepare!r}")
     if name in MODES and _origin(MODES[name].prepare) != _origin(prepare):
         raise UsageError(f"mode {name!r} is already registered")
-    MODES[name] = Mode(name, warm_calls, prepare, compiles=compiles)
+    MODES[name] = Mode(name, warm_calls, prepare, compiles=compiles, needs_cpp=needs_cpp)
     return MODES[name]
 
 

@@ -15,7 +15,7 @@ from conformance.commands.run import RunOptions
 from conformance.errors import MachineError, UsageError, suggestion
 from conformance.exit_codes import ExitCode
 from conformance.judging import declarations
-from conformance.records.own_model import OwnModel
+from conformance.records.plan import OwnModel
 from conformance.records.tasks import PlanRequest
 from conformance.torch_versions import complaint
 
@@ -98,7 +98,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         seed=options.seed,
         deadline=options.timeout,
         given=OwnModel(inputs=tuple(options.inputs), training=options.training),
-        declared=declarations.read(options.expect) if options.expect else (),
+        declared=declarations.read(options.expect) if options.expect else {},
     )
 
 

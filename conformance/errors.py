@@ -106,13 +106,14 @@ def with_last_lines(text: str, said: Iterable[str]) -> str:
     return BELOW.join([text, *said])
 
 
-def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that are similar to a name, at most three.
+def near_names(name: str, known: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: at most three near ones; "" if there are none.
 
-    >>> near_names("compield", ("eager", "compiled"))
-    ['compiled']
+    >>> near_names("compield", ("eager", "compiled")), near_names("x", ("eager", "compiled"))
+    ('; did you mean compiled?', '')
     """
-    return difflib.get_close_matches(name, list(known), n=3)
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"; did you mean {', '.join(near)}?" if near else ""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -122,5 +123,4 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     ('; did you mean compiled?', '; known: eager, compiled')
     """
     names = list(known)
-    near = near_names(name, names)
-    return f"; did you mean {', '.join(near)}?" if near else f"; known: {', '.join(names)}"
+    return near_names(name, names) or f"; known: {', '.join(names)}"

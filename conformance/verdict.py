@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from conformance.records.observation import PROBED, RAISES, REDRAWN, SHORTER, Discrepancy, Measure, Observation
-from conformance.records.plan import Expectation
 from conformance.records.remarks import remarks
 from conformance.records.verdicts import Verdict
+from zoo.expect import Expect
 
 ENDINGS = {
     "not proven": "VOID",
@@ -41,7 +41,7 @@ ORDER = (
 IN_WORDS = ("exact", "precision", RAISES)  # gates whose measure is no size
 
 
-def judge(cell: str, seen: Observation, expectations: Sequence[Expectation] = (), *, whole: bool = True) -> Verdict:
+def judge(cell: str, seen: Observation, expectations: Sequence[Expect] = (), *, whole: bool = True) -> Verdict:
     """The verdict on one cell.
 
     Args:
@@ -181,15 +181,15 @@ def _gaps(seen: Observation) -> Iterator[str]:
             yield f"case {case}: every output is empty, so no value was judged; add a case with elements"
 
 
-def _is_refusal(seen: Observation, expected: Expectation) -> bool:
+def _is_refusal(seen: Observation, expected: Expect) -> bool:
     return (
         seen.ending == "raised" and seen.error == expected.error and re.search(expected.match, seen.message) is not None
     )
 
 
 def _covering(
-    verdict: Verdict, seen: Observation, expectations: Sequence[Expectation], dtypes: Mapping[str, str]
-) -> Expectation | None:
+    verdict: Verdict, seen: Observation, expectations: Sequence[Expect], dtypes: Mapping[str, str]
+) -> Expect | None:
     """The first expectation that came true; None unless they cover the verdict, the failures of a FAIL together."""
     same = [one for one in expectations if one.outcome == verdict.status]
     if verdict.status == "ERROR":
@@ -201,7 +201,7 @@ def _covering(
     return by_failure[0][0] if all(by_failure) else None
 
 
-def _is_declared(found: Discrepancy, measure: Measure, expected: Expectation) -> bool:
+def _is_declared(found: Discrepancy, measure: Measure, expected: Expect) -> bool:
     """Whether the expectation covers this failure. It must not hide the failure of another tensor, case or gate."""
     tensor = str(found.tensor)
     if found.kind == "conduct" and (expected.tensor, expected.gate) != (tensor, measure.gate):
@@ -213,13 +213,13 @@ def _is_declared(found: Discrepancy, measure: Measure, expected: Expectation) ->
     )
 
 
-def _is_back(seen: Observation, expected: Expectation) -> bool:
+def _is_back(seen: Observation, expected: Expect) -> bool:
     """Whether a tensor has the dtype of the contract although another one is declared."""
     tensors = [d for d in seen.discrepancies if str(d.tensor) == expected.tensor]
     return all(d.dtype_asked in ("", d.dtype) for d in tensors)  # "": only its values are asked for
 
 
-def _with_renamed_dtypes(verdict: Verdict, seen: Observation, renamed: Sequence[Expectation]) -> Verdict:
+def _with_renamed_dtypes(verdict: Verdict, seen: Observation, renamed: Sequence[Expect]) -> Verdict:
     for expected in renamed:
         if _is_back(seen, expected):
             text = f"{expected.tensor} has the contract's dtype again, declared {expected.dtype}"
@@ -228,7 +228,7 @@ def _with_renamed_dtypes(verdict: Verdict, seen: Observation, renamed: Sequence[
     return _by(first, verdict, "EXPECTED", first.dtype, f"{first.tensor} is {first.dtype}")
 
 
-def _by(expected: Expectation, verdict: Verdict, status: str, short: str, text: str) -> Verdict:
+def _by(expected: Expect, verdict: Verdict, status: str, short: str, text: str) -> Verdict:
     """The verdict after an expectation was applied to it."""
     return replace(verdict, reason=expected.reason, link=expected.link, status=status, short=short, text=text)
 

@@ -1,21 +1,22 @@
 """Reference implementations of PyTorch models, ops and custom Functions, each with its own contract."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zoo.autograd_graph import draw_graph
-from zoo.candidate import Candidate
-from zoo.case import Call, Case, SpecError
-from zoo.catalog import get_spec, list_models, register
-from zoo.claim import Claim
-from zoo.convention import Convention
-from zoo.create import create_model, example_inputs
-from zoo.dtypes import trace_dtypes
-from zoo.error_input import ErrorInput
-from zoo.expect import Expect
-from zoo.scale import Scale
-from zoo.spec import Spec
-from zoo.trainer import Trainer
+if TYPE_CHECKING:
+    from zoo.autograd_graph import draw_graph
+    from zoo.candidate import Candidate
+    from zoo.case import Call, Case, SpecError
+    from zoo.catalog import get_spec, list_models, register
+    from zoo.claim import Claim
+    from zoo.convention import Convention
+    from zoo.create import create_model, example_inputs
+    from zoo.dtypes import trace_dtypes
+    from zoo.error_input import ErrorInput
+    from zoo.expect import Expect
+    from zoo.scale import Scale
+    from zoo.spec import Spec
+    from zoo.trainer import Trainer
 
 __all__ = [
     "Call",
@@ -38,13 +39,38 @@ __all__ = [
     "trace_dtypes",
 ]
 
+HOMES = {
+    "Call": "case",
+    "Candidate": "candidate",
+    "Case": "case",
+    "Claim": "claim",
+    "Convention": "convention",
+    "ErrorInput": "error_input",
+    "Expect": "expect",
+    "Scale": "scale",
+    "Spec": "spec",
+    "SpecError": "case",
+    "Trainer": "trainer",
+    "create_model": "create",
+    "draw_graph": "autograd_graph",
+    "example_inputs": "create",
+    "get_spec": "catalog",
+    "list_models": "catalog",
+    "register": "catalog",
+    "trace_dtypes": "dtypes",
+}
 FOLDERS = ("counterexamples", "data", "functions", "memory", "models", "ops", "probes", "training")
 
 
 def __getattr__(name: str) -> Any:
-    """A folder of the zoo, such as `zoo.models`, which is imported when it is first used."""
+    """A public name, or a folder of the zoo such as `zoo.models`, imported when it is first used.
+
+    So `zoo.expect` can be imported where there is no torch.
+    """
     if name in FOLDERS:
         return importlib.import_module(f"zoo.{name}")
+    if name in HOMES:
+        return getattr(importlib.import_module(f"zoo.{HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

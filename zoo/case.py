@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -32,7 +33,7 @@ class Call:
         args: positional arguments.
         kwargs: keyword arguments.
 
-    >>> Call((torch.ones(2),), {"dim": 0}).kwargs
+    >>> Call((2.0,), {"dim": 0}).kwargs
     {'dim': 0}
     """
 
@@ -55,8 +56,8 @@ class NamedInputs:
         inputs: draws the arguments from the generator it gets. It returns a tuple of positional arguments, or a
             `Call` if the model needs keywords. Tensors are on the CPU.
 
-    >>> NamedInputs(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),)).name
-    'one-row'
+    >>> NamedInputs(name="one-number", inputs=lambda generator: (2.0,)).name
+    'one-number'
     """
 
     _kind: ClassVar[str] = "NamedInputs"
@@ -82,6 +83,8 @@ class NamedInputs:
             TypeError: `generator` is not a torch.Generator.
             SpecError: `inputs` returned neither a tuple nor a `Call`.
         """
+        import torch  # noqa: PLC0415 -- `zoo.expect` takes `SpecError` from here, and needs no torch
+
         if not isinstance(generator, torch.Generator):
             raise TypeError(f"Case.draw: generator must be a torch.Generator, got {type(generator).__name__}")
         drawn = self.inputs(generator)
@@ -105,6 +108,7 @@ class Case(NamedInputs):
             error could flip a unit, and gradients have no single right value.
         first: the arguments of the first draw, where they are given; `inputs` draws the others. None: it draws all.
 
+    >>> import torch
     >>> case = Case(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),))
     >>> case.draw(torch.Generator().manual_seed(0)).args[0].shape
     torch.Size([1, 3])

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from zoo.case import NAME, Case, SpecError, UnknownNameError
 from zoo.claim import Claim
 from zoo.convention import Convention
 from zoo.error_input import ErrorInput
-from zoo.expect import Expect, check_names, is_dtype
+from zoo.expect import Expect, check_names
 from zoo.scale import Scale
 from zoo.states import STATES
 
@@ -31,7 +32,22 @@ Model = Callable[..., Any]
 NAME_AND_SIZE, NAME_OR_NONE = re.compile(rf"{NAME.pattern}(@[0-9]+)?"), re.compile(rf"({NAME.pattern})?")
 DTYPES = ("float32", "float16", "bfloat16")
 DTYPE_WORDS = ("follows", "input")
+PROBES = Path(__file__).parent / "probes"
 TRANSFORMED = ("vmapped ", "tangent of ")  # how the names of tensors begin that a claimed transform gives
+
+
+def is_dtype(word: str) -> bool:
+    """Return whether a word is the name of a torch dtype.
+
+    Raises:
+        TypeError: `word` is not a str.
+
+    >>> is_dtype("float16"), is_dtype("half precision")
+    (True, False)
+    """
+    if not isinstance(word, str):
+        raise TypeError(f"is_dtype: word must be a str, got {type(word).__name__}")
+    return isinstance(getattr(torch, word, None), torch.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +174,7 @@ class Spec:
             raise SpecError(f"spec {self.name}: reference is a module; want its class, or a function that builds it")
         for field, record in (("conventions", Convention), ("expectations", Expect), ("claims", Claim)):
             self._check_records(field, record)
+        self._check_expectations()
 
     def _check_texts_and_functions(self) -> None:
         for field in ("summary", "source", "formula", "shapes", "twin"):
@@ -175,6 +192,15 @@ class Spec:
         for claim in ("vmappable", "forward_mode"):
             if getattr(self, claim) and (self.fit is not None or self.mutates):
                 raise SpecError(f"spec {self.name}: {claim} needs a model without fit that mutates nothing")
+
+    def _check_expectations(self) -> None:
+        """Refuse what `Expect` cannot see: a dtype that torch lacks, and a probe that the zoo lacks."""
+        for expected in self.expectations:
+            where = f"spec {self.name}: expectation {expected.reason!r}"
+            if expected.outcome == "dtype" and not is_dtype(expected.dtype):
+                raise SpecError(f"{where}: torch has no dtype {expected.dtype!r}")
+            if expected.probe and not (expected.probe.isidentifier() and (PROBES / f"{expected.probe}.py").is_file()):
+                raise SpecError(f"{where}: there is no probe {expected.probe!r} in zoo.probes")
 
     def _check_cases(self) -> None:
         if not isinstance(self.cases, tuple) or not self.cases:

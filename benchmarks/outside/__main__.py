@@ -136,7 +136,7 @@ def plan_of(options: argparse.Namespace) -> tuple[Plan, dict[str, str]]:
     if "correct" in options.parts:
         for cell in (planned.cell for planned in plan.cells):
             chosen = cell.mode in options.modes and cell.precision in options.precisions
-            if chosen and plan.models[cell.model].file in homes:
+            if chosen and plan.models[cell.model].location.file in homes:
                 kinds[cell.id] = "correct"
     unknown = set(kinds) - {planned.id for planned in plan.cells}
     if unknown:

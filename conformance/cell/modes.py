@@ -13,7 +13,7 @@ from conformance.cell.compiled import compile_model, prepare_graphed
 from conformance.cell.exported import export, package
 from conformance.errors import NotProvenError
 from conformance.evaluate import process_state
-from conformance.float64.adopted import adopt_state
+from conformance.float64.copies import adopt_state
 from zoo.candidate import Candidate
 from zoo.case import SpecError
 from zoo.spec import Spec

@@ -18,7 +18,7 @@ from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenEr
 from conformance.evaluate import evaluation, inputs, transforms, weights
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.float64 import script_calls
+from conformance.float64 import graphs
 from conformance.gates.compare import compare
 from conformance.gates.sums import sample
 from conformance.one_line import name_of
@@ -28,8 +28,7 @@ from conformance.oracle.reference import CaseReference
 from conformance.process import environment
 from conformance.process.child_side import ChildProcess
 from conformance.records.observation import LEFT_ASIDE, REDRAWN, SHORTER, Discrepancy, Measure, Observation, TensorName
-from conformance.records.probes import ProbeSighting, ProbeTask
-from conformance.records.tasks import CellTask
+from conformance.records.tasks import CellTask, ProbeSighting, ProbeTask
 from conformance.verdict import failed_gate
 from zoo import internals
 from zoo.case import Case
@@ -129,7 +128,7 @@ def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Ev
         weights.reset(owner, state)
         return evaluation.evaluate(made.call, owner, question, noted=True)
 
-    with script_calls.note_scripts() as scripts:
+    with graphs.note_scripts() as scripts:
         calls = [session.recompiles.watched(case.name, identical)]
     warm = max(session.mode.warm_calls, MODES["scripted"].warm_calls if scripts else 0)
     calls += [session.recompiles.watched(case.name, identical) for _ in range(warm + 1)]

@@ -130,7 +130,7 @@ def register_backend(name: str, backend: str | Compiler) -> Mode:
     """
     if not isinstance(backend, str) and not callable(backend):
         raise UsageError(f"backend {name!r}: want the name of a backend or a function, got {backend!r}")
-    return register_mode(name, partial(_compiled_by, name, backend))
+    return register_mode(name, partial(_compiled_by, name, backend), needs_cpp=backend == "inductor")
 
 
 def _compiled_by(name: str, backend: str | Compiler, model: Any) -> Prepared:

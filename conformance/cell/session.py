@@ -30,15 +30,15 @@ from conformance.gates.criteria import TensorCriteria, criteria_for
 from conformance.gates.distance import same_bytes
 from conformance.oracle import reference_file
 from conformance.oracle.reference import ANY_DRAW, CaseReference
-from conformance.plan.candidates import modes_of
 from conformance.plan.find import load_sources, spec_at
+from conformance.plan.matrix import modes_of
 from conformance.process import environment
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure, TensorName
-from conformance.records.plan import Expectation
 from conformance.records.tasks import CellTask
 from zoo.case import Call, Case
+from zoo.expect import Expect
 from zoo.spec import Spec
 
 Comparison = Callable[
@@ -94,7 +94,7 @@ class CellSession:
     process: ChildProcess = field(default_factory=ChildProcess)
     references: dict[str, CaseReference] = field(default_factory=dict)
     at_float32: Callable[[], dict[str, CaseReference]] = dict
-    expect: tuple[Expectation, ...] = ()
+    expect: tuple[Expect, ...] = ()
     left_out: frozenset[str] = frozenset()
     facts: dict[str, Any] = field(default_factory=dict)
     eager: Any = None
@@ -161,7 +161,7 @@ class CellSession:
             NoCompilerError: the cell is compiled for the CPU, and no C++ compiler works.
             Whatever the mode or the model raises.
         """
-        if self.cell.mode in ("compiled", "compiled_dynamic", "packaged") and self.cell.device == "cpu":
+        if self.mode.needs_cpp and self.cell.device == "cpu":
             compiler.require()
         self.made = modes.prepare(self.mode, self.spec, self.build)
         self.dtypes = {name: t.dtype for name, t in weights.state_of(self.made.parameters_of).items()}

@@ -43,7 +43,7 @@ class Report:
     def __init__(self, contents: Contents, folder: Path) -> None:
         self._contents, self._folder = contents, folder
         self.cells: tuple[Verdict, ...] = tuple(contents.verdicts[name] for name in contents.selected)
-        self.assumed: tuple[str, ...] = tuple(line for lines in contents.plan.assumed.values() for line in lines)
+        self.assumed: tuple[str, ...] = tuple(line for model in contents.plan.models.values() for line in model.assumed)
         self._removed = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     @property

@@ -105,7 +105,8 @@ def copy_run(contents: Contents, old: Path, new: Path) -> None:
         return str(kept / Path(path).relative_to(old)) if Path(path).is_relative_to(old) else path
 
     plan = contents.plan
-    models, modes = ({n: place.moved(moved) for n, place in some.items()} for some in (plan.models, plan.modes))
+    modes = {name: place.moved(moved) for name, place in plan.modes.items()}
+    models = {name: replace(model, location=model.location.moved(moved)) for name, model in plan.models.items()}
     run_files.create(new, replace(plan, models=models, modes=modes))
     writer = Writer(new)
     try:

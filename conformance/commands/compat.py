@@ -8,7 +8,7 @@ from conformance.commands.output import tell, write
 from conformance.errors import UsageError
 from conformance.exit_codes import ExitCode
 from conformance.figures import atlas
-from conformance.records.probes import ProbeRun
+from conformance.records.tasks import ProbeRun
 from conformance.show import compat as page
 from conformance.store import records_file, regular_file, summaries
 from conformance.store.summaries import Summary

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from conformance.commands import stored
@@ -12,13 +13,12 @@ from conformance.commands.output import say, tell
 from conformance.exit_codes import ExitCode
 from conformance.judging import declarations
 from conformance.records.cell import Cell
-from conformance.records.plan import Declared, Expectation
 from conformance.records.verdicts import Verdict
 from conformance.show.text import visible
 from conformance.verdict import failed_gate, judge
+from zoo.expect import ENDINGS, OUTCOMES, Expect
 
 MATCHED = 60  # characters of an error's message that the declaration matches
-UNSAID = "the reason comes from a person"
 
 
 def record(folder: Path, file: Path) -> ExitCode:
@@ -36,7 +36,7 @@ def record(folder: Path, file: Path) -> ExitCode:
     """
     contents = stored.read(folder)
     cells = {planned.id: planned for planned in contents.plan.cells}
-    alike: dict[tuple[str, Expectation], list[Verdict]] = {}
+    alike: dict[tuple[str, Expect], list[Verdict]] = {}
     lost = []
     judged = [contents.verdicts[cell] for cell in contents.selected if cell in contents.verdicts]
     red = [verdict for verdict in judged if verdict.red]
@@ -46,9 +46,9 @@ def record(folder: Path, file: Path) -> ExitCode:
             alike.setdefault((known.cell.model, one), []).append(verdict)
         lost += [] if found else [verdict]
     entries = [
-        (declared, f"{same[0].cell}: {visible(same[0].text)}")
+        (model, declared, f"{same[0].cell}: {visible(same[0].text)}")
         for (model, one), same in alike.items()
-        for declared in _on_axes(model, one, [cells[verdict.cell].cell for verdict in same])
+        for declared in _on_axes(one, [cells[verdict.cell].cell for verdict in same])
     ]
     if entries:
         declarations.append(file, entries)
@@ -60,33 +60,36 @@ def record(folder: Path, file: Path) -> ExitCode:
     return ExitCode.RED if lost else ExitCode.OK
 
 
-def _declaration(verdict: Verdict, known: Sequence[Expectation]) -> tuple[Expectation, ...]:
+def _declaration(verdict: Verdict, known: Sequence[Expect]) -> tuple[Expect, ...]:
     """The narrowest declarations, beside those that it has, with which the cell is as declared; () if none are."""
     for candidate in _candidates(verdict):
-        again = judge(verdict.cell, verdict.observation, (*known, *candidate))
-        if not again.red:
-            return tuple(replace(one, reason="") for one in candidate)
+        if not judge(verdict.cell, verdict.observation, (*known, *candidate)).red:
+            return candidate
     return ()
 
 
-def _candidates(verdict: Verdict) -> Iterator[tuple[Expectation, ...]]:
-    seen = verdict.observation
-    if verdict.status == "ERROR":
+def _candidates(verdict: Verdict) -> Iterator[tuple[Expect, ...]]:
+    seen, known = verdict.observation, partial(Expect, reason="the reason comes from a person")
+    if verdict.status == "ERROR" and seen.error and seen.message:
         match = re.escape(seen.message[:MATCHED])
-        yield (Expectation("refuses", UNSAID, error=seen.error, match=match),)
-        yield (Expectation("ERROR", UNSAID, error=seen.error, match=match),)
-    if verdict.status == "FAIL":
-        failed = [(d, gate) for d in seen.discrepancies if (gate := failed_gate(d))]
-        renamed = dict.fromkeys((str(d.tensor), d.dtype) for d, gate in failed if gate.gate == "dtype")
-        yield tuple(Expectation("dtype", UNSAID, tensor=tensor, dtype=dtype) for tensor, dtype in renamed)
-        first, gate = next(((d, g) for d, g in failed if verdict.text.startswith(f"{g.gate}  {d.tensor},")), failed[0])
-        yield (Expectation("FAIL", UNSAID, gate=gate.gate, tensor=str(first.tensor)),)
-        gates = dict.fromkeys(g.gate for _, g in failed)
-        yield tuple(Expectation("FAIL", UNSAID, gate=name) for name in gates)
-    yield (Expectation(verdict.status, UNSAID),)
+        yield (known(outcome="refuses", error=seen.error, match=match),)
+        yield (known(outcome="ERROR", error=seen.error, match=match),)
+    elif verdict.status in OUTCOMES + ENDINGS and verdict.status != "ERROR":
+        if verdict.status == "FAIL":
+            yield from _of_failures(verdict, known)
+        yield (known(outcome=verdict.status),)
 
 
-def _on_axes(model: str, one: Expectation, cells: Sequence[Cell]) -> Iterator[Declared]:
+def _of_failures(verdict: Verdict, known: Callable[..., Expect]) -> Iterator[tuple[Expect, ...]]:
+    failed = [(d, gate) for d in verdict.observation.discrepancies if (gate := failed_gate(d))]
+    renamed = dict.fromkeys((str(d.tensor), d.dtype) for d, gate in failed if gate.gate == "dtype")
+    yield tuple(known(outcome="dtype", tensor=tensor, dtype=dtype) for tensor, dtype in renamed)
+    first, gate = next(((d, g) for d, g in failed if verdict.text.startswith(f"{g.gate}  {d.tensor},")), failed[0])
+    yield (known(outcome="FAIL", gate=gate.gate, tensor=str(first.tensor)),)
+    yield tuple(known(outcome="FAIL", gate=name) for name in dict.fromkeys(g.gate for _, g in failed))
+
+
+def _on_axes(one: Expect, cells: Sequence[Cell]) -> Iterator[Expect]:
     """Declarations that together concern exactly these cells: modes that share their precisions share one."""
     precisions: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
@@ -95,5 +98,4 @@ def _on_axes(model: str, one: Expectation, cells: Sequence[Cell]) -> Iterator[De
     for (mode, device), found in precisions.items():
         modes.setdefault((device, tuple(found)), []).append(mode)
     for (device, named), same in modes.items():
-        fields = {name: value for name, value in asdict(one).items() if name != "symptom"}
-        yield Declared(model, **fields, modes=tuple(same), precisions=named, devices=(device,))
+        yield replace(one, modes=tuple(same), precisions=named, devices=(device,))

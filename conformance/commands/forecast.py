@@ -81,7 +81,7 @@ class Forecast:
 
 def _speeds(plan: Plan, durations: Durations) -> float:
     """The seconds of all speeds. Jobs prepare on all cores, the first of a group compiles, and they measure in turn."""
-    timed = [one for one in plan.own_cells if not one.skip and plan.is_timed(one.cell.model, one.cell.precision)]
+    timed = [one for one in plan.own_cells if not one.skip and plan.is_timed(one.cell)]
     jobs = PROCESSES * len({(one.cell.model, one.cell.precision, one.cell.device) for one in timed})
     compiled = [replace(one, left_out=()) for one in timed if one.cell.mode in plan.compiling_modes]
     compiling = WORKING_SIZE * sum(map(durations.cell, compiled))

@@ -121,9 +121,9 @@ def _working_folder_kept() -> Iterator[None]:
 def _refusal(said: str, choice: Choice) -> str:
     """Why pytest does not take its arguments, on one line."""
     for option in choice.further:
-        near = near_names(option.partition("=")[0], choice.known)
-        if near and option in said:
-            return f"unknown option {option}; did you mean {', '.join(near)}?"
+        meant = near_names(option.partition("=")[0], choice.known)
+        if meant and option in said:
+            return f"unknown option {option}{meant}"
     lines = [line.strip().removeprefix("ERROR: ") for line in said.splitlines()]
     errors = [line.partition(" error: ")[2] for line in lines if " error: " in line]
     return f"pytest refuses: {next(iter([*errors, *filter(None, lines)]), 'its arguments')}"

@@ -16,7 +16,7 @@ from conformance.exit_codes import ExitCode
 from conformance.judging import probed
 from conformance.process import child, environment
 from conformance.process.child import Ending
-from conformance.records.probes import (
+from conformance.records.tasks import (
     PACKAGE,
     READ_PROBES,
     ProbeFinding,

@@ -241,9 +241,10 @@ def _with_measures(plan: Plan, options: RunOptions, *, quick: bool) -> Plan:
     if options.measure is not None or options.full:
         return replace(plan, measure="speed" if options.measure is None else options.measure)
     precisions = tuple(dict.fromkeys(one.cell.precision for one in plan.cells))
-    chosen = {name: HEART_PRECISIONS if quick else precisions for name, at in plan.models.items() if at.is_of_zoo}
-    timed = {name: of for name, of in chosen.items() if name in HEART or not quick}
-    return replace(plan, measure="speed" if timed else "", timed=timed)
+    chosen = [name for name, model in plan.models.items() if model.location.is_of_zoo and (name in HEART or not quick)]
+    timed = dict.fromkeys(chosen, HEART_PRECISIONS if quick else precisions)
+    models = {name: replace(model, timed=timed.get(name, ())) for name, model in plan.models.items()}
+    return replace(plan, measure="speed" if timed else "", models=models)
 
 
 def make_plan(request: PlanRequest) -> Plan:

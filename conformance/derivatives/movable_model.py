@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from conformance.derivatives.conventions import Conventions
-from conformance.derivatives.frozen_state import freeze
 from conformance.derivatives.slopes import differ, random_direction, sides
+from conformance.errors import SelfCheckError
 from conformance.evaluate import containers, inputs, process_state, weights
-from conformance.evaluate.custom_ops import OpMode, written_tensors
+from conformance.evaluate.custom_ops import OpMode, written_names, written_tensors
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.evaluate.memory_sharing import home
 from conformance.float64.wide import Oracle
+from conformance.perturb.gradient_flow import applications_watched
 from conformance.records.observation import TensorName
 from zoo import internals
-from zoo.case import Call
+from zoo.case import Call, SpecError
+from zoo.convention import Convention
 
 Tensors = dict[str, torch.Tensor]
 MOVE = 1e-3  # of a number's size, or of the tensor's rms for a zero; large beside the steps of finite differences
@@ -239,3 +240,227 @@ class _Unset(TorchFunctionMode):
         if func == SET_DATA and any(args[0] is tensor for tensor in self._kept):
             return None
         return func(*args, **(kwargs or {}))
+
+
+# Holds what autograd takes as a constant at the values of one unperturbed run, so finite differences do so too.
+#
+# That is the state that forward updates, such as running averages, and what forward takes out of autograd: the results
+# of `detach` and `item`, and of ops under `no_grad`.
+
+
+@dataclass
+class _Held:
+    """What ops gave in the recorded run, with the name of the op, by its number.
+
+    Attributes:
+        written: what those gave that write the state, or something under `no_grad`; None for what is free.
+        results: the results of those that take them out of autograd.
+    """
+
+    written: dict[int, tuple[str, list[torch.Tensor | None]]] = field(default_factory=dict)
+    results: dict[int, tuple[str, Any]] = field(default_factory=dict)
+
+
+class FrozenState(OpMode):
+    """While active, each op that was held gives what it gave in the recorded run.
+
+    Args:
+        held: what was held.
+    """
+
+    def __init__(self, held: _Held) -> None:
+        super().__init__()
+        self._held, self._number = held, -1
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen op; if it is held, overwrite what it gave."""
+        result = func(*args, **kwargs)
+        self._number += 1
+        name, kept = self._held.results.get(self._number, ("", None))
+        if name == func.name():
+            return _copy(kept)
+        name, values = self._held.written.get(self._number, ("", []))
+        if name == func.name():
+            for tensor, value in zip(_given(func, args, kwargs, result), values, strict=True):
+                if value is not None:
+                    tensor.copy_(value)
+        return result
+
+
+class _Record(OpMode):
+    """Notes the memory of the tensors that each op gives: its results and what it writes. None of it is reused.
+
+    It keeps no tensor: an op that writes to a tensor that somebody else holds may call another op more.
+
+    Args:
+        wanted: by number and name of an op whose values are held, whether each of the tensors that it gives is.
+        applying: also hold what is taken out of autograd, unless this says that a custom Function is being applied.
+    """
+
+    def __init__(
+        self,
+        wanted: Mapping[tuple[int, str], Sequence[bool]] | None = None,
+        applying: Callable[[], bool] | None = None,
+    ) -> None:
+        super().__init__()
+        self.given: list[tuple[str, list[torch.UntypedStorage]]] = []
+        self.held = _Held()
+        self._wanted, self._applying = wanted or {}, applying
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        stops = self._applying is not None and _stops(func, args, kwargs) and not self._applying()
+        result = func(*args, **kwargs)
+        given, number, name = _given(func, args, kwargs, result), len(self.given), func.name()
+        wanted = self._wanted.get((number, name))
+        if wanted is None and stops and written_names(func):
+            wanted = [not tensor.requires_grad for tensor in given]
+        if wanted is not None:
+            values = [tensor.clone() if held else None for tensor, held in zip(given, wanted, strict=True)]
+            self.held.written[number] = name, values
+        elif stops:
+            self.held.results[number] = name, _copy(result)
+        self.given.append((name, [tensor.untyped_storage() for tensor in given]))
+        return result
+
+
+def _stops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an op takes a tensor out of autograd, unless a custom Function gives it a gradient all the same."""
+    if torch.is_grad_enabled() and func not in (torch.ops.aten.detach.default, internals.item_op):
+        return False
+    tensors = [leaf for leaf in internals.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    return any(tensor.requires_grad for tensor in tensors)
+
+
+def _copy(result: Any) -> Any:
+    return internals.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, result)
+
+
+def freeze(
+    reset: Callable[[], None], forward: Callable[[], Any], state: Callable[[], list[torch.Tensor]], *, stops: bool
+) -> Callable[[], FrozenState] | None:
+    """Record which ops of a forward write the state, and what they give.
+
+    Args:
+        reset: restores the state before each run.
+        forward: runs the model once.
+        state: returns the tensors of the state, which forward may replace by others.
+        stops: also hold what forward takes out of autograd.
+
+    Returns:
+        A function that makes the mode for one run; None if there is nothing to hold.
+    """
+    reset()
+    before = [tensor.untyped_storage() for tensor in state()]
+    with _Record() as first:
+        forward()
+    homes = {home(memory) for memory in (*before, *(tensor.untyped_storage() for tensor in state()))}
+    given = {(number, name): [home(m) in homes for m in memory] for number, (name, memory) in enumerate(first.given)}
+    writes = {op: ours for op, ours in given.items() if any(ours)}
+    if not writes and not stops:
+        return None
+    reset()
+    with applications_watched() as applying, _Record(writes, applying if stops else None) as second:
+        forward()
+    if not second.held.written and not second.held.results:
+        return None
+    return lambda: FrozenState(second.held)
+
+
+def _given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
+    """The tensors that an op writes or returns; none of a view."""
+    if func.is_view:
+        return []
+    returned = [t for t in internals.tree_leaves(result) if isinstance(t, torch.Tensor)]
+    return [*written_tensors(func, args, kwargs), *returned]
+
+
+# Applies the conventions that a spec declares, and torch's own for padding rows, to the check of gradients.
+
+
+class Conventions:
+    """The conventions of one spec.
+
+    Args:
+        declared: the conventions.
+        names: names of the inputs, parameters and outputs that they may be about.
+
+    Raises:
+        SpecError: a convention names none of them.
+    """
+
+    def __init__(self, declared: tuple[Convention, ...], names: set[str]) -> None:
+        self._declared = declared
+        for convention in declared:
+            if not any(convention.concerns(name) for name in names):
+                known = ", ".join(sorted(names))
+                raise SpecError(f"convention on {convention.tensor!r}: no such input, parameter or output; got {known}")
+
+    def exempt(self, name: str) -> bool:
+        """Whether a whole tensor is left out of the comparison with finite differences."""
+        return any(c.is_whole and c.concerns(name) for c in self._declared)
+
+    def concern(self, name: str) -> bool:
+        """Whether any convention is about a tensor."""
+        return any(c.concerns(name) for c in self._declared)
+
+    def rows_of(self, name: str, leaf: torch.Tensor) -> torch.Tensor:
+        """Mask of the elements of a tensor that are left out.
+
+        Raises:
+            SpecError: a row is not there.
+        """
+        mask = torch.zeros(leaf.shape, dtype=torch.bool)
+        for convention in self._declared:
+            if convention.concerns(name):
+                if convention.rows and max(convention.rows) >= (leaf.shape[0] if leaf.dim() else 0):
+                    raise SpecError(f"convention on {name}: no row {max(convention.rows)} in shape {tuple(leaf.shape)}")
+                mask[list(convention.rows) if convention.rows else ...] = True
+        return mask
+
+    def check_zeros(self, first: Evaluation) -> None:
+        """Raise an error if a gradient that is declared zero is not.
+
+        Args:
+            first: what the oracle returned.
+
+        Raises:
+            SelfCheckError: it is not zero.
+        """
+        for name, gradient in first.tensors.items():
+            for convention in self._declared if name.kind == "gradient" else ():
+                if gradient is None or not convention.zero or not convention.concerns(name.leaf):
+                    continue
+                part = gradient[list(convention.rows)] if convention.rows else gradient
+                if part.count_nonzero():
+                    raise SelfCheckError(f"{name} is declared zero ({convention.why}), but it is not; remove that")
+
+    def padding_rows(self, forward: Callable[[], Any], leaves: Tensors) -> Tensors:
+        """Masks of the rows that torch's `embedding` takes as padding and gives no gradient.
+
+        Args:
+            forward: runs the model once.
+            leaves: the inputs and parameters by name.
+        """
+        with _PaddingWatch() as watch:
+            forward()
+        masks = {name: torch.zeros(leaf.shape, dtype=torch.bool) for name, leaf in leaves.items()}
+        for name, leaf in leaves.items():
+            for row in watch.rows.get(leaf.data_ptr(), ()):
+                masks[name][row] = True
+        return masks
+
+
+class _PaddingWatch(OpMode):
+    """Notes the padding row of each table that is looked up, by the address of the table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[int, set[int]] = {}
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is torch.ops.aten.embedding.default:
+            table = args[0]
+            padding = args[2] if len(args) > 2 else kwargs.get("padding_idx", -1)  # noqa: PLR2004 -- its third argument
+            if padding >= 0:
+                self.rows.setdefault(table.data_ptr(), set()).add(padding)
+        return func(*args, **kwargs)

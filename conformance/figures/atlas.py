@@ -15,7 +15,7 @@ from conformance.figures.history import Fault, History, State, faults, histories
 from conformance.records.cell import Cell
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import ALL_CASES, Judge
-from conformance.records.probes import ProbeRun
+from conformance.records.tasks import ProbeRun
 from conformance.store import records_file, regular_file
 from conformance.store.summaries import Summary
 

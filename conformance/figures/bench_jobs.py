@@ -48,12 +48,12 @@ def bench_jobs(contents: Contents, executor: Executor) -> list[dict[str, speed.J
     timings = speed.in_batches(
         speed.timing_jobs(plan, group, executor, figure, keep_samples=True)
         for group in speed.timing_groups(plan, contents.verdicts)
-        for figure in (plan.figures[group.cells[0].cell.model] if group.cells else ())
+        for figure in (plan.models[group.cells[0].cell.model].figures if group.cells else ())
     )
     costs: dict[str, speed.Job] = {}
     for cell in cells:
         costs[footprint_job(cell)] = partial(footprint, plan, cell)
-        if plan.figures[cell.model] != ("fit",):
+        if plan.models[cell.model].figures != ("fit",):
             costs[compile_job(cell)] = partial(_compile_cost, plan, cell)
     return [ceilings, *timings, costs]
 

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from conformance.errors import UsageError
 from conformance.records.cell import Cell
 from conformance.records.plan import PlannedCell
-from conformance.records.probes import ProbeFinding, ProbeRun
+from conformance.records.tasks import ProbeFinding, ProbeRun
 from conformance.records.verdicts import STATUSES, Verdict
 from conformance.store.summaries import Summary
 

@@ -109,7 +109,7 @@ def timing_groups(plan: Plan, verdicts: Mapping[str, Verdict]) -> list[TimingGro
     groups: dict[tuple[str, str, str], list[str]] = {}
     for name, planned in cells.items():
         cell = planned.cell
-        if plan.is_timed(cell.model, cell.precision):
+        if plan.is_timed(cell):
             groups.setdefault((cell.model, cell.precision, cell.device), []).append(name)
     return [_group(Cell(m, "eager", "fp32", d), p, names, cells, verdicts) for (m, p, d), names in groups.items()]
 
@@ -196,7 +196,7 @@ def time_once(  # noqa: PLR0913 -- all that a process is told
             return Reason("no reference", reference.message)
         task = cell_task(plan, planned.cell, reference, planned.expect)
         tasks.append(replace(task, size=sized.size if sized else 0))
-    taken = default_figure(plan.figures[cells[0].cell.model]) if figure == DEFAULT else figure
+    taken = default_figure(plan.models[cells[0].cell.model].figures) if figure == DEFAULT else figure
     budget = DEFAULT_BUDGET if figure == DEFAULT else BUDGET
     return pool.result(TIMING, TimingTask(tuple(tasks), taken, process_index, budget, keep_samples), plan.deadline)
 

@@ -18,8 +18,7 @@ from conformance.evaluate.custom_ops import map_leaves
 from conformance.evaluate.error_text import describe_error, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question, question_of
 from conformance.float64 import replacements
-from conformance.float64.adopted import adopt_state
-from conformance.float64.copies import copy_model
+from conformance.float64.copies import adopt_state, copy_model
 from conformance.float64.graphs import NarrowWatch, WidenedOps, has_graph, widen_constants
 from conformance.float64.narrow_draws import NarrowDraws
 from zoo import internals

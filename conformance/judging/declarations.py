@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from conformance.errors import UsageError, suggestion
 from conformance.judging import toml_file
-from conformance.records.plan import Declared
+from zoo.case import SpecError
+from zoo.expect import AXES, Expect
 
-FIELDS = {field.name: field.type for field in dataclasses.fields(Declared) if field.name != "model"}
+FIELDS = [field.name for field in fields(Expect)]
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 HEAD = """\
 # Divergences of models that are known and accepted. Each needs a reason that a reader can check.
@@ -21,8 +22,8 @@ HEAD = """\
 """
 
 
-def read(path: Path) -> tuple[Declared, ...]:
-    """The divergences in a file.
+def read(path: Path) -> dict[str, tuple[Expect, ...]]:
+    """The divergences in a file, by the model's name.
 
     Raises:
         UsageError: there is no such file, it is no TOML, a field is unknown or of another type, or a reason is missing.
@@ -31,42 +32,42 @@ def read(path: Path) -> tuple[Declared, ...]:
         tables = toml_file.read(path)
     except FileNotFoundError:
         raise UsageError(f"no file {path}") from None
-    return tuple(found for model, entries in tables.items() for found in _of_model(path, model, entries))
+    return {model: tuple(_of_model(path, model, entries)) for model, entries in tables.items()}
 
 
-def _of_model(path: Path, model: str, entries: Any) -> Iterator[Declared]:
+def _of_model(path: Path, model: str, entries: Any) -> Iterator[Expect]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"{path}: {model} must be a list of tables; write [[{_key(model)}]] above each")
     for number, entry in enumerate(entries, 1):
-        yield _read_declared(f"{path}: entry {number} of {model}", model, entry)
+        yield _read_entry(f"{path}: entry {number} of {model}", entry)
 
 
-def _read_declared(where: str, model: str, entry: Mapping[str, Any]) -> Declared:
+def _read_entry(where: str, entry: Mapping[str, Any]) -> Expect:
     values: dict[str, Any] = {}
     for name, value in entry.items():
         if name not in FIELDS:
             raise UsageError(f"{where} has an unknown field {name!r}{suggestion(name, FIELDS)}")
-        if FIELDS[name] == "str":
-            fits = isinstance(value, str)
-        else:
-            fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
-        if not fits:
-            wanted = "a text" if FIELDS[name] == "str" else "a list of texts"
-            raise UsageError(f"{where}: {name} must be {wanted}, got {value!r}")
-        values[name] = value if isinstance(value, str) else tuple(value)
+        if name in AXES and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+            raise UsageError(f"{where}: {name} must be a list of texts, got {value!r}")
+        values[name] = tuple(value) if name in AXES else value
     if "outcome" not in values:
         raise UsageError(f"{where} has no outcome")
     if not values.get("reason"):
         raise UsageError(f"{where} has no reason; say in a sentence why it diverges")
-    return Declared(model, **values)
+    try:
+        return Expect(**values)
+    except SpecError as problem:
+        raise UsageError(f"{where}: {problem}") from None
 
 
-def append(path: Path, found: Iterable[tuple[Declared, str]]) -> None:
+def append(path: Path, found: Iterable[tuple[str, Expect, str]]) -> None:
     """Write divergences to the end of a file, which is made if there is none. What is in it stays as it is.
+
+    Each has an empty reason, which a person fills in.
 
     Args:
         path: the file.
-        found: the divergences, each with a remark for the reader.
+        found: for each divergence its model, what it is, and a remark for the reader.
 
     Raises:
         UsageError: the file cannot be written.
@@ -74,16 +75,17 @@ def append(path: Path, found: Iterable[tuple[Declared, str]]) -> None:
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write("" if file.tell() else HEAD)
-            file.writelines(_text(declared, remark) for declared, remark in found)
+            file.writelines(_text(*entry) for entry in found)
     except OSError as problem:
         raise UsageError(f"{path} cannot be written: {problem.strerror}") from None
 
 
-def _text(declared: Declared, remark: str) -> str:
-    lines = [f"\n# {remark}", f"[[{_key(declared.model)}]]"]
-    for name in FIELDS:
-        value = getattr(declared, name)
-        if value or name == "reason":
+def _text(model: str, declared: Expect, remark: str) -> str:
+    lines = [f"\n# {remark}", f"[[{_key(model)}]]"]
+    for name, value in asdict(declared).items():
+        if name == "reason":
+            lines.append('reason = ""')
+        elif value:
             lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
     return "\n".join(lines) + "\n"
 

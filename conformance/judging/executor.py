@@ -15,7 +15,7 @@ from conformance.process import child, environment
 from conformance.process.child_side import WAITING
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
-from conformance.records.plan import Expectation, Plan, PlannedCell
+from conformance.records.plan import Plan, PlannedCell
 from conformance.records.tasks import (
     CELL,
     CELL_SECONDS,
@@ -30,6 +30,7 @@ from conformance.records.tasks import (
 )
 from conformance.records.verdicts import Verdict
 from conformance.verdict import judge
+from zoo.expect import Expect
 
 REFERENCE_FACTOR = 2  # a reference runs a model some fifty times
 REFERENCE_SECONDS = 3600.0  # at least, so that a large model gets its reference; a shorter limit must be asked for
@@ -59,7 +60,7 @@ class Executor:
         self._references = References(folder)
         self._kept = KeptReferences(environment.references_in_use(), plan.environment, plan.digests)
         self._stored: Path | None = None  # the compile cache, once a cell has found code in it
-        self._probed = Probed(plan.deadline)
+        self._probed = Probed(plan.deadline, plan.symptoms)
 
     def verdict(self, planned: PlannedCell) -> Verdict:
         """Run one planned cell and judge it.
@@ -133,8 +134,8 @@ class Executor:
         wanted = {planned.cell.precision for planned in self._plan.cells} | {"fp32"}
         precisions = tuple(name for name in PRECISIONS if name in wanted)
         plan, path, for_timing = self._plan, self._references.path(model), model not in self._plan.models
-        location = plan.models[model.partition("@")[0] if for_timing else model]
-        return ReferenceTask(model, location, plan.seed, precisions, str(path), for_timing)
+        planned = plan.models[model.partition("@")[0] if for_timing else model]
+        return ReferenceTask(model, planned.location, plan.seed, precisions, str(path), for_timing)
 
     def _made(self, model: str) -> MadeReference:
         task = self._task(model)
@@ -188,9 +189,9 @@ def _is_spoiled(verdict: Verdict) -> bool:
     return verdict.status in SPOILED and seen.phase not in BEFORE_COMPILING and seen.error != NO_COMPILER
 
 
-def cell_task(plan: Plan, cell: Cell, reference: Path | None = None, expect: tuple[Expectation, ...] = ()) -> CellTask:
+def cell_task(plan: Plan, cell: Cell, reference: Path | None = None, expect: tuple[Expect, ...] = ()) -> CellTask:
     """The task with which a child process opens a cell of a plan."""
     place = "" if reference is None else str(reference)
     registering = plan.modes.get(cell.mode)
     sources = () if registering is None else (registering,)
-    return CellTask(cell, plan.models[cell.model], sources, plan.seed, place, expect)
+    return CellTask(cell, plan.models[cell.model].location, sources, plan.seed, place, expect)

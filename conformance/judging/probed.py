@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from conformance.process import child
 from conformance.process.child import Ending
 from conformance.records.observation import PROBED
-from conformance.records.plan import Expectation
-from conformance.records.probes import PACKAGE, RUN_PROBE, ProbeSighting, ProbeTask
+from conformance.records.tasks import PACKAGE, RUN_PROBE, ProbeSighting, ProbeTask
+from zoo.expect import Expect
 
 UNTOLD = "the probe {name} did not tell whether its fault shows on this machine, so nothing is declared by it: {why}"
 
@@ -38,13 +38,14 @@ class Probed:
 
     Args:
         deadline: seconds that a probe may take.
+        symptoms: what each returns where its fault shows, by its name.
     """
 
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
+    def __init__(self, deadline: float, symptoms: Mapping[str, str]) -> None:
+        self._deadline, self._symptoms = deadline, symptoms
         self._known: dict[tuple[str, str], tuple[bool | None, str]] = {}
 
-    def facts(self, expected: Iterable[Expectation], device: str) -> tuple[dict[str, bool], tuple[str, ...]]:
+    def facts(self, expected: Iterable[Expect], device: str) -> tuple[dict[str, bool], tuple[str, ...]]:
         """For the judge, whether each fault shows on which one of these divergences hangs; and remarks for the report.
 
         Raises:
@@ -54,14 +55,14 @@ class Probed:
         remarks = []
         for one in expected:
             if one.probe:
-                shown, why = self._shown(one, device)
+                shown, why = self._shown(one.probe, device)
                 found[PROBED + one.probe] = bool(shown)
                 remarks += [UNTOLD.format(name=one.probe, why=why)] if shown is None else []
         return found, tuple(remarks)
 
-    def _shown(self, one: Expectation, device: str) -> tuple[bool | None, str]:
-        key = one.probe, device
+    def _shown(self, probe: str, device: str) -> tuple[bool | None, str]:
+        key = probe, device
         if key not in self._known:
-            found = outcome_of(observe(one.probe, device, self._deadline))
-            self._known[key] = shows(one.symptom, *found), ": ".join(filter(None, found))
+            found = outcome_of(observe(probe, device, self._deadline))
+            self._known[key] = shows(self._symptoms[probe], *found), ": ".join(filter(None, found))
         return self._known[key]

@@ -48,7 +48,8 @@ def refuse_unnamed(folder: Path, plan: Plan, named: Collection[str]) -> None:
 
 def _sources(plan: Plan) -> list[str]:
     """The files, modules and architectures of a plan that are not of the zoo, each once."""
-    places = [place for place in (*plan.models.values(), *plan.modes.values()) if not place.is_of_zoo]
+    every = (*(model.location for model in plan.models.values()), *plan.modes.values())
+    places = [place for place in every if not place.is_of_zoo]
     return list(dict.fromkeys(name for place in places for name in (place.name, *place.paths)))
 
 

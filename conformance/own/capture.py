@@ -12,7 +12,7 @@ import pickle
 import symtable
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -24,11 +24,12 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from conformance.axes import MODES, Mode
 from conformance.errors import UsageError
 from conformance.one_line import describe_error
-from conformance.own.wrapped import is_operator
-from conformance.records.own_model import TRAINING, OwnModel, name_from
-from conformance.records.plan import SpecLocation
+from conformance.own.forms import is_operator
+from conformance.own.spec import define, unpickle
+from conformance.records.plan import TRAINING, OwnModel, SpecLocation, name_from
 from zoo import internals
 from zoo.case import Call
 from zoo.convention import Convention
@@ -123,7 +124,7 @@ def store(value: Any, path: Path, definitions: Definitions, what: str, instead: 
     names: dict[str, None] = {}
     before = list(definitions.lines)
     try:
-        torch.save(value, path, pickle_module=_picklers(pickler(names, _reduce)))
+        torch.save(value, path, pickle_module=_module_of(pickler(names)))
         definitions.add(names)
     except Exception as problem:  # noqa: BLE001 -- whatever is in it may refuse with what it likes
         try:
@@ -135,31 +136,14 @@ def store(value: Any, path: Path, definitions: Definitions, what: str, instead: 
             ) from problem
         definitions.lines[:] = before
         try:
-            torch.save(value, path, pickle_module=_picklers(_with_reduced(cloudpickle.Pickler)))
+            torch.save(value, path, pickle_module=_module_of(pickler({}, cloudpickle.Pickler)))
         except Exception as again:
             raise UsageError(f"check: {what} cannot be pickled: {describe_error(again)}. {instead}") from again
 
 
-def _picklers(of_class: type[pickle.Pickler]) -> Any:
+def _module_of(of_class: type[pickle.Pickler]) -> Any:
     """What `torch.save` takes for a module with a pickler."""
     return SimpleNamespace(__name__="pickle", Pickler=of_class)
-
-
-def _reduce(value: Any) -> Any:
-    """How to pickle what torch refuses or leaves a part out of, as `pickle.Pickler.reducer_override` asks."""
-    found = reduce_hook(value)
-    return reduce_parametrized(value) if found is NotImplemented else found
-
-
-def _with_reduced(of_class: Any) -> Any:
-    """A pickler of a class that overrides reducers itself, which asks `_reduce` first."""
-
-    class Both(of_class):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
-            found = _reduce(value)
-            return super().reducer_override(value) if found is NotImplemented else found
-
-    return Both
 
 
 def hook(parameter: nn.Parameter, hooks: dict[str, OrderedDict[int, Any]]) -> None:
@@ -181,21 +165,24 @@ class NoSourceError(ValueError):
     """Something of the main module has no source, and cannot be pickled either. The message names it."""
 
 
-def pickler(names: dict[str, None], reduced: Callable[[Any], Any] = lambda _: NotImplemented) -> type[pickle.Pickler]:
-    """A pickler that adds the names of the main module to which it refers.
+def pickler(names: dict[str, None], base: Any = pickle.Pickler) -> type[pickle.Pickler]:
+    """A pickler that also takes what torch refuses or leaves a part out of: parametrizations, and hooks of parameters.
 
     Args:
-        names: where to add them.
-        reduced: how to pickle what pickle refuses; see `pickle.Pickler.reducer_override`.
+        names: takes the names of the main module to which it refers.
+        base: the class of the pickler that does the rest.
     """
 
-    class Noting(pickle.Pickler):
+    class Own(base):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, (type, FunctionType)) and value.__module__ == MAIN:
                 names[value.__qualname__.partition(".")[0]] = None
-            return reduced(value)
+            for reduce in (reduce_hook, reduce_parametrized):
+                if (found := reduce(value)) is not NotImplemented:
+                    return found
+            return super().reducer_override(value) if hasattr(base, "reducer_override") else NotImplemented
 
-    return Noting
+    return Own
 
 
 class Definitions:
@@ -391,3 +378,52 @@ def reduce_hook(value: Any) -> Any:
         return NotImplemented
     rebuild, arguments = value.__reduce_ex__(2)[:2]
     return rebuild, arguments, hooks, None, None, hook
+
+
+# Takes the modes that a person has registered in a script, a notebook or a test to the processes of their cells.
+
+MODES_FILE = "modes.py"
+AT_THE_TOP = "Define its functions at the top of a module, a script or a notebook's cell"
+REGISTERING = """\
+# Registers the modes of the process that called `conformance.check`.
+from conformance.own import capture
+
+capture.register_modes(__file__)
+"""
+
+
+def store_modes(asked: Collection[str], folder: Path) -> SpecLocation | None:
+    """The file that registers modes of this process in another one; None if it has registered none of them.
+
+    Args:
+        asked: the names of the modes; empty for all.
+        folder: where to store the file, and what it needs; it is made.
+
+    Raises:
+        UsageError: a mode cannot be stored; the message names it.
+    """
+    own = [mode for name, mode in MODES.items() if mode.prepare is not None and (not asked or name in asked)]
+    if not own:
+        return None
+    folder.mkdir()
+    definitions = Definitions()
+    for number, mode in enumerate(own):
+        store(mode, folder / f"{number:02}.pt", definitions, f"the mode {mode.name!r}", AT_THE_TOP)
+    if definitions.lines:
+        (folder / DEFINITIONS).write_text(definitions.text(), encoding="utf-8")
+    (folder / MODES_FILE).write_text(REGISTERING, encoding="utf-8")
+    return SpecLocation(file=str(folder / MODES_FILE))
+
+
+def register_modes(file: str) -> None:
+    """Register the modes that are stored beside a file, in their order, also if what defines them has done so.
+
+    Raises:
+        UsageError: what they need of the caller's main module cannot be defined again.
+    """
+    folder = Path(file).parent
+    define(str(folder / DEFINITIONS) if (folder / DEFINITIONS).exists() else "")
+    modes: list[Mode] = [unpickle(path) for path in sorted(folder.glob("*.pt"))]
+    for mode in modes:
+        MODES.pop(mode.name, None)
+        MODES[mode.name] = mode

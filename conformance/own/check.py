@@ -17,8 +17,7 @@ from conformance.commands.check_report import Report
 from conformance.errors import UsageError
 from conformance.judging import declarations
 from conformance.own import libraries
-from conformance.own import modes as own_modes
-from conformance.own.capture import capture
+from conformance.own.capture import capture, store_modes
 from conformance.own.spec import attribute
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
@@ -78,12 +77,10 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
             precisions=_names("precision", precisions, PRECISIONS),
             devices=_names("device", device, DEVICES),
             seed=seed,
-            declared=declarations.read(file) if file else (),
+            declared=declarations.read(file) if file else {},
         )
         location = _locate(target, _call(inputs, kwargs), folder / checking.SAVED, train, given)
-        request = replace(
-            request, registered=own_modes.store_modes(request.modes, folder / checking.SAVED / REGISTERED)
-        )
+        request = replace(request, registered=store_modes(request.modes, folder / checking.SAVED / REGISTERED))
         if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
             request = replace(request, sources=(os.fspath(target),), given=location.own)
         else:

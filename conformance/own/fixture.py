@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conformance.axes import DEVICES, MODES, PRECISIONS, choose, exists, usual
+from conformance.errors import UsageError, suggestion
+
 if TYPE_CHECKING:
     from conformance import Report
     from zoo.convention import Convention
@@ -45,25 +48,18 @@ class Options:
     seed: int = 0
     expect: str = ""
 
-
-@dataclass(frozen=True)
-class Asked:
-    """One cell of a model that the test will name."""
-
-    mode: str
-    precision: str
-    device: str
-    seed: int
-    expect: str
-
     def __str__(self) -> str:
-        return f"{self.mode}-{self.precision}-{self.device}"
+        return "-".join((*self.modes, *self.precisions, *self.devices))
 
 
 class Judge:
-    """Judges models in one cell: the value of the fixture `conformance`."""
+    """Judges models in one cell: the value of the fixture `conformance`.
 
-    def __init__(self, asked: Asked) -> None:
+    Args:
+        asked: the options with one mode, one precision and one device.
+    """
+
+    def __init__(self, asked: Options) -> None:
         self._asked = asked
         self.has_judged = False
 
@@ -92,9 +88,9 @@ class Judge:
             target,
             *inputs,
             kwargs=kwargs,
-            modes=asked.mode,
-            precisions=asked.precision,
-            device=asked.device,
+            modes=asked.modes,
+            precisions=asked.precisions,
+            device=asked.devices[0],
             train=train,
             seed=asked.seed,
             expect=expect or asked.expect or (),
@@ -115,8 +111,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make an item for each cell of a test with the fixture."""
     if NAME not in metafunc.fixturenames:
         return
-    from conformance.errors import UsageError  # noqa: PLC0415 -- other test suites need none of this
-
     try:
         cells = _cells(_options(metafunc))
     except UsageError as problem:
@@ -144,8 +138,8 @@ def conformance(request: pytest.FixtureRequest) -> Iterator[Judge]:
     """
     import torch  # noqa: PLC0415
 
-    asked: Asked = request.param
-    if asked.device == "cuda" and not torch.cuda.is_available():
+    asked: Options = request.param
+    if "cuda" in asked.devices and not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device")
     with torch.random.fork_rng():
         torch.manual_seed(asked.seed)
@@ -158,8 +152,6 @@ def _options(metafunc: pytest.Metafunc) -> Options:
     Raises:
         UsageError: one of them is wrong.
     """
-    from conformance.errors import UsageError  # noqa: PLC0415
-
     options = _of_file(metafunc.config.rootpath / FILE)
     for marker in reversed(list(metafunc.definition.iter_markers(NAME))):
         if marker.args:
@@ -171,7 +163,7 @@ def _options(metafunc: pytest.Metafunc) -> Options:
 
 
 def _of_file(path: Path) -> Options:
-    from conformance.judging import toml_file  # noqa: PLC0415
+    from conformance.judging import toml_file  # noqa: PLC0415 -- other test suites have no such option
 
     try:
         table = toml_file.read(path).get("tool", {}).get(NAME, {})
@@ -186,8 +178,6 @@ def _with(options: Options, given: Mapping[str, Any], where: str) -> Options:
     Raises:
         UsageError: an option is unknown, or its value is of another type.
     """
-    from conformance.errors import UsageError, suggestion  # noqa: PLC0415
-
     known = Options.__dataclass_fields__
     changed: dict[str, Any] = {}
     for name, value in given.items():
@@ -207,19 +197,16 @@ def _with(options: Options, given: Mapping[str, Any], where: str) -> Options:
     return replace(options, **changed)
 
 
-def _cells(options: Options) -> list[Asked]:
-    """The cells of the options that exist, in the order of the tables.
+def _cells(options: Options) -> list[Options]:
+    """The options of each cell that exists, in the order of the tables.
 
     Raises:
         UsageError: a name is unknown, or no cell exists.
     """
-    from conformance.axes import DEVICES, MODES, PRECISIONS, choose, exists, usual  # noqa: PLC0415
-    from conformance.errors import UsageError  # noqa: PLC0415
-
     modes = choose("mode", tuple(MODES), options.modes, usual(MODES))
     precisions = choose("precision", tuple(PRECISIONS), options.precisions, usual(PRECISIONS))
     cells = [
-        Asked(mode, precision, device, options.seed, options.expect)
+        replace(options, modes=(mode,), precisions=(precision,), devices=(device,))
         for device in choose("device", DEVICES, options.devices)
         for precision in precisions
         for mode in modes

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import linecache
+import typing
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from conformance.axes import MODES
 from conformance.errors import UsageError
 from conformance.float64.copies import copy_model
 from conformance.one_line import describe_error
-from conformance.own.wrapped import is_operator, make_ignored, wrap
-from zoo.case import Case
+from zoo import internals
+from zoo.case import Call, Case
 
-OF_SCRIPTS = ("eager", "compiled", "compiled_dynamic", "exported", "graphed", "packaged")  # the modes that scripts lack
+OF_SCRIPTS = tuple(name for name, mode in MODES.items() if mode.prepare is None and name != "scripted")
 OF_PROGRAMS = ("scripted", "fp16", "bf16")  # the dtypes are written into the program
 
 
@@ -93,3 +97,93 @@ def _builds(function: Callable[..., Any]) -> bool:
         return isinstance(function(), nn.Module)
     except Exception:  # noqa: BLE001 -- then it is the model itself
         return False
+
+
+# Wraps what TorchScript cannot take as it is, an operator or a custom Function, into a Python function.
+#
+# TorchScript reads sources, so the wrapper has one: a fixed number of parameters, with the types of the inputs.
+
+TYPES = {bool: "bool", int: "int", float: "float", str: "str", type(None): "Optional[Tensor]"}
+TYPING = {name: getattr(typing, name) for name in ("List", "Optional", "Tuple")}  # what the sources name
+
+
+def wrap(target: Any, case: Case) -> Callable[..., Any]:
+    """A function that calls the target with the arguments of a case.
+
+    Args:
+        target: an operator, or a subclass of `autograd.Function`, which is called by its `apply`.
+        case: its inputs.
+    """
+    parameters, passed = _parameters(target, _call(case))
+    called = target.apply if isinstance(target, type) else target
+    function = _make_model(f"def model({parameters}):\n    return target({passed})\n", called)
+    if is_operator(target):
+        function.operator = target  # type: ignore[attr-defined]  # for opcheck
+    return function
+
+
+def make_ignored(function: type[torch.autograd.Function], case: Case) -> Any:
+    """The scripted form of a custom Function: a script that calls it in Python, as `torch.jit.ignore` does.
+
+    TorchScript has no other form of it in every version of torch.
+    """
+    call = _call(case)
+    parameters, passed = _parameters(function, call)
+    given = [t.detach() if isinstance(t, torch.Tensor) else t for t in call.args]
+    returned = _type_of(function.apply(*given, **call.kwargs))
+    source = (
+        f"@torch.jit.ignore\ndef call({parameters}) -> {returned}:\n    return target({passed})\n\n"
+        f"def model({parameters}) -> {returned}:\n    return call({passed})\n"
+    )
+    return torch.jit.script(_make_model(source, function.apply))
+
+
+def is_operator(target: Any) -> bool:
+    """Whether it is an operator, or one overload of it."""
+    return isinstance(target, (internals.OpOverload, internals.OpOverloadPacket))
+
+
+def _call(case: Case) -> Call:
+    return case.first or case.draw(torch.Generator().manual_seed(0))
+
+
+def _names(target: Any, call: Call) -> list[str]:
+    """Names for the positional arguments: those of the target, as far as it has a signature."""
+    is_function = isinstance(target, type)
+    try:
+        known = inspect.signature(target.forward if is_function else target).parameters.values()
+        names = [p.name for p in known if p.kind == p.POSITIONAL_OR_KEYWORD]
+    except (TypeError, ValueError):
+        names = []
+    if is_function and target.setup_context is torch.autograd.Function.setup_context:
+        names = names[1:]  # without the context
+    if len(names) < len(call.args):
+        names = [f"input{i}" for i in range(len(call.args))]
+    return names[: len(call.args)]
+
+
+def _parameters(target: Any, call: Call) -> tuple[str, str]:
+    """The parameters of the wrapper, and the arguments that it passes on."""
+    names = _names(target, call)
+    named = [*zip(names, call.args, strict=True), *call.kwargs.items()]
+    typed = (f"{name}: {kind}" if (kind := _type_of(value)) else name for name, value in named)
+    return ", ".join(typed), ", ".join([*names, *(f"{name}={name}" for name in call.kwargs)])
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, (tuple, list)) and value:
+        parts = [_type_of(part) for part in value]
+        if isinstance(value, tuple):
+            return f"Tuple[{', '.join(parts)}]" if all(parts) else ""
+        return f"List[{parts[0]}]" if len(set(parts)) == 1 and parts[0] else ""
+    return TYPES.get(type(value), "Tensor" if isinstance(value, torch.Tensor) else "")
+
+
+def _make_model(source: str, target: Any) -> Callable[..., Any]:
+    """The function `model` of a source, which `inspect` can find."""
+    file = f"<wrapper {zlib.crc32(source.encode()):x}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    scope = {"__name__": __name__, "torch": torch, "Tensor": torch.Tensor, "target": target, **TYPING}
+    exec(compile(source, file, "exec", dont_inherit=True), scope)  # noqa: S102 -- a source of two lines, made above
+    function: Callable[..., Any] = scope["model"]
+    return function

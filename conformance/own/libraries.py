@@ -134,9 +134,7 @@ def _import(text: str, name: str) -> Any:
 
 def _check_known(text: str, name: str, known: Iterable[str], what: str) -> None:
     if name not in known:
-        near = near_names(name, known)
-        meant = f"; did you mean {', '.join(near)}?" if near else ""
-        raise UsageError(f"{text}: no {what} {name!r}{meant}")
+        raise UsageError(f"{text}: no {what} {name!r}{near_names(name, known)}")
 
 
 def _build(text: str, build: Callable[..., nn.Module], *args: Any, **settings: Any) -> nn.Module:

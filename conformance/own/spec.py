@@ -6,7 +6,8 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -21,10 +22,10 @@ from torch.nn.parameter import is_lazy
 from conformance.errors import UsageError, near_names
 from conformance.evaluate import inputs
 from conformance.one_line import describe_error
-from conformance.own import libraries, saved
+from conformance.own import libraries
 from conformance.own.forms import Forms, forms_of
 from conformance.own.libraries import Architecture
-from conformance.records.own_model import OwnModel
+from conformance.records.plan import OwnModel
 from zoo.case import Call, Case
 from zoo.convention import Convention
 from zoo.spec import Spec
@@ -44,12 +45,11 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
     """
     define(own.definitions)
     known = libraries.architecture(own.library, train=own.training == "train") if own.library else None
-    if known:
-        build = known.build
-    else:
-        build = saved.builder(Path(own.saved)) if own.saved else partial(attribute, module, own.thing)
     case, declared = _case(own, known)
-    forms = forms_of(build, case)
+    if own.saved:
+        forms = forms_of(builder(Path(own.saved)), case)
+    else:
+        forms = forms_of(known.build if known else partial(attribute, module, own.thing), case)
     spec = Spec(
         name=own.name,
         summary=f"{forms.kind}, without a spec",
@@ -79,14 +79,13 @@ def attribute(module: ModuleType | None, name: str) -> Any:
     try:
         return operator.attrgetter(name)(module)
     except AttributeError:
-        near = near_names(name, [known for known in vars(module) if not known.startswith("_")])
-        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        meant = near_names(name, [known for known in vars(module) if not known.startswith("_")])
         raise UsageError(f"{getattr(module, '__file__', None) or module} has no {name}{meant}") from None
 
 
 def _case(own: OwnModel, known: Architecture | None) -> tuple[Case, tuple[Any, ...]]:
     """The case with the inputs, and what is declared: records of `Expect` and `Convention`."""
-    call, declared = saved.unpickle(Path(own.call)) if own.call else (Call(), ())
+    call, declared = unpickle(Path(own.call)) if own.call else (Call(), ())
     if call.args or call.kwargs:
         return case_of(call), declared
     if own.inputs:
@@ -257,3 +256,67 @@ def _drawing(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tenso
         return torch.lerp(known[below], known[below + 1], place - below).to(values.dtype)
 
     return drawn
+
+
+# Opens a saved model: a TorchScript archive, an exported program, or whatever `torch.save` has pickled.
+
+SCRIPTED, EXPORTED = ("constants.pkl",), ("serialized_exported_program.json", "archive_format")
+
+
+def builder(path: Path) -> Callable[[], Any]:
+    """A function that reads the file anew at every call, so that no call sees what another has changed.
+
+    Raises:
+        UsageError: there is no such file, or it holds no model; the message says what it holds.
+    """
+    if not path.is_file():
+        raise UsageError(f"no file {path}")
+    for kind, names in ((_load_script, SCRIPTED), (_load_exported, EXPORTED)):
+        if _members(path).intersection(names):
+            return lambda: _read(kind, path)
+    return lambda: _read(_load_pickle, path)
+
+
+def unpickle(path: Path) -> Any:
+    """What `torch.save` has written, on the CPU. It may run any code, as an import of the person's own module does."""
+    return torch.load(path, map_location="cpu", weights_only=False)
+
+
+def _members(path: Path) -> set[str]:
+    """The last parts of the names in a zip archive; none if it is no archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.rpartition("/")[2] for name in archive.namelist()}
+    except (zipfile.BadZipFile, OSError):
+        return set()
+
+
+def _read(kind: Callable[[Path], Any], path: Path) -> Any:
+    try:
+        return kind(path)
+    except UsageError:
+        raise
+    except (ImportError, AttributeError) as problem:
+        raise UsageError(
+            f"{path} needs code that another process cannot import: {describe_error(problem)}; put the model into a "
+            "module that every process can import, such as one of your package"
+        ) from problem
+    except Exception as problem:  # the file may hold anything
+        raise UsageError(f"{path} is no model that this torch can read: {describe_error(problem)}") from problem
+
+
+def _load_script(path: Path) -> Any:
+    return torch.jit.load(str(path), map_location="cpu")
+
+
+def _load_exported(path: Path) -> Any:
+    return torch.export.load(str(path))
+
+
+def _load_pickle(path: Path) -> Any:
+    found = unpickle(path)
+    if isinstance(found, Mapping) and found and all(isinstance(value, torch.Tensor) for value in found.values()):
+        raise UsageError(f"{path} holds the weights of a model ({len(found)} tensors) and no model; name its class")
+    if not callable(found):
+        raise UsageError(f"{path} holds a {type(found).__name__}, no model")
+    return found

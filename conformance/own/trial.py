@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -18,11 +18,11 @@ from conformance.errors import UsageError
 from conformance.evaluate import evaluation, inputs, weights
 from conformance.evaluate.error_text import is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, question_of
-from conformance.float64 import script_calls, wide
+from conformance.float64 import graphs, wide
 from conformance.one_line import describe_error, one_line
 from conformance.own.forms import Forms
 from conformance.own.spec import spec_of
-from conformance.records.own_model import OwnModel
+from conformance.records.plan import OwnModel
 from zoo import internals
 from zoo.case import Call, SpecError
 from zoo.spec import Spec
@@ -72,7 +72,8 @@ def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnM
         mutates=tuple(sorted(names & {*_inputs(spec, model, seed), *weights.parameters_of(model)})),
         changes_state=states,
     )
-    return tried_on, (*_in_words(tried_on, forms, model, found.refused), *_say_constants(constants))
+    without_gradients = (f"{name} gets no gradient: {why}" for name, why in constants.items())
+    return tried_on, (*_in_words(tried_on, forms, model, found.refused), *without_gradients)
 
 
 def _constants(spec: Spec, model: Any, seed: int, found: Evaluation) -> dict[str, str]:
@@ -149,7 +150,7 @@ def _call(spec: Spec, model: Any, seed: int) -> Evaluation:
         return evaluation.evaluate(model, model, _question(spec, model, seed), noted=True)
 
     try:
-        with script_calls.note_scripts() as scripts:
+        with graphs.note_scripts() as scripts:
             calls = [called()]
         calls += [called() for _ in range(MODES["scripted"].warm_calls if scripts else 0)]  # it may do otherwise later
         return replace(calls[-1], changes=[change for call in calls for change in call.changes])
@@ -165,12 +166,8 @@ def _call(spec: Spec, model: Any, seed: int) -> Evaluation:
         return found
 
 
-def _same(call: Call) -> Call:
-    return call
-
-
-def _question(spec: Spec, model: Any, seed: int, convert: Callable[[Call], Call] = _same) -> evaluation.Question:
-    return question_of(spec, spec.cases[0], seed, 0, convert, model)
+def _question(spec: Spec, model: Any, seed: int, convert: Callable[[Call], Call] | None = None) -> evaluation.Question:
+    return question_of(spec, spec.cases[0], seed, 0, convert or (lambda call: call), model)
 
 
 def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:
@@ -193,10 +190,6 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     if without := [mode for mode in forms.without if mode in MODES]:
         words.append(f"it is {forms.kind}, which cannot be {', '.join(without)}")
     return words
-
-
-def _say_constants(constants: Mapping[str, str]) -> list[str]:
-    return [f"{name} gets no gradient: {why}" for name, why in constants.items()]
 
 
 def _training(model: nn.Module) -> str:

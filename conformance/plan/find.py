@@ -22,8 +22,7 @@ from conformance.own import libraries
 from conformance.own.spec import attribute, spec_of
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import SizedModel
-from conformance.records.own_model import NOTHING_GIVEN, OwnModel, name_from
-from conformance.records.plan import SpecLocation
+from conformance.records.plan import NOTHING_GIVEN, OwnModel, SpecLocation, name_from
 from conformance.records.tasks import ListedModel, Listing, PlanRequest
 from zoo import catalog
 from zoo.case import SpecError

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import importlib
+import linecache
 import os
 import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
 import torch
 
-from conformance.axes import DEVICES, PRECISIONS, Mode, Precision, choose, exists, usual
+from conformance.axes import DEVICES, MODES, PRECISIONS, Mode, Precision, choose, exists, usual
 from conformance.cache.sources import digest, digests_of_imported
 from conformance.errors import UsageError
 from conformance.own.trial import try_model
-from conformance.plan import candidates, find
-from conformance.plan.candidates import check_sized, modes_of_all
+from conformance.plan import find
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
-from conformance.records.plan import Declared, Environment, Expectation, Place, Plan, PlannedCell, SpecLocation
-from conformance.records.probes import PACKAGE
-from conformance.records.tasks import Nothing, PlanRequest
+from conformance.records.plan import Environment, Place, Plan, PlannedCell, PlannedModel, SpecLocation
+from conformance.records.tasks import PACKAGE, Nothing, PlanRequest
 from zoo.case import SpecError
 from zoo.catalog import WRONG_ON_PURPOSE
-from zoo.expect import Expect
 from zoo.spec import Spec
 
 TF32_CAPABILITY = (8, 0)
@@ -57,12 +55,12 @@ def plan(asked: PlanRequest) -> Plan:
     """
     found, registering = find_specs(asked)
     found, assumed = try_all(found, asked.seed)
-    found = [(_with_declared(spec, asked.declared), location) for spec, location in found]
-    unsized = [spec for spec, _ in found]
-    sizes: dict[str, SizedModel] = {}
-    found = [(sized, location) for spec, location in found for sized in _at_all_sizes(spec, sizes, asked)]
+    if asked.all_sizes:
+        check_sized(asked.modes, [spec for spec, _ in found])
+    found = [(_with_declared(spec, asked), location) for spec, location in found]
+    sizes = {size.name: size for spec, _ in found for size in _sizes(spec, asked)}
+    found = [(sized, location) for spec, location in found for sized in _at_sizes(spec, asked)]
     specs = [spec for spec, _ in found]
-    check_sized(asked.modes, unsized, specs)
     known_modes = modes_of_all(specs)
     modes = choose("mode", tuple(known_modes), asked.modes, usual(known_modes))
     precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual(PRECISIONS))
@@ -72,40 +70,48 @@ def plan(asked: PlanRequest) -> Plan:
     check_present(*asked.devices)
     cells: list[PlannedCell] = []
     for spec, location in found:
-        own = modes_of(spec, location, asked.modes)
+        own = planned_modes(spec, location, asked.modes)
         taken = precisions_of(spec, location, precisions, asked.precisions)
         cells += _cells(spec, [own[m] for m in modes if m in own], taken, devices, first_case=asked.first_case)
-    _check_any(cells, modes, precisions)
+    if not cells:
+        raise UsageError(f"no model exists in {', '.join(modes)} at {', '.join(precisions)}")
     used = dict.fromkeys(planned.cell.mode for planned in cells)
+    models = {
+        spec.name: replace(
+            _model(spec, location, devices), size=sizes.get(spec.name), assumed=assumed.get(spec.name, ())
+        )
+        for spec, location in found
+    }
     return Plan(
         seed=asked.seed,
         deadline=asked.deadline,
         environment=environment(),
         modes={name: location for name, location in registering.items() if name in used},
-        models={spec.name: location for spec, location in found},
-        figures={spec.name: figures_of(spec) for spec, _ in found},
-        sizes=sizes,
+        models=models,
         cells=tuple(cells),
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
-        candidates={spec.name: tuple(c.name for c in spec.candidates) for spec in specs if spec.candidates},
+        symptoms={probe: _symptom(probe) for one in cells for e in one.expect if (probe := e.probe)},
         digests=digests_of_imported() | digests(found),
-        written=places_of(found),
-        wrong_on_purpose=tuple(spec.name for spec, location in found if _is_wrong(location)),
-        working={device: _working_sizes(specs, device) for device in devices},
-        assumed=assumed,
     )
 
 
-def _check_any(cells: Sequence[PlannedCell], modes: Sequence[str], precisions: Sequence[str]) -> None:
-    """Refuse a plan without cells."""
-    if not cells:
-        raise UsageError(f"no model exists in {', '.join(modes)} at {', '.join(precisions)}")
+def _model(spec: Spec, location: SpecLocation, devices: Sequence[str]) -> PlannedModel:
+    """What the plan holds of a model, without its size and what was assumed of it."""
+    scale = spec.scale
+    working = {device: size for device in devices if scale and (size := scale.working_on(device))}
+    return PlannedModel(
+        location,
+        figures_of(spec),
+        working={device: SizedModel(spec.name, size, scale.size_name) for device, size in working.items() if scale},
+        candidates=tuple(candidate.name for candidate in spec.candidates),
+        written=_place(spec.name, location),
+        wrong_on_purpose=location.module.startswith(f"zoo.{WRONG_ON_PURPOSE}."),
+    )
 
 
-def _working_sizes(specs: Sequence[Spec], device: str) -> dict[str, SizedModel]:
-    """The sizes at which models are timed on a device."""
-    scaled = [(spec.name, spec.scale, spec.scale.working_on(device)) for spec in specs if spec.scale is not None]
-    return {name: SizedModel(name, size, scale.size_name) for name, scale, size in scaled if size}
+def _symptom(probe: str) -> str:
+    """What a probe returns where its fault shows."""
+    return str(importlib.import_module(f"{PACKAGE}.{probe}").PROBE.symptom)
 
 
 def _cells(
@@ -121,62 +127,29 @@ def _cells(
         first_case: the cells of modes that compile judge the first case alone.
     """
     later = tuple(case.name for case in spec.cases[1:]) if first_case else ()
-    for mode, precision, device in _squares(modes, precisions, devices):
+    squares = product(devices, (PRECISIONS[name] for name in precisions), modes)
+    for device, precision, mode in ((d, p.name, m) for d, p, m in squares if exists(p, d) and exists(m, d)):
         left_out = later if mode.compiles else ()
         concerned = [e for e in spec.expectations if e.concerns(mode.name, precision, device, torch.__version__)]
-        declared = [expectation(e) for e in concerned if e.case not in left_out]
+        declared = [e for e in concerned if e.case not in left_out]
         cell = Cell(spec.name, mode.name, precision, device)
         yield PlannedCell(cell, why_absent(device, precision), tuple(declared), left_out)
 
 
-def _is_wrong(location: SpecLocation) -> bool:
-    """Whether a spec is one of the zoo's counterexamples."""
-    return location.module.startswith(f"zoo.{WRONG_ON_PURPOSE}.")
-
-
-def _squares(
-    modes: Sequence[Mode], precisions: Sequence[str], devices: Sequence[str]
-) -> Iterator[tuple[Mode, str, str]]:
-    """Mode, precision and device of every cell of a model, in order."""
-    for device in devices:
-        for precision in (p for p in precisions if exists(PRECISIONS[p], device)):
-            for mode in (m for m in modes if exists(m, device)):
-                yield mode, precision, device
-
-
-def expectation(declared: Expect) -> Expectation:
-    """A declared divergence as the judge needs it."""
-    return Expectation(
-        declared.outcome,
-        declared.reason,
-        declared.link,
-        declared.tensor,
-        declared.dtype,
-        declared.error,
-        declared.match,
-        declared.gate,
-        declared.case,
-        declared.probe,
-        importlib.import_module(f"{PACKAGE}.{declared.probe}").PROBE.symptom if declared.probe else "",
-    )
-
-
-def _with_declared(spec: Spec, declared: Sequence[Declared]) -> Spec:
+def _with_declared(spec: Spec, asked: PlanRequest) -> Spec:
     """The spec with the divergences that are declared outside the code."""
-    more = [{**vars(one)} for one in declared if one.model == spec.name]
-    for fields in more:
-        del fields["model"]
-    return replace(spec, expectations=(*spec.expectations, *(Expect(**fields) for fields in more)))
+    return replace(spec, expectations=(*spec.expectations, *asked.declared.get(spec.name, ())))
 
 
-def _at_all_sizes(spec: Spec, sizes: dict[str, SizedModel], asked: PlanRequest) -> list[Spec]:
-    """The spec at each size of its scale, which is also added to `sizes`; itself if it has none, or none is asked."""
-    if spec.scale is None or not asked.all_sizes:
-        return [spec]
-    for size in spec.scale.sizes:
-        sized = SizedModel(spec.name, size, spec.scale.size_name)
-        sizes[sized.name] = sized
-    return [spec.at(size) for size in spec.scale.sizes]
+def _sizes(spec: Spec, asked: PlanRequest) -> list[SizedModel]:
+    """The sizes at which a model is planned; none for that of its cases."""
+    scale = spec.scale if asked.all_sizes else None
+    return [SizedModel(spec.name, size, scale.size_name) for size in scale.sizes] if scale else []
+
+
+def _at_sizes(spec: Spec, asked: PlanRequest) -> list[Spec]:
+    """The spec at each of these sizes, or as it is."""
+    return [spec.at(sized.size) for sized in _sizes(spec, asked)] or [spec]
 
 
 def figures_of(spec: Spec) -> tuple[str, ...]:
@@ -288,7 +261,52 @@ def try_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found], d
     return known, assumed
 
 
-def modes_of(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> dict[str, Mode]:
+def modes_of(spec: Spec) -> dict[str, Mode]:
+    """The modes of a model by name: every mode, then the candidates of its spec.
+
+    Raises:
+        SpecError: a candidate has the name of a mode.
+    """
+    own = {}
+    for candidate in spec.candidates:
+        if candidate.name in MODES:
+            raise SpecError(f"{spec.name}: candidate {candidate.name!r} has the name of a mode")
+        own[candidate.name] = Mode(candidate.name, devices=candidate.devices, compiles=candidate.compiles)
+    return MODES | own
+
+
+def modes_of_all(specs: Iterable[Spec]) -> dict[str, Mode]:
+    """The modes of all models by name. A candidate that several models have is here once, on the devices of all.
+
+    Raises:
+        SpecError: a candidate has the name of a mode.
+    """
+    found = dict(MODES)
+    for mode in (mode for spec in specs for mode in modes_of(spec).values()):
+        known = found.setdefault(mode.name, mode)
+        everywhere = not (known.devices and mode.devices)
+        devices = () if everywhere else tuple(dict.fromkeys((*known.devices, *mode.devices)))
+        found[mode.name] = replace(known, devices=devices, compiles=known.compiles or mode.compiles)
+    return found
+
+
+def check_sized(asked: Sequence[str], specs: Iterable[Spec]) -> None:
+    """Refuse a candidate that was asked for in a bench, and that exists at no size of its model's scale.
+
+    Raises:
+        UsageError: no model has it at all sizes that are planned; the message names it and its model.
+    """
+    every = [(spec, candidate) for spec in specs for candidate in spec.candidates if candidate.name in asked]
+    planned = {candidate.name for spec, candidate in every if candidate.build_at or spec.scale is None}
+    for spec, candidate in every:
+        if candidate.name not in planned:
+            raise UsageError(
+                f"mode {candidate.name!r} is a candidate of {spec.name} without build_at, so a bench, which takes "
+                f"{spec.name} at the sizes of its scale, has no {candidate.name}"
+            )
+
+
+def planned_modes(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> dict[str, Mode]:
     """The modes of a model by name, without those that it does not exist in: a training needs gradients.
 
     Raises:
@@ -298,8 +316,8 @@ def modes_of(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> dict[s
     without = location.own.without if location.own else ()
     if asked and set(asked) <= set(without):
         raise UsageError(f"{location.name} ({spec.summary}) has no mode {', '.join(asked)}")
-    known = candidates.modes_of(spec)
-    return {n: mode for n, mode in known.items() if n not in without and not (mode.forward_only and spec.fit)}
+    known = modes_of(spec).items()
+    return {name: mode for name, mode in known if name not in without and not (mode.forward_only and spec.fit)}
 
 
 def precisions_of(spec: Spec, location: SpecLocation, chosen: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
@@ -336,54 +354,25 @@ def digests(specs: Sequence[find.Found]) -> dict[str, str]:
 # Finds the file and line at which a spec is written, so that a report can point there.
 
 
-def places_of(found: Iterable[find.Found]) -> dict[str, Place]:
-    """The places of specs in their sources, by the specs' names; without those whose module has no source file.
-
-    Args:
-        found: specs, each with its location, which this process has imported.
-    """
-    places = {spec.name: _place(spec.name, location) for spec, location in found}
-    return {name: place for name, place in places.items() if place}
-
-
 def _place(model: str, location: SpecLocation) -> Place | None:
-    """The line on which a source names a spec; its first one if the name is not written there."""
-    sized = SizedModel.parse(model)
-    name = sized.model if sized else model
+    """The line on which a source names a spec, or its first one; None if the module has no source file."""
     module = sys.modules.get(location.module) if location.module else find.module_of(location)
     file = getattr(module, "__file__", None)
     if not isinstance(module, ModuleType) or not isinstance(file, str) or not file.endswith(".py"):
         return None
     if location.own:
-        return Place(str(Path(file).resolve()), _line_of(location.own.thing, _lines(file)))
-    return Place(str(Path(file).resolve()), _line(name, _lines(file), _variables(name, module)))
-
-
-@cache
-def _lines(file: str) -> tuple[str, ...]:
-    try:
-        return tuple(Path(file).read_text(encoding="utf-8", errors="replace").splitlines())
-    except OSError:
-        return ()
+        thing = re.escape(location.own.thing)
+        patterns = [rf"^\s*(class|def) {thing}\b|^{thing}\s*[:=]"]
+    else:
+        name = model.partition("@")[0]
+        quoted = rf"(['\"]){re.escape(name)}\1"
+        patterns = [rf"\bname\s*=\s*{quoted}", quoted, *(rf"^{key}\b.*=" for key in _variables(name, module))]
+    lines = linecache.getlines(file)
+    found = (number for pattern in patterns for number, text in enumerate(lines, 1) if re.search(pattern, text))
+    return Place(str(Path(file).resolve()), next(found, 1))
 
 
 def _variables(name: str, module: ModuleType) -> list[str]:
     """The variables of a module that hold the spec of that name, alone or in a tuple."""
     held = [(key, value if isinstance(value, tuple) else (value,)) for key, value in vars(module).items()]
     return [re.escape(key) for key, values in held if any(isinstance(v, Spec) and v.name == name for v in values)]
-
-
-def _line(name: str, lines: tuple[str, ...], variables: list[str]) -> int:
-    quoted = rf"(['\"]){re.escape(name)}\1"
-    assigned = [rf"^({'|'.join(variables)})\b.*="] if variables else []
-    for pattern in (rf"\bname\s*=\s*{quoted}", quoted, *assigned):
-        for number, text in enumerate(lines, 1):
-            if re.search(pattern, text):
-                return number
-    return 1
-
-
-def _line_of(thing: str, lines: tuple[str, ...]) -> int:
-    """The line that defines a class, a function or a variable; the first one if none does."""
-    pattern = rf"\s*(class|def) {re.escape(thing)}\b|{re.escape(thing)}\s*[:=]"
-    return next((number for number, text in enumerate(lines, 1) if re.match(pattern, text)), 1)

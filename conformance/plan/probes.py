@@ -9,7 +9,7 @@ import torch
 
 from conformance.plan import matrix
 from conformance.process.child_side import ChildProcess
-from conformance.records.probes import ProbeInfo, ProbeList, ProbesRequest, SeenOn
+from conformance.records.tasks import ProbeInfo, ProbeList, ProbesRequest, SeenOn
 from zoo.probe import Probe, find
 
 INSTEAD = "Instead:"

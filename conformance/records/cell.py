@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from conformance.records.limits import AboveZero, Name
+from conformance.records.convert import AboveZero, Name
 
 
 @dataclass(frozen=True)

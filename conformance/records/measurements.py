@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from conformance.records.convert import Digits
-from conformance.records.limits import AboveZero, OneOf
+from conformance.records.convert import AboveZero, Digits, OneOf
 
 FIGURES = {  # the figures that can be timed of a model, with their titles in reports
     "forward": "forward",

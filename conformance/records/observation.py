@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from conformance.records.convert import Rounded
-from conformance.records.limits import OneOf
+from conformance.records.convert import OneOf, Rounded
 
 RAISES = "raises"  # the gate of the error inputs
 PROBED = "shows "  # begins the fact that a probe shows its fault on this machine, or does not; see `Expectation`

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from conformance.errors import RecordError
 from conformance.records.cell import Cell, SizedModel
-from conformance.records.limits import AboveZero, Name, OneOf
+from conformance.records.convert import AboveZero, Name, OneOf
 from conformance.records.measurements import FIGURES
-from conformance.records.own_model import OwnModel
+from zoo.expect import Expect
 
 ALL_CASES = "all cases"
 
@@ -18,28 +19,6 @@ ALL_CASES = "all cases"
 def in_words(value: object) -> str:
     """A field of a plan or of an environment, as messages show it."""
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value) or "none"
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """A declared divergence, as the judge sees it. `zoo.Expect` explains the fields.
-
-    Attributes:
-        probe: it is declared only where this probe shows its fault, see `PROBED`; "" for everywhere.
-        symptom: what the probe returns then.
-    """
-
-    outcome: str
-    reason: str
-    link: str = ""
-    tensor: str = ""
-    dtype: str = ""
-    error: str = ""
-    match: str = ""
-    gate: str = ""
-    case: str = ""
-    probe: str = ""
-    symptom: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,7 +34,7 @@ class PlannedCell:
 
     cell: Cell
     skip: str = ""
-    expect: tuple[Expectation, ...] = ()
+    expect: tuple[Expect, ...] = ()
     left_out: tuple[Name, ...] = ()
 
     @property
@@ -183,6 +162,33 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class PlannedModel:
+    """A model of a plan.
+
+    Attributes:
+        location: where its spec is.
+        figures: the figures that can be timed of it; keys of `FIGURES`.
+        size: its size, if it is planned at one of its scale.
+        working: the size at which it is timed, by device, as far as its spec has one.
+        timed: the precisions in which it is timed; None: all of them.
+        candidates: the names of its candidates; such a name stands in place of a mode.
+        written: where its spec is written, if that is known.
+        assumed: the contracts that were assumed of it if it has no spec, a line each.
+        wrong_on_purpose: it is a counterexample.
+    """
+
+    location: SpecLocation
+    figures: tuple[Annotated[str, OneOf(tuple(FIGURES))], ...]
+    size: SizedModel | None = None
+    working: Mapping[str, SizedModel] = field(default_factory=dict)
+    timed: tuple[Name, ...] | None = None
+    candidates: tuple[Name, ...] = ()
+    written: Place | None = None
+    assumed: tuple[str, ...] = ()
+    wrong_on_purpose: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """The cells of a run, in order, and all that is needed to run, judge and measure them.
 
@@ -191,21 +197,14 @@ class Plan:
         deadline: seconds that a cell may take.
         environment: the environment in which the plan was made.
         modes: the location of the source that registers each mode from outside, by the mode's name.
-        models: the location of each model's spec, by the model's name.
-        figures: the figures that can be timed of each model, by the model's name; keys of `FIGURES`.
+        models: the models of the cells, by name.
         cells: all cells in order, also those that are skipped.
-        sizes: the models that are planned at a size of a scale, by name.
         compiling_modes: the modes of these cells that call the compiler.
-        candidates: the names of each model's candidates, by the model's name; such a name stands in place of a mode.
+        symptoms: what a probe returns where its fault shows, by its name, for all on which declared divergences hang.
         measure: "" for nothing, "speed", or "bench".
-        timed: the precisions in which each model is timed, by its name; None: every model in all of them.
         digests: the digest of each source file that the planning process imported, by path; see `cache.sources`.
-        written: where each model's spec is written, by the model's name, as far as it is known.
         shard: which part of the cells this run judges; None: all of them.
-        wrong_on_purpose: the names of the counterexamples.
         every_tensor: what was measured of every tensor is stored, not only of those near their budgets.
-        working: the size at which each model is timed, by device and by the model's name, as far as its spec has one.
-        assumed: the contracts that were assumed of each model without a spec, a line each, by the model's name.
         judge: the code that judges them.
     """
 
@@ -213,30 +212,24 @@ class Plan:
     deadline: Annotated[float, AboveZero()]
     environment: Environment
     modes: Mapping[str, SpecLocation]
-    models: Mapping[str, SpecLocation]
-    figures: Mapping[str, tuple[Annotated[str, OneOf(tuple(FIGURES))], ...]]
+    models: Mapping[str, PlannedModel]
     cells: tuple[PlannedCell, ...]
-    sizes: Mapping[str, SizedModel] = field(default_factory=dict)
     compiling_modes: tuple[str, ...] = ()
-    candidates: Mapping[str, tuple[Name, ...]] = field(default_factory=dict)
+    symptoms: Mapping[str, str] = field(default_factory=dict)
     measure: Annotated[str, OneOf(("", "speed", "bench"))] = ""
-    timed: Mapping[str, tuple[Name, ...]] | None = None
     digests: Mapping[str, str] = field(default_factory=dict)
-    written: Mapping[str, Place] = field(default_factory=dict)
     shard: Shard | None = None
-    wrong_on_purpose: tuple[Name, ...] = ()
     every_tensor: bool = False
-    working: Mapping[str, Mapping[str, SizedModel]] = field(default_factory=dict)
-    assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     judge: Judge = field(default_factory=Judge)
 
     def working_size(self, cell: Cell) -> SizedModel | None:
         """The size at which a cell is timed; None for that of its model's first case."""
-        return self.working.get(cell.device, {}).get(cell.model)
+        return self.models[cell.model].working.get(cell.device)
 
-    def is_timed(self, model: str, precision: str) -> bool:
-        """Whether the cells of a model in a precision are timed, if they pass."""
-        return self.timed is None or precision in self.timed.get(model, ())
+    def is_timed(self, cell: Cell) -> bool:
+        """Whether a cell is timed, if it passes."""
+        timed = self.models[cell.model].timed
+        return timed is None or cell.precision in timed
 
     @property
     def depth(self) -> str:
@@ -262,7 +255,7 @@ class Plan:
         """Refuse a plan whose parts contradict each other.
 
         Raises:
-            RecordError: a cell is planned twice, its model has no location or no figures, or the shards do not hold
+            RecordError: a cell is planned twice, its model is not planned or has no figures, or the shards do not hold
                 each model once.
         """
         known: set[str] = set()
@@ -270,8 +263,8 @@ class Plan:
             model = planned.cell.model
             if planned.id in known:
                 raise RecordError(f"Plan.cells: {planned.id} is planned twice")
-            if model not in self.models or not self.figures.get(model):
-                raise RecordError(f"Plan.cells: {planned.id}: the plan has no location or no figures of its model")
+            if model not in self.models or not self.models[model].figures:
+                raise RecordError(f"Plan.cells: {planned.id}: the plan lacks its model, or what can be timed of it")
             known.add(planned.id)
         if self.shard is not None:
             held = sorted(model for part in self.shard.parts for model in part)
@@ -279,25 +272,60 @@ class Plan:
                 raise RecordError("Plan.shard: its parts do not hold each model once, or it is none of them")
 
 
-# The record of a divergence that is declared outside the code, in a file that people review.
+# The record of a model without a spec: how any process gets it, the inputs to try, and what was found out about it.
+
+LONGEST = 60  # characters of a name that is made of another text
+TRAINING = {None: "", True: "train", False: "eval"}  # the words for an argument `train`
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A declared divergence of a model. `zoo.Expect` explains the fields behind the first."""
+class OwnModel:
+    """A model without a spec, as any process can get it.
 
-    model: str
-    outcome: str
-    reason: str = ""
-    link: str = ""
-    modes: tuple[str, ...] = ()
-    precisions: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    torch: str = ""
-    tensor: str = ""
-    dtype: str = ""
-    error: str = ""
-    match: str = ""
-    gate: str = ""
-    case: str = ""
-    probe: str = ""
+    Attributes:
+        name: name of the model in the run.
+        thing: its name in the module or file of its location, such as "Net"; "" if it is saved, or of a library.
+        saved: absolute path of a saved model; "" if it is none.
+        library: the name of an architecture of a library, such as "timm:convnext_atto"; "" if it is none.
+        inputs: the inputs as a person describes them, such as "2,3,64,64"; see `own.spec`. Empty if `call` has
+            them, or for those that fit the architecture of a library.
+        call: path of the file with the arguments of one call, and with the declared divergences; "" if `inputs`
+            describes them.
+        definitions: path of the file with what a saved model needs of the caller's main module; "" for nothing.
+        training: the mode to put it into, "train" or "eval"; "" for its own.
+        without: the built-in modes and precisions that it does not exist in.
+        dtype: the narrowest dtype of its floating parameters, or of its inputs if it has none.
+        differentiable: whether it has gradients.
+        constants: names of the inputs that get no gradient.
+        mutates: names of the inputs and parameters that it changes.
+        changes_state: what else its call changes, in words of `zoo.states.STATES`.
+    """
+
+    name: str = ""
+    thing: str = ""
+    saved: str = ""
+    library: str = ""
+    inputs: tuple[str, ...] = ()
+    call: str = ""
+    definitions: str = ""
+    training: Annotated[str, OneOf(("", "train", "eval"))] = ""
+    without: tuple[str, ...] = ()
+    dtype: Annotated[str, OneOf(("float32", "float16", "bfloat16"))] = "float32"
+    differentiable: bool = True
+    constants: tuple[str, ...] = ()
+    mutates: tuple[str, ...] = ()
+    changes_state: tuple[str, ...] = ()
+
+
+NOTHING_GIVEN = OwnModel()
+
+
+def name_from(text: str) -> str:
+    """The name of a model that a person calls otherwise: lower-case letters, digits and "_".
+
+    >>> name_from("ResNet18"), name_from("my-net.v2"), name_from("3d")
+    ('res_net18', 'my_net_v2', 'model_3d')
+    """
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text).lower()
+    name = re.sub(r"[^a-z0-9]+", "_", words)[:LONGEST].strip("_")
+    return name if name[:1].isalpha() else f"model_{name}".strip("_")

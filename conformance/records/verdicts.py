@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from conformance.records.convert import Rounded
-from conformance.records.limits import OneOf
+from conformance.records.convert import OneOf, Rounded
 from conformance.records.observation import Observation
 
 

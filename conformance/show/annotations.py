@@ -30,7 +30,7 @@ def error_commands(contents: Contents, root: Path) -> list[str]:
     found = causes(judged_verdicts(contents))
     room = MOST - len(lines)
     shown = found if len(found) <= room else found[: room - 1]
-    lines += [_of_a_cause(cause, contents.plan.written.get(cause.model), root) for cause in shown]
+    lines += [_of_a_cause(cause, contents.plan.models[cause.model].written, root) for cause in shown]
     if len(shown) < len(found):
         left_out = f"{len(found) - len(shown)} more causes of red cells; the summary of this step lists them"
         lines.append(_command(left_out, title="conformance"))

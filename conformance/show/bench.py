@@ -32,8 +32,9 @@ class Bench:
         self._speeds = {
             figure: speed.speeds(contents, figure)
             for figure in FIGURES
-            if any(figure in figures for figures in self._plan.figures.values())
+            if any(figure in model.figures for model in self._plan.models.values())
         }
+        self._sizes = {name: model.size for name, model in self._plan.models.items() if model.size}
         self._cells = speed.measurable(contents)
 
     def text(self) -> str:
@@ -48,11 +49,11 @@ class Bench:
         return "\n\n".join(part for part in parts if part)
 
     def _title(self, model: str) -> str:
-        sized = self._plan.sizes.get(model)
+        sized = self._sizes.get(model)
         return f"{model} ({visible(sized.size_name)} {sized.size})" if sized else model
 
     def _speed_table(self, cells: list[Cell]) -> str:
-        figures = [f for f in self._speeds if f in self._plan.figures[cells[0].model]]
+        figures = [f for f in self._speeds if f in self._plan.models[cells[0].model].figures]
         rows = []
         for cell in cells:
             found = [self._speeds[figure].get(cell.id) for figure in figures]
@@ -90,7 +91,7 @@ class Bench:
         return found if isinstance(found, Footprint) else Footprint()
 
     def _default_speed(self, cell: Cell) -> Speed | None:
-        figure = speed.default_figure(self._plan.figures[cell.model])
+        figure = speed.default_figure(self._plan.models[cell.model].figures)
         return self._speeds.get(figure, {}).get(cell.id)
 
     def _first_gradient(self, cell: Cell, cache: str) -> float | Reason | None:
@@ -137,7 +138,7 @@ class Bench:
     def _crossovers(self) -> Iterator[str]:
         """At which sizes each variant pays: a line for every figure of every model that was measured at several."""
         devices = dict.fromkeys(c.device for c in self._cells)
-        models = dict.fromkeys((s.model, s.size_name) for s in self._plan.sizes.values())
+        models = dict.fromkeys((size.model, size.size_name) for size in self._sizes.values())
         for (model, size_name), device, figure in product(models, devices, self._speeds):
             for variant, points in self._variants(model, device, figure).items():
                 yield f"{model}, {FIGURES[figure]}, {device}: {variant} {visible(crossover(points, size_name))}"
@@ -145,7 +146,7 @@ class Bench:
     def _variants(self, model: str, device: str, figure: str) -> dict[str, list[Point]]:
         """Points over size of each variant that was measured, by its mode and precision."""
         variants: dict[str, list[Point]] = {}
-        for name, sized in self._plan.sizes.items():
+        for name, sized in self._sizes.items():
             base = Cell(name, "eager", "fp32", device).id
             for cell in (c for c in self._cells if (c.model, c.device) == (name, device) and c.id != base):
                 timed = self._speeds[figure].get(cell.id)

@@ -28,7 +28,7 @@ def document(contents: Contents) -> str:
     chosen = set(contents.selected)
     for name in (planned.id for planned in contents.plan.cells if planned.id in chosen):
         verdict = contents.verdicts.get(name, Verdict(name, "NOTRUN", "the cell was planned and not judged"))
-        _add_case(suite, verdict, contents.plan.written.get(model_of(name)))
+        _add_case(suite, verdict, contents.plan.models[model_of(name)].written)
     for element in (root, suite):
         counts = {kind: str(len(suite.findall(f"testcase/{kind}"))) for kind in ("failure", "error", "skipped")}
         element.set("tests", str(len(suite.findall("testcase"))))

@@ -84,7 +84,7 @@ def render(
         if all(v.status == "SKIPPED" for v in judged):
             parts.append(f"{device}: {counted(len(judged), 'cell')} skipped, {visible(judged[0].text)}")
         else:
-            wrong = [p for p in shown if p.cell.model in contents.plan.wrong_on_purpose]
+            wrong = [p for p in shown if contents.plan.models[p.cell.model].wrong_on_purpose]
             right = [p for p in shown if p not in wrong] or shown  # with nothing beside them, they have the table
             drawn = _matrix(contents.plan, right, verdicts, speeds, notes)
             parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
@@ -124,7 +124,7 @@ def _matrix(
     modes: dict[str, None] = {}
     replaced: set[int] = set()  # the places that candidates have among those of their models
     for planned in cells:
-        cell, own = planned.cell, plan.candidates.get(planned.cell.model, ())
+        cell, own = planned.cell, plan.models[planned.cell.model].candidates
         square = _square(verdicts[planned.id], speeds.get(planned.id), plan.working_size(cell), notes)
         row = rows.setdefault((cell.model, cell.precision), {})
         if cell.mode in own:
@@ -154,7 +154,7 @@ def _square(verdict: Verdict, speed: Speed | None, size: SizedModel | None, note
 def _legend(speeds: dict[str, Speed], plan: Plan) -> str:
     timed = {s.figure for s in speeds.values() if s.figure}
     names = ", or ".join(title for figure, title in FIGURES.items() if figure in timed)
-    size = AT_SIZES if any(plan.working.values()) else FIRST_CASE
+    size = AT_SIZES if any(model.working for model in plan.models.values()) else FIRST_CASE
     short = OF_LAUNCH_BOUND if any(s.is_short and s.ratios for s in speeds.values()) else ""
     text = LEGEND.format(signs=SIGNS, figures=names, size=size, launch_bound=short)
     return " ".join(text.split()) if names else ""
@@ -211,9 +211,9 @@ def _footnote(number: int, kind: str, reason: str, link: str, width: int) -> str
 def _say_assumed(plan: Plan) -> list[str]:
     """The contracts that were assumed of models without a spec, a line for those of whom the same was assumed."""
     models: dict[str, list[str]] = {}
-    for model, lines in plan.assumed.items():
-        models.setdefault("; ".join(lines), []).append(model)
-    return [f"· assumed of {some(named, 2)}: {visible(text)}" for text, named in models.items()]
+    for name, model in plan.models.items():
+        models.setdefault("; ".join(model.assumed), []).append(name)
+    return [f"· assumed of {some(named, 2)}: {visible(text)}" for text, named in models.items() if text]
 
 
 def _remarks(verdicts: list[Verdict]) -> list[str]:
@@ -254,9 +254,11 @@ def _left_out(plan: Plan, cells: Sequence[PlannedCell]) -> str:
         mean = 1 + sum(len(p.left_out) for p in short) / len(short)
         modes = " and ".join(dict.fromkeys(p.cell.mode for p in short))
         parts.append(f"{modes}: the first of {mean:.1f} cases on average")
-    if plan.timed and any(plan.models[p.cell.model].is_of_zoo and p.cell.model not in plan.timed for p in cells):
-        precisions = " and ".join(dict.fromkeys(p for of in plan.timed.values() for p in of))
-        parts.append(f"speeds: {precisions} of {counted(len(plan.timed), 'model')}")
+    timed = [model.timed for model in plan.models.values() if model.timed]
+    shown = [plan.models[p.cell.model] for p in cells]
+    if timed and any(model.location.is_of_zoo and not model.timed for model in shown):
+        precisions = " and ".join(dict.fromkeys(p for of in timed for p in of))
+        parts.append(f"speeds: {precisions} of {counted(len(timed), 'model')}")
     return f"{'; '.join(parts)}; --full for the rest" if parts else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from conformance.axes import DEVICES
-from conformance.records.probes import ProbeInfo
+from conformance.records.tasks import ProbeInfo
 
 FOLDER = "zoo/probes"
 HEADERS = ["probe", "at risk", "what is seen", "issue or source"]

@@ -27,7 +27,6 @@ APART = (
     "modes",
     "cells",
     "shard",
-    "written",
     "judge",
 )  # of the plan: compared by parts
 SHORT = ("seed", "deadline", "measure")  # of the plan: short enough to show
@@ -115,7 +114,9 @@ def _differences(one: Plan, other: Plan, *, any_cpu: bool) -> Iterator[str]:
         yield f"they have different judges, {one.judge} and {other.judge}"
     if one.depth != other.depth:
         yield f"one judges {one.depth}, the other {other.depth}"
-    yield from _mapping("source", _relative(one), _relative(other))
+    was_planned, is_planned = _relative(one), _relative(other)
+    for what, parts in was_planned.items():
+        yield from _mapping(what, parts, is_planned[what])
     yield from _mapping("cell", _by_id(one.cells), _by_id(other.cells))
     for name in (field.name for field in fields(one) if field.name not in APART):
         was, found = getattr(one, name), getattr(other, name)
@@ -137,17 +138,23 @@ def _by_id(cells: Sequence[PlannedCell]) -> dict[str, Any]:
     return {planned.id: planned for planned in cells}
 
 
-def _relative(plan: Plan) -> dict[str, Any]:
-    """Digests and places of the sources, by paths from the folder that holds them all, wherever that lies."""
-    places = {f"{kind} {name}": place for kind in ("modes", "models") for name, place in getattr(plan, kind).items()}
-    files = [*plan.digests, *(path for place in places.values() for path in place.paths)]
+def _relative(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Sources, modes and models, with paths from the folder that holds them all, wherever that lies."""
+    places = [*plan.modes.values(), *(model.location for model in plan.models.values())]
+    files = [*plan.digests, *(path for place in places for path in place.paths)]
     top = os.path.commonpath([str(Path(name).parent) for name in files]) if files else ""
 
     def short(path: str) -> str:
         return os.path.relpath(path, top) if path else ""
 
-    located = {name: place.moved(short) for name, place in places.items()}
-    return {**{short(path): digest for path, digest in plan.digests.items()}, **located}
+    return {
+        "source": {short(path): digest for path, digest in plan.digests.items()},
+        "mode": {name: place.moved(short) for name, place in plan.modes.items()},
+        "model": {
+            name: replace(model, location=model.location.moved(short), written=None)
+            for name, model in plan.models.items()
+        },
+    }
 
 
 def _write(into: Path, parts: Sequence[Part]) -> None:

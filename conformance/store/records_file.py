@@ -17,7 +17,7 @@ from conformance.records.convert import from_json, to_json
 from conformance.store import regular_file
 from conformance.version import VERSION
 
-FORMAT = 5
+FORMAT = 6
 LARGEST = 64 * 2**20  # bytes of a document
 DEEPEST = 64  # levels of lists and objects
 LONGEST_NUMBER = 100  # digits of a whole number; all of them fit a float

@@ -14,7 +14,7 @@ import conformance as public
 from conformance.errors import UsageError
 from conformance.plan import matrix
 from conformance.process.child_side import ChildProcess
-from conformance.records.own_model import OwnModel
+from conformance.records.plan import OwnModel
 from conformance.records.tasks import PlanRequest
 
 X = torch.randn(6, 4)

@@ -15,11 +15,11 @@ from conformance.float64 import wide
 from conformance.oracle import reference
 from conformance.own import spec
 from conformance.own.capture import Definitions, NoSourceError
+from conformance.own.forms import wrap
 from conformance.own.spec import spec_of
 from conformance.own.trial import try_model
-from conformance.own.wrapped import wrap
 from conformance.records.observation import TensorName
-from conformance.records.own_model import OwnModel
+from conformance.records.plan import OwnModel
 from zoo.case import Call
 
 

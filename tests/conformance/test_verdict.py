@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.plan.matrix import expectation
 from conformance.records.convert import from_json, to_json
 from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
 from conformance.records.verdicts import STATUSES, Verdict
@@ -58,7 +57,7 @@ def finished(*tensors, **fields):
 def expect(outcome, **fields):
     if outcome in ("refuses", "ERROR"):
         fields = {"error": "TypeError", "match": "takes no", **fields}
-    return expectation(Expect(outcome=outcome, reason="known", link="https://example.org", **fields))
+    return Expect(outcome=outcome, reason="known", link="https://example.org", **fields)
 
 
 def verdict(seen, *expectations):

@@ -6,17 +6,30 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
-from harness import record_examples
-from harness.made_by_hand import plan_for
+from harness.made_by_hand import ENVIRONMENT, NOWHERE, plan_for, with_models
 
 from conformance.commands import output, stored
 from conformance.records.cell import Cell
 from conformance.records.measurements import Reason
-from conformance.records.plan import SpecLocation
-from conformance.records.verdicts import STATUSES
+from conformance.records.observation import Discrepancy, Measure, Observation
+from conformance.records.verdicts import STATUSES, Verdict
 from conformance.show import matrix
 from conformance.store.run_files import Contents
 
+OWN = Cell("net", "eager", "fp32", "cpu")
+MEASURE = Measure("norm", 0.1, 2.5, "at (0, 1)")
+SEEN = Discrepancy("typical", "gradient of x", "rounded", "bfloat16", "float32", (MEASURE,))
+OBSERVATION = Observation(
+    ending="raised",
+    phase="call",
+    error="ValueError",
+    message="a line",
+    discrepancies=(replace(SEEN, accepted=("a zero",), weak=("a sign",), left_to="fp32"),),
+    facts={"graphs": 2, "cache": "hit", "left aside": "a text"},
+    cases=("typical",),
+    said=("a last line",),
+)
+WORDS = {"text": "a text", "short": "1.2", "reason": "it is known", "link": "https://issue", "notes": ("a note",)}
 HOSTILE = "\x1b]0;gone\x07\x1b[2J\r\n✓ b[eager-fp32-cpu]  PASS\u202e\u2028\x85\ud800\x00\x7f"
 
 
@@ -45,17 +58,16 @@ def control_characters(text):
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("measure", ["speed", "bench"])
 def test_no_text_of_a_run_commands_the_terminal_or_forges_a_line(capsys, tmp_path, status, measure):
-    own = Cell("net", "eager", "fp32", "cpu")
-    plain = replace(record_examples.VERDICT, cell=own.id, status=status)
-    bare = replace(plan_for(own, measure=measure), environment=record_examples.ENVIRONMENT)
+    plain = Verdict(OWN.id, status, margin=1.2, observation=OBSERVATION, **WORDS)
+    bare = replace(plan_for(OWN, measure=measure), environment=replace(ENVIRONMENT, gpus=("a GPU",), cuda="12.8"))
     job = "speed gradient net[fp32-cpu] #"
 
     def printed(change):
         verdict = change(plain)
-        places = {"net": change(SpecLocation("nowhere"))}
-        plan = replace(bare, environment=change(bare.environment), models=places)
+        plan = replace(bare, environment=change(bare.environment))
+        plan = with_models(plan, {"net": {"location": change(NOWHERE.location)}})
         results = {f"{job}{i}": change(Reason("no figure", "a detail")) for i in (0, 1)}
-        contents = Contents(plan, (own.id,), {own.id: verdict}, results)
+        contents = Contents(plan, (OWN.id,), {OWN.id: verdict}, results)
         stored.show(
             contents, tmp_path / (HOSTILE.replace("\x00", "").replace("\ud800", "") if change is texts else "run")
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness.command import conformance, started, stored_runs
-from harness.made_by_hand import ENVIRONMENT
+from harness.made_by_hand import ENVIRONMENT, with_models
 from harness.stored_runs import plan_of
 from harness.tiny import judged, models
 
@@ -18,8 +18,7 @@ from conformance.errors import UsageError
 from conformance.judging import resuming
 from conformance.process import child
 from conformance.process.child import Ending
-from conformance.records.own_model import OwnModel
-from conformance.records.plan import SpecLocation
+from conformance.records.plan import OwnModel, SpecLocation
 from conformance.records.tasks import PlanRequest
 from conformance.store import run_files
 
@@ -78,7 +77,8 @@ LIBRARY = SpecLocation(own=OwnModel(library="timm:test_vit?size=64"))
 def planned_at(*places, **modes):
     """A plan with a model at each place."""
     names = "abcd"[: len(places)]
-    return replace(plan_of(*names), models=dict(zip(names, places, strict=True)), modes=modes)
+    located = {name: {"location": place} for name, place in zip(names, places, strict=True)}
+    return with_models(replace(plan_of(*names), modes=modes), located)
 
 
 @pytest.mark.parametrize(

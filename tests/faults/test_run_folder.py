@@ -131,7 +131,7 @@ def rewritten(folder, change):
     ("change", "message"),
     [
         (lambda f: f["plan"]["cells"].append(f["plan"]["cells"][0]), "is planned twice"),
-        (lambda f: f["plan"]["models"].pop("a"), "no location or no figures"),
+        (lambda f: f["plan"]["models"].pop("a"), "the plan lacks its model"),
         (lambda f: f["plan"].update(measure="everything"), "Plan.measure: want one of"),
         (lambda f: f["plan"].update(deadline="nan"), "Plan.deadline: want a finite number above 0"),
         (lambda f: f["plan"].update(mood=1), "Plan has an unknown field"),
@@ -139,7 +139,7 @@ def rewritten(folder, change):
         (lambda f: f["plan"]["cells"][0]["cell"].update(device="c\x1b[2J"), "Cell.device: want a name"),
         (lambda f: f["plan"]["cells"][0]["cell"].update(mode="x" * 300), "Cell.mode: want a name"),
         (lambda f: f.update(more=1), "want the field"),
-        (lambda f: f.update(format=6, version="9.1"), "it has format 6 of conformance"),
+        (lambda f: f.update(format=9, version="9.1"), "it has format 9 of conformance"),
     ],
 )
 def test_a_plan_that_contradicts_itself_is_refused(folder, change, message):

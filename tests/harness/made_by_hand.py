@@ -1,8 +1,10 @@
 """Plans and timings made by hand, for tests that run nothing."""
 
+from dataclasses import replace
+
 from conformance.records.cell import Cell
 from conformance.records.measurements import CellTiming, Ratio, Timing
-from conformance.records.plan import Environment, Plan, PlannedCell, SpecLocation
+from conformance.records.plan import Environment, Plan, PlannedCell, PlannedModel, SpecLocation
 from conformance.records.verdicts import Verdict
 
 ENVIRONMENT = Environment(
@@ -19,20 +21,27 @@ ENVIRONMENT = Environment(
 )
 
 
+NOWHERE = PlannedModel(SpecLocation("nowhere"), ("gradient",))
+
+
 def plan_for(*cells, figures=("gradient",), **others):
     """A plan of cells, or of planned cells; every model has the same figures."""
     planned = tuple(cell if isinstance(cell, PlannedCell) else PlannedCell(cell) for cell in cells)
-    models = dict.fromkeys(p.cell.model for p in planned)
     return Plan(
         seed=0,
         deadline=60.0,
         environment=ENVIRONMENT,
         modes={},
-        models={model: SpecLocation("nowhere") for model in models},
-        figures=dict.fromkeys(models, tuple(figures)),
+        models=dict.fromkeys((p.cell.model for p in planned), replace(NOWHERE, figures=tuple(figures))),
         cells=planned,
         **others,
     )
+
+
+def with_models(plan, fields):
+    """The plan with other fields of some models, or with more models, by name."""
+    changed = {name: replace(plan.models.get(name, NOWHERE), **of) for name, of in fields.items()}
+    return replace(plan, models={**plan.models, **changed})
 
 
 def passed(plan, **status):

@@ -83,7 +83,7 @@ EXAMPLES = {
     "zoo.error_input.ErrorInput": {"name": "scalar", "inputs": tuple, "error": ValueError, "match": "rank"},
     "zoo.expect.Expect": {"outcome": "VOID", "reason": "it falls back to eager"},
     "zoo.expect.check_names": {"where": "modes", "names": ("eager",)},
-    "zoo.expect.is_dtype": {"word": "float16"},
+    "zoo.spec.is_dtype": {"word": "float16"},
     "zoo.probe.processor_has": {"flag": "avx2"},
     "zoo.functions.batch_norm2d.BatchNorm2d": {"x": IMAGES, "eps": 1.0},
     "zoo.functions.batch_norm2d.BatchNorm2dBackward": {"grad": IMAGES, "x": IMAGES, "eps": 1.0},

@@ -11,8 +11,7 @@ from harness.made_by_hand import ENVIRONMENT
 from conformance.cache import read_files, references
 from conformance.cache.references import KeptReferences
 from conformance.process.environment import CORES
-from conformance.records.own_model import OwnModel
-from conformance.records.plan import SpecLocation
+from conformance.records.plan import OwnModel, SpecLocation
 from conformance.records.tasks import MadeReference, ReferenceTask
 
 TASK = ReferenceTask("net", SpecLocation("package.nets"), 0, ("fp32", "amp_fp16"), "")

@@ -4,12 +4,15 @@ import pytest
 from harness.sessions import open_in_child
 from harness.spec_files import file_of
 
+from conformance.cell import session
+from conformance.cell.proofs import register_backend
 from conformance.process import child
 from conformance.records.cell import Cell
 from conformance.records.observation import REDRAWN, SHORTER
-from conformance.records.plan import Expectation, SpecLocation
+from conformance.records.plan import SpecLocation
 from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask
 from zoo.catalog import get_spec
+from zoo.expect import Expect
 
 MERGE = SpecLocation("zoo.models.merge")
 BACKEND = "import conformance\nconformance.register_mode('planted', lambda model: conformance.Prepared(model, dict))\n"
@@ -26,7 +29,7 @@ def opened(task):
 
 
 def test_a_task_becomes_a_session_of_its_cell():
-    declared = Expectation("FAIL", "known", gate="norm")
+    declared = Expect(outcome="FAIL", reason="known", gate="norm")
     found = opened(task_for(precision="amp_bf16", expect=(declared,)))
     assert (found["spec"], found["cell"], found["seed"]) == ("merge", "merge[eager-amp_bf16-cpu]", 5)
     assert (found["mode"], found["precision"], found["is_eager"]) == ("eager", "amp_bf16", True)
@@ -123,3 +126,11 @@ def test_a_cell_that_cannot_be_opened_has_an_observation_that_says_so(tmp_path):
     seen = ending.result
     assert (seen.ending, seen.phase, seen.error) == ("raised", "import", "UsageError")
     assert seen.message == f"{path} does not import: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(("backend", "needs"), [("inductor", True), ("eager", False), (lambda graph, _: graph, False)])
+def test_a_cell_needs_a_cpp_compiler_where_inductor_compiles_for_its_mode(monkeypatch, backend, needs):
+    monkeypatch.setattr(session.compiler, "require", lambda: asked.append(True))
+    mode, asked = register_backend("mine", backend), []
+    session.CellSession(get_spec("merge"), Cell("merge", mode.name, "fp32", "cpu"), 0).prepare()
+    assert (bool(asked), mode.compiles) == (needs, True)

@@ -1,8 +1,7 @@
 """What a run judges and times if nobody says more: less of the whole zoo than of models that are named."""
 
-from dataclasses import replace
-
 import pytest
+from harness.made_by_hand import with_models
 from harness.whole_runs import plan_of_zoo
 
 from conformance.commands import run
@@ -13,7 +12,8 @@ from conformance.store import run_files
 
 ZOO, OWN = SpecLocation("zoo.models.merge"), SpecLocation(file="/nets.py")
 ALL = ("fp32", "amp_fp16", "amp_bf16")
-PLAN = replace(plan_of_zoo(("merge", "mlp", "mine")), models={"merge": ZOO, "mlp": ZOO, "mine": OWN})
+PLACES = {"merge": ZOO, "mlp": ZOO, "mine": OWN}
+PLAN = with_models(plan_of_zoo(tuple(PLACES)), {name: {"location": place} for name, place in PLACES.items()})
 
 
 @pytest.fixture
@@ -30,29 +30,34 @@ def planned_run(tmp_path, monkeypatch):
     return make
 
 
+def timed(plan):
+    """The precisions in which each model is timed; None for all."""
+    return {name: model.timed for name, model in plan.models.items()}
+
+
 def test_of_the_whole_zoo_the_first_cases_are_compiled_and_the_heart_is_timed_in_fp32(planned_run):
     asked, plan = planned_run()
     assert "merge" in HEART
     assert asked.first_case
-    assert (plan.measure, plan.timed) == ("speed", {"merge": ("fp32",)})
+    assert (plan.measure, timed(plan)) == ("speed", {"merge": ("fp32",), "mlp": (), "mine": ()})
 
 
 def test_with_full_all_cases_are_judged_and_all_models_are_timed(planned_run):
     asked, plan = planned_run(full=True)
     assert not asked.first_case
-    assert (plan.measure, plan.timed) == ("speed", None)
+    assert (plan.measure, timed(plan)) == ("speed", dict.fromkeys(PLACES))
 
 
 def test_of_models_that_are_named_all_cases_are_judged_and_those_of_the_zoo_are_timed(planned_run):
     asked, plan = planned_run("merge", "mlp", "nets.py")
     assert not asked.first_case
-    assert (plan.measure, plan.timed) == ("speed", {"merge": ALL, "mlp": ALL})
+    assert (plan.measure, timed(plan)) == ("speed", {"merge": ALL, "mlp": ALL, "mine": ()})
 
 
 @pytest.mark.parametrize("sources", [(), ("nets.py",)])
 def test_who_asks_for_speeds_gets_all_and_who_asks_for_none_gets_none(planned_run, sources):
     _, plan = planned_run(*sources, measure="speed")
-    assert (plan.measure, plan.timed) == ("speed", None)
+    assert (plan.measure, timed(plan)) == ("speed", dict.fromkeys(PLACES))
     _, plan = planned_run(*sources, measure="")
     assert plan.measure == ""
 
@@ -60,4 +65,4 @@ def test_who_asks_for_speeds_gets_all_and_who_asks_for_none_gets_none(planned_ru
 def test_a_bench_judges_and_times_everything(planned_run):
     asked, plan = planned_run(measure="bench", full=True)
     assert (asked.first_case, asked.all_sizes) == (False, True)
-    assert (plan.measure, plan.timed) == ("bench", None)
+    assert (plan.measure, timed(plan)) == ("bench", dict.fromkeys(PLACES))

@@ -4,7 +4,7 @@ import pytest
 
 from conformance.commands import probes
 from conformance.process.child import Ending
-from conformance.records.probes import ProbeInfo, ProbeSighting
+from conformance.records.tasks import ProbeInfo, ProbeSighting
 
 
 def answered(kind, text):

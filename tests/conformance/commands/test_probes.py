@@ -11,7 +11,7 @@ import pytest
 from conformance.commands import probes
 from conformance.errors import UsageError
 from conformance.process import environment
-from conformance.records.probes import ProbeInfo, SeenOn
+from conformance.records.tasks import ProbeInfo, SeenOn
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PATIENCE = 120.0

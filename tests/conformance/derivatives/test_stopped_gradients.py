@@ -6,8 +6,8 @@ from harness.oracles import reference_of
 from torch import nn
 from torch.nn.functional import cosine_similarity, gumbel_softmax, mse_loss
 
-from conformance.derivatives.frozen_state import freeze
 from conformance.derivatives.gradients import STOPPED
+from conformance.derivatives.movable_model import freeze
 from conformance.errors import SelfCheckError
 
 

@@ -10,7 +10,7 @@ from harness.whole_runs import MODES, at_first_case, plan_of_zoo, verdict, write
 from conformance import cli
 from conformance.figures import atlas
 from conformance.records.plan import Judge
-from conformance.records.probes import ProbeFinding, ProbeRun
+from conformance.records.tasks import ProbeFinding, ProbeRun
 from conformance.store import records_file
 
 CELL = "net[compiled-fp32-cpu]"

@@ -10,7 +10,7 @@ from harness.whole_runs import plan_of_zoo, verdict, write
 from conformance import cli
 from conformance.figures.history import History, State, version_of
 from conformance.records.cell import Cell
-from conformance.records.probes import ProbeFinding, ProbeRun
+from conformance.records.tasks import ProbeFinding, ProbeRun
 from conformance.store import records_file, run_files
 
 CELL = "net[compiled-fp32-cpu]"

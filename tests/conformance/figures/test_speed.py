@@ -3,19 +3,20 @@
 from dataclasses import replace
 
 import pytest
-from harness.made_by_hand import passed, plan_for, timed
+from harness.made_by_hand import passed, plan_for, timed, with_models
 
 from conformance.figures import speed
 from conformance.records.cell import Cell
 from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
 from conformance.records.observation import Observation
-from conformance.records.plan import Expectation, PlannedCell
+from conformance.records.plan import PlannedCell
 from conformance.store.run_files import Contents
 from zoo.catalog import get_spec
+from zoo.expect import Expect
 
 MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_bf16")
-DTYPE = Expectation("dtype", "autocast", tensor="output", dtype="float32")
-WRONG = Expectation("FAIL", "it is wrong", tensor="output")
+DTYPE = Expect(outcome="dtype", reason="autocast", tensor="output", dtype="float32")
+WRONG = Expect(outcome="FAIL", reason="it is wrong", tensor="output")
 EAGER = "net[eager-fp32-cpu]"
 JOBS = ["speed default net[fp32-cpu] #0", "speed default net[fp32-cpu] #1"]
 
@@ -147,9 +148,9 @@ def test_a_second_process_runs_where_it_can_change_a_figure(first, needed):
 
 
 def test_only_the_precisions_that_were_asked_for_are_timed():
-    made = replace(plan(), timed={"net": ("fp32",)})
+    made = with_models(plan(), {"net": {"timed": ("fp32",)}})
     assert [group.name for group in speed.timing_groups(made, passed(made))] == ["net[fp32-cpu]"]
-    none = replace(made, timed={"other": ("fp32",)})
+    none = with_models(made, {"net": {"timed": ()}})
     assert speed.timing_groups(none, passed(none)) == []
 
 

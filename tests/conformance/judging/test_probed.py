@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 from harness.command import ROOT, conformance
+from harness.spec_files import file_of, planned
 
 from conformance.judging import probed
-from conformance.plan.matrix import expectation
 from conformance.process.child import Ending
-from conformance.records.probes import ProbeSighting
-from zoo.case import SpecError
+from conformance.records.tasks import ProbeSighting
 from zoo.expect import Expect
 
 SHOWS, HIDDEN = "script_promotes_arithmetic", "idle_cast_in_function"  # the second is mended in every torch to come
@@ -22,10 +21,6 @@ precisions = ["amp_bf16"]
 gate = "norm"
 probe = "{probe}"
 """
-
-
-def known(**fields):
-    return expectation(Expect(outcome="FAIL", reason="known", probe=SHOWS, **fields))
 
 
 @pytest.mark.parametrize(
@@ -44,18 +39,17 @@ def known(**fields):
 def test_a_probe_runs_once_and_what_it_did_not_tell_is_remarked(monkeypatch, ending, shown):
     asked = []
     monkeypatch.setattr(probed, "observe", lambda *task: asked.append(task) or ending)
-    probes = probed.Probed(3.0)
-    one = replace(known(), symptom="the symptom")
+    probes = probed.Probed(3.0, {SHOWS: "the symptom"})
+    one = Expect(outcome="FAIL", reason="known", probe=SHOWS)
     facts, remarks = probes.facts((one, replace(one, probe="")), "cpu")
     assert (facts, probes.facts((one,), "cpu")) == ({f"shows {SHOWS}": bool(shown)}, (facts, remarks))
     assert asked == [(SHOWS, "cpu", 3.0)]
     assert [SHOWS in text for text in remarks] == ([True] if shown is None else [])
 
 
-def test_the_plan_knows_what_the_probe_would_say():
-    assert known().symptom == "twice a bfloat16 product is float32"
-    with pytest.raises(SpecError, match=r"there is no probe 'sideways' in zoo\.probes"):
-        Expect(outcome="FAIL", reason="known", probe="sideways")
+def test_the_plan_knows_what_the_probe_would_say(tmp_path):
+    source = file_of(tmp_path, "one", f'Expect(outcome="FAIL", reason="known", probe="{SHOWS}"),')
+    assert planned(source, devices=("cpu",)).symptoms == {SHOWS: "twice a bfloat16 product is float32"}
 
 
 @pytest.mark.parametrize(

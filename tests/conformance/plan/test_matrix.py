@@ -1,6 +1,5 @@
 """What is planned: the product of models and axes, what is skipped or refused, and which modes compile."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -41,7 +40,6 @@ def test_at_the_first_case_compiled_cells_leave_the_others_out_and_what_is_decla
 
 def test_the_working_size_of_a_model_is_planned_for_each_device():
     plan = planned("merge", "arithmetic", devices=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",))
-    assert plan.working["cpu"] == {"merge": SizedModel("merge", 512, "width")}
     assert plan.working_size(plan.cells[0].cell) == SizedModel("merge", 512, "width")
     assert plan.working_size(plan.cells[-1].cell) is None
 
@@ -49,10 +47,9 @@ def test_the_working_size_of_a_model_is_planned_for_each_device():
 def test_a_whole_plan_survives_json(tmp_path):
     expectations = 'Expect(outcome="FAIL", reason="r", modes=("eager",), gate="norm"),'
     plan = planned(file_of(tmp_path, "one", expectations), devices=("cpu",))
-    returned = json.loads(json.dumps(to_json(plan), allow_nan=False))
-    assert from_json(Plan, returned) == plan
-    assert plan.models == {"one": SpecLocation(file=str(tmp_path / "one.py"))}
-    assert plan.figures == {"one": ("forward", "gradient", "step")}
+    assert from_json(Plan, to_json(plan)) == plan
+    assert plan.models["one"].location == SpecLocation(file=str(tmp_path / "one.py"))
+    assert plan.models["one"].figures == ("forward", "gradient", "step")
 
 
 @pytest.mark.parametrize(
@@ -165,3 +162,134 @@ def test_only_modes_of_planned_cells_are_said_to_compile():
     assert planned("merge", modes=("eager", "compiled"), devices=("cpu",)).compiling_modes == ("compiled",)
     assert planned("merge", modes=("eager",), devices=("cpu",)).compiling_modes == ()
     assert planned("merge", modes=("graphed",), precisions=("fp32",)).compiling_modes == ("graphed",)
+
+
+# Candidates in a plan: cells of their own model alone, chosen by name, refused by name.
+
+
+SPECS = """
+import torch
+from torch import nn
+from zoo import Candidate, Case, Scale, Spec
+
+def spec(name, **fields):
+    cases = (Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g),)),)
+    return Spec(name=name, summary=name, source="here", build=lambda: nn.Linear(3, 3), cases=cases, **fields)
+
+def at(width):
+    return nn.Linear(width, width)
+
+SCALE = Scale(size_name="width", sizes=(4, 8), build=at, inputs=lambda n, g: (torch.randn(4, n, generator=g),))
+FUSED = Candidate(name="fused", build=lambda: nn.Linear(3, 3), build_at=at, compiles=True)
+PLAIN = Candidate(name="plain", build=lambda: nn.Linear(3, 3))
+GPU = Candidate(name="on_gpu", build=lambda: nn.Linear(3, 3), devices=("cuda",))
+ONE = spec("one", scale=SCALE, candidates=(FUSED, PLAIN))
+TWO = spec("two", candidates=(GPU,))
+THREE = spec("three")
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "specs.py"
+    path.write_text(SPECS)
+    return str(path)
+
+
+def cells(source, **asked):
+    plan = planned(source, precisions=("fp32",), **{"devices": ("cpu",), **asked})
+    return [p.id.partition("-")[0] for p in plan.cells], plan
+
+
+def test_a_candidate_is_a_mode_of_its_model_alone(source):
+    found, plan = cells(source)
+    modes = ["eager", "scripted", "compiled"]
+    assert [name for name in found if name.startswith("one")] == [f"one[{m}" for m in (*modes, "fused", "plain")]
+    assert [name for name in found if not name.startswith("one")] == [
+        f"{n}[{m}" for n in ("two", "three") for m in modes
+    ]
+    assert [model.candidates for model in plan.models.values()] == [("fused", "plain"), ("on_gpu",), ()]
+    assert plan.compiling_modes == ("compiled", "fused")
+
+
+def test_a_candidate_is_chosen_by_name(source):
+    assert cells(source, modes=("fused", "eager"))[0] == ["one[eager", "one[fused", "two[eager", "three[eager"]
+    assert cells(source, modes=("plain",))[0] == ["one[plain"]
+    assert cells(source, modes=("plain",))[1].compiling_modes == ()
+
+
+def test_at_the_sizes_of_a_scale_a_candidate_needs_a_builder_for_them(source):
+    assert cells(source, modes=("fused",), all_sizes=True)[0] == ["one@4[fused", "one@8[fused"]
+    told = complaint(source, modes=("plain",), all_sizes=True)
+    assert told.startswith("mode 'plain' is a candidate of one without build_at, so a bench")
+
+
+def test_a_candidate_is_offered_to_who_mistypes_it_and_refused_where_it_is_not(source):
+    assert complaint(source, modes=("fusd",)) == "unknown mode 'fusd'; did you mean fused?"
+    assert complaint("merge", modes=("fused",)).startswith("unknown mode 'fused'; known: eager, scripted, compiled")
+    told = complaint(source, modes=("on_gpu",), devices=("cpu",))
+    assert told == "mode 'on_gpu' exists on cuda only, and this run is on cpu"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("plain", "compiled"), "one: candidate 'compiled' has the name of a mode"),
+        (("plain", "fused"), "one: two candidates are named 'fused'"),
+        (("plain", "Plain"), "candidate name 'Plain': want lower-case letters, digits and '_'"),
+        (
+            ("(FUSED, PLAIN)", "FUSED"),
+            "one: candidates must be a tuple of Candidate records, got Candidate(name='fused'",
+        ),
+        (("(FUSED, PLAIN)", "(nn.ReLU,)"), "one: candidates must be a tuple of Candidate records, got (<class"),
+        (("build_at=at, ", "build_at=3, "), "candidate 'fused': build_at must be callable, got 3"),
+    ],
+)
+def test_a_wrong_candidate_is_refused_by_its_name_and_field(source, tmp_path, change, said):
+    path = tmp_path / "wrong.py"
+    path.write_text(SPECS.replace(*(f'"{part}"' if change[0] == "plain" else part for part in change)))
+    assert said in complaint(str(path))
+
+
+# The file and line at which each planned model is written.
+
+
+HEAD = """import torch
+from zoo import Case, Spec
+
+CASE = Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g),))
+
+
+def spec(name):
+    return Spec(name=name, summary="s", source="a test", build=lambda: lambda x: x * 2, cases=(CASE,), dtypes="input")
+
+
+"""
+LINE = len(HEAD.splitlines()) + 1
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ('NET = spec("net")\n', LINE),
+        ("# net\n\nNET = spec('net')\n", LINE + 2),
+        ('OTHER = "net"\nNETS = (\n    spec(\n        name="net",\n    ),\n)\n', LINE + 3),
+        ('\nNET = spec("n" + "et")\n', LINE + 1),
+        ('\n\nNETS: tuple = (spec("n" + "et"),)\n', LINE + 2),
+        ('globals()["NET"] = spec("n" + "et")\n', 1),
+    ],
+)
+def test_a_spec_is_written_where_its_source_names_it(tmp_path, source, line):
+    path = tmp_path / "nets.py"
+    path.write_text(HEAD + source)
+    (model,) = planned(str(path), modes=("eager",), devices=("cpu",)).models.values()
+    place = model.written
+    assert (place.file, place.line) == (str(path), line)
+
+
+def test_a_model_at_a_size_is_written_where_the_model_is():
+    models = planned("mlp", "mlp@64", modes=("eager",), devices=("cpu",)).models
+    places = {name: model.written for name, model in models.items()}
+    assert places["mlp"] == places["mlp@64"]
+    assert places["mlp"].line > 1
+    assert places["mlp"].file.endswith("zoo/models/mlp.py")

@@ -9,15 +9,10 @@ import pytest
 
 from conformance import records
 from conformance.process.child_side import ChildProcess
-from conformance.records import probes, tasks
+from conformance.records import tasks
 from conformance.records.tasks import Target
 
-TARGETS = {
-    f"{module.__name__.rpartition('.')[2]}.{name}": target
-    for module in (tasks, probes)
-    for name, target in vars(module).items()
-    if isinstance(target, Target)
-}
+TARGETS = {name: target for name, target in vars(tasks).items() if isinstance(target, Target)}
 
 
 def function_of(target):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from harness.hostile import TEXTS
-from harness.made_by_hand import passed, plan_for
+from harness.made_by_hand import passed, plan_for, with_models
 
 from conformance.records.cell import Cell
 from conformance.records.plan import Place
@@ -20,8 +20,8 @@ COMMAND = re.compile(r"::error (?:file=(?P<file>[^,:]+),line=(?P<line>\d+),)?tit
 
 def contents(*models, status="ERROR", text="it broke"):
     cells = [Cell(model, "eager", precision, "cpu") for model in models for precision in ("fp32", "amp_fp16")]
-    written = {model: Place(f"/repository/specs/{model}.py", 3 + n) for n, model in enumerate(models)}
-    plan = plan_for(*cells, written=written)
+    written = {m: {"written": Place(f"/repository/specs/{m}.py", 3 + n)} for n, m in enumerate(models)}
+    plan = with_models(plan_for(*cells), written)
     verdicts = {cell.id: Verdict(cell.id, status, text) for cell in cells}
     return Contents(plan, tuple(verdicts), verdicts)
 
@@ -39,9 +39,9 @@ def test_an_annotation_points_at_the_line_of_the_spec_and_counts_its_cells():
 
 def test_a_file_elsewhere_keeps_its_path_and_a_spec_without_a_file_has_none():
     found = contents("net")
-    elsewhere = replace(found.plan, written={"net": Place("/elsewhere/net.py", 7)})
+    elsewhere = with_models(found.plan, {"net": {"written": Place("/elsewhere/net.py", 7)}})
     assert [(a["file"], a["line"]) for a in drawn(replace(found, plan=elsewhere))] == [("/elsewhere/net.py", "7")]
-    assert drawn(replace(found, plan=replace(found.plan, written={})))[0]["file"] is None
+    assert drawn(replace(found, plan=with_models(found.plan, {"net": {"written": None}})))[0]["file"] is None
 
 
 @pytest.mark.parametrize("count", [0, 1, MOST, MOST + 1, 50])
@@ -73,7 +73,8 @@ def test_a_green_run_has_none():
 def test_no_text_leaves_its_annotation(text):
     found = contents("net", text=text)
     file = f"/repository/{text.replace(chr(0), '')[:40]}"
-    (line,) = error_commands(replace(found, plan=replace(found.plan, written={"net": Place(file, 3)})), ROOT)
+    found = replace(found, plan=with_models(found.plan, {"net": {"written": Place(file, 3)}}))
+    (line,) = error_commands(found, ROOT)
     assert line.isprintable()
     assert len(line) < 4000
     head, message = COMMAND.fullmatch(line).group("file", "message")

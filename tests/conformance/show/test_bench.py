@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from harness.made_by_hand import passed, plan_for
+from harness.made_by_hand import passed, plan_for, with_models
 
 from conformance.figures.bench_jobs import ceilings_job, compile_job, footprint_job
 from conformance.records.cell import Cell, SizedModel
@@ -34,8 +34,8 @@ def cell(mode, size):
 
 def plan(mode, compiling):
     cells = (cell(m, size) for size in SIZES for m in ("eager", mode))
-    sizes = {f"net@{size}": SizedModel("net", size, "width") for size in SIZES}
-    return plan_for(*cells, figures=FIGURES, sizes=sizes, compiling_modes=compiling)
+    sizes = {f"net@{size}": {"size": SizedModel("net", size, "width")} for size in SIZES}
+    return with_models(plan_for(*cells, figures=FIGURES, compiling_modes=compiling), sizes)
 
 
 def timing(figure, mode, size, ratio):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from harness.hostile import TEXTS
-from harness.made_by_hand import ENVIRONMENT, plan_for
+from harness.made_by_hand import ENVIRONMENT, plan_for, with_models
 
 from conformance.errors import MachineError
 from conformance.records.cell import Cell
@@ -17,8 +17,11 @@ from conformance.store.run_files import Contents
 CELLS = [Cell("net", "eager", "fp32", "cpu"), Cell("other", "compiled", "amp_fp16", "cpu")]
 
 
-def contents(*verdicts, **changed):
-    plan = replace(plan_for(*CELLS, written={"net": Place("/nets.py", 4)}), **changed)
+PLACE = Place("/nets.py", 4)
+
+
+def contents(*verdicts, place=PLACE, **changed):
+    plan = with_models(replace(plan_for(*CELLS), **changed), {"net": {"written": place}})
     return Contents(plan, tuple(c.id for c in CELLS), {v.cell: v for v in verdicts})
 
 
@@ -66,8 +69,8 @@ def test_a_cell_that_was_not_judged_is_an_error():
 def test_no_text_makes_the_file_invalid_or_long(text):
     for status in ("ERROR", "SKIPPED", "EXPECTED"):
         verdict = Verdict(CELLS[0].id, status, text, reason=text, link=text)
-        written = {"net": Place(text, 1)}
-        found = contents(verdict, environment=replace(ENVIRONMENT, cpu=text, torch=text, system=text), written=written)
+        environment = replace(ENVIRONMENT, cpu=text, torch=text, system=text)
+        found = contents(verdict, environment=environment, place=Place(text, 1))
         drawn = junit.document(found)
         assert len(drawn.encode()) < 20_000
         read = ET.fromstring(drawn.encode()).find("testsuite/testcase")

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from harness.made_by_hand import passed, plan_for, timed
+from harness.made_by_hand import passed, plan_for, timed, with_models
 
 from conformance.axes import NOT_PROVEN
 from conformance.records.cell import Cell, SizedModel
@@ -44,7 +44,7 @@ def test_a_speed_is_printed_beside_its_verdict(tmp_path):
 
 def test_the_size_at_which_a_model_was_timed_stands_beside_the_time(tmp_path):
     found = contents(results=[timed(scripted=2.0)] * 2)
-    plan = replace(found.plan, working={"cpu": {"net": SizedModel("net", 256, "width")}})
+    plan = with_models(found.plan, {"net": {"working": {"cpu": SizedModel("net", 256, "width")}}})
     text = rendered(replace(found, plan=plan), tmp_path)
     assert re.search(r"^net +fp32 +✓ 0  1 ms at width 256 +✓ 0  ▲2\.00 \[1\.98, 2\.02\]$", text, re.MULTILINE)
     assert "at the size beside the time" in " ".join(text.split())
@@ -53,7 +53,10 @@ def test_the_size_at_which_a_model_was_timed_stands_beside_the_time(tmp_path):
 def test_what_a_run_leaves_out_stands_below_the_table_and_in_the_last_line(tmp_path):
     modes = (*MODES, "compiled")
     cells = [PlannedCell(Cell("net", m, "fp32", "cpu"), left_out=("a", "b") if m == "compiled" else ()) for m in modes]
-    plan = replace(plan_for(*cells, measure="speed"), timed={"other": ("fp32",)}, models={"net": ZOO})
+    plan = with_models(
+        plan_for(*cells, measure="speed"),
+        {"net": {"location": ZOO, "timed": ()}, "other": {"timed": ("fp32",)}},
+    )
     verdicts = passed(plan)
     quick = rendered(Contents(plan, tuple(verdicts), verdicts), tmp_path)
     told = "compiled: the first of 3.0 cases on average; speeds: fp32 of 1 model; --full for the rest"
@@ -153,7 +156,7 @@ def test_the_line_of_a_compiled_cell_counts_graphs_breaks_and_recompiles():
 def test_candidates_stand_beside_the_modes_of_their_model_alone(tmp_path):
     axes = [("one", "eager"), ("one", "a"), ("one", "b"), ("two", "eager"), ("two", "c"), ("three", "eager")]
     cells = [Cell(model, mode, "fp32", "cpu") for model, mode in axes]
-    plan = plan_for(*cells, candidates={"one": ("a", "b"), "two": ("c",)})
+    plan = with_models(plan_for(*cells), {"one": {"candidates": ("a", "b")}, "two": {"candidates": ("c",)}})
     verdicts = passed(plan, b="FAIL")
     text = rendered(Contents(plan, tuple(verdicts), verdicts), tmp_path)
     table = [re.split(r" {2,}", row.rstrip()) for row in text.split("\n\n")[1].splitlines()]
@@ -167,7 +170,7 @@ def test_candidates_stand_beside_the_modes_of_their_model_alone(tmp_path):
 
 def beside_a_wrong_one(*, also=True):
     cells = [Cell(name, "eager", p, "cpu") for name in (("net",) if also else ()) + ("bad",) for p in PRECISIONS]
-    plan = plan_for(*cells, wrong_on_purpose=("bad",))
+    plan = with_models(plan_for(*cells), {"bad": {"wrong_on_purpose": True}})
     verdicts = passed(plan)
     wrong = "bad[eager-amp_bf16-cpu]"
     verdicts[wrong] = Verdict(wrong, "EXPECTED", "declared", reason="it loses a row", short="FAIL")

@@ -1,6 +1,6 @@
 """The page of probes, drawn from declarations made by hand."""
 
-from conformance.records.probes import ProbeInfo, SeenOn
+from conformance.records.tasks import ProbeInfo, SeenOn
 from conformance.show import probes
 
 CPU = SeenOn(">=2.4", ("2.4.1", "2.13.0"))

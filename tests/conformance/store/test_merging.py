@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from harness.made_by_hand import with_models
 from harness.whole_runs import at_first_case, plan_of_zoo, write, write_shards
 
 from conformance import cli
@@ -135,7 +136,7 @@ def test_an_artifact_cut_short_is_refused(tmp_path, shards, capsys, name):
         ({"digests": {"/src/net.py": "00", "/src/more.py": "11"}}, "source more.py is in one of them alone"),
         ({"models": ("net", "gate", "lime")}, "cell line[eager-fp32-cpu] and 17 more is in one of them alone"),
         ({"compiling_modes": ()}, "compiling_modes differ"),
-        ({"models": {"net": SpecLocation("x")}}, "source models net differs"),
+        ({"models": {"net": {"location": SpecLocation("x")}}}, "model net differs"),
     ],
 )
 def test_another_plan_environment_or_revision_is_refused(tmp_path, shards, capsys, change, words):
@@ -143,7 +144,7 @@ def test_another_plan_environment_or_revision_is_refused(tmp_path, shards, capsy
     names = fields.pop("models", ("net", "gate", "line"))
     plan = plan_of_zoo(names if isinstance(names, tuple) else ("net", "gate", "line"), **fields)
     if isinstance(names, dict):
-        plan = replace(plan, models={**plan.models, **names})
+        plan = with_models(plan, names)
     parts = PARTS if "lime" not in names else (("net",), ("gate",), ("lime",))
     other = write(tmp_path / "other", replace(plan, shard=Shard(2, parts)))
     said = refused(tmp_path, capsys, shards[0], other)

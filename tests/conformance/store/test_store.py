@@ -12,6 +12,7 @@ from conformance.records.measurements import Footprint, Reason, Timing
 from conformance.records.observation import Observation
 from conformance.records.verdicts import Verdict
 from conformance.store import records_file, run_files
+from conformance.store.records_file import FORMAT
 
 
 @pytest.fixture
@@ -159,11 +160,14 @@ def test_no_run_folder(tmp_path):
     [
         (b"{", r"plan\.json: its checksum does not match; it is damaged, or another version of conformance wrote it"),
         (b'{"format": 4, "plan": {}}', r"plan\.json: its checksum does not match"),
-        (document(format=6, version="9.1"), r"has format 6 of conformance '9\.1'; this is conformance .* for format 5"),
+        (
+            document(format=FORMAT + 1, version="9.1"),
+            rf"has format {FORMAT + 1} of conformance '9\.1'; .* for format {FORMAT}",
+        ),
         (document(format="5", version="9.1"), r"has format '5'"),
-        (document(format=5, version="1"), r"plan\.json: want the field 'plan', got \[\]"),
-        (document(format=5, version="1", plan={}), r"plan\.json: Plan has no seed"),
-        (document(format=5, version="1", plan=[]), r"plan\.json: want Plan, got list"),
+        (document(format=FORMAT, version="1"), r"plan\.json: want the field 'plan', got \[\]"),
+        (document(format=FORMAT, version="1", plan={}), r"plan\.json: Plan has no seed"),
+        (document(format=FORMAT, version="1", plan=[]), r"plan\.json: want Plan, got list"),
     ],
 )
 def test_a_plan_that_is_none(folder, text, message):

@@ -8,7 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.axes import PRECISIONS
 from conformance.float64 import replacements
+from conformance.float64.replacements import FUNCTIONS, grouped_mm
 from conformance.float64.wide import widen
+from conformance.perturb.kinks import KinkWatch
 from conformance.perturb.nearest import Nearest
 
 
@@ -147,3 +149,81 @@ def test_a_query_without_a_key_gets_zeros(tokens):
     found = gradients(replacements.attention, tokens=tokens, attn_mask=mask)
     torch.testing.assert_close(found, wanted)
     assert not found[0][..., 2, :].any()
+
+
+# `torch.cond` in the oracle: values and gradients as torch gives them, and modes that see what runs.
+
+
+X = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64)
+
+
+def model(x, weights, *, positive):
+    a, b = weights
+    return torch.cond(torch.tensor(positive), lambda y: (y * a).relu(), lambda y: (y * b).log(), (x,))
+
+
+def evaluated(*, positive, context):
+    """The output and its gradients."""
+    x, *weights = (
+        X.clone().requires_grad_(),
+        *(torch.full((6,), 2.0, dtype=torch.float64).requires_grad_() for _ in "ab"),
+    )
+    with context:
+        output = model(x, weights, positive=positive)
+    return [output.detach(), *torch.autograd.grad(output, [x, *weights], torch.ones_like(output), allow_unused=True)]
+
+
+@pytest.mark.parametrize("positive", [True, False])
+def test_a_branch_gives_what_torch_gives_and_zeros_for_what_only_the_other_uses(positive):
+    ours = evaluated(positive=positive, context=widen())
+    torch.testing.assert_close(ours, evaluated(positive=positive, context=torch.enable_grad()), equal_nan=True)
+    assert not ours[3 if positive else 2].count_nonzero()
+
+
+def test_a_mode_sees_the_ops_of_a_branch():
+    with widen(), KinkWatch() as watch:
+        model(X.clone().requires_grad_(), (X, X), positive=True)
+    assert watch.kinked
+
+
+def test_a_branch_without_tensors_of_its_own():
+    with widen():
+        assert torch.equal(torch.cond(True, lambda y: y + 1, lambda y: y - 1, (X,)), X + 1)
+
+
+# Grouped matrix products in float64 are those of torch's kernel.
+
+
+pytestmark = pytest.mark.skipif(not FUNCTIONS, reason="this torch has no grouped products")
+ENDS = torch.tensor([16, 16, 48], dtype=torch.int32)
+SHAPES = {  # the first group has 16 rows or columns, the second none, the third 32
+    "rows": ((48, 16), (3, 16, 24), ENDS),
+    "columns": ((3, 16, 8), (8, 48), ENDS),
+    "inner": ((16, 48), (48, 24), ENDS),
+    "batch": ((3, 16, 8), (3, 8, 24), None),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_products_of_the_groups_are_those_of_the_kernel(name):
+    shape_a, shape_b, ends = SHAPES[name]
+    a, b = torch.randn(shape_a), torch.randn(shape_b)
+    found = grouped_mm(a.double(), b.double(), ends)
+    try:
+        wanted = FUNCTIONS[0](a.bfloat16(), b.bfloat16(), offs=ends)
+    except NotImplementedError as problem:  # some versions have it on CUDA alone
+        pytest.skip(f"this torch has no kernel for it: {problem}")
+    assert found.shape == wanted.shape
+    torch.testing.assert_close(found, wanted.double(), rtol=0.05, atol=0.3)
+
+
+def test_a_mixture_of_experts_runs_and_is_differentiated_in_float64():
+    x = torch.randn(48, 16, dtype=torch.float64, requires_grad=True)
+    experts = torch.randn(3, 16, 24, dtype=torch.float64, requires_grad=True)
+    with widen():
+        found = FUNCTIONS[-1](x, experts, offs=ENDS)
+    cotangent = torch.randn(48, 24, dtype=torch.float64)
+    gradients = torch.autograd.grad(found, (x, experts), cotangent)
+    wanted = torch.cat([x[:16] @ experts[0], x[16:] @ experts[2]])
+    for one, other in zip(gradients, torch.autograd.grad(wanted, (x, experts), cotangent), strict=True):
+        torch.testing.assert_close(one, other)
