@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance.axes import PRECISIONS
 from conformance.float64 import replacements
 from conformance.float64.wide import widen
-from conformance.perturb.nearest import Nearest
+from conformance.perturb.rounding import Nearest
 
 
 class Names(TorchDispatchMode):
