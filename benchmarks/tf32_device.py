@@ -24,7 +24,7 @@ from conformance.cell.session import CellSession
 from conformance.evaluate.error_text import one_line
 from conformance.oracle import reference_file
 from conformance.oracle.reference_file import CaseReference
-from conformance.perturb.rounding import PRODUCTS
+from conformance.perturb.ops import rule_of
 from conformance.plan.find import find
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
@@ -72,7 +72,7 @@ class Operands(internals.TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run an operator on rounded operands."""
-        multiplied = PRODUCTS.get(func.overloadpacket.__name__, ())
+        multiplied = rule_of(func, {}).products
         args = tuple(
             self._rounded(x) if i in multiplied and x.dtype == torch.float32 else x for i, x in enumerate(args)
         )

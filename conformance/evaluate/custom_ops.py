@@ -91,11 +91,12 @@ def by_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[st
 
 def written_tensors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The arguments that an ATen op writes. The schema of batch norms does not name theirs."""
-    given = by_name(func, args, kwargs)
-    written = [given.get(name) for name in written_names(func)]
+    names = written_names(func)
+    given = by_name(func, args, kwargs) if names else {}
+    written = [given.get(name) for name in names]
     if func.overloadpacket.__name__ in BATCH_NORMS:
         written += args[3:5]
-    return [t for t in internals.tree_leaves(written) if isinstance(t, torch.Tensor)]  # foreach ops write lists
+    return [t for t in leaves_of(written) if isinstance(t, torch.Tensor)]  # foreach ops write lists
 
 
 def _is_meta(args: tuple[Any, ...]) -> bool:

@@ -22,7 +22,7 @@ from conformance.gates.redraws import budgets
 from conformance.gates.sums import Redraws, Rounded, rounded_sums, sample
 from conformance.oracle.overflow import InnerGradients, Scale
 from conformance.perturb.kinks import MARGIN, KinkWatch
-from conformance.perturb.nearest import Nearest
+from conformance.perturb.rounding import Nearest
 from conformance.process.forks import Forks
 from conformance.records.observation import TensorName
 from zoo.case import Call, Case

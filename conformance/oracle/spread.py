@@ -16,8 +16,7 @@ from conformance.float64.wide import Oracle
 from conformance.gates.budget import NOISE, NOISY, SMOOTH_NOISE, TensorReference
 from conformance.gates.distance import Distance, OracleTensor, farthest
 from conformance.gates.sums import Sums, farthest_sums, sample, sums_of
-from conformance.perturb.nearest import Nearest
-from conformance.perturb.rounding import KINKED_RUNS, RUNS, Rounding
+from conformance.perturb.rounding import KINKED_RUNS, RUNS, Nearest, Rounding
 from conformance.process.forks import Forks
 from conformance.records.observation import TensorName
 from zoo.case import SpecError

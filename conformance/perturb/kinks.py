@@ -10,17 +10,14 @@ import torch
 from conformance.evaluate.custom_ops import OpMode, Unwatched
 from conformance.evaluate.inputs import is_rounded
 from conformance.evaluate.memory_sharing import home
-from conformance.perturb import kink_gaps
 from conformance.perturb.gradient_flow import has_gradient
+from conformance.perturb.kink_gaps import group_gaps
+from conformance.perturb.ops import Rule, rule_of
 from zoo import internals
 
 MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three times the noise of a perturbed bfloat16 run
 TIE = 2.0**-40  # times the rms: this close to a kink, even float64 may give either gradient
-GROUPED = frozenset({"index_reduce", "scatter_reduce"})
-# Ops that draw by probabilities or rates, which are their first argument.
-SAMPLES = (torch.ops.aten.bernoulli.default, torch.ops.aten.multinomial.default, torch.ops.aten.poisson.default)
 NUDGES = [MARGIN / parts for parts in (1, 2, 4, 8) for _ in range(8)]  # of probabilities, of their size
-MASKED = {"where": 0, "masked_fill": 1, "mul": 1}  # ops that a mask splits in two, with the position of the mask
 
 
 class KinkWatch(OpMode):
@@ -57,38 +54,39 @@ class KinkWatch(OpMode):
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op, and note it if it has a kink."""
-        name = func.overloadpacket.__name__.rstrip("_")
-        if name in kink_gaps.FIXED or name in kink_gaps.CHOICES:
+        rule = rule_of(func, kwargs)
+        if rule.gaps or rule.jump or rule.rivals:
             if args and _is_real(args[0]) and args[0].numel():
-                self._note(name, args[0], args[1:], kwargs)
-        elif name in MASKED and self._compared:
-            self._note_masked(name, args)
-        sampled = func in SAMPLES and self._moves(args[0])
+                self._note(rule, args[0], args[1:], kwargs)
+        elif rule.masks and self._compared:
+            self._note_masked(rule, args)
+        sampled = rule.draws and internals.overload_of(func) == "default" and self._moves(args[0])
         result = self._sampled(func, args, kwargs) if sampled else func(*args, **kwargs)
-        if name in GROUPED and kink_gaps.selects_in_groups(name, (args, kwargs)):
+        if rule.groups and rule.moves(func, args, kwargs):
             self._note_groups(result, *args[1:4], flows=has_gradient(*args))
         if self._chosen and not sampled:
             self._follow((args, kwargs), result)
-        self._note_decision(name, args, kwargs, result)
-        self._pass_on(name, (args, kwargs), result)
+        self._note_decision(rule, args, kwargs, result)
+        self._pass_on(rule, (args, kwargs), result)
         return result
 
-    def _note_decision(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _note_decision(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Note a result that jumps where its operands cross a border: a mask, an index, or a rounded number."""
-        if name == "_to_copy" and id(args[0]) in self._compared:
+        if rule.casts and id(args[0]) in self._compared:
             self._compared[id(result)] = (result, *self._compared[id(args[0])][1:])
-        if name not in kink_gaps.DECISIONS or not _is_real(args[0]) or not args[0].numel():
+        border = rule.jump or rule.border
+        if not (border or rule.rivals) or not _is_real(args[0]) or not args[0].numel():
             return
         computed = any(map(self._moves, args))
-        if name in kink_gaps.COMPARISONS and (computed or has_gradient(*args)):
+        if rule.compares and (computed or has_gradient(*args)):
             self._compared[id(result)] = (result, args[0], args[1])
-        if not computed and name not in kink_gaps.INDICES:
+        if not computed and not rule.indexes:
             return
-        decided = [leaf for leaf in _tensors(result) if name in kink_gaps.WHOLE or not is_rounded(leaf)]
+        decided = [leaf for leaf in _tensors(result) if rule.jump or rule.compares or not is_rounded(leaf)]
         if decided:
-            with Unwatched():
+            with Unwatched(), torch.no_grad():
                 x = args[0].detach()
-                gap = None if result is args[0] else kink_gaps.decision_gap(name, x, args[1:], kwargs)
+                gap = border(x, *args[1:], **kwargs) if border and result is not args[0] else None
                 for leaf in decided:
                     self._mark(leaf, gap, _rms(x))
 
@@ -98,12 +96,12 @@ class KinkWatch(OpMode):
             return False
         return (value.requires_grad and not value.is_leaf) or home(value.untyped_storage()) in self._computed
 
-    def _pass_on(self, name: str, given: Any, result: Any) -> None:
+    def _pass_on(self, rule: Rule, given: Any, result: Any) -> None:
         """Keep which results without a gradient rounding moves; those with one say so themselves."""
-        if name.endswith("_like") or name.startswith("new_"):  # these take from a tensor nothing but its shape
+        if rule.shapes:
             return
         operands = _tensors(given)
-        if torch.is_grad_enabled() and name != "detach" and any(value.requires_grad for value in operands):
+        if torch.is_grad_enabled() and not rule.detaches and any(value.requires_grad for value in operands):
             return
         for leaf in filter(is_rounded, _tensors(result)):
             memory = leaf.untyped_storage()
@@ -111,31 +109,32 @@ class KinkWatch(OpMode):
             if any(self._moves(t) or (t.requires_grad and home(t.untyped_storage()) != own) for t in operands):
                 self._computed[own] = internals.StorageWeakRef(memory)
 
-    def _note(self, name: str, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        operands = rest[:1] if name in kink_gaps.SAMPLERS else (x, *rest, *kwargs.values())
-        flows = name not in kink_gaps.INDICES and has_gradient(*operands)
+    def _note(self, rule: Rule, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        operands = rest[:1] if rule.grid else (x, *rest, *kwargs.values())
+        flows = not rule.indexes and has_gradient(*operands)
         with Unwatched():
             x = x.detach()
-            if self._selections and name in kink_gaps.CHOICES:
-                found = kink_gaps.rivals(name, x, rest, kwargs)
+            if self._selections and rule.rivals:
+                found = rule.rivals(x, *rest, **kwargs)
                 self.equals += [] if found is None else [found]
             if not flows:
                 return
             self.kinked = True
-            if name in kink_gaps.FIXED:
-                gaps = kink_gaps.gaps(name, x, rest, kwargs)
-                rms = 1.0 if name in kink_gaps.SAMPLERS else _rms(x)  # its gaps are in pixels
-                if name not in kink_gaps.JUMPS:  # on a jump, the output is a coin toss too, as its budget shows
-                    self.ties += [gap.abs() <= TIE * rms for gap in gaps]
+            if rule.jump:  # on a jump, the output is a coin toss too, as its budget shows
+                self._keep([rule.jump(x, *rest, **kwargs)], x, _rms(x))
+            elif rule.gaps:
+                gaps = rule.gaps(x, *rest, **kwargs)
+                rms = 1.0 if rule.grid else _rms(x)  # gaps to pixels are in pixels
+                self.ties += [gap.abs() <= TIE * rms for gap in gaps]
                 self._keep(gaps, x, rms)
-            elif name in kink_gaps.EXTREMES:
-                gap = kink_gaps.extreme_gap(name, x, rest, kwargs)
+            elif rule.lead:
+                gap = rule.lead(x, *rest, **kwargs)
                 self._keep([] if gap is None else [gap], x, _rms(x), sides=False)
 
     def _note_groups(self, best: torch.Tensor, axis: int, index: torch.Tensor, x: torch.Tensor, *, flows: bool) -> None:
         """Note the selection of the best of each group."""
         with Unwatched():
-            behind, tied = kink_gaps.group_gaps(best.detach(), axis, index, x.detach())
+            behind, tied = group_gaps(best.detach(), axis, index, x.detach())
             self.equals += [tied] * self._selections
             if flows:
                 self.kinked = True
@@ -160,10 +159,9 @@ class KinkWatch(OpMode):
         self._mark(result, gap, 1.0)
         return result
 
-    def _note_masked(self, name: str, args: tuple[Any, ...]) -> None:
+    def _note_masked(self, rule: Rule, args: tuple[Any, ...]) -> None:
         """Note a hand-written kink, such as where(x > 0, x, 0) or x * (x > 0)."""
-        position = MASKED[name]
-        for mask in args[position : position + 1] if name != "mul" else args:
+        for mask in (args[i] for i in rule.masks):
             if id(mask) in self._compared and has_gradient(*args):
                 _, x, limit = self._compared[id(mask)]
                 self.kinked = True

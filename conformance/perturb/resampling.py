@@ -14,30 +14,12 @@ from typing import Any
 import torch
 
 from conformance.evaluate.custom_ops import by_name
+from conformance.perturb.ops import rule_of
 
 Noise = Callable[[torch.Tensor], torch.Tensor]
 
-LINEAR = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
-NEAREST = ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-EXACT = ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
-# name of the op: its kernel
-KERNELS = {
-    **dict.fromkeys(LINEAR, "linear"),
-    **dict.fromkeys(NEAREST, "nearest"),
-    **dict.fromkeys(EXACT, "nearest-exact"),
-    "upsample_bicubic2d": "cubic",
-    "_upsample_bilinear2d_aa": "linear-aa",
-    "_upsample_bicubic2d_aa": "cubic-aa",
-    "_upsample_lanczos2d_aa": "lanczos-aa",
-}
-RESAMPLERS = frozenset(KERNELS).union(f"{name}_backward" for name in KERNELS)
 SUPPORT = {"linear-aa": 1.0, "cubic-aa": 2.0, "lanczos-aa": 3.0}  # how far a kernel reaches, in output pixels
 BEND = {"cubic": -0.75, "cubic-aa": -0.5}  # the parameter of the cubic kernel
-
-
-def selects(name: str) -> bool:
-    """Whether an op only selects elements, so that it rounds neither operands nor results."""
-    return name in NEAREST or name in EXACT
 
 
 @dataclass(frozen=True)
@@ -84,18 +66,16 @@ def resample(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: No
     """What a resampling op returns, with perturbed places and weights.
 
     Args:
-        func: the op, one of `RESAMPLERS`.
+        func: the op, which has a `kernel` in the table of ops.
         args: its arguments by position.
         kwargs: its arguments by name.
         place: perturbs by float32's rounding: the places in the input of a row of output elements, float64 of shape
             (output size,), and the terms of their weights, float64 of shape (output size, input size).
         weight: perturbs the weights of one axis: float64 of shape (output size, input size).
     """
-    name = func.overloadpacket.__name__
-    given = by_name(func, args, kwargs)
+    kernel, given = rule_of(func, kwargs).kernel, by_name(func, args, kwargs)
     values: torch.Tensor = args[0]
-    backward = name.endswith("_backward")
-    kernel = KERNELS[name.removesuffix("_backward")]
+    backward = "input_size" in given
     outer = given["output_size"]
     inner = given["input_size"][2:] if backward else values.shape[2:]
     scales = [value for key, value in given.items() if key.startswith("scales")]
@@ -113,7 +93,7 @@ def coefficients(kernel: str, axis: Axis, noise: Noise) -> torch.Tensor:
     """The weights of one axis: float64 of shape (size, length).
 
     Args:
-        kernel: a value of `KERNELS`.
+        kernel: a `kernel` of the table of ops.
         axis: the axis.
         noise: perturbs the places, and the terms of the weights, as far as float32 rounds them.
     """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,94 +19,24 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.evaluate import backward
-from conformance.evaluate.custom_ops import (
-    BATCH_NORMS,
-    OpMode,
-    Unwatched,
-    by_name,
-    leaves_of,
-    map_leaves,
-    written_names,
-)
+from conformance.evaluate.custom_ops import OpMode, Unwatched, leaves_of, map_leaves, written_tensors
 from conformance.evaluate.inputs import has_fractions, is_rounded
 from conformance.gates.budget import NOISE
-from conformance.perturb.kink_gaps import selects_in_groups
-from conformance.perturb.resampling import RESAMPLERS, resample, selects
-from conformance.perturb.terms import (
-    IN_PLACES,
-    OF_ROWS,
-    adds_single_terms,
-    counts,
-    may_count,
-    over_places,
-    over_rows,
-    terms,
-)
+from conformance.gates.distance import all_finite
+from conformance.perturb.ops import LARGEST, Rows, Rule, rule_of
+from conformance.perturb.resampling import resample
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # torch brings it
 
-
-from functools import cache, lru_cache
-
 RUNS = 8
 KINKED_RUNS = 20  # for a low precision behind a kink: one perturbed run misses a flipped unit 3 times in 5
-
-
-# Ops that move, select or compare numbers without rounding any; views are recognised by their schema.
-MOVES = frozenset(
-    """
-    _chunk_cat _local_scalar_dense _reshape_alias _to_copy _unique2 _unsafe_masked_index _unsafe_view abs
-    adaptive_max_pool2d adaptive_max_pool3d alias alias_copy all amax amin aminmax any arange argmax argmin argsort
-    as_strided_copy as_strided_scatter bernoulli block_diag broadcast_tensors bucketize cat ceil channel_shuffle
-    clamp clamp_max clamp_min clone complex conj_physical constant_pad_nd contiguous copy copysign count_nonzero
-    cummax cummin detach diag_embed diagonal_backward diagonal_copy diagonal_scatter embedding empty empty_like
-    empty_strided eq equal expand_copy fill flip floor fmax fmin fractional_max_pool2d fractional_max_pool3d full
-    full_like gather ge gt hardshrink hardshrink_backward hardtanh hardtanh_backward heaviside histc im2col index
-    index_copy index_fill index_select is_same_size isfinite isin isinf isnan isneginf isposinf kthvalue le
-    lift_fresh lift_fresh_copy logical_and logical_not logical_or logical_xor lt lu_unpack masked_fill
-    masked_scatter masked_scatter_backward masked_select max max_pool2d_with_indices max_pool3d_with_indices
-    max_unpool2d max_unpool3d maximum median min minimum mode msort nan_to_num nanmedian narrow_copy
-    native_channel_shuffle ne neg new_empty new_empty_strided new_full new_ones new_zeros nonzero ones ones_like
-    permute_copy pixel_shuffle pixel_unshuffle rand_like randn_like reflection_pad1d reflection_pad2d
-    reflection_pad3d relu repeat replication_pad1d replication_pad2d replication_pad3d resize resize_as roll rot90
-    round scalar_tensor scatter searchsorted select_backward select_scatter set set_data sgn sign signbit
-    slice_backward slice_scatter sort split_with_sizes_copy squeeze_copy stack take threshold threshold_backward
-    topk transpose_copy tril triu trunc unbind_copy unfold_copy unique unsafe_split unsqueeze_copy
-    value_selecting_reduction_backward view_as_complex_copy view_copy where zero zeros zeros_like
-    """.split()
-)
-
-
-# Ops that compute numbers from no tensor, in float32 under autocast too.
-FACTORIES = frozenset(
-    "arange bartlett_window blackman_window hamming_window hann_window kaiser_window linspace logspace".split()
-)
-
-
-# Ops that tensor cores compute, with the positions of the arguments that are multiplied. cuBLAS and cuDNN may round
-# these to TF32, and no others.
-PRODUCTS = {
-    **dict.fromkeys(("mm", "bmm", "linear", "convolution", "_convolution", "cudnn_convolution"), (0, 1)),
-    **dict.fromkeys(("addmm", "baddbmm"), (1, 2)),
-    "convolution_backward": (0, 1, 2),
-}
-
-
-# Ops that sample an image at the places of a grid, with the position of the grid among their arguments.
-GRIDS = {"grid_sampler_2d": 1, "grid_sampler_3d": 1, "grid_sampler_2d_backward": 2, "grid_sampler_3d_backward": 2}
-
-
-# Ops that refuse numbers below zero and above one, with the positions of the arguments.
-PROBABILITIES = {"binary_cross_entropy": (0, 1), "binary_cross_entropy_backward": (1, 2)}
-
-
-# Ops whose forward hands a mask of zeros and ones to their backward, as a floating tensor.
-MASKED = frozenset({"multilabel_margin_loss_forward", "multilabel_margin_loss_backward"})
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
 NEAR = 8.0  # times the size at which underflow counts as much as rounding; what is larger is left out of large tensors
 FEW = 4  # times less numbers than all are picked out; more are perturbed where they are
 BELOW_TF32 = 2**42 - 1  # the mantissa bits of a float64 that TF32 lacks
+FLOAT64_BITS = 53
+SUBNORMAL = 2.0**10  # times the smallest number of float16: smaller ones are subnormal
 
 
 class Rounding(OpMode):
@@ -149,40 +80,45 @@ class Rounding(OpMode):
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op; if it rounds, perturb its operands and results."""
-        name = "floor_divide" if kwargs.get("rounding_mode") else func.overloadpacket.__name__.rstrip("_")
-        moves = func.is_view or name in MOVES or selects_in_groups(name, (args, kwargs))
-        if moves or not _has_rounded((args, kwargs)) or adds_single_terms(name, func, args):
+        rule = rule_of(func, kwargs)
+        if not _has_rounded((args, kwargs)) or rule.moves(func, args, kwargs):
             result = func(*args, **kwargs)
-            return self._made(result) if name in FACTORIES else result
-        eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(terms(name, args)))
-        written = _written_tensors(name, func, args, kwargs)
-        whole = may_count(name) and counts((args, kwargs), name)
+            return self._made(result) if rule.tabulates else result
+        eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(_count_terms(rule, args)))
+        written = [tensor for tensor in written_tensors(func, args, kwargs) if is_rounded(tensor)]
+        whole = are_whole((args, kwargs), rule.whole_from)
 
         # in forward, autocast gives operands and results of products its dtype, and those of most other ops float32
-        stored = self._limited and (self._cast or name in PRODUCTS or backward.is_running())
+        stored = self._limited and (self._cast or bool(rule.products) or backward.is_running())
 
         def perturb(leaf: Any) -> Any:
-            if not is_rounded(leaf) or any(leaf is tensor for tensor in written) or (name in MASKED and _is_mask(leaf)):
+            if (
+                not is_rounded(leaf)
+                or any(leaf is tensor for tensor in written)
+                or (rule.keeps_masks and _is_mask(leaf))
+            ):
                 return leaf
             leaf = self._perturbed(leaf, eta, eta)
             return leaf if leaf.is_complex() or not stored else self._underflown(leaf)
 
-        if name in RESAMPLERS and bool(args[0].isfinite().all()):
-            return self._resampled(func, args, kwargs, eta)
+        if rule.kernel and bool(args[0].isfinite().all()):
+            return self._resampled(rule, func, args, kwargs, eta)
         if not whole:
-            args, kwargs = self._operands(name, args, eta, perturb), map_leaves(perturb, kwargs)
+            args, kwargs = self._operands(rule, args, eta, perturb), map_leaves(perturb, kwargs)
         result = func(*args, **kwargs)
-        if whole and counts(result, name):
+        if whole and are_whole(result, rule.whole_from):
             return result
         for tensor in written:
             tensor.copy_(self._perturbed(tensor, eta, eta))
         result = map_leaves(perturb, result)
-        if self._cast and name in IN_PLACES:
+        if self._cast and rule.places is not None:
             with Unwatched():
-                added, squares = over_places(name, func, args, kwargs)
+                added, squares = count_in_places(rule.places, func, args, kwargs)
                 result.copy_(self._strayed(result, squares, self._step * added.sqrt()))
-        if name in OF_ROWS:
-            return result[:1] + tuple(t if t is None else self._added_up(name, args[0], t, eta) for t in result[1:])
+        if rule.rows:
+            return result[:1] + tuple(
+                t if t is None else self._added_up(rule.rows, args[0], t, eta) for t in result[1:]
+            )
         return result
 
     def _made(self, table: torch.Tensor) -> torch.Tensor:
@@ -196,38 +132,43 @@ class Rounding(OpMode):
                 return table
             return torch.where(held, table, table + eta * table.abs().max() * uniform(table.shape, self._generator))
 
-    def _added_up(self, name: str, gradient: torch.Tensor, sums: torch.Tensor, eta: float) -> torch.Tensor:
-        """The perturbed gradient of a norm's weight or bias."""
+    def _added_up(self, add: Rows, gradient: torch.Tensor, sums: torch.Tensor, eta: float) -> torch.Tensor:
+        """The perturbed gradient of a norm's weight or bias. What multiplies a term has the mean square 1."""
         with Unwatched():
-            rows, squares = over_rows(name, gradient, sums)
-            return self._strayed(sums, squares, eta * math.sqrt(rows))
+            rows = max(1.0, gradient.numel() / max(1, sums.numel()))
+            return self._strayed(sums, add(gradient.square(), sums), eta * math.sqrt(rows))
 
     def _strayed(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:
-        """Sums whose partial sums are perturbed; see `over_rows`."""
+        """Sums whose partial sums are perturbed.
+
+        These are as large as the root of the sum of the squares of their terms, also where the sum itself cancels.
+        """
         return sums + eta * torch.maximum(sums.abs(), squares.abs().sqrt()) * uniform(sums.shape, self._generator)
 
-    def _operands(self, name: str, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]) -> tuple[Any, ...]:
+    def _operands(
+        self, rule: Rule, args: tuple[Any, ...], eta: float, perturb: Callable[[Any], Any]
+    ) -> tuple[Any, ...]:
         """The perturbed operands of an op."""
-        multiplied = PRODUCTS[name] if self._product and name in PRODUCTS else ()
-        grid, between = GRIDS.get(name), PROBABILITIES.get(name, ())
+        multiplied = rule.products if self._product else ()
         return tuple(
             self._multiplied(arg, eta)
             if i in multiplied
             else self._placed(arg, eta)
-            if i == grid
+            if rule.grid and i == rule.grid
             else perturb(arg).clamp(0.0, 1.0)
-            if i in between
+            if i in rule.probabilities
             else map_leaves(perturb, arg)
             for i, arg in enumerate(args)
         )
 
-    def _resampled(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], eta: float) -> torch.Tensor:
+    def _resampled(
+        self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], eta: float
+    ) -> torch.Tensor:
         """The result of an interpolation, whose kernel computes places in float32 in every precision."""
-        exact = selects(func.overloadpacket.__name__)
         place = NOISE * PRECISIONS["fp32"].unit
 
         def perturb(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor if exact else self._perturbed(tensor, eta, eta)
+            return tensor if rule.picks else self._perturbed(tensor, eta, eta)
 
         result = func(*args, **kwargs)
         with Unwatched():
@@ -286,19 +227,139 @@ def _is_mask(tensor: torch.Tensor) -> bool:
         return bool(((tensor == 0) | (tensor == 1)).all())
 
 
+def _count_terms(rule: Rule, args: tuple[Any, ...]) -> int:
+    """How many terms an op sums for each result."""
+    shapes = [tuple(arg.shape) for arg in args if isinstance(arg, torch.Tensor)]
+    return rule.terms(shapes, args) if shapes else 1
+
+
 def _has_rounded(tree: Any) -> bool:
     return any(has_fractions(leaf) for leaf in leaves_of(tree))  # a sparse gradient becomes dense in an op that adds
 
 
-def _written_tensors(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Floating tensors that the op writes in place. The schema of batch norms does not name theirs."""
-    if name in BATCH_NORMS:
-        return [t for t in args[3:5] if is_rounded(t)]
-    names = written_names(func)
-    if not names:
-        return []
-    given = by_name(func, args, kwargs)
-    return [leaf for name in names for leaf in leaves_of(given.get(name)) if is_rounded(leaf)]
+class Nearest(Rounding):
+    """Rounds every operand and result of an op that rounds to the mantissa of a precision. Nothing overflows.
+
+    Args:
+        precision: the precision.
+        scale: the scale of the cotangents under float16.
+
+    Attributes:
+        underflew: rounding to float16's smallest numbers has changed a tensor by more than one roundoff.
+        constant: the relative error of constants that multiply whole tensors, such as 1 / (1 - p) in the masks of
+            dropouts. It is the root of the sum of their squares, because a mode may round one and keep the next.
+    """
+
+    underflew = False
+    constant = 0.0
+
+    def __init__(self, precision: Precision, scale: float = 1.0) -> None:
+        super().__init__(precision, torch.Generator(), scale=scale)  # which it does not use: nothing here is random
+        self._splitter = 2.0**FLOAT64_BITS * precision.unit + 1.0  # Veltkamp's constant
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen op, rounded. If it divides a mask by a number, note how the quotient rounds."""
+        divides = rule_of(func, kwargs).divides and not backward.is_running()
+        exact = _of_mask(*args[:2]) if divides else 0.0
+        result = super().run_op(func, args, kwargs)
+        if exact:
+            self.constant = math.hypot(self.constant, float(result.abs().max()) / exact - 1.0)
+        return result
+
+    def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
+        """The tensor, rounded to nearest; as it is if every precision keeps it in float32."""
+        if max(down, up) < self._low:
+            return tensor
+        with Unwatched():
+            tensor = tensor.resolve_conj().resolve_neg()
+            nearest = tensor * self._splitter
+            nearest -= nearest - tensor
+            return nearest if all_finite(nearest) else torch.where(nearest.isfinite(), nearest, tensor)
+
+    def _strayed(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:  # noqa: ARG002
+        """The sums as they are: how the partial sums round, one run cannot tell."""
+        return sums
+
+    def _underflown(self, tensor: torch.Tensor) -> torch.Tensor:
+        stored = super()._underflown(tensor)
+        if stored is not tensor and not self.underflew:
+            with Unwatched():
+                self.underflew = bool((stored - tensor).norm() > self._step * tensor.norm())
+        return stored
+
+    def _near_underflow(self, tensor: torch.Tensor, size: torch.Tensor, quantum: float) -> torch.Tensor:
+        return torch.where(size < SUBNORMAL * quantum, (tensor / quantum).round_().mul_(quantum), tensor)
+
+
+def _of_mask(mask: Any, divisor: Any) -> float:
+    """The largest number of a mask over a number; 0 for any other quotient. A mask holds zeros and ones."""
+    number = divisor.item() if isinstance(divisor, torch.Tensor) and divisor.dim() == 0 else divisor
+    if not isinstance(mask, torch.Tensor) or not isinstance(number, (int, float)) or not number:
+        return 0.0
+    with Unwatched():
+        ones = (mask == 1).logical_or_(mask == 0).all() and mask.any()
+    return abs(1.0 / number) if ones else 0.0
+
+
+# Kernels that hold their partial sums in a low precision: how many terms they add up, and how large these are.
+#
+# Partial sums are as large as the root of the sum of the squares of their terms, also where the sum itself cancels.
+
+
+def count_in_places(
+    at: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many terms an op adds up in each place of its result, at least 1, and the sums of their squares.
+
+    Args:
+        at: the position of the terms among the arguments.
+        func: the op, with its arguments.
+        args: its arguments by position.
+        kwargs: its arguments by name; a factor of the terms is left out.
+    """
+    plain = {key: value for key, value in kwargs.items() if key != "alpha"}
+
+    def added(terms: torch.Tensor) -> torch.Tensor:
+        given = [torch.zeros_like(args[0]) if i == 0 else arg for i, arg in enumerate(args)]
+        given[at] = terms
+        result: torch.Tensor = func(*given, **plain)
+        return result
+
+    return added(torch.ones_like(args[at])).clamp(min=1.0), added(args[at].square())
+
+
+# Tells whether an op computes with small whole numbers, which every precision represents: then it rounds nothing.
+
+
+def are_whole(numbers: Any, least: int | None) -> bool:
+    """Whether all floating numbers in a container are whole, and neither smaller nor larger than every precision holds.
+
+    Args:
+        numbers: the operands or the results of an op.
+        least: the smallest number: 0 for a sum, as partial sums of numbers of both signs may be larger than the sum.
+            None for an op that gives no whole numbers for whole numbers.
+    """
+    if least is None:
+        return False
+    with Unwatched():
+        for leaf in leaves_of(numbers):
+            if isinstance(leaf, float) and not leaf.is_integer():
+                return False
+            if is_rounded(leaf) and not _is_whole(leaf.detach(), least):
+                return False
+    return True
+
+
+def _is_whole(tensor: torch.Tensor, least: int) -> bool:
+    if tensor.is_complex():
+        return False
+    if not tensor.numel():
+        return True
+    first = tensor[(0,) * tensor.dim()].item()  # most tensors are told by one element
+    if first != first // 1 or not abs(first) <= LARGEST:
+        return False
+    low, high = tensor.aminmax()
+    return least <= float(low) and float(high) <= LARGEST and bool((tensor == tensor.trunc()).all())
 
 
 # Draws the noise of perturbed runs: numbers that are uniform from -1 to 1.

@@ -11,7 +11,7 @@ from conformance.float64 import replacements
 from conformance.float64.replacements import FUNCTIONS, grouped_mm
 from conformance.float64.wide import widen
 from conformance.perturb.kinks import KinkWatch
-from conformance.perturb.nearest import Nearest
+from conformance.perturb.rounding import Nearest
 
 
 class Names(TorchDispatchMode):

@@ -9,7 +9,7 @@ from conformance.evaluate import inputs, weights
 from conformance.float64.wide import Oracle
 from conformance.oracle import many_draws
 from conformance.oracle.many_draws import Redraw
-from conformance.perturb.nearest import Nearest
+from conformance.perturb.rounding import Nearest
 from zoo import Call, Case, Spec
 
 CASE = Case(name="typical", inputs=lambda g: (torch.randn(4, 3, generator=g), 2))

@@ -7,7 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.axes import PRECISIONS
 from conformance.evaluate.inputs import seed_generator
-from conformance.perturb.resampling import RESAMPLERS, Axis, coefficients, resample
+from conformance.perturb.ops import rule_of
+from conformance.perturb.resampling import Axis, coefficients, resample
 from conformance.perturb.rounding import Rounding
 
 
@@ -20,10 +21,9 @@ class Compared(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        if name in RESAMPLERS:
+        if rule_of(func, {}).kernel:
             ours = resample(func, args, kwargs or {}, lambda t: t, lambda t: t)
-            self.gaps[name] = float((ours - result).abs().max())
+            self.gaps[func] = float((ours - result).abs().max())
         return result
 
 

@@ -11,8 +11,7 @@ import zoo
 from conformance.axes import PRECISIONS
 from conformance.evaluate.inputs import seed_generator
 from conformance.gates.budget import NOISE
-from conformance.perturb.nearest import Nearest
-from conformance.perturb.rounding import LARGE, Rounding
+from conformance.perturb.rounding import LARGE, Nearest, Rounding
 
 PRECISION = PRECISIONS["amp_bf16"]
 ETA = NOISE * PRECISION.unit

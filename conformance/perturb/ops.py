@@ -1,0 +1,271 @@
+"""Holds the table of ops: what the perturbed runs and the watch of kinks know about each ATen op."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+
+from conformance.evaluate.custom_ops import leaves_of
+from conformance.perturb import kink_gaps
+from zoo import internals
+
+Shapes = list[tuple[int, ...]]  # of the tensors among the arguments of an op, at least one
+Arguments = tuple[Any, ...]
+Rows = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+EXTREMES = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
+LARGEST = 256  # bfloat16 represents every whole number up to here
+PASSES = 16  # over a matrix, of iterations such as those of an SVD
+EDGE = 3.0  # where hardswish and hardsigmoid bend
+
+
+def always(*_: Any) -> bool:
+    """Tell of an op that it moves, selects or compares numbers, whatever its arguments are."""
+    return True
+
+
+def adds_single_terms(func: Any, args: Arguments, _: dict[str, Any]) -> bool:
+    """Whether a reduction is over axes of size one: every sum has one term, so nothing rounds."""
+    if not args or not isinstance(args[0], torch.Tensor):
+        return False
+    shape, axes = args[0].shape, args[1] if len(args) > 1 else None
+    if axes is None or internals.overload_of(func) == "default":
+        return args[0].numel() <= 1
+    axes = [axes] if isinstance(axes, int) else axes
+    return all(shape[axis] == 1 for axis in axes) if axes else args[0].numel() <= 1
+
+
+def keeps_extremes(_: Any, args: Arguments, kwargs: dict[str, Any]) -> bool:
+    """Whether an op keeps the largest or smallest of groups of numbers. Its backward looks for that number."""
+    return any(word in EXTREMES for word in leaves_of((args, kwargs)) if isinstance(word, str))
+
+
+def one_term(_: Shapes, __: Arguments) -> int:
+    """The terms of an op that adds nothing up."""
+    return 1
+
+
+def product_terms(shapes: Shapes, _: Arguments) -> int:
+    """The terms of a matrix product: the columns of its first factor."""
+    return shapes[-2][-1] if len(shapes) > 1 else 1
+
+
+def row_terms(shapes: Shapes, _: Arguments) -> int:
+    """The terms of a norm over the last axes, and those of the gradients of its weight and bias."""
+    return max(shapes[0][-1], math.prod(shapes[0][:-1]))
+
+
+def summed_terms(shapes: Shapes, args: Arguments) -> int:
+    """The terms of a reduction, or of an op that accumulates many elements into one."""
+    axes = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else None
+    return math.prod([shapes[0][a] for a in axes if isinstance(a, int)] if axes else shapes[0])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is known about an op. As it stands here: it rounds its operands and its result, and has no kink.
+
+    The functions of kinks take the op's arguments, the first detached, and give float64 tensors or boolean masks.
+    """
+
+    moves: Callable[[Any, Arguments, dict[str, Any]], bool] = lambda *_: False  # it rounds nothing
+    tabulates: bool = False  # it computes numbers from no tensor, in float32 under autocast too
+    terms: Callable[[Shapes, Arguments], int] = one_term  # that it sums for each result
+    whole_from: int | None = None  # of whole numbers from here to 256 it gives whole numbers, so it rounds none of them
+    products: tuple[int, ...] = ()  # arguments that tensor cores multiply: cuBLAS and cuDNN may round these to TF32
+    probabilities: tuple[int, ...] = ()  # arguments in which it refuses numbers below zero and above one
+    keeps_masks: bool = False  # forward hands a mask of zeros and ones to backward, as a floating tensor
+    divides: bool = False
+    grid: int = 0  # the argument that says at which places it samples an image
+    kernel: str = ""  # of an interpolation; see resampling.py
+    picks: bool = False  # an interpolation that takes elements as they are
+    places: int | None = None  # the argument whose numbers it adds into places of a tensor, one by one
+    rows: Rows | None = None  # sums, over its rows and like a result, the squares of its first argument
+
+    gaps: Callable[..., list[torch.Tensor]] | None = None  # each element's signed distances to kinks
+    jump: Callable[..., torch.Tensor] | None = None  # the same, where the whole result jumps
+    rivals: Callable[..., torch.Tensor | None] | None = None  # where it may select either of two equal elements
+    lead: Callable[..., torch.Tensor | None] | None = None  # how far what it selects is ahead of the second
+    border: Callable[..., torch.Tensor | None] | None = None  # how far from where what is no fraction in it jumps
+    compares: bool = False  # its result is a mask
+    masks: tuple[int, ...] = ()  # arguments that may be such a mask, and split the result in two
+    indexes: bool = False  # its result has no gradient
+    casts: bool = False
+    draws: bool = False  # if called by the overload `default`: by probabilities or rates, its first argument
+    groups: bool = False  # its arguments 1, 2 and 3 are the axis, the index and the terms of groups
+    shapes: bool = False  # it takes from a tensor nothing but its shape
+    detaches: bool = False
+
+
+_largest, _smallest = partial(kink_gaps.lead, largest=True), partial(kink_gaps.lead, largest=False)
+_two_largest, _two_smallest = partial(kink_gaps.tied, largest=True), partial(kink_gaps.tied, largest=False)
+
+
+def _zero(x: torch.Tensor, *_: Any, **__: Any) -> list[torch.Tensor]:
+    return [x]
+
+
+ROWS: tuple[tuple[str, Rule], ...] = (
+    # move, select or compare
+    (
+        """
+        _chunk_cat _local_scalar_dense _reshape_alias _unique2 _unsafe_masked_index _unsafe_view alias alias_copy all
+        any as_strided_copy as_strided_scatter block_diag cat channel_shuffle clone complex conj_physical
+        constant_pad_nd copy copysign count_nonzero diag_embed diagonal_backward diagonal_copy diagonal_scatter
+        embedding empty empty_strided eq equal expand_copy fill flip fractional_max_pool2d fractional_max_pool3d full
+        gather hardshrink_backward hardtanh_backward heaviside histc im2col index index_copy index_fill index_select
+        is_same_size isin isinf isnan isneginf isposinf lift_fresh lift_fresh_copy logical_and logical_not logical_or
+        logical_xor lu_unpack masked_scatter masked_scatter_backward masked_select max_unpool2d max_unpool3d nan_to_num
+        narrow_copy ne neg nonzero ones permute_copy pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
+        reflection_pad3d repeat replication_pad1d replication_pad2d replication_pad3d resize resize_as roll rot90
+        scalar_tensor scatter select_backward select_scatter set sgn signbit slice_backward slice_scatter
+        split_with_sizes_copy squeeze_copy stack take threshold_backward transpose_copy tril triu unbind_copy
+        unfold_copy unsafe_split unsqueeze_copy view_as_complex_copy view_copy zero zeros
+        """,
+        Rule(moves=always),
+    ),
+    (
+        "empty_like full_like new_empty new_empty_strided new_full new_ones new_zeros ones_like rand_like randn_like",
+        Rule(moves=always, shapes=True),
+    ),
+    ("zeros_like", Rule(moves=always, shapes=True)),
+    ("randint_like", Rule(shapes=True)),
+    ("detach", Rule(moves=always, detaches=True)),
+    ("arange", Rule(moves=always, tabulates=True)),
+    (
+        "bartlett_window blackman_window hamming_window hann_window kaiser_window linspace logspace",
+        Rule(tabulates=True),
+    ),
+    ("where", Rule(moves=always, masks=(0,))),
+    ("masked_fill", Rule(moves=always, masks=(1,))),
+    # bend or jump at fixed values
+    ("abs relu", Rule(moves=always, gaps=_zero)),
+    ("_prelu_kernel leaky_relu rrelu_with_noise", Rule(gaps=_zero)),
+    ("clamp clamp_max clamp_min hardtanh", Rule(moves=always, gaps=kink_gaps.limit_gaps)),
+    ("fmax fmin maximum minimum threshold", Rule(moves=always, gaps=lambda x, limit, *_, **__: [x - limit])),
+    ("hardshrink", Rule(moves=always, gaps=kink_gaps.shrink_gaps)),
+    ("softshrink", Rule(gaps=kink_gaps.shrink_gaps)),
+    ("hardsigmoid hardswish", Rule(gaps=lambda x, **_: [x + EDGE, x - EDGE])),
+    ("elu", Rule(gaps=lambda x, a=1.0, _=1.0, b=1.0, **__: [] if a * b == 1.0 else [x])),
+    ("grid_sampler_2d grid_sampler_3d", Rule(grid=1, gaps=kink_gaps.pixel_gaps)),
+    ("grid_sampler_2d_backward grid_sampler_3d_backward", Rule(grid=2)),
+    ("ceil floor trunc", Rule(moves=always, jump=kink_gaps.gap_to_whole)),
+    ("frac", Rule(jump=kink_gaps.gap_to_whole)),
+    ("round", Rule(moves=always, jump=kink_gaps.gap_to_half)),
+    ("sign", Rule(moves=always, jump=lambda x, **_: x)),
+    # decide
+    ("ge gt le lt", Rule(moves=always, compares=True, border=lambda x, other, **_: x - other)),
+    ("_to_copy", Rule(moves=always, casts=True, border=kink_gaps.gap_to_whole)),
+    ("bucketize", Rule(moves=always, border=kink_gaps.gap_to_edges)),
+    ("searchsorted", Rule(moves=always, border=lambda *_, **__: None)),
+    ("bernoulli", Rule(moves=always, draws=True)),
+    ("multinomial poisson", Rule(draws=True)),
+    # select among elements
+    ("amax max", Rule(moves=always, rivals=_two_largest, lead=_largest)),
+    ("amin min", Rule(moves=always, rivals=_two_smallest, lead=_smallest)),
+    ("argmax", Rule(moves=always, rivals=_two_largest, border=_largest, indexes=True)),
+    ("argmin", Rule(moves=always, rivals=_two_smallest, border=_smallest, indexes=True)),
+    ("aminmax", Rule(moves=always, rivals=lambda x, **given: _two_largest(x, **given) | _two_smallest(x, **given))),
+    ("topk", Rule(moves=always, rivals=kink_gaps.tied_in_topk, border=kink_gaps.lead_in_topk)),
+    ("cummax cummin mode sort", Rule(moves=always, rivals=kink_gaps.tied_in_order)),
+    ("kthvalue", Rule(moves=always, rivals=lambda x, _, *rest, **given: kink_gaps.tied_in_order(x, *rest, **given))),
+    ("median nanmedian", Rule(moves=always, rivals=lambda x, dim=None, *_, **__: kink_gaps.tied_in_order(x, dim))),
+    ("max_pool2d_with_indices", Rule(moves=always, rivals=partial(kink_gaps.tied_in_windows, spatial=2))),
+    ("max_pool3d_with_indices", Rule(moves=always, rivals=partial(kink_gaps.tied_in_windows, spatial=3))),
+    ("adaptive_max_pool2d", Rule(moves=always, rivals=partial(kink_gaps.tied_in_bins, spatial=2))),
+    ("adaptive_max_pool3d", Rule(moves=always, rivals=partial(kink_gaps.tied_in_bins, spatial=3))),
+    ("scatter_reduce", Rule(moves=keeps_extremes, groups=True, terms=summed_terms)),
+    ("index_reduce", Rule(moves=keeps_extremes, groups=True)),
+    # compute element by element
+    ("add floor_divide fmod remainder rsub sub", Rule(whole_from=-LARGEST)),
+    ("mul", Rule(whole_from=-LARGEST, masks=(0, 1))),
+    ("div", Rule(divides=True)),
+    ("binary_cross_entropy", Rule(probabilities=(0, 1))),
+    ("binary_cross_entropy_backward", Rule(probabilities=(1, 2))),
+    ("multilabel_margin_loss_forward multilabel_margin_loss_backward", Rule(keeps_masks=True)),
+    # multiply
+    ("bmm mm", Rule(terms=product_terms, whole_from=0, products=(0, 1))),
+    ("addmm baddbmm", Rule(terms=product_terms, whole_from=0, products=(1, 2))),
+    ("addmv dot mv", Rule(terms=product_terms, whole_from=0)),
+    ("linear", Rule(terms=product_terms, products=(0, 1))),
+    (
+        "_convolution convolution cudnn_convolution mkldnn_convolution",
+        Rule(terms=lambda shapes, _: math.prod(shapes[1][1:]), products=(0, 1)),
+    ),
+    (
+        "convolution_backward",
+        Rule(
+            terms=lambda shapes, _: max(math.prod((s[0], *s[2:])) for s in (shapes[0], shapes[2])), products=(0, 1, 2)
+        ),
+    ),
+    # add up
+    ("cumsum nansum sum", Rule(moves=adds_single_terms, terms=summed_terms, whole_from=0)),
+    ("cumprod mean prod trace", Rule(moves=adds_single_terms, terms=summed_terms)),
+    ("index_add scatter_add", Rule(terms=summed_terms, whole_from=0, places=3)),
+    ("index_put", Rule(terms=summed_terms, whole_from=0, places=2)),
+    ("_index_put_impl", Rule(terms=summed_terms, places=2)),
+    ("embedding_dense_backward", Rule(terms=summed_terms, places=0)),
+    (
+        "_log_softmax _log_softmax_backward_data _softmax _softmax_backward_data",
+        Rule(terms=lambda shapes, _: max(shapes[0], default=1)),
+    ),
+    (
+        "_native_batch_norm_legit native_batch_norm native_batch_norm_backward",
+        Rule(terms=lambda shapes, _: shapes[0][0] * math.prod(shapes[0][2:])),
+    ),
+    ("native_group_norm native_layer_norm", Rule(terms=row_terms)),
+    ("native_layer_norm_backward", Rule(terms=row_terms, rows=lambda squares, sums: squares.sum_to_size(sums.shape))),
+    (
+        "native_group_norm_backward",  # the channels are the second axis
+        Rule(terms=row_terms, rows=lambda squares, _: squares.transpose(0, 1).flatten(1).sum(1)),
+    ),
+    # compute each result from a whole matrix, step after step
+    (
+        """
+        _cholesky_solve_helper _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd
+        cholesky cholesky_inverse geqrf linalg_cholesky_ex linalg_eig linalg_eigvals linalg_householder_product
+        linalg_inv_ex linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor_ex linalg_lu_solve
+        linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular ormqr triangular_solve
+        """,
+        Rule(terms=lambda shapes, _: PASSES * max(shapes[0][-2:], default=1)),
+    ),
+    # interpolate
+    ("upsample_linear1d upsample_bilinear2d upsample_trilinear3d", Rule(kernel="linear")),
+    ("upsample_nearest1d upsample_nearest2d upsample_nearest3d", Rule(kernel="nearest", picks=True)),
+    ("_upsample_nearest_exact1d _upsample_nearest_exact2d", Rule(kernel="nearest-exact", picks=True)),
+    ("_upsample_nearest_exact3d", Rule(kernel="nearest-exact", picks=True)),
+    ("upsample_bicubic2d", Rule(kernel="cubic")),
+    ("_upsample_bilinear2d_aa", Rule(kernel="linear-aa")),
+    ("_upsample_bicubic2d_aa", Rule(kernel="cubic-aa")),
+    ("_upsample_lanczos2d_aa", Rule(kernel="lanczos-aa")),
+)
+OPS: dict[str, Rule] = {name: rule for names, rule in ROWS for name in names.split()}
+OPS.update({f"{name}_backward": replace(rule, picks=False) for name, rule in OPS.items() if rule.kernel})
+# Parts of the names of reductions, and of ops that accumulate many elements into one.
+SUMMING = ("sum", "mean", "var", "std", "norm", "scatter", "index_put", "index_add", "embedding")
+
+
+def rule_of(func: Any, kwargs: dict[str, Any]) -> Rule:
+    """What is known about an op.
+
+    Args:
+        func: the op.
+        kwargs: its arguments by name. A quotient that is rounded to whole numbers is another op.
+    """
+    return OPS["floor_divide"] if kwargs.get("rounding_mode") else _rule_of(func)
+
+
+@cache
+def _rule_of(func: Any) -> Rule:
+    """The row of an op, whether it writes in place or not. Of one without a row, its schema and its name tell."""
+    name = func.overloadpacket.__name__.rstrip("_")
+    if name in OPS:
+        return OPS[name]
+    if func.is_view:
+        return Rule(moves=always)
+    rule = Rule(terms=summed_terms) if any(part in name for part in SUMMING) else Rule()
+    return replace(rule, moves=keeps_extremes) if "reduce" in name else rule
