@@ -5,7 +5,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from conformance.axes import Prepared, register_mode
-    from conformance.commands.check_report import NotConformingError, Report
+    from conformance.commands.checking import NotConformingError, Report
     from conformance.errors import NotProvenError, UsageError
 
 __all__ = [
@@ -26,8 +26,8 @@ HOMES = {
     "UsageError": "conformance.errors",
     "Prepared": "conformance.axes",
     "register_mode": "conformance.axes",
-    "NotConformingError": "conformance.commands.check_report",
-    "Report": "conformance.commands.check_report",
+    "NotConformingError": "conformance.commands.checking",
+    "Report": "conformance.commands.checking",
     "check": "conformance.own.check",
     "ResultDtypes": "conformance.cell.proofs",
     "Runs": "conformance.cell.proofs",

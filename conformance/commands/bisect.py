@@ -22,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 
 from conformance.commands import github
 from conformance.commands.output import progress, say, tell
-from conformance.commands.run import make_plan
+from conformance.commands.planning import make_plan
 from conformance.errors import NotInstalledError, UsageError, suggestion
 from conformance.exit_codes import ExitCode
 from conformance.one_line import one_line

@@ -1,34 +1,37 @@
-"""Judges one model for `conformance.check`: plans, judges and stores a run in the caller's process, without pytest."""
+"""Judges one model for `conformance.check`, in the caller's process and without pytest, and reports the verdicts."""
 
 from __future__ import annotations
 
-import contextlib
+import html
+import json
 import os
 import shutil
 import sys
-import time
-from collections.abc import Collection, Iterable, Iterator
+import weakref
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from conformance.commands.compile_cache import compile_cache
-from conformance.commands.forecast import Forecast
-from conformance.commands.run import make_plan
-from conformance.commands.ticker import Ticker
+from conformance.commands.planning import children_prepared, make_plan
+from conformance.commands.progress import Progress, Ticker, expected_seconds
+from conformance.commands.stored import exit_code
 from conformance.errors import StoreError, UsageError
+from conformance.exit_codes import ExitCode
 from conformance.judging.executor import Executor
-from conformance.process import environment, pool
+from conformance.process import pool
 from conformance.process.child_side import is_child
 from conformance.records.convert import to_json
-from conformance.records.plan import Plan, PlannedCell
+from conformance.records.plan import Plan
 from conformance.records.tasks import PlanRequest
 from conformance.records.verdicts import Verdict
-from conformance.show.progress import Progress
+from conformance.show import matrix
+from conformance.show.text import printable
 from conformance.store import run_files
 from conformance.store.run_files import Contents, Writer
 
 SAVED = "saved"  # the folder of the saved model in a run folder
+LARGEST_HTML = 50_000  # characters: a notebook keeps every output
 
 
 def refuse_in_child() -> None:
@@ -59,35 +62,114 @@ def judge_request(request: PlanRequest, folder: Path) -> Contents:
         MachineError: the machine failed.
     """
     plan = make_plan(request)
-    kept = environment.references_of(plan.environment)
-    with compile_cache(plan) as cache, _variables(cache, plan.compiles_for, references=kept):
+    with children_prepared(plan, compiles_for=plan.compiles_for):
         run_files.create(folder, plan)
-        writer = Writer(folder)
-        try:
-            _judge(plan, folder, writer)
-        finally:
-            writer.close()
+        found = _judge(plan, folder)
+    _store(folder, (found[planned.id] for planned in plan.cells))
     return run_files.read(folder)
 
 
-def _judge(plan: Plan, folder: Path, writer: Writer) -> None:
+def _judge(plan: Plan, folder: Path) -> dict[str, Verdict]:
     executor = Executor(plan, folder / run_files.REFERENCES)
-    forecast = Forecast(run_files.read(folder), folder)
-    ticker = Ticker(Progress(forecast.expected, "cell", os.cpu_count() or 1), stream=sys.stderr, only_on_terminal=True)
-    jobs = {p.id: partial(_alone, executor, p, ticker.progress, forecast) for p in plan.cells}
-    with ticker.beating():
-        found = dict(pool.carry_out(jobs))
-    _add(writer, (found[planned.id] for planned in plan.cells))
+    progress = Progress(expected_seconds(run_files.read(folder), folder), "cell", os.cpu_count() or 1)
+    found: dict[str, Verdict] = {}
+    with Ticker(progress, stream=sys.stderr, only_on_terminal=True).beating():
+        for name, verdict in pool.carry_out({one.id: partial(executor.verdict, one) for one in plan.cells}):
+            found[name] = verdict
+            progress.finish(name, red=verdict.red)
+    return found
 
 
-def _alone(executor: Executor, cell: PlannedCell, progress: Progress, forecast: Forecast) -> Verdict:
-    progress.started(cell.id, time.monotonic())
-    verdict = executor.verdict(cell)
-    progress.done(cell.id, forecast.took(verdict), red=verdict.red)
-    return verdict
+def _store(folder: Path, verdicts: Iterable[Verdict]) -> None:
+    writer = Writer(folder)
+    try:
+        for verdict in verdicts:
+            writer.add(to_json(verdict))
+    finally:
+        writer.close()
 
 
-def copy_run(contents: Contents, old: Path, new: Path) -> None:
+class NotConformingError(AssertionError):
+    """A cell of the report is red. The message is the report."""
+
+    __module__ = "conformance"  # the public name, which pytest shows
+
+
+class Report:
+    """What was found out about one model.
+
+    Args:
+        contents: the stored run.
+        folder: a folder that holds the run and what was saved of the model. It is removed with the report.
+
+    Attributes:
+        cells: the verdict on each cell, in the order of the table.
+        assumed: the contracts that were assumed of the model, a line each.
+    """
+
+    def __init__(self, contents: Contents, folder: Path) -> None:
+        self._contents, self._folder = contents, folder
+        self.cells: tuple[Verdict, ...] = tuple(contents.verdicts[name] for name in contents.selected)
+        self.assumed: tuple[str, ...] = tuple(line for model in contents.plan.models.values() for line in model.assumed)
+        self._removed = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every cell is as expected, and not all of them were skipped."""
+        return exit_code(self._contents) == ExitCode.OK
+
+    def table(self) -> str:
+        """The matrix, a line for every red cell, and the assumed contracts."""
+        return printable(matrix.render(self._contents, folder=None))
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        red = sum(cell.red for cell in self.cells)
+        return f"<Report on {next(iter(self._contents.plan.models))}: {len(self.cells)} cells, {red} red>"
+
+    def _repr_html_(self) -> str:
+        text = self.table()
+        cut = "" if len(text) <= LARGEST_HTML else "\n… print(report) shows the rest"
+        return f"<pre>{html.escape(text[:LARGEST_HTML])}{cut}</pre>"
+
+    def to_json(self) -> str:
+        """The plan and all verdicts, with everything that was observed, as JSON."""
+        contents = self._contents
+        return json.dumps({"ok": self.ok, "plan": to_json(contents.plan), "verdicts": [to_json(c) for c in self.cells]})
+
+    def write(self, folder: str | os.PathLike[str]) -> Path:
+        """Keep the run, as `conformance show` and `diff` read it.
+
+        Args:
+            folder: the run folder; it must not exist.
+
+        Returns:
+            Its absolute path.
+
+        Raises:
+            UsageError: it exists, or cannot be written.
+        """
+        path = Path(folder).resolve()
+        try:
+            _copy_run(self._contents, self._folder / SAVED, path)
+        except FileExistsError:
+            raise UsageError(f"{path} exists; name a folder that does not") from None
+        return path
+
+    def raise_if_failed(self) -> None:
+        """Raise an error if a cell is red.
+
+        Raises:
+            NotConformingError: one is; the message is the table.
+        """
+        __tracebackhide__ = True  # pytest shows the caller's line
+        if not self.ok:
+            raise NotConformingError(f"\n{self.table()}")
+
+
+def _copy_run(contents: Contents, old: Path, new: Path) -> None:
     """Store a run again in another folder, with what its models were saved in.
 
     Args:
@@ -108,30 +190,8 @@ def copy_run(contents: Contents, old: Path, new: Path) -> None:
     modes = {name: place.moved(moved) for name, place in plan.modes.items()}
     models = {name: replace(model, location=model.location.moved(moved)) for name, model in plan.models.items()}
     run_files.create(new, replace(plan, models=models, modes=modes))
-    writer = Writer(new)
     try:
         shutil.copytree(old, kept)
-        _add(writer, contents.verdicts.values())
     except OSError as problem:
         raise StoreError(f"{new} cannot be written: {problem}") from problem
-    finally:
-        writer.close()
-
-
-def _add(writer: Writer, verdicts: Iterable[Verdict]) -> None:
-    for verdict in verdicts:
-        writer.add(to_json(verdict))
-
-
-@contextlib.contextmanager
-def _variables(cache: Path | None, compiles_for: Collection[str], references: Path | None = None) -> Iterator[None]:
-    """Set the variables of child processes, and put those of the caller's process back."""
-    wanted = environment.inherited(cache, compiles_for=compiles_for, references=references)
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        os.environ.update({name: value for name, value in before.items() if value is not None})
-        for name in (name for name, value in before.items() if value is None):
-            os.environ.pop(name, None)
+    _store(new, contents.verdicts.values())

@@ -87,6 +87,23 @@ def hold() -> Iterator[None]:
         _answer.held = False
 
 
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """Let SIGINT wait meanwhile. A process that is started here inherits that, until it calls `unblock`."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        unblock()
+
+
+def unblock() -> None:
+    """Take SIGINT again, also one that waits."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     """The handler of the first signal."""
     for each in SIGNALS:

@@ -5,30 +5,32 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shlex
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from conformance.commands import interrupts
-from conformance.commands.forecast import Forecast
-from conformance.commands.order import scope_of
 from conformance.commands.output import say, tell
-from conformance.commands.recorder import Recorder
+from conformance.commands.progress import Progress, Ticker, expected_seconds, opening
+from conformance.commands.pytest_items import Recorder
+from conformance.commands.stored import exit_code
 from conformance.counted import counted
 from conformance.errors import UsageError, near_names
 from conformance.exit_codes import ExitCode
-from conformance.judging.attempts import GUILTY
 from conformance.records.cell import model_of
+from conformance.records.plan import Plan
 from conformance.show.text import printable, visible
 from conformance.store import run_files
 from conformance.store.run_files import Contents, Writer
 
 PLUGINS = ("xdist.plugin", "conformance.plugin")  # no other is loaded: the person's plugins are for their own tests
 NOT_NEEDED = ("cacheprovider", "doctest", "tmpdir")  # they would write files of their own
-SMALLEST_CAPACITY = ("0", "1")  # numbers of workers for which no worker is started
+WORKER_SECONDS = 20.0  # of cells that are worth another worker, which imports torch first
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Choice:
 
     Attributes:
         expression: only cells whose id matches it, as for pytest's -k.
-        workers: number of processes, as for xdist's -n; "" for one per core.
+        workers: number of processes, as for xdist's -n; "" for as many as save time.
         first: stop at the first red cell.
         verbose: print a line for every cell and every measurement.
         plugins: names of pytest plugins to load.
@@ -84,14 +86,19 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
     judged = f"{counted(len(contents.missing), 'cell')} of {counted(len(models), 'model')}"
     chosen = f"those of {judged} that match -k {choice.expression!r}" if choice.expression else judged
     tell(f"judging {chosen}, stored in {visible(str(folder))}")
-    forecast = Forecast(contents, folder)
-    workers = _workers(choice, contents, forecast)
-    recorder = Recorder(folder, writer, forecast, at_once=workers)
-    if not choice.expression:  # pytest knows which cells match, and the forecast is of all
-        tell(forecast.opening(workers))
-    arguments = _arguments(choice, contents, folder, choice.workers or str(workers))
-    with _working_folder_kept(), contextlib.redirect_stderr(io.StringIO()) as said:
-        code = int(pytest.main(arguments, plugins=[recorder]))
+    expected = expected_seconds(contents, folder)
+    workers = int(choice.workers) if choice.workers else _useful_workers(expected)
+    at_once = max(workers, 1)
+    if not choice.expression:  # pytest knows which cells match, and the estimate is of all
+        tell(opening(contents.plan, expected, at_once))
+    ticker = Ticker(Progress(expected, "cell", at_once), every_line=choice.verbose)
+    recorder = Recorder(folder, writer, order(contents.plan, expected, workers), ticker)
+    before = Path.cwd()
+    try:
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            code = int(pytest.main(_arguments(choice, contents, folder, workers), plugins=[recorder]))
+    finally:
+        os.chdir(before)  # pytest leaves for the folder in which it thinks it started
     if code == ExitCode.USAGE:
         raise UsageError(_refusal(said.getvalue(), choice))
     print(printable(said.getvalue()), end="", file=sys.stderr)  # noqa: T201
@@ -100,22 +107,39 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
         return ExitCode.RED
     if code == ExitCode.INTERRUPTED and not interrupts.received_signal():
         return ExitCode.RED  # -x stopped it
-    return code
+    return exit_code(run_files.read(folder)) if code in (ExitCode.OK, ExitCode.RED) else code
 
 
-@contextlib.contextmanager
-def _working_folder_kept() -> Iterator[None]:
-    """Go back to the working folder afterwards, because pytest leaves for the folder in which it thinks it started."""
-    try:
-        before = Path.cwd()
-    except OSError:  # it was removed
-        yield
-        return
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.chdir(before)
+def order(plan: Plan, seconds: Mapping[str, float], workers: int) -> list[str]:
+    """Cells in the order in which they are judged: those that need no compiler first, the longest models first.
+
+    They come in rounds, one cell of each model in each. So the first round makes all references, and no worker waits
+    until another one has made that of its cell; and the first compiled round compiles what the precisions of a model
+    have in common. xdist begins with two cells for each worker; these are of one model.
+
+    Args:
+        plan: the plan of the run.
+        seconds: about how long each cell to judge will take, by id.
+        workers: number of processes that judge cells.
+    """
+    cells = {one.id: one.cell for one in plan.cells}
+    weights: dict[str, float] = {}
+    for name, taken in seconds.items():
+        weights[cells[name].model] = weights.get(cells[name].model, 0.0) + taken
+    ranks = {model: rank for rank, model in enumerate(sorted(weights, key=weights.__getitem__, reverse=True))}
+    counts = Counter[tuple[str, bool]]()
+    places = {}
+    for name in seconds:
+        model, compiles = cells[name].model, cells[name].mode in plan.compiling_modes
+        number = counts[model, compiles]
+        counts[model, compiles] += 1
+        places[name] = compiles, number - (number > 0 and ranks[model] < workers), ranks[model]
+    return sorted(seconds, key=places.__getitem__)
+
+
+def _useful_workers(expected: Mapping[str, float]) -> int:
+    """The number of processes that save time: to start one more takes as long as to judge some cells."""
+    return min(os.cpu_count() or 1, len(expected), 1 + int(sum(expected.values()) // WORKER_SECONDS))
 
 
 def _refusal(said: str, choice: Choice) -> str:
@@ -129,25 +153,23 @@ def _refusal(said: str, choice: Choice) -> str:
     return f"pytest refuses: {next(iter([*errors, *filter(None, lines)]), 'its arguments')}"
 
 
-def _workers(choice: Choice, contents: Contents, forecast: Forecast) -> int:
-    """The number of processes that judge cells at a time: without a choice, no more than save time."""
-    if choice.workers.isdecimal():
-        return max(int(choice.workers), 1)
-    known = {planned.id: planned.cell for planned in contents.plan.cells}
-    scopes = {scope_of(known[cell], contents.plan) for cell in contents.missing}
-    return min(os.cpu_count() or 1, len(scopes), forecast.workers)
-
-
-def _arguments(choice: Choice, contents: Contents, folder: Path, workers: str) -> list[str]:
+def _arguments(choice: Choice, contents: Contents, folder: Path, workers: int) -> list[str]:
     arguments = [run_files.PLAN, f"--conformance-run={folder}"]
     if os.path.expandvars(folder) == str(folder):  # pytest would expand them, and find no such folder
         arguments.append(f"--rootdir={folder}")
-    if workers not in SMALLEST_CAPACITY:
-        restarts = GUILTY * len(contents.missing)  # as many as there can be, so that every cell gets its verdict
-        arguments += ["-n", workers, "--dist=loadscope", f"--max-worker-restart={restarts}"]
+    if workers > 1:
+        arguments += [*_start_workers(workers), "--dist=load", "--maxschedchunk=1"]
+        arguments += [f"--max-worker-restart={len(contents.missing)}"]  # a cell that ends its worker has its verdict
     if choice.expression:
         arguments += ["-k", choice.expression]
     return [*arguments, *_settings(choice)]
+
+
+def _start_workers(workers: int) -> list[str]:
+    """The options that start workers, without the working folder on their path: Python 3.10 knows no PYTHONSAFEPATH."""
+    if sys.version_info >= (3, 11):
+        return ["-n", str(workers)]
+    return [f"--tx={workers}*popen//python={shlex.quote(sys.executable)} -I"]
 
 
 def _settings(choice: Choice) -> list[str]:

@@ -1,48 +1,51 @@
-"""Lets pytest collect a run folder's plan like a test file, with an item per cell.
+"""The cells of a run folder as items of pytest, and what becomes of their verdicts.
 
-`conformance.plugin` loads this in a conformance run only.
+`conformance.plugin` loads this in a conformance run only. pytest or the workers of pytest-xdist take the items; each
+judges one cell, in a process of its own. The process that has the terminal stores the verdicts.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.commands.forecast import Forecast
-from conformance.commands.order import scope_of
-from conformance.commands.recorder import CELLS, NAME, VERDICT, Recorder
-from conformance.commands.workers import serve_main_process
+from conformance.commands import interrupts
+from conformance.commands.progress import Ticker
 from conformance.errors import MachineError, StoreError, UsageError
-from conformance.judging.attempts import GUILTY, Attempts
 from conformance.judging.executor import Executor
-from conformance.records.convert import to_json
+from conformance.process.lifeline import die_with_parent
+from conformance.records.convert import from_json, to_json
 from conformance.records.observation import Observation
 from conformance.records.plan import PlannedCell
 from conformance.records.verdicts import Verdict
+from conformance.show import matrix
 from conformance.show.text import visible
 from conformance.store import run_files
+from conformance.store.run_files import Writer
 from conformance.verdict import judge
 
-TOOK_DOWN = "took the run down twice: each time it ran, the process that judges cells died"
+VERDICT = "conformance"  # the name under which an item reports its verdict
+WORKER_CELLS = "conformance_cells"  # the name under which a worker of xdist is told its cells
+CELLS = pytest.StashKey[list[str]]()  # ids of the cells to judge, in order
 EXECUTOR = pytest.StashKey[Executor]()
-ATTEMPTS = pytest.StashKey[Attempts]()
+WORKER_DIED = "the process that judges cells died while it judged this one"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare the process: a worker of xdist, or the one that has the terminal."""
-    folder = _folder(config)
     if config.args == [run_files.PLAN]:  # given by name, because pytest cannot read every path as an argument
-        config.invocation_params = dataclasses.replace(config.invocation_params, dir=folder)
-    if hasattr(config, "workerinput"):
-        serve_main_process()
-    elif not any(isinstance(plugin, Recorder) for plugin in config.pluginmanager.get_plugins()):
-        writer = run_files.Writer(folder)
-        config.add_cleanup(writer.close)
-        config.pluginmanager.register(Recorder(folder, writer, Forecast(run_files.read(folder), folder)), NAME)
+        config.invocation_params = dataclasses.replace(config.invocation_params, dir=_folder(config))
+    told = getattr(config, "workerinput", None)
+    if told is not None:
+        config.stash[CELLS] = told[WORKER_CELLS]
+        die_with_parent()
+        signal.signal(signal.SIGINT, lambda *_: None)  # the process with the terminal answers it
+        interrupts.unblock()  # what this process starts can be interrupted
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -56,48 +59,20 @@ def _folder(config: pytest.Config) -> Path:
     return Path(config.getoption("--conformance-run"))
 
 
-def _cells(config: pytest.Config) -> list[str]:
-    """Ids of the cells to judge, as the process with the terminal decided."""
-    if hasattr(config, "workerinput"):
-        return list(config.workerinput[CELLS])
-    recorders = [plugin for plugin in config.pluginmanager.get_plugins() if isinstance(plugin, Recorder)]
-    return list(recorders[0].cells)
-
-
 class PlanFile(pytest.File):
-    """The plan as a test file: its cells to judge, grouped by what one worker takes."""
+    """The plan as a test file."""
 
-    def collect(self) -> Iterable[pytest.Collector]:
-        """The scopes that have cells to judge."""
+    def collect(self) -> Iterable[pytest.Item]:
+        """One item for each cell to judge."""
         folder = self.path.parent
         try:
             plan = run_files.read(folder).plan
             self.config.stash[EXECUTOR] = Executor(plan, folder / run_files.REFERENCES)
         except UsageError as problem:
             raise self.CollectError(str(problem)) from None
-        self.config.stash[ATTEMPTS] = Attempts(folder / run_files.STARTED)
-        known, scopes = {planned.id: planned for planned in plan.cells}, dict[str, list[PlannedCell]]()
-        for cell in _cells(self.config):
-            scopes.setdefault(scope_of(known[cell].cell, plan), []).append(known[cell])
-        for name, cells in scopes.items():
-            yield Scope.from_parent(self, name=name, cells=cells)
-
-
-class Scope(pytest.Collector):
-    """Cells that xdist gives to one worker together; see `order.scope_of`."""
-
-    def __init__(self, *, cells: list[PlannedCell], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._cells = cells
-
-    def collect(self) -> Iterable[pytest.Item]:
-        """One item per cell to judge."""
-        for planned in self._cells:
-            yield CellItem.from_parent(self, name=planned.id, planned=planned)
-
-
-class RedError(Exception):
-    """A red verdict, which makes the item fail."""
+        planned = {one.id: one for one in plan.cells}
+        for cell in self.config.stash[CELLS]:
+            yield CellItem.from_parent(self, name=cell, planned=planned[cell])
 
 
 class CellItem(pytest.Item):
@@ -108,33 +83,138 @@ class CellItem(pytest.Item):
         self.planned = planned
 
     def runtest(self) -> None:
-        """Judge the cell in its own process."""
-        verdict = self._verdict()
+        """Judge the cell in its own process. A red verdict, or none, makes the item fail with one line."""
+        try:
+            verdict = self.config.stash[EXECUTOR].verdict(self.planned)
+        except OSError as problem:
+            text = str(problem) if isinstance(problem, MachineError) else f"{self.name} was not judged: {problem}"
+            raise pytest.fail.Exception(text, pytrace=False) from None
         self.user_properties.append((VERDICT, to_json(verdict)))
         if verdict.red:
-            raise RedError(f"{verdict.status}  {visible(verdict.text)}")
-        if verdict.status != "PASS":
-            pytest.skip(visible(verdict.reason or verdict.text))
-
-    def _verdict(self) -> Verdict:
-        attempts, cell = self.config.stash[ATTEMPTS], self.planned.id
-        try:
-            if attempts.lost(cell) >= GUILTY:
-                attempts.forget(cell)
-                return judge(cell, Observation("crashed", message=TOOK_DOWN), self.planned.expect)
-            with attempts.attempt(cell):
-                return self.config.stash[EXECUTOR].verdict(self.planned)
-        except MachineError as problem:  # it says what was not judged or made
-            raise StoreError(str(problem)) from problem
-        except OSError as problem:
-            raise StoreError(f"{cell} was not judged: {problem.strerror or problem}") from problem
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """One line for a red verdict, or for a cell that could not be judged."""
-        if isinstance(excinfo.value, (RedError, StoreError)):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo, style)
+            pytest.fail(f"{verdict.status}  {visible(verdict.text)}", pytrace=False)
 
     def reportinfo(self) -> tuple[Path, None, str]:
         """The file, no line, and the name of the item, for pytest's reports."""
         return self.path, None, self.name
+
+
+class Recorder:
+    """The plugin of the process that has the terminal: stores verdicts as they are reported.
+
+    Args:
+        folder: the run folder.
+        writer: its writer.
+        cells: ids of the cells to judge, in order. Every worker of xdist must collect the same, also one that replaces
+            another.
+        ticker: shows how far the run is.
+
+    Attributes:
+        problem: why the run was stopped; "" if it was not.
+    """
+
+    def __init__(self, folder: Path, writer: Writer, cells: list[str], ticker: Ticker) -> None:
+        self.problem = ""
+        self._folder, self._writer, self._cells, self._ticker = folder, writer, cells, ticker
+        self._config: pytest.Config | None = None
+        self._judging: list[Any] = []  # what can be told to stop: pytest's session, and xdist's
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Give the cells to this process, which judges them if there are no workers."""
+        self._config = config
+        config.stash[CELLS] = self._cells
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
+        """Let the workers of xdist start in silence, with SIGINT blocked: this process alone answers the terminal."""
+        plugins = session.config.pluginmanager
+        self._judging, scheduling = [session], plugins.get_plugin("dsession")
+        if scheduling is not None:
+            self._judging.append(scheduling)
+            scheduling.terminal = None  # it would write over the line that shows how far the run is
+            plugins.unregister(name="terminaldistreporter")
+        with interrupts.blocked():
+            return (yield)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker of xdist its cells."""
+        node.workerinput[WORKER_CELLS] = self._cells
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Iterator[None]:
+        """Show how far the run is while cells are judged."""
+        with self._ticker.beating():
+            return (yield)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Store which cells -k selects, if this process collects."""
+        self._note_selection([item.name for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Store which cells -k selects, if xdist's workers collect."""
+        self._note_selection([_cell_of(name) for name in ids])
+
+    def _note_selection(self, names: list[str]) -> None:
+        self._ticker.progress.keep(names)
+        contents = run_files.read(self._folder)
+        chosen = set(names) | set(contents.verdicts)
+        if names and chosen != set(contents.selected):
+            try:
+                self._writer.select([name for name in contents.selected if name in chosen])
+            except StoreError as problem:
+                self._stop(str(problem))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        """Let a cell that ends its worker be a CRASH. xdist replaces the worker, and the other cells are judged."""
+        (planned,) = (one for one in run_files.read(self._folder).plan.cells if one.id == _cell_of(crashitem))
+        verdict = judge(planned.id, Observation("crashed", message=WORKER_DIED), planned.expect)
+        report.when = "call"
+        report.user_properties.append((VERDICT, to_json(verdict)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Store and show a verdict."""
+        data = _verdict_of(report)
+        if data is None or self.problem:
+            return
+        try:
+            self._writer.add(data)
+        except StoreError as problem:
+            self._stop(str(problem))
+            return
+        verdict: Verdict = from_json(Verdict, data)
+        self._ticker.progress.finish(verdict.cell, red=verdict.red)
+        if not interrupts.received_signal():
+            self._ticker.show(matrix.line(verdict) if verdict.status != "SKIPPED" else "", urgent=verdict.red)
+
+    def _stop(self, problem: str) -> None:
+        """Judge no more cells, because their verdicts could not be stored. What is stored stands."""
+        self.problem = problem
+        for judging in self._judging:
+            judging.shouldstop = problem
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Let pytest say nothing of an interrupt; the command says what is judged and how to go on."""
+        if self._config is not None:
+            self._config.pluginmanager.unregister(name="terminalreporter")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Count the item by its verdict, and print nothing: `pytest_runtest_logreport` prints the line."""
+        data = _verdict_of(report)
+        if data is not None:
+            return data["status"], "", ""
+        return ("", "", "") if report.passed else None
+
+
+def _cell_of(node: str) -> str:
+    """The cell's id of an item's."""
+    return node.rpartition("::")[2]
+
+
+def _verdict_of(report: pytest.TestReport) -> dict[str, Any] | None:
+    """The verdict of a test report in JSON form, which xdist can send; None if it has none."""
+    if report.when != "call":
+        return None
+    return next((value for name, value in report.user_properties if name == VERDICT), None)  # type: ignore[return-value]

@@ -6,42 +6,35 @@ import contextlib
 import secrets
 import shlex
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.cache import sources
 from conformance.commands import github, interrupts
-from conformance.commands.compile_cache import compile_cache
-from conformance.commands.forecast import MEASURE_SECONDS
 from conformance.commands.judging import Choice, check_options, judge
 from conformance.commands.output import say, tell, what_was_lost
+from conformance.commands.planning import children_prepared, describe_judge, make_plan
+from conformance.commands.progress import SPEED_SECONDS, Progress, Ticker
 from conformance.commands.stored import exit_code, read, report, show
-from conformance.commands.ticker import Ticker
 from conformance.counted import counted
-from conformance.errors import StoreError, UsageError, with_last_lines
+from conformance.errors import StoreError, UsageError
 from conformance.exit_codes import ExitCode
 from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import HEART, HEART_PRECISIONS, default_jobs, is_needed
 from conformance.judging import resuming
-from conformance.judging.attempts import Attempts
 from conformance.judging.executor import Executor
-from conformance.judging.judge import describe_judge
-from conformance.process import child, environment, fork_server, pool
+from conformance.process import child, environment, pool
 from conformance.records.measurements import Result
 from conformance.records.plan import Environment, Plan, in_words
-from conformance.records.tasks import ENVIRONMENT, PLAN, Nothing, PlanRequest
+from conformance.records.tasks import ENVIRONMENT, Nothing, PlanRequest
 from conformance.show import junit, matrix
-from conformance.show.progress import Progress
 from conformance.show.text import visible
 from conformance.store import regular_file, run_files, shards
 from conformance.store.run_files import Contents, Writer
 
-PLAN_DEADLINE = 300.0
 JOBS: dict[str, Callable[[Contents, Executor], list[dict[str, Callable[[], Result]]]]] = {
     "speed": default_jobs,
     "bench": bench_jobs,
@@ -98,7 +91,7 @@ def run(options: RunOptions) -> int:
     again = resuming.command(folder, run_files.read(folder).plan)
     interrupts.first_words(f"interrupted: {visible(again)}")
     interrupts.last_words(lambda: _report(options, folder, started))
-    code = _session(options, folder)
+    code = _session(options, folder, Writer(folder))
     if code == ExitCode.NOTHING_SELECTED:
         expression = options.choice.expression
         say(f"no cell is selected{f' by -k {expression!r}' if expression else ''}")
@@ -110,60 +103,35 @@ def run(options: RunOptions) -> int:
     return code
 
 
-def _session(options: RunOptions, folder: Path) -> int:
-    """Do what is not stored yet, under the lock of the folder. What the machine could not do is said."""
-    begun = False
+def _session(options: RunOptions, folder: Path, writer: Writer) -> int:
+    """Do what is not stored yet; the writer keeps everybody else out. What the machine could not do is said."""
     try:
-        with _open_writer(folder) as writer:
-            begun = True
+        try:
+            _remove_references(folder)  # those of an earlier session, or of somebody else
             return _judge_and_measure(options, folder, writer)
+        finally:
+            with interrupts.hold():
+                with contextlib.suppress(StoreError):  # the next session removes them
+                    _remove_references(folder)
+                writer.close()
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except (StoreError, OSError) as problem:
-        if not begun:
-            raise
         say(str(problem))
         return ExitCode.RED
     except UsageError:
-        if begun and not options.resume and not (folder / run_files.LINES).stat().st_size:  # nothing is lost with it
+        if not options.resume and not (folder / run_files.LINES).stat().st_size:  # nothing is lost with it
             shutil.rmtree(folder)
         raise
 
 
 def _judge_and_measure(options: RunOptions, folder: Path, writer: Writer) -> int:
-    """Do everything that is not stored yet."""
     contents = read(folder)
-    with compile_cache(contents.plan, fresh=options.fresh) as cache:
-        kept = None if options.fresh else environment.references_of(contents.plan.environment)
-        workers = options.choice.workers  # they prepare to compile when the first cell asks for it
-        environment.prepare_children(cache, compiles_for=(), references=kept, cores=workers)
+    with children_prepared(contents.plan, fresh=options.fresh, cores=options.choice.workers):
         code = judge(options.choice, contents, folder, writer) if contents.missing else exit_code(contents)
         if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
             _measure(options, folder, writer)
     return code
-
-
-@contextmanager
-def _open_writer(folder: Path) -> Iterator[Writer]:
-    """The writer of a run folder; its lock is held for the whole session, so that nobody else changes the folder.
-
-    Raises:
-        UsageError: another process writes this run, or it cannot be written.
-    """
-    writer = run_files.Writer(folder)
-    attempts = Attempts(folder / run_files.STARTED)
-    try:
-        attempts.prepare()
-        _remove_references(folder)  # those of an earlier session, or of somebody else
-        yield writer
-    finally:
-        with interrupts.hold():
-            if interrupts.received_signal() == signal.SIGINT:
-                attempts.acquit()
-            with contextlib.suppress(StoreError):  # the next session removes them
-                _remove_references(folder)
-            attempts.clear()
-            writer.close()
 
 
 def _remove_references(folder: Path) -> None:
@@ -200,23 +168,19 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
         tell("")
         show(contents, folder)
     tell(f"\ntaking up to {counted(len(pending), 'measurement')}")
-    progress = Progress(dict.fromkeys(pending, ("measurement", MEASURE_SECONDS)), "speed")
+    ticker = Ticker(Progress(dict.fromkeys(pending, SPEED_SECONDS), "speed"), every_line=options.choice.verbose)
     environment.compile_for(contents.plan.compiles_for)
 
     def needed() -> Iterator[dict[str, Callable[[], Result]]]:
         for batch in jobs:
             yield {name: job for name, job in batch.items() if is_needed(name, taken)}
-            progress.keep([name for name in pending if name in taken or is_needed(name, taken)])
+            ticker.progress.keep([name for name in pending if name in taken or is_needed(name, taken)])
 
-    ticker = Ticker(progress, every_line=options.choice.verbose)
-    before = time.monotonic()
     try:
         for name, result in pool.measure(needed()):
             writer.add_result(name, result)
             taken[name] = result
-            now = time.monotonic()
-            progress.done(name, now - before)
-            before = now
+            ticker.progress.finish(name)
             ticker.show(matrix.measured_line(replace(contents, results=taken), name), urgent=False)
     finally:
         ticker.clear()
@@ -245,25 +209,6 @@ def _with_measures(plan: Plan, options: RunOptions, *, quick: bool) -> Plan:
     timed = dict.fromkeys(chosen, HEART_PRECISIONS if quick else precisions)
     models = {name: replace(model, timed=timed.get(name, ())) for name, model in plan.models.items()}
     return replace(plan, measure="speed" if timed else "", models=models)
-
-
-def make_plan(request: PlanRequest) -> Plan:
-    """The plan of a request, made by a child process.
-
-    The fork server makes it if it serves the cells too, so torch is imported once. One that compiles keeps code in a
-    folder that only the plan knows, so it starts later.
-
-    Raises:
-        UsageError: it cannot be planned.
-    """
-    method = "spawn" if request.may_compile and not fork_server.compiles() else "forkserver"
-    ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method=method)
-    if ending.result is None:
-        asked = " ".join(request.sources) or (request.own.name if request.own else "the zoo")
-        if ending.kind == "refused":
-            raise UsageError(ending.message)
-        raise UsageError(with_last_lines(f"planning {asked}: {ending.message}", ending.said))
-    return ending.result
 
 
 def _check_writable(folder: Path, asked: str) -> None:

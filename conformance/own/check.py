@@ -13,7 +13,6 @@ from typing import Any
 
 from conformance.axes import DEVICES, MODES, PRECISIONS, choose
 from conformance.commands import checking
-from conformance.commands.check_report import Report
 from conformance.errors import UsageError
 from conformance.judging import declarations
 from conformance.own import libraries
@@ -38,7 +37,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
     train: bool | None = None,
     seed: int = 0,
     expect: str | os.PathLike[str] | Iterable[Expect | Convention] = (),
-) -> Report:
+) -> checking.Report:
     """Judge whether a model computes the same in every mode and precision, forward and backward.
 
     The model is called in processes of their own, never in this one. Nothing need be declared: what is unknown is what
@@ -85,7 +84,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
             request = replace(request, sources=(os.fspath(target),), given=location.own)
         else:
             request = replace(request, own=location)
-        return Report(checking.judge_request(request, folder / RUN), folder)
+        return checking.Report(checking.judge_request(request, folder / RUN), folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

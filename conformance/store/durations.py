@@ -32,41 +32,31 @@ class ModelSeconds:
     compiled: float | None = None
 
 
-class Durations:
-    """The seconds that the parts of a plan will take.
+def of_cells(plan: Plan, cells: Iterable[PlannedCell], known: Mapping[str, ModelSeconds]) -> dict[str, float]:
+    """About how many seconds cells will take, by id. The reference of a model counts for its first cell.
 
-    Where a model is unknown, it takes as long as the models that are known do.
+    A model that is unknown takes as long as those that are known do, and all cases take as long as each other.
 
     Args:
-        plan: the plan.
+        plan: the plan of the cells.
+        cells: some of its cells.
         known: the seconds of models, by name.
     """
-
-    def __init__(self, plan: Plan, known: Mapping[str, ModelSeconds]) -> None:
-        self._known = known
-        self._compiling = frozenset(plan.compiling_modes)
-        own = [known[model] for model in plan.models if model in known]
-        self._cell = _median((one.cell for one in own), CELL)
-        self._compiled = _median((one.compiled for one in own), COMPILED * self._cell)
-        self._reference = _median((one.reference for one in own), REFERENCE * self._cell)
-
-    def knows(self, model: str) -> bool:
-        """Whether the seconds of a model are known."""
-        return model in self._known
-
-    def reference(self, model: str) -> float:
-        """The seconds of a model's reference."""
-        return self._known[model].reference if model in self._known else self._reference
-
-    def cell(self, planned: PlannedCell) -> float:
-        """The seconds of a cell, without the reference. All cases are taken to take as long as each other."""
-        if planned.skip:
-            return 0.0
-        known = self._known.get(planned.cell.model)
-        if planned.cell.mode in self._compiling:
-            whole = self._compiled if known is None or known.compiled is None else known.compiled
-            return whole / (1 + len(planned.left_out))
-        return self._cell if known is None or known.cell is None else known.cell
+    own = [known[model] for model in plan.models if model in known]
+    cell = _median((one.cell for one in own), CELL)
+    compiled = _median((one.compiled for one in own), COMPILED * cell)
+    typical = ModelSeconds(_median((one.reference for one in own), REFERENCE * cell), cell, compiled)
+    found: dict[str, float] = {}
+    models: set[str] = set()
+    for planned in cells:
+        model = planned.cell.model
+        of_model = known.get(model, typical)
+        compiles = planned.cell.mode in plan.compiling_modes
+        whole = (of_model.compiled or compiled) if compiles else (of_model.cell or cell)
+        reference = 0.0 if model in models else of_model.reference
+        found[planned.id] = 0.0 if planned.skip else reference + whole / (1 + len(planned.left_out))
+        models.update([] if planned.skip else [model])
+    return found
 
 
 def of_run(contents: Contents) -> dict[str, ModelSeconds]:

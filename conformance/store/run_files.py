@@ -29,7 +29,6 @@ from conformance.store.bounded import bound, bound_result, condense
 PLAN, LINES, LOCK, OWNER, DONE = "plan.json", "cells.jsonl", "run.lock", "run.owner", "run.json"
 REFERENCES = "references"  # a folder that exists only during the run
 LARGEST = 2**30  # bytes of all lines
-STARTED = "started"  # a folder with the starts of cells that never ended; see `judging.attempts`
 
 Measured = TypeVar("Measured")
 

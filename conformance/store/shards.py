@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from conformance.errors import UsageError
+from conformance.records.cell import model_of
 from conformance.records.plan import Plan, Shard
 from conformance.store import run_files
-from conformance.store.durations import Durations, ModelSeconds, of_run, of_the_zoo
+from conformance.store.durations import ModelSeconds, of_cells, of_run, of_the_zoo
 
 
 def shard(plan: Plan, index: int, count: int, balance: Path | None) -> Shard:
@@ -29,7 +31,7 @@ def shard(plan: Plan, index: int, count: int, balance: Path | None) -> Shard:
     """
     if count > len(plan.models):
         raise UsageError(f"--shard {index}/{count}: {len(plan.models)} models make at most as many shards")
-    weights = _weights(plan, Durations(plan, of_the_zoo() if balance is None else _of_run(balance)))
+    weights = _weights(plan, of_the_zoo() if balance is None else _of_run(balance))
     parts: list[list[str]] = [[] for _ in range(count)]
     loads = [0.0] * count
     for model in sorted(weights, key=lambda name: (-weights[name], _stable_hash(name))):
@@ -39,11 +41,11 @@ def shard(plan: Plan, index: int, count: int, balance: Path | None) -> Shard:
     return Shard(index, tuple(tuple(part) for part in parts))
 
 
-def _weights(plan: Plan, durations: Durations) -> dict[str, float]:
+def _weights(plan: Plan, known: Mapping[str, ModelSeconds]) -> dict[str, float]:
     """What each model will take."""
-    found = {model: durations.reference(model) for model in plan.models}
-    for planned in plan.cells:
-        found[planned.cell.model] += durations.cell(planned)
+    found = dict.fromkeys(plan.models, 0.0)
+    for cell, seconds in of_cells(plan, plan.cells, known).items():
+        found[model_of(cell)] += seconds
     return found
 
 

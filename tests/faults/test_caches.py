@@ -11,7 +11,7 @@ from harness.made_by_hand import ENVIRONMENT, plan_for
 from harness.spec_files import file_of, planned
 
 from conformance.cache.references import References
-from conformance.commands.compile_cache import compile_cache
+from conformance.commands.planning import children_prepared
 from conformance.errors import MachineError
 from conformance.judging.executor import CONFIRMED, Executor
 from conformance.oracle import reference_file
@@ -75,9 +75,10 @@ def test_a_folder_of_no_use_is_replaced_by_a_temporary_one_and_one_line_says_so(
 
         monkeypatch.setattr(environment.tempfile, "TemporaryFile", refuse)
     plan = replace(plan_for(Cell("m", "compiled", "fp32", "cpu")), compiling_modes=("compiled",))
-    with compile_cache(plan) as folder:
+    with children_prepared(plan) as folder:
         assert folder.is_absolute()
         assert folder.name.startswith("conformance-cache-")
+        assert environment.cache_in_use() == folder
         (folder / "code").touch()
     assert not folder.exists()
     (line,) = capsys.readouterr().err.splitlines()

@@ -113,6 +113,16 @@ def test_while_it_starts_and_plans(tmp_path, delay):
     assert stored_runs(tmp_path) == []
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.2, 0.5])
+def test_while_its_workers_start(tmp_path, delay):
+    process = started(tmp_path, "run", models(tmp_path, one="same", hanging=HANGING), *FP32, "-n3")
+    read_until(process, "this takes")
+    time.sleep(delay)
+    to_all(process, signal.SIGINT)
+    output, _ = left_quietly(process)
+    assert "--resume" in output
+
+
 def test_inside_code_that_is_executed_from_a_text(tmp_path):
     """CPython remembers such an interrupt even if it is answered; torch's imports execute many texts."""
     (tmp_path / "program.py").write_text(INTERRUPTED_INSIDE)

@@ -58,8 +58,7 @@ def test_a_run_is_stored_whole_and_shown_again(green):
     assert "2 cells: 2 pass" in shown
 
 
-def test_one_worker_judges_all_cells_of_a_model(tmp_path):
-    """So that its reference is made once; two workers would write it under each other's hands."""
+def test_the_reference_of_a_model_is_made_once_for_all_workers(tmp_path):
     (tmp_path / "nets.py").write_text(GREEN)
     axes = ("--mode=eager", "--mode=scripted", "--device=cpu", "--no-speed")
     code, output = conformance(tmp_path, "run", "nets.py", *axes, "-n", "2")

@@ -3,16 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from harness.whole_runs import plan_of_zoo, verdict, write
+from harness.whole_runs import at_first_case, plan_of_zoo, verdict, write
 
 import zoo
 from conformance.store import durations, run_files
-from conformance.store.durations import CELL, COMPILED, Durations, ModelSeconds
-
-
-def cells_of(plan):
-    """The plain cell and the compiled cell of each model, in fp32."""
-    return {(p.cell.model, p.cell.mode): p for p in plan.cells if p.cell.precision == "fp32"}
+from conformance.store.durations import CELL, COMPILED, REFERENCE, ModelSeconds, of_cells
 
 
 def test_a_run_tells_the_seconds_of_its_models(tmp_path):
@@ -22,25 +17,34 @@ def test_a_run_tells_the_seconds_of_its_models(tmp_path):
     assert durations.of_run(run_files.read(run)) == {"net": ModelSeconds(2.0, 0.5, 8.0)}
 
 
+def seconds(plan, known):
+    """The seconds of the plain cell and the compiled one of each model, in fp32."""
+    cells = [p for p in plan.cells if p.cell.precision == "fp32" and p.cell.mode != "scripted"]
+    return list(of_cells(plan, cells, known).values())
+
+
 def test_a_model_that_is_unknown_takes_as_long_as_those_that_are_known():
-    plan = plan_of_zoo(("net", "gate"))
-    known = Durations(plan, {"net": ModelSeconds(2.0, 0.5, 8.0)})
-    cells = cells_of(plan)
-    assert [known.cell(cells[model, "eager"]) for model in ("net", "gate")] == [0.5, 0.5]
-    assert [known.cell(cells[model, "compiled"]) for model in ("net", "gate")] == [8.0, 8.0]
-    assert known.reference("gate") == 2.0
+    known = {"net": ModelSeconds(2.0, 0.5, 8.0)}
+    assert seconds(plan_of_zoo(("net", "gate")), known) == [2.5, 8.0, 2.5, 8.0]
 
 
 def test_where_nothing_is_known_there_is_a_first_estimate():
-    plan = plan_of_zoo(("net",))
-    known, cells = Durations(plan, {}), cells_of(plan)
-    assert known.cell(cells["net", "eager"]) == CELL
-    assert known.cell(cells["net", "compiled"]) == pytest.approx(CELL * COMPILED)
+    first, compiled = seconds(plan_of_zoo(("net",)), {})
+    assert first == pytest.approx(CELL + CELL * REFERENCE)
+    assert compiled == pytest.approx(CELL * COMPILED)
+
+
+def test_a_cell_that_judges_one_of_two_cases_takes_half_the_time():
+    assert seconds(at_first_case(plan_of_zoo(("net",))), {"net": ModelSeconds(2.0, 0.5, 8.0)}) == [2.5, 4.0]
 
 
 def test_a_skipped_cell_takes_no_time():
     plan = plan_of_zoo(("net",))
-    assert Durations(plan, {}).cell(replace(plan.cells[0], skip="no GPU")) == 0.0
+    skipped = replace(plan.cells[0], skip="no GPU")
+    assert of_cells(plan, [skipped, plan.cells[1]], {"net": ModelSeconds(2.0, 0.5)}) == {
+        skipped.id: 0.0,
+        plan.cells[1].id: 2.5,
+    }
 
 
 def test_the_seconds_of_the_zoo_are_those_of_its_models():

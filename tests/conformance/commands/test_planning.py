@@ -4,16 +4,16 @@ import subprocess
 
 import pytest
 
-from conformance.judging import judge
+from conformance.commands import planning
 
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
     """A folder with both packages, in place of those of this project."""
-    for name in judge.PACKAGES:
+    for name in planning.PACKAGES:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"{name} = 1\n")
-    monkeypatch.setattr(judge, "_folder_of", lambda package: tmp_path / package)
+    monkeypatch.setattr(planning, "_folder_of", lambda package: tmp_path / package)
     return tmp_path
 
 
@@ -30,27 +30,27 @@ def committed(folder):
 
 
 def test_the_revision_is_that_of_the_repository(packages):
-    assert judge.describe_judge().revision == ""
+    assert planning.describe_judge().revision == ""
     commit = committed(packages)
-    assert judge.describe_judge().revision == commit
+    assert planning.describe_judge().revision == commit
     (packages / "notes.txt").write_text("no code")
-    assert judge.describe_judge().revision == commit
+    assert planning.describe_judge().revision == commit
     (packages / "zoo" / "net.py").write_text("net = 1\n")
-    assert judge.describe_judge().revision == f"{commit}+"
+    assert planning.describe_judge().revision == f"{commit}+"
 
 
 def test_packages_that_are_installed_below_a_repository_have_no_revision(packages):
     (packages / ".gitignore").write_text("conformance\nzoo\n")
     committed(packages)
-    assert judge.describe_judge().revision == ""
+    assert planning.describe_judge().revision == ""
 
 
 def test_the_code_is_that_of_every_file_but_the_compiled_ones(packages):
-    before = judge.describe_judge().code
+    before = planning.describe_judge().code
     (packages / "zoo" / "__pycache__").mkdir()
     (packages / "zoo" / "__pycache__" / "net.pyc").write_text("compiled")
-    assert judge.describe_judge().code == before
+    assert planning.describe_judge().code == before
     (packages / "zoo" / "kernel.cpp").write_text("int main;")
-    with_a_kernel = judge.describe_judge().code
+    with_a_kernel = planning.describe_judge().code
     (packages / "zoo" / "kernel.cpp").write_text("int man;")
-    assert len({before, with_a_kernel, judge.describe_judge().code}) == 3
+    assert len({before, with_a_kernel, planning.describe_judge().code}) == 3

@@ -1,0 +1,123 @@
+"""Plans a run: its cells, the code that judges them, and the caches of the child processes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from conformance.cache import sources
+from conformance.commands.output import say
+from conformance.errors import UsageError, with_last_lines
+from conformance.process import child, environment, fork_server
+from conformance.records.plan import Judge, Plan
+from conformance.records.tasks import PLAN, PlanRequest
+
+PLAN_DEADLINE = 300.0
+PACKAGES = ("conformance", "zoo")
+COMPILED = "__pycache__"
+DIGITS = 12  # of the digest
+OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set in a git hook, for its repository
+
+
+def make_plan(request: PlanRequest) -> Plan:
+    """The plan of a request, made by a child process.
+
+    The fork server makes it if it serves the cells too, so torch is imported once. One that compiles keeps code in a
+    folder that only the plan knows, so it starts later.
+
+    Raises:
+        UsageError: it cannot be planned.
+    """
+    method = "spawn" if request.may_compile and not fork_server.compiles() else "forkserver"
+    ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method=method)
+    if ending.result is None:
+        asked = " ".join(request.sources) or (request.own.name if request.own else "the zoo")
+        if ending.kind == "refused":
+            raise UsageError(ending.message)
+        raise UsageError(with_last_lines(f"planning {asked}: {ending.message}", ending.said))
+    return ending.result
+
+
+@contextlib.contextmanager
+def children_prepared(
+    plan: Plan, *, compiles_for: Collection[str] = (), fresh: bool = False, cores: str = ""
+) -> Iterator[Path]:
+    """Let child processes use the compiled code and the references that this user's runs keep.
+
+    If the folder of compiled code cannot be written, a message says so, and it is a temporary one.
+
+    Args:
+        plan: the plan of the cells, with the environment.
+        compiles_for: the device types for which the fork server prepares to compile at once.
+        fresh: use nothing of other runs.
+        cores: number of cores that the run may use, if a person gave one.
+
+    Returns:
+        The folder of compiled code.
+    """
+    folder = environment.cache_of(plan.environment)
+    problem = "" if fresh else environment.why_unusable(folder)
+    if problem and plan.compiling_modes:
+        say(f"compiled code is kept for this run only, because {folder} cannot be written: {problem}")
+    references = None if fresh else environment.references_of(plan.environment)
+    before = environment.of_children()
+    with contextlib.ExitStack() as temporary:
+        if fresh or problem:
+            made = tempfile.TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True)
+            folder = Path(temporary.enter_context(made))
+        environment.prepare_children(folder, compiles_for=compiles_for, references=references, cores=cores)
+        try:
+            yield folder
+        finally:
+            for name in environment.OWN:
+                os.environ.pop(name, None)
+            os.environ.update(before)
+
+
+def describe_judge() -> Judge:
+    """The code that judges here, and today's date."""
+    return Judge(time.strftime("%Y-%m-%d", time.gmtime()), _revision(), _code())
+
+
+def _code() -> str:
+    content = hashlib.sha256()
+    for package in PACKAGES:
+        folder = _folder_of(package)
+        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if COMPILED not in path.parts}
+        for name in sorted(files):
+            content.update(f"{package}/{name} {sources.digest(files[name])}\n".encode())
+    return content.hexdigest()[:DIGITS]
+
+
+def _revision() -> str:
+    folders = [str(_folder_of(package)) for package in PACKAGES]
+    try:
+        top = _git(folders[0], "rev-parse", "--show-toplevel")
+        _git(top, "ls-files", "--error-unmatch", "--", *folders)
+        commit = _git(top, "rev-parse", "--short", "HEAD")
+        changed = _git(top, "status", "--porcelain", "--", *folders)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return ""  # there is no git, no commit, or no repository of theirs
+    return f"{commit}+" if changed else commit
+
+
+def _folder_of(package: str) -> Path:
+    """The folder of a package, without importing it."""
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).resolve().parent
+
+
+def _git(folder: str, *arguments: str) -> str:
+    """What git prints when it is called in a folder."""
+    environment = {key: value for key, value in os.environ.items() if key not in OF_A_HOOK}
+    done = subprocess.run(["git", "-C", folder, *arguments], env=environment, capture_output=True, check=True)  # noqa: S603, S607
+    return done.stdout.decode().strip()
