@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.cache import sources
-from conformance.commands import github, interrupts
+from conformance.commands import interrupts
 from conformance.commands.compile_cache import compile_cache
 from conformance.commands.forecast import MEASURE_SECONDS
 from conformance.commands.judging import Choice, check_options, judge
 from conformance.commands.output import say, tell, what_was_lost
-from conformance.commands.stored import exit_code, read, report, show
+from conformance.commands.stored import announce, exit_code, read, report
 from conformance.commands.ticker import Ticker
 from conformance.counted import counted
 from conformance.errors import StoreError, UsageError, with_last_lines
@@ -35,7 +35,7 @@ from conformance.process import child, environment, fork_server, pool
 from conformance.records.measurements import Result
 from conformance.records.plan import Environment, Plan, in_words
 from conformance.records.tasks import ENVIRONMENT, PLAN, Nothing, PlanRequest
-from conformance.show import junit, matrix
+from conformance.show import ci, matrix
 from conformance.show.progress import Progress
 from conformance.show.text import visible
 from conformance.store import regular_file, run_files, shards
@@ -175,14 +175,14 @@ def _report(options: RunOptions, folder: Path, started: float) -> None:
     seconds = time.monotonic() - started
     contents = run_files.read(folder)
     tell("")
-    show(contents, folder, seconds=seconds)
+    tell(report(contents, folder, seconds))
     again = visible(shlex.quote(str(folder)))
     lost = what_was_lost()
     if lost:
         say(f"the output could not be written: {lost}; conformance show {again} prints it again")
-    github.announce(contents, folder)
+    announce(contents, folder)
     if options.junit:
-        junit.write(contents, options.junit)
+        ci.write_junit(contents, options.junit)
 
 
 def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
@@ -198,7 +198,7 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
         return
     if contents.plan.measure == "speed":
         tell("")
-        show(contents, folder)
+        tell(report(contents, folder))
     tell(f"\ntaking up to {counted(len(pending), 'measurement')}")
     progress = Progress(dict.fromkeys(pending, ("measurement", MEASURE_SECONDS)), "speed")
     environment.compile_for(contents.plan.compiles_for)

@@ -19,14 +19,9 @@ PER_PASS = measurements.PerPass(4, 12)
 FOOTPRINT = measurements.Footprint(
     saved=1,
     held=2,
-    peak_forward=3,
     peak=4,
     flops=PER_PASS,
     least_bytes=measurements.PerPass(5),
-    graphs=6,
-    graph_breaks=7,
-    recompiles=8,
-    aten_calls=9,
     why={"least_bytes.both": REASON},
 )
 COMPILE_RUN = measurements.CompileRun(1.5, 2.5, "miss", REASON)

@@ -7,7 +7,7 @@ import torch
 
 from conformance.figures.meter import HostClock
 from conformance.measure import clocks
-from conformance.measure.clocks import DeviceClock, clock_for
+from conformance.measure.side_by_side import DeviceClock, clock_for
 
 
 @pytest.fixture
