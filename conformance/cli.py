@@ -12,8 +12,7 @@ from conformance.commands.arguments import STORE, parser
 from conformance.commands.judging import Choice
 from conformance.commands.output import choose_colour, say
 from conformance.commands.run import RunOptions
-from conformance.errors import MachineError, UsageError, suggestion
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, MachineError, UsageError, suggestion
 from conformance.judging import declarations
 from conformance.records.own_model import OwnModel
 from conformance.records.tasks import PlanRequest

@@ -25,8 +25,7 @@ from packaging.version import InvalidVersion, Version
 from conformance.commands import stored
 from conformance.commands.output import progress, say, tell
 from conformance.commands.run import make_plan
-from conformance.errors import NotInstalledError, UsageError, suggestion
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, NotInstalledError, UsageError, suggestion
 from conformance.one_line import one_line
 from conformance.records.cell import Cell
 from conformance.records.plan import Environment

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from conformance.commands import checking
 from conformance.commands.stored import exit_code
-from conformance.errors import UsageError
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, UsageError
 from conformance.records.convert import to_json
 from conformance.records.verdicts import Verdict
 from conformance.show import matrix

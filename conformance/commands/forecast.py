@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from conformance.counted import counted
 from conformance.errors import UsageError
 from conformance.figures.speed import PROCESSES
+from conformance.one_line import counted
 from conformance.records.cell import model_of
 from conformance.records.plan import Plan
 from conformance.records.verdicts import Verdict

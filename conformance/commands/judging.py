@@ -17,10 +17,9 @@ from conformance.commands.forecast import Forecast
 from conformance.commands.order import scope_of
 from conformance.commands.output import say, tell
 from conformance.commands.recorder import Recorder
-from conformance.counted import counted
-from conformance.errors import UsageError, near_names
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, UsageError, near_names
 from conformance.judging.attempts import GUILTY
+from conformance.one_line import counted
 from conformance.records.cell import model_of
 from conformance.show.text import printable, visible
 from conformance.store import run_files

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from conformance.axes import DEVICES, choose
 from conformance.commands.output import tell
-from conformance.errors import UsageError, suggestion, with_last_lines
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, UsageError, suggestion, with_last_lines
 from conformance.judging import probed
 from conformance.process import child, environment
 from conformance.process.child import Ending

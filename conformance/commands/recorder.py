@@ -15,8 +15,7 @@ from conformance.commands.order import order
 from conformance.commands.stored import exit_code
 from conformance.commands.ticker import Ticker
 from conformance.commands.workers import Scheduler, StoppedWorkers, keep_working_folder_off_path, shield_from_terminal
-from conformance.errors import StoreError
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, StoreError
 from conformance.judging.attempts import Attempts
 from conformance.records.convert import from_json
 from conformance.records.verdicts import Verdict

@@ -22,15 +22,14 @@ from conformance.commands.judging import Choice, check_options, judge
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.commands.stored import announce, exit_code, read, report
 from conformance.commands.ticker import Ticker
-from conformance.counted import counted
-from conformance.errors import StoreError, UsageError, with_last_lines
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, StoreError, UsageError, with_last_lines
 from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import HEART, HEART_PRECISIONS, default_jobs, is_needed
 from conformance.judging import resuming
 from conformance.judging.attempts import Attempts
 from conformance.judging.executor import Executor
 from conformance.judging.judge import describe_judge
+from conformance.one_line import counted
 from conformance.process import child, environment, fork_server, pool
 from conformance.records.measurements import Result
 from conformance.records.plan import Environment, Plan, in_words

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from conformance.commands.output import columns, say, tell, write
-from conformance.errors import UsageError
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, UsageError
 from conformance.figures import atlas
 from conformance.figures.changes import compare
 from conformance.judging import resuming

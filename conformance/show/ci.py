@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
-from conformance.counted import counted, some
 from conformance.errors import MachineError, with_last_lines
-from conformance.one_line import one_line
+from conformance.one_line import counted, one_line, some
 from conformance.records.cell import model_of
 from conformance.records.plan import ALL_CASES, Place
 from conformance.records.verdicts import STATUSES, Verdict

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conformance.axes import NOT_PROVEN
-from conformance.counted import counted, some
 from conformance.errors import with_last_lines
 from conformance.figures.speed import SPEED, Speed, completed_speeds
 from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
+from conformance.one_line import counted, some
 from conformance.records.cell import SizedModel, model_of
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell

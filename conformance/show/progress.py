@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from conformance.counted import counted
+from conformance.one_line import counted
 
 MINUTE, HOUR = 60.0, 3600.0
 

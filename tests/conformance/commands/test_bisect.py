@@ -10,8 +10,7 @@ from harness.tiny import models
 
 from conformance import cli
 from conformance.commands import bisect
-from conformance.errors import NotInstalledError, UsageError
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, NotInstalledError, UsageError
 from conformance.store import run_files
 
 INSTALLED = str(torch.__version__).partition("+")[0]
