@@ -20,7 +20,7 @@ from conformance.cell.policy import set_policy
 from conformance.errors import NotMeasuredError
 from conformance.figures import meter
 from conformance.figures.meter import TimedCall
-from conformance.measure.clocks import clock_for
+from conformance.measure.side_by_side import clock_for
 from conformance.process import environment
 from conformance.process.child_side import ChildProcess
 from conformance.records.measurements import Reason

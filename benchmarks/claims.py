@@ -21,7 +21,7 @@ from benchmarks import children
 from conformance.axes import DEVICES
 from conformance.figures import speed
 from conformance.figures.bench_jobs import footprint
-from conformance.figures.ratio import pooled_ratio
+from conformance.figures.meter import pooled_ratio
 from conformance.judging.executor import Executor
 from conformance.plan.matrix import why_absent
 from conformance.process import pool

@@ -1,4 +1,4 @@
-"""Records what cells of the zoo cost in bytes, operations and graphs.
+"""Records what cells of the zoo cost in bytes and operations.
 
     python -m benchmarks.counters [--write]
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "tests" / "conformance" / "measure" / "counters.json"
 MODELS = ("merge", "mlp", "checkerboard", "softmax", "batch_gather_vectorised", "fused_conv_bn2d", "fused_conv_bn2d_op")
 MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_bf16")
-COUNTS = ("saved", "held", "peak_forward", "peak", "flops", "graphs", "graph_breaks", "recompiles", "aten_calls")
+COUNTS = ("saved", "held", "peak", "flops")
 DEADLINE = 300.0
 KERNELS = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}  # scratch memory of oneDNN differs between instruction sets
 

@@ -21,9 +21,8 @@ from benchmarks.meter_trial import AGAIN, BASE, CALLS, OURS, SLOWED, ours, slowe
 from benchmarks.tasks import Reading
 from conformance.axes import DEVICES
 from conformance.cell.policy import set_policy
-from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL
-from conformance.figures.meter import TimedCall
-from conformance.measure.clocks import clock_for
+from conformance.figures.meter import A_A_CONTROL, SLOWER_CONTROL, TimedCall
+from conformance.measure.side_by_side import clock_for
 from conformance.process import machine_lock
 from conformance.records.measurements import FASTER, NOISY, SLOWER
 

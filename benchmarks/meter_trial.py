@@ -21,11 +21,8 @@ from benchmarks.tasks import MeterTask, Reading, Readings
 from conformance.cell.policy import set_policy
 from conformance.errors import NotMeasuredError
 from conformance.figures import meter
-from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL, check_controls
-from conformance.figures.meter import TimedCall
-from conformance.figures.rounds import Rounds
-from conformance.measure.clocks import clock_for
-from conformance.measure.side_by_side import slow_down
+from conformance.figures.meter import A_A_CONTROL, SLOWER_CONTROL, Rounds, TimedCall, check_controls
+from conformance.measure.side_by_side import clock_for, slow_down
 from conformance.process.child_side import ChildProcess
 from zoo.models.mlp import mlp
 

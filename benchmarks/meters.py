@@ -29,7 +29,7 @@ from benchmarks import children
 from benchmarks.meter_rivals import RULES
 from benchmarks.meter_trial import AGAIN, NETWORKS, OURS, SLOWED
 from benchmarks.tasks import METERS, MeterTask, Reading, Readings
-from conformance.figures.ratio import pooled_ratio
+from conformance.figures.meter import pooled_ratio
 from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import FASTER, NOISY, SAME, SLOWER
 from conformance.records.plan import Environment

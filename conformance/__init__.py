@@ -1,5 +1,7 @@
 """Runs models in every mode, precision and device, and compares the results with a float64 oracle."""
 
+__version__ = "0.1.0"
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from conformance.commands import bisect, compat, diff, expect, github, listing, merge, probes, run, show
+from conformance.commands import bisect, expect, probes, run, stored
 from conformance.commands.arguments import STORE, parser
 from conformance.commands.judging import Choice
 from conformance.commands.output import choose_colour, say
 from conformance.commands.run import RunOptions
-from conformance.errors import MachineError, UsageError, suggestion
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, MachineError, UsageError, suggestion
 from conformance.judging import declarations
 from conformance.records.plan import OwnModel
 from conformance.records.tasks import PlanRequest
@@ -39,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
             options, further = parser().parse_known_args(arguments)
             choose_colour(options.color)
             if not (options.command == "show" and options.md):  # which a person may redirect into a file
-                surroundings.enter_context(github.commands_off())
+                surroundings.enter_context(stored.commands_off())
             return _execute(options, further)
         except UsageError as problem:
             say(str(problem))
@@ -69,24 +68,20 @@ def _execute(options: argparse.Namespace, further: list[str]) -> int:
 def _look(options: argparse.Namespace) -> int:
     """Execute a command that judges nothing of the user."""
     commands: dict[str, Callable[[], int]] = {
-        "list": lambda: listing.list_models(tuple(options.sources)),
-        "show": lambda: show.show_stored(options.run, markdown=options.md, xml=options.junitxml),
+        "list": lambda: probes.list_models(tuple(options.sources)),
+        "show": lambda: stored.show_run(options.run, markdown=options.md, xml=options.junitxml),
         "expect": lambda: expect.record(options.run, options.file),
-        "merge": lambda: merge.merge_shards(tuple(options.runs), options.into, any_cpu=options.any_cpu),
-        "diff": lambda: diff.show_changes(options.before, options.after, markdown=options.md, json=options.json),
-        "compat": lambda: compat.show_compat(tuple(options.runs), markdown=options.md, json=options.json),
-        "bisect": lambda: _bisect(options),
-        "probes": lambda: probes.main(
+        "merge": lambda: stored.merge_shards(tuple(options.runs), options.into, any_cpu=options.any_cpu),
+        "diff": lambda: stored.show_changes(options.before, options.after, markdown=options.md, json=options.json),
+        "compat": lambda: stored.show_compat(tuple(options.runs), markdown=options.md, json=options.json),
+        "bisect": lambda: bisect.bisect(
+            options.cell, options.torch, STORE, every=options.every, keep=options.keep, others=tuple(options.others)
+        ),
+        "probes": lambda: probes.show_probes(
             tuple(options.names), device=options.device, timeout=options.timeout, page=options.write
         ),
     }
     return commands[options.command]()
-
-
-def _bisect(options: argparse.Namespace) -> int:
-    others = tuple(options.others)
-    wanted = bisect.asked(options.cell, options.torch, every=options.every, keep=options.keep, others=others)
-    return bisect.main(wanted, STORE)
 
 
 def _request(options: argparse.Namespace) -> PlanRequest:

@@ -1,4 +1,4 @@
-"""Defines every error that a step of a run may raise.
+"""Defines every error that a step of a run may raise, and the exit codes of the command.
 
 | step | error |
 |---|---|
@@ -20,6 +20,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the exit code of a command means. They are pytest's, because pytest runs the cells."""
+
+    OK = 0  # everything is as expected
+    RED = 1  # a cell is red or has no verdict; for `diff`, something is worse
+    INTERRUPTED = 2  # the user interrupted it
+    INTERNAL_ERROR = 3  # pytest or this project has a bug
+    USAGE = 4  # the command cannot do what was asked
+    NOTHING_SELECTED = 5  # `-k` selects no cell
 
 
 class UsageError(ValueError):

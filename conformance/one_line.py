@@ -1,10 +1,12 @@
-"""Turns any text and any exception into one bounded line that every file and terminal can hold.
+"""Words on one line: any text and any exception, bounded, so that every file and terminal can hold it; and counts.
 
 A model may raise what it likes: a text of 10 MB, half of a surrogate pair, escape sequences, or an exception that
 cannot say what it is.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 HEAD, TAIL = 120, 280  # TorchScript puts the cause at the end of a long traceback
 FIRST_LOOK = 2**16  # characters of each end of a text that are looked at
@@ -53,3 +55,22 @@ def text_of(said: object, most: int = FIRST_LOOK) -> str:
     except BaseException as fault:  # noqa: BLE001 -- `str` runs the model's code
         return f"(its text raises {name_of(fault)})"
     return text if len(text) <= 2 * most else f"{text[:most]} … {text[-most:]}"
+
+
+def counted(number: int, what: str) -> str:
+    """A number and its noun, in the plural unless it is one.
+
+    >>> counted(1, "cell"), counted(0, "cell")
+    ('1 cell', '0 cells')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def some(names: Sequence[str], most: int = 1) -> str:
+    """The first names, and how many more there are.
+
+    >>> some(["a", "b", "c"]), some(["a", "b", "c"], 2), some(["a"])
+    ('a and 2 more', 'a, b and 1 more', 'a')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -18,10 +18,8 @@ import conformance  # noqa: E402
 import zoo  # noqa: E402
 from conformance.commands import probes  # noqa: E402
 from conformance.figures import atlas  # noqa: E402
-from conformance.figures.atlas import Atlas  # noqa: E402
-from conformance.figures.history import RED  # noqa: E402
+from conformance.figures.atlas import RED, Atlas  # noqa: E402
 from conformance.records.plan import Judge  # noqa: E402
-from conformance.show import probes as probes_page  # noqa: E402
 from conformance.torch_versions import PYTHONS, VERSIONS  # noqa: E402
 
 DAY = len("2026-11-28")
@@ -111,7 +109,7 @@ def in_words(names: Sequence[str]) -> str:
 PAGES = {
     "zoo.md": zoo_pages.index,
     **{f"zoo/{folder}.md": functools.partial(zoo_pages.entries, folder) for folder in zoo_pages.TITLES},
-    "probes.md": lambda: probes_page.page(probes.read("cpu")),
+    "probes.md": lambda: zoo_pages.probes(probes.read("cpu").probes),
     "architecture.md": architecture_page,
     **{
         name: functools.partial(written_anew, name)

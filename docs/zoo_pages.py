@@ -1,17 +1,18 @@
-"""The pages of the zoo: an index with the dtypes of every entry, and for each folder a page with its entries."""
+"""The pages of the zoo: an index with the dtypes of every entry, a page for each folder, and one of the probes."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 import zoo
-from conformance.axes import MODES, PRECISIONS, exists, usual
+from conformance.axes import DEVICES, MODES, PRECISIONS, exists, usual
 from conformance.cell.modes import BUILDERS
+from conformance.records.tasks import ProbeInfo
 from conformance.torch_versions import DEFAULT
 from zoo.catalog import home_of
 from zoo.expect import Expect
@@ -39,6 +40,20 @@ torch {TORCH}. It is the same in every mode unless a mode is named. *input* is t
 inputs. *as eager* means that the spec declares no dtype, so eager decides.
 """
 
+PROBES = """# Probes
+
+These are faults of torch that users of scripted, compiled or mixed-precision models meet. A few lines of plain torch
+show each one. `conformance probes` looks for all of them in the installed torch, `conformance probes NAME` looks for
+one, on the CPU or, with `--device=cuda`, on a GPU. The top of each file describes what a user sees and what to do
+instead.
+
+"Shows in" gives the torch versions that have the fault on that device. "Run with" lists the versions that were tried.
+The versions between them and after the last one were not tried. An open range means that the last version tried has the
+fault. Without an entry, the probe was never run on that device.
+"""
+UNSEEN = """
+No probe was run on {device} yet. Nothing is declared there, and whatever a probe sees is INCONCLUSIVE.
+"""
 
 PROPERTIES = {
     "twice_differentiable": "second derivatives",
@@ -191,3 +206,23 @@ def _what(expected: Expect) -> str:
 def escaped(text: str) -> str:
     """A text for a Markdown page."""
     return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def probes(found: Sequence[ProbeInfo]) -> str:
+    """docs/probes.md, from the declarations of the probes; none is run for it."""
+    devices = [device for device in DEVICES if any(device in probe.seen for probe in found)]
+    head = ["probe", "at risk", "what is seen", "issue or source"]
+    head += [f"{device.upper()}: {what}" for device in devices for what in ("shows in", "run with")]
+    rows = [head, ["---"] * len(head), *(_probe(probe, devices) for probe in found)]
+    unseen = "".join(UNSEEN.format(device=device.upper()) for device in DEVICES if device not in devices)
+    return PROBES + unseen + "\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _probe(probe: ProbeInfo, devices: Sequence[str]) -> list[str]:
+    number = probe.issue.rpartition("/")[2]
+    link = f"[pytorch#{number}]({probe.issue})" if number else probe.source
+    row = [f"[{probe.name}](../zoo/probes/{probe.name}.py)", probe.summary, probe.symptom, link]
+    for device in devices:
+        seen = probe.seen.get(device)
+        row += [f"`{seen.torch}`", ", ".join(seen.checked)] if seen else ["", ""]
+    return row

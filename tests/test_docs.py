@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from conformance.figures.atlas import Atlas, Maker
-from conformance.figures.history import History, State
+from conformance.figures.atlas import Atlas, History, Maker, State
 from conformance.records.cell import Cell
 from conformance.records.plan import Judge
 from zoo.functions.cube_cpp import missing_tools
@@ -49,7 +48,7 @@ def seen(state="works", **of_maker):
     cells = [Cell("net", mode, "fp32", "cpu") for mode in ("eager", "compiled")]
     states = {"2.15.0": State(state, "")}
     maker = Maker("2.15.0", "3.11", ("cpu",), {"eager": 1, "compiled": 1}, Judge("2026-11-28", "a2f07bf"), "")
-    found = Atlas(("2.15.0",), (replace(maker, **of_maker),), tuple(History(cell, states) for cell in cells))
+    found = Atlas((replace(maker, **of_maker),), tuple(History(cell, states) for cell in cells))
     return build.seen(found)[0]
 
 

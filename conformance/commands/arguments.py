@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from conformance import __version__
 from conformance.commands.output import COLOURS
 from conformance.errors import UsageError
 from conformance.records.tasks import CELL_SECONDS
-from conformance.version import VERSION
 
 STORE = Path(".conformance")  # where runs are stored unless the command says otherwise
 FURTHER = "Further options go to pytest; give their values as --option=value."
@@ -28,7 +28,7 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands. An error of its ends as a `UsageError`."""
     whole = _Parser(prog="conformance", description="Check that models compute the same in every mode and precision.")
-    whole.add_argument("--version", action="version", version=f"conformance {VERSION}")
+    whole.add_argument("--version", action="version", version=f"conformance {__version__}")
     commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
     judge = commands.add_parser("run", help="check models, and time the cells that pass", epilog=FURTHER)
     _add_run_options(judge)

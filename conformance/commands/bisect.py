@@ -1,9 +1,12 @@
-"""`conformance bisect`: judges one cell with several versions of torch, and tells between which its verdict changed."""
+"""`conformance bisect`: judges one cell with several versions of torch, and tells between which its verdict changed.
+
+Each version has an environment of its own, with this Python. `uv` makes it where it is installed; otherwise `venv` and
+pip do. What configures them (index, proxy, folders of wheels) is left to them. All judge with the same code: a copy.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import platform
 import re
@@ -14,17 +17,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from conformance.commands import github
+from conformance.commands import stored
 from conformance.commands.output import progress, say, tell
 from conformance.commands.planning import make_plan
-from conformance.errors import NotInstalledError, UsageError, suggestion
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, NotInstalledError, UsageError, suggestion
 from conformance.one_line import one_line
 from conformance.records.cell import Cell
 from conformance.records.plan import Environment
@@ -36,203 +37,13 @@ from conformance.store import run_files
 from conformance.torch_versions import VERSIONS
 
 CELL = re.compile(r"(?:(.+)::)?([\w.]+(?:@\w+)?)\[(\w+)-(\w+)-(\w+)\]", re.ASCII)
-START = "import sys; sys.path[:] = filter(None, sys.path); from conformance.__main__ import main; sys.exit(main())"
-FOR_THIS_COMMAND = (github.SUMMARY, github.ACTIONS)  # of GitHub: no run of one version speaks for the step
-
-
-@dataclass(frozen=True)
-class Bisection:
-    """What a person asks for.
-
-    Attributes:
-        source: a source, as for `run`.
-        cell: the cell of it.
-        versions: the versions of torch, in order.
-        every: try all of them.
-        keep: keep the environments.
-        others: what else to install, in words of pip.
-    """
-
-    source: str
-    cell: Cell
-    versions: tuple[str, ...]
-    every: bool = False
-    keep: bool = False
-    others: tuple[str, ...] = ()
-
-
-def asked(cell: str, torch: str, *, every: bool, keep: bool, others: tuple[str, ...]) -> Bisection:
-    """What the words of the command line ask for.
-
-    Raises:
-        UsageError: a word cannot be read.
-    """
-    found = CELL.fullmatch(cell)
-    if not found:
-        raise UsageError(
-            f"bisect {cell}: want MODEL[MODE-PRECISION-DEVICE], such as merge[compiled-amp_fp16-cpu] or "
-            "nets.py::gate[eager-fp32-cpu]"
-        )
-    source, model, *axes = found.groups()
-    return Bisection(source or model, Cell(model, *axes), versions(torch, VERSIONS), every, keep, others)
-
-
-def main(wanted: Bisection, folder: Path) -> int:
-    """Judge the cell with the versions, each in an environment of its own, and print the table.
-
-    Args:
-        wanted: what to judge.
-        folder: the folder for runs.
-
-    Returns:
-        An exit code: `OK` if the cell was judged and is not red with each version that was tried.
-
-    Raises:
-        UsageError: this torch cannot plan the cell, or nothing can be stored.
-    """
-    environment = _check(wanted)
-    place = (folder / "bisect" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}").resolve()
-    try:
-        code = copy_code(place / "code")
-    except (OSError, shutil.Error) as problem:
-        raise UsageError(f"{place} cannot be written: {one_line(problem)}") from None
-    rows: list[Row] = []
-    interrupted = False
-    try:
-        for row in search(wanted.versions, partial(_row, wanted, place, code), every=wanted.every):
-            rows.append(row)
-            progress(f"torch {row.version}: {row.verdict or 'not judged'}  {row.detail}")
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        tell(report(wanted, environment, rows))
-        tell(f"\nruns stored in {visible(str(place))}")
-        _remove(code, wanted)
-    if interrupted:
-        return ExitCode.INTERRUPTED
-    green = all(row.verdict and not STATUSES[row.verdict].red for row in rows)
-    return ExitCode.OK if green else ExitCode.RED
-
-
-def report(wanted: Bisection, known: Environment, rows: list[Row]) -> str:
-    """The table of versions in Markdown, as one pastes it into an issue, and what follows from it."""
-    ordered = sorted(rows, key=lambda row: wanted.versions.index(row.version))
-    body = [[row.version, _word(row.verdict), row.detail] for row in ordered]
-    head = f"{wanted.cell.id} · Python {known.python} · {known.system} · {known.cpu} {known.cpu_capability}"
-    table = markdown_table(body, ["torch", "verdict", "margin or reason"])
-    return "\n".join([visible(head), "", table, "", *findings(rows, wanted.versions)])
-
-
-def _word(verdict: str) -> str:
-    return f"{STATUSES[verdict].glyph} {verdict}" if verdict else "not judged"
-
-
-def _check(wanted: Bisection) -> Environment:
-    """Plan the cell with the torch of this command; returns its environment.
-
-    Raises:
-        UsageError: there is no such cell.
-    """
-    plan = make_plan(_request(wanted))
-    known = [cell.id for cell in plan.cells]
-    if wanted.cell.id not in known:
-        raise UsageError(f"{wanted.source} has no cell {wanted.cell.id}{suggestion(wanted.cell.id, known)}")
-    return plan.environment
-
-
-def _request(wanted: Bisection) -> PlanRequest:
-    cell = wanted.cell
-    return PlanRequest((wanted.source,), (cell.mode,), (cell.precision,), (cell.device,))
-
-
-def _row(wanted: Bisection, place: Path, code: Path, version: str) -> Row:
-    """Make the environment of a version, judge the cell in it, and remove it unless it is kept."""
-    own, environment = place / version, place / version / "environment"
-    try:
-        own.mkdir()
-        progress(f"torch {version}: installing")
-        python = make_environment(environment, version, wanted.others)
-        progress(f"torch {version}: judging")
-        return _judge(wanted, own, code, python, version)
-    except (NotInstalledError, UsageError) as problem:
-        return Row(version, "", one_line(problem))
-    except OSError as problem:
-        return Row(version, "", f"this machine failed: {problem.strerror or problem}")
-    finally:
-        _remove(environment, wanted)
-        with contextlib.suppress(OSError):
-            own.rmdir()  # if it holds nothing
-
-
-def _remove(folder: Path, wanted: Bisection) -> None:
-    """Remove a folder unless everything is to be kept."""
-    if not wanted.keep:
-        shutil.rmtree(folder, ignore_errors=True)
-        if folder.exists():
-            say(f"{folder} could not be removed")
-
-
-def _judge(wanted: Bisection, own: Path, code: Path, python: Path, version: str) -> Row:
-    """Judge the cell with the Python of an environment.
-
-    Raises:
-        UsageError: what was stored cannot be read.
-    """
-    cell = wanted.cell
-    axes = (f"--mode={cell.mode}", f"--precision={cell.precision}", f"--device={cell.device}")
-    chosen = () if wanted.source == cell.model else ("-k", cell.id)
-    command = [str(python), "-c", START, "run", wanted.source, *axes, *chosen, "-n1", "--no-speed", f"--store={own}"]
-    printed = own / "output.txt"
-    with printed.open("wb") as output:
-        subprocess.run(  # noqa: S603
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=_variables(code),
-            check=False,
-        )
-    runs = sorted(own.glob("runs/*"))
-    if not runs:
-        return Row(version, "", _last_words(printed))
-    contents = run_files.read(runs[-1])
-    found = contents.plan.environment.torch
-    if not _is(version, found):
-        return Row(version, "", f"torch {version} was asked for, and torch {found} is installed")
-    verdict = contents.verdicts.get(cell.id)
-    return Row(version, verdict.status, _detail(verdict)) if verdict else Row(version, "", _last_words(printed))
-
-
-def _variables(code: Path) -> dict[str, str]:
-    """The variables of a run of one version: it imports this project from the copy, and not from where it is now."""
-    entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    inherited = [entry for entry in entries if not holds_code(Path(entry))]
-    kept = {name: value for name, value in os.environ.items() if name not in FOR_THIS_COMMAND}
-    return {**kept, "PYTHONPATH": os.pathsep.join([str(code), *inherited])}
-
-
-def _is(asked_for: str, found: str) -> bool:
-    """Whether a version is the one asked for, which may leave open for what it was built, such as "+cpu"."""
-    return Version(found) == Version(asked_for) or Version(found).public == asked_for
-
-
-def _detail(verdict: Verdict) -> str:
-    """The margin or the reason."""
-    if verdict.status == "PASS":
-        return figure(verdict.margin or 0.0)
-    return one_line(visible(verdict.text if verdict.red else verdict.reason or verdict.text))
-
-
-def _last_words(printed: Path) -> str:
-    """The last message of a run that judged nothing."""
-    lines = [line for line in printed.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    said = [line.partition(": ")[2] for line in lines if line.startswith("conformance: ")]
-    return one_line(visible((said or lines or ["it printed nothing"])[-1]))
-
-
-# Decides which versions of torch a bisection tries, and between which of them the verdict changed. It runs nothing.
-
 RANGE = ".."
+START = "import sys; sys.path[:] = filter(None, sys.path); from conformance.__main__ import main; sys.exit(main())"
+HERE, OWN = Path(__file__).resolve().parents[2], ("conformance", "zoo")
+NEEDED = ("filelock>=3.12", "packaging>=23", "pytest>=8", "pytest-xdist>=3.5", "setuptools>=68", "tabulate>=0.9")
+INDEX = "TORCH_INDEX"  # the variable that names an index for torch alone
+ELSEWHERE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # what lies there would count as installed
+FAILURE = re.compile(r"^\s*(?:error|fatal|×)\W*(.*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -250,6 +61,170 @@ class Row:
     detail: str = ""
 
 
+@dataclass(frozen=True)
+class Trials:
+    """Judges a cell with one version of torch after the other.
+
+    Attributes:
+        source: a source, as for `run`.
+        cell: the cell of it.
+        folder: the folder for the environments, the runs, and the copy of this project's code.
+        keep: keep the environments and the copy.
+        others: what else to install, in words of pip.
+    """
+
+    source: str
+    cell: Cell
+    folder: Path
+    keep: bool = False
+    others: tuple[str, ...] = ()
+
+    def judge(self, version: str) -> Row:
+        """Make the environment of a version, judge the cell in it, and remove it unless it is kept."""
+        own = self.folder / version
+        try:
+            own.mkdir()
+            progress(f"torch {version}: installing")
+            python = make_environment(own / "environment", version, self.others)
+            progress(f"torch {version}: judging")
+            return self._run(own, python, version)
+        except (NotInstalledError, UsageError) as problem:
+            return Row(version, "", one_line(problem))
+        except OSError as problem:
+            return Row(version, "", f"this machine failed: {problem.strerror or problem}")
+        finally:
+            self.remove(own / "environment")
+            with contextlib.suppress(OSError):
+                own.rmdir()  # if it holds nothing
+
+    def remove(self, folder: Path) -> None:
+        """Remove a folder unless everything is to be kept."""
+        if not self.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists():
+                say(f"{folder} could not be removed")
+
+    def _run(self, own: Path, python: Path, version: str) -> Row:
+        """Judge the cell with the Python of an environment.
+
+        Raises:
+            UsageError: what was stored cannot be read.
+        """
+        cell = self.cell
+        axes = (f"--mode={cell.mode}", f"--precision={cell.precision}", f"--device={cell.device}")
+        chosen = () if self.source == cell.model else ("-k", cell.id)
+        words = [str(python), "-c", START, "run", self.source, *axes, *chosen, "-n1", "--no-speed", f"--store={own}"]
+        done = _run(words, _variables(self.folder / "code"))
+        (own / "output.txt").write_bytes(done.stdout)
+        runs = sorted(own.glob("runs/*"))
+        contents = run_files.read(runs[-1]) if runs else None
+        verdict = contents.verdicts.get(cell.id) if contents else None
+        found = contents.plan.environment.torch if contents else version
+        if not is_version(version, found):
+            return Row(version, "", f"torch {version} was asked for, and torch {found} is installed")
+        return Row(version, verdict.status, _detail(verdict)) if verdict else Row(version, "", _last_words(done.stdout))
+
+
+def bisect(  # noqa: PLR0913 -- all that a person may say
+    cell: str, torch: str, store: Path, *, every: bool = False, keep: bool = False, others: tuple[str, ...] = ()
+) -> int:
+    """Judge a cell with some versions of torch, and print the table.
+
+    Args:
+        cell: the cell, after its source and "::" if it is not of the zoo.
+        torch: the versions; see `versions`.
+        store: the folder for runs.
+        every: try all versions.
+        keep: keep the environments.
+        others: what else to install, in words of pip.
+
+    Returns:
+        An exit code: `OK` if the cell was judged and is not red with each version that was tried.
+
+    Raises:
+        UsageError: a word cannot be read, this torch cannot plan the cell, or nothing can be stored.
+    """
+    source, wanted = _parse_cell(cell)
+    tried = versions(torch, VERSIONS)
+    plan = make_plan(PlanRequest((source,), (wanted.mode,), (wanted.precision,), (wanted.device,)))
+    known = [planned.id for planned in plan.cells]
+    if wanted.id not in known:
+        raise UsageError(f"{source} has no cell {wanted.id}{suggestion(wanted.id, known)}")
+    place = (store / "bisect" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}").resolve()
+    trials = Trials(source, wanted, place, keep, others)
+    try:
+        copy_code(place / "code")
+    except (OSError, shutil.Error) as problem:
+        raise UsageError(f"{place} cannot be written: {one_line(problem)}") from None
+    rows: list[Row] = []
+    interrupted = False
+    try:
+        for row in search(tried, trials.judge, every=every):
+            rows.append(row)
+            progress(f"torch {row.version}: {row.verdict or 'not judged'}  {row.detail}")
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        tell(report(wanted, plan.environment, rows, tried))
+        tell(f"\nruns stored in {visible(str(place))}")
+        trials.remove(place / "code")
+    if interrupted:
+        return ExitCode.INTERRUPTED
+    green = all(row.verdict and not STATUSES[row.verdict].red for row in rows)
+    return ExitCode.OK if green else ExitCode.RED
+
+
+def _parse_cell(text: str) -> tuple[str, Cell]:
+    """The source and the cell that a word of the command line names."""
+    found = CELL.fullmatch(text)
+    if not found:
+        raise UsageError(
+            f"bisect {text}: want MODEL[MODE-PRECISION-DEVICE], such as merge[compiled-amp_fp16-cpu] or "
+            "nets.py::gate[eager-fp32-cpu]"
+        )
+    source, model, *axes = found.groups()
+    return source or model, Cell(model, *axes)
+
+
+def _variables(code: Path) -> dict[str, str]:
+    """The variables of a run of one version: it imports this project from the copy, and not from where it is now."""
+    entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    inherited = [entry for entry in entries if Path(entry).resolve() != HERE]
+    github = (stored.SUMMARY, stored.ACTIONS)  # no run of one version speaks for the step
+    kept = {name: value for name, value in os.environ.items() if name not in github}
+    return {**kept, "PYTHONPATH": os.pathsep.join([str(code), *inherited])}
+
+
+def is_version(asked_for: str, found: str) -> bool:
+    """Whether a version is the one asked for, which may leave open for what it was built, such as "+cpu"."""
+    return Version(found) == Version(asked_for) or Version(found).public == asked_for
+
+
+def _detail(verdict: Verdict) -> str:
+    """The margin or the reason."""
+    if verdict.status == "PASS":
+        return figure(verdict.margin or 0.0)
+    return one_line(visible(verdict.text if verdict.red else verdict.reason or verdict.text))
+
+
+def _last_words(printed: bytes) -> str:
+    """The last message of a run that judged nothing."""
+    lines = [line for line in printed.decode(errors="replace").splitlines() if line.strip()]
+    said = [line.partition(": ")[2] for line in lines if line.startswith("conformance: ")]
+    return one_line(visible((said or lines or ["it printed nothing"])[-1]))
+
+
+def report(cell: Cell, known: Environment, rows: Sequence[Row], tried: Sequence[str]) -> str:
+    """The table of versions in Markdown, as one pastes it into an issue, and what follows from it."""
+    body = [
+        [row.version, f"{STATUSES[row.verdict].glyph} {row.verdict}" if row.verdict else "not judged", row.detail]
+        for row in sorted(rows, key=lambda row: tried.index(row.version))
+    ]
+    head = f"{cell.id} · Python {known.python} · {known.system} · {known.cpu} {known.cpu_capability}"
+    table = markdown_table(body, ["torch", "verdict", "margin or reason"])
+    return "\n".join([visible(head), "", table, "", *findings(rows, tried)])
+
+
 def versions(asked: str, known: Sequence[str]) -> tuple[str, ...]:
     """The versions that a person asks for, in order, each once.
 
@@ -265,21 +240,16 @@ def versions(asked: str, known: Sequence[str]) -> tuple[str, ...]:
     """
     chosen: dict[Version, str] = {}
     for part in asked.split(","):
-        first, dots, last = (text.strip() for text in part.partition(RANGE))
-        ends = [_version(asked, text) for text in ((first, last) if dots else (first,))]
-        if ends[0] > ends[-1]:
-            raise UsageError(f"--torch {asked}: {first} is newer than {last}")
-        between = [text for text in known if ends[0] < Version(text) < ends[-1]]
-        for text in (first, *between, *([last] if dots else [])):
+        ends = [text.strip() for text in part.split(RANGE, 1)]
+        try:
+            low, high = Version(ends[0]), Version(ends[-1])
+        except InvalidVersion:
+            raise UsageError(f"--torch {asked}: want versions such as 2.6.0..2.15.0 or 2.6.0,2.8.0") from None
+        if low > high:
+            raise UsageError(f"--torch {asked}: {ends[0]} is newer than {ends[-1]}")
+        for text in (ends[0], *(text for text in known if low < Version(text) < high), ends[-1]):
             chosen.setdefault(Version(text), text)
     return tuple(chosen[version] for version in sorted(chosen))
-
-
-def _version(asked: str, text: str) -> Version:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        raise UsageError(f"--torch {asked}: want versions such as 2.6.0..2.15.0 or 2.6.0,2.8.0, got {text!r}") from None
 
 
 def search(tried: Sequence[str], judge: Callable[[str], Row], *, every: bool = False) -> Iterator[Row]:
@@ -353,42 +323,10 @@ def _open(between: Sequence[str], known: dict[str, Row]) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-# Makes an environment with another version of torch, and the code of this project in a folder beside it.
-#
-# The environment has this Python. `uv` makes it where it is installed; otherwise `venv` and pip do. What configures
-# them (index, proxy, folders of wheels) is left to them. The variable TORCH_INDEX names an index for torch alone.
-
-NEEDED = (  # beside torch
-    "filelock>=3.12",
-    "packaging>=23",
-    "pytest>=8",
-    "pytest-xdist>=3.5",
-    "setuptools>=68",
-    "tabulate>=0.9",
-)
-INDEX = "TORCH_INDEX"
-OWN = ("conformance", "zoo")
-ELSEWHERE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # what lies there would count as installed
-FAILURE = re.compile(r"^\s*(?:error|fatal|×)\W*(.*)", re.IGNORECASE)
-
-
-def copy_code(folder: Path) -> Path:
-    """Copy the packages of this project to a folder, so that every version judges with the same code.
-
-    Returns:
-        The folder, for the search path. It holds nothing else: no package that is installed beside this project.
-    """
+def copy_code(folder: Path) -> None:
+    """Copy the packages of this project to a folder for the search path, and nothing that is installed beside them."""
     for name in OWN:
-        found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:
-            raise ModuleNotFoundError(name)
-        shutil.copytree(Path(found.origin).parent, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
-
-
-def holds_code(folder: Path) -> bool:
-    """Whether a folder is the one from which this process imports this project."""
-    return folder.resolve() == Path(__file__).resolve().parents[2]
+        shutil.copytree(HERE / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def make_environment(folder: Path, torch: str, others: Sequence[str]) -> Path:
@@ -407,41 +345,37 @@ def make_environment(folder: Path, torch: str, others: Sequence[str]) -> Path:
     """
     uv = shutil.which("uv")
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    _carry_out(f"the environment for torch {torch}", _new(uv, folder))
+    new = [uv, "venv", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
+    _install(f"the environment for torch {torch}", [*new, str(folder)])
     install = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
     index = os.environ.get(INDEX)
     option = "--default-index" if uv else "--index-url"  # uv prefers a person's UV_DEFAULT_INDEX to its --index-url
-    _carry_out(f"torch {torch}", [*install, f"torch=={torch}", *([option, index] if index else [])])
-    _carry_out(" ".join(["what runs on it", *others]), [*install, f"torch=={torch}", *NEEDED, *others])
+    _install(f"torch {torch}", [*install, f"torch=={torch}", *([option, index] if index else [])])
+    _install(" ".join(["what runs on it", *others]), [*install, f"torch=={torch}", *NEEDED, *others])
     return python
 
 
-def _new(uv: str | None, folder: Path) -> list[str]:
-    return [uv, "venv", "--python", sys.executable, str(folder)] if uv else [sys.executable, "-m", "venv", str(folder)]
-
-
-def _carry_out(what: str, command: list[str]) -> None:
-    """Run a command.
+def _install(what: str, words: list[str]) -> None:
+    """Run a command that installs something.
 
     Raises:
         NotInstalledError: it fails.
     """
-    variables = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     try:
-        done = subprocess.run(  # noqa: S603
-            command,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
+        done = _run(words, {name: value for name, value in os.environ.items() if name not in ELSEWHERE})
     except OSError as problem:
         raise NotInstalledError(f"{what} was not installed: {problem.strerror or problem}") from None
     if done.returncode:
         python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-        printed = done.stdout.decode(errors="replace")
-        raise NotInstalledError(f"{what} was not installed with {python}: {reason(printed)}")
+        why = reason(done.stdout.decode(errors="replace"))
+        raise NotInstalledError(f"{what} was not installed with {python}: {why}")
+
+
+def _run(words: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+    """Run a command; what it prints on either stream is the output."""
+    return subprocess.run(  # noqa: S603
+        words, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
 
 
 def reason(printed: str) -> str:

@@ -16,8 +16,7 @@ from pathlib import Path
 from conformance.commands.planning import children_prepared, make_plan
 from conformance.commands.progress import Progress, Ticker, expected_seconds
 from conformance.commands.stored import exit_code
-from conformance.errors import StoreError, UsageError
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, StoreError, UsageError
 from conformance.judging.executor import Executor
 from conformance.process import pool
 from conformance.process.child_side import is_child

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conformance.commands import stored
 from conformance.commands.output import say, tell
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode
 from conformance.judging import declarations
 from conformance.records.cell import Cell
 from conformance.records.verdicts import Verdict

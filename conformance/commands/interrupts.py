@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode
 from conformance.process import process_table
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))

@@ -19,9 +19,8 @@ from conformance.commands.output import say, tell
 from conformance.commands.progress import Progress, Ticker, expected_seconds, opening
 from conformance.commands.pytest_items import Recorder
 from conformance.commands.stored import exit_code
-from conformance.counted import counted
-from conformance.errors import UsageError, near_names
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, UsageError, near_names
+from conformance.one_line import counted
 from conformance.records.cell import model_of
 from conformance.records.plan import Plan
 from conformance.show.text import printable, visible

@@ -1,4 +1,4 @@
-"""`conformance probes`: runs the probes of known torch faults, and reports which of them this torch has.
+"""`conformance list` and `conformance probes`: which models there are, and which known faults this torch has.
 
 A fault that is declared and shows is EXPECTED. A fault that shows undeclared is red, and so is a declared one that no
 longer shows. On a device for which nothing is declared, every probe that runs is red. The probes are in the zoo. Child
@@ -11,20 +11,24 @@ from pathlib import Path
 
 from conformance.axes import DEVICES, choose
 from conformance.commands.output import tell
-from conformance.errors import UsageError, suggestion, with_last_lines
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, UsageError, suggestion, with_last_lines
 from conformance.judging import probed
 from conformance.process import child, environment
 from conformance.process.child import Ending
 from conformance.records.tasks import (
+    LIST_MODELS,
     PACKAGE,
     READ_PROBES,
+    PlanRequest,
     ProbeFinding,
     ProbeInfo,
     ProbeList,
     ProbeRun,
     ProbeSighting,
     ProbesRequest,
+    ResultT,
+    Target,
+    TaskT,
 )
 from conformance.records.verdicts import STATUSES
 from conformance.show.text import table, visible
@@ -33,7 +37,19 @@ from conformance.store import records_file
 READING_DEADLINE = 300.0
 
 
-def main(names: tuple[str, ...], *, device: str, timeout: float, page: Path | None = None) -> ExitCode:
+def list_models(sources: tuple[str, ...]) -> ExitCode:
+    """Print a table of the models of some sources, or of the whole zoo, with their summaries and cases.
+
+    Raises:
+        UsageError: a source is unknown or does not import.
+    """
+    models = _read("models", LIST_MODELS, PlanRequest(sources), method="spawn").models
+    rows = [[model.name, visible(model.summary), ", ".join(model.cases)] for model in models]
+    tell(table(rows, ["model", "summary", "cases"]))
+    return ExitCode.OK
+
+
+def show_probes(names: tuple[str, ...], *, device: str, timeout: float, page: Path | None = None) -> ExitCode:
     """Run probes, and print a table of the results.
 
     Args:
@@ -59,19 +75,10 @@ def main(names: tuple[str, ...], *, device: str, timeout: float, page: Path | No
 
 
 def observe(names: tuple[str, ...], device: str, timeout: float) -> ProbeRun:
-    """Run probes one after the other, each with its own process and compile cache.
-
-    Args:
-        names: names of probes; empty for all.
-        device: one of `DEVICES`.
-        timeout: seconds that a probe may take.
-
-    Raises:
-        UsageError: no probe has that name, the device is unknown or absent, or the probes cannot be read.
-    """
+    """Run probes one after the other, each with its own process and compile cache; see `show_probes`."""
     choose("device", DEVICES, (device,))
     environment.prepare_children(None, compiles_for=(device,))  # each probe has a cache of its own
-    listed = _list(device)
+    listed = read(device)
     known = {probe.name: probe for probe in listed.probes}
     for name in names:
         if name not in known:
@@ -80,21 +87,25 @@ def observe(names: tuple[str, ...], device: str, timeout: float) -> ProbeRun:
     return ProbeRun(listed.environment, device, findings)
 
 
-def read(device: str) -> tuple[ProbeInfo, ...]:
-    """Read all probes, with what they declare for a device.
+def read(device: str) -> ProbeList:
+    """All probes, with what they declare for a device.
 
     Raises:
         UsageError: the device is absent, or the probes cannot be read.
     """
-    return _list(device).probes
+    return _read("probes", READ_PROBES, ProbesRequest(PACKAGE, device))
 
 
-def _list(device: str) -> ProbeList:
-    ending = child.run(READ_PROBES, ProbesRequest(PACKAGE, device), deadline=READING_DEADLINE)
+def _read(what: str, target: Target[TaskT, ResultT], task: TaskT, method: str = "forkserver") -> ResultT:
+    """What a child process reads.
+
+    Raises:
+        UsageError: it refuses the task, or fails.
+    """
+    ending = child.run(target, task, deadline=READING_DEADLINE, method=method)
     if ending.result is None:
-        if ending.kind == "refused":
-            raise UsageError(ending.message)
-        raise UsageError(with_last_lines(f"reading the probes: {ending.message}", ending.said))
+        failed = with_last_lines(f"reading the {what}: {ending.message}", ending.said)
+        raise UsageError(ending.message if ending.kind == "refused" else failed)
     return ending.result
 
 

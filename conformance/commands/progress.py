@@ -19,9 +19,9 @@ from typing import TextIO
 
 from conformance.commands import interrupts
 from conformance.commands.output import columns, tell
-from conformance.counted import counted
 from conformance.errors import UsageError
 from conformance.figures.speed import PROCESSES
+from conformance.one_line import counted
 from conformance.records.plan import Plan
 from conformance.show.text import printable
 from conformance.store import durations, run_files

@@ -13,24 +13,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.cache import sources
-from conformance.commands import github, interrupts
+from conformance.commands import interrupts
 from conformance.commands.judging import Choice, check_options, judge
 from conformance.commands.output import say, tell, what_was_lost
 from conformance.commands.planning import children_prepared, describe_judge, make_plan
 from conformance.commands.progress import SPEED_SECONDS, Progress, Ticker
-from conformance.commands.stored import exit_code, read, report, show
-from conformance.counted import counted
-from conformance.errors import StoreError, UsageError
-from conformance.exit_codes import ExitCode
+from conformance.commands.stored import announce, exit_code, read, report
+from conformance.errors import ExitCode, StoreError, UsageError
 from conformance.figures.bench_jobs import bench_jobs
 from conformance.figures.speed import HEART, HEART_PRECISIONS, default_jobs, is_needed
 from conformance.judging import resuming
 from conformance.judging.executor import Executor
+from conformance.one_line import counted
 from conformance.process import child, environment, pool
 from conformance.records.measurements import Result
 from conformance.records.plan import Environment, Plan, in_words
 from conformance.records.tasks import ENVIRONMENT, Nothing, PlanRequest
-from conformance.show import junit, matrix
+from conformance.show import ci, matrix
 from conformance.show.text import visible
 from conformance.store import regular_file, run_files, shards
 from conformance.store.run_files import Contents, Writer
@@ -143,14 +142,14 @@ def _report(options: RunOptions, folder: Path, started: float) -> None:
     seconds = time.monotonic() - started
     contents = run_files.read(folder)
     tell("")
-    show(contents, folder, seconds=seconds)
+    tell(report(contents, folder, seconds))
     again = visible(shlex.quote(str(folder)))
     lost = what_was_lost()
     if lost:
         say(f"the output could not be written: {lost}; conformance show {again} prints it again")
-    github.announce(contents, folder)
+    announce(contents, folder)
     if options.junit:
-        junit.write(contents, options.junit)
+        ci.write_junit(contents, options.junit)
 
 
 def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
@@ -166,7 +165,7 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
         return
     if contents.plan.measure == "speed":
         tell("")
-        show(contents, folder)
+        tell(report(contents, folder))
     tell(f"\ntaking up to {counted(len(pending), 'measurement')}")
     ticker = Ticker(Progress(dict.fromkeys(pending, SPEED_SECONDS), "speed"), every_line=options.choice.verbose)
     environment.compile_for(contents.plan.compiles_for)

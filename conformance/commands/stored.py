@@ -1,17 +1,126 @@
-"""Reads and prints stored runs, as several commands do."""
+"""Commands on stored runs, and what GitHub Actions is told of a run: `show`, `diff`, `merge` and `compat`.
+
+GitHub takes lines of a log that begin with `::` as commands. So nothing that a command prints counts as one, but the
+annotations: a text of a model could be the start of a line.
+"""
 
 from __future__ import annotations
 
+import os
+import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from conformance.commands.output import columns, say, tell
-from conformance.errors import UsageError
-from conformance.exit_codes import ExitCode
+from conformance.commands.output import columns, say, tell, write
+from conformance.errors import ExitCode, UsageError
+from conformance.figures import atlas
+from conformance.figures.changes import compare
 from conformance.judging import resuming
-from conformance.show import bench, matrix
-from conformance.store import run_files
+from conformance.records.tasks import ProbeRun
+from conformance.show import bench, ci, comparisons, matrix
+from conformance.store import merging, records_file, regular_file, run_files, summaries
 from conformance.store.run_files import Contents
+
+ACTIONS, SUMMARY, WORKSPACE = "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"
+TOKEN = secrets.token_hex(16)  # no model can guess it
+
+
+def show_run(folder: Path, *, markdown: bool = False, xml: Path | None = None) -> ExitCode:
+    """`conformance show`: print a run, and return the exit code that it has.
+
+    Args:
+        folder: the run folder.
+        markdown: print Markdown instead of text.
+        xml: the file for JUnit's XML; None for none.
+
+    Raises:
+        UsageError: the folder is no run folder, is damaged, or holds records that contradict each other.
+        MachineError: the file for JUnit cannot be written.
+    """
+    contents = read(folder)
+    tell(page(contents, folder) if markdown else report(contents, folder))
+    if xml:
+        ci.write_junit(contents, xml)
+    return exit_code(contents)
+
+
+def show_changes(before: Path, after: Path, *, markdown: Path | None, json: Path | None) -> ExitCode:
+    """`conformance diff`: compare two runs, print what has changed, and write it to files.
+
+    Args:
+        before: the folder of the first run.
+        after: the folder of the second one.
+        markdown: file to write; None for none.
+        json: file to write; None for none.
+
+    Returns:
+        `RED` if a cell is newly red or its verdict has changed, otherwise `OK`.
+
+    Raises:
+        UsageError: a run cannot be read, or a file cannot be written.
+    """
+    found = compare(summaries.read(before), summaries.read(after))
+    tell(comparisons.changes_text(found))
+    write(markdown, lambda: comparisons.changes_page(found))
+    write(json, lambda: comparisons.changes_json(found))
+    return ExitCode.RED if found.is_worse else ExitCode.OK
+
+
+def merge_shards(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> ExitCode:
+    """`conformance merge`: join the shards of one plan, say what is missing, and print what the joined run holds.
+
+    Args:
+        folders: the run folders of the shards.
+        into: the folder to write.
+        any_cpu: join shards of machines with different processors.
+
+    Returns:
+        `OK` if every cell of the plan has a verdict and none is red, otherwise `RED`.
+
+    Raises:
+        UsageError: the runs cannot be joined, or the joined run cannot be written.
+    """
+    for line in merging.merge(folders, into, any_cpu=any_cpu):
+        say(line)
+    contents = run_files.read(into)
+    tell(matrix.totals(contents, folder=into))
+    announce(contents, into)
+    return exit_code(contents)
+
+
+def show_compat(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | None) -> ExitCode:
+    """`conformance compat`: print since which torch version each cell works, and which versions have which faults.
+
+    Args:
+        paths: run folders, files that `conformance probes --write` wrote, and at most one that this command wrote.
+        markdown: file to write; None for none.
+        json: file to write; None for none.
+
+    Raises:
+        UsageError: one of them cannot be read, two of one version judge the same cell or run the same probe,
+            or a file cannot be written.
+    """
+    runs, probes, earlier = [], [], {}
+    for path in paths:
+        if not path.is_file():
+            runs.append(summaries.read(path))
+        elif (known := atlas.read(path)) is not None:
+            earlier[path] = known
+        else:
+            data = regular_file.read(path, records_file.LARGEST)
+            probes.append(records_file.decode(path, data, "probes", ProbeRun))
+    if len(earlier) > 1:
+        raise UsageError(f"{' and '.join(map(str, earlier))} are two files of compat; give one, and the newer runs")
+    seeds = sorted({run.plan.seed for run in runs})
+    if len(seeds) > 1:
+        raise UsageError(f"these runs have different seeds, {', '.join(map(str, seeds))}; compare runs of one seed")
+    found = atlas.join(runs, probes, next(iter(earlier.values()), atlas.Atlas()))
+    tell(comparisons.atlas_text(found))
+    write(markdown, lambda: comparisons.atlas_page(found))
+    write(json, lambda: atlas.document(found))
+    return ExitCode.OK
 
 
 def read(folder: Path) -> Contents:
@@ -36,27 +145,63 @@ def exit_code(contents: Contents) -> ExitCode:
     return ExitCode.RED if red else ExitCode.OK
 
 
-def show(contents: Contents, folder: Path, seconds: float | None = None) -> None:
-    """Print the matrix and, if the run is a bench, its measurements.
-
-    Raises:
-        UsageError: the records of the run contradict each other, so that no report can be made of them.
-    """
-    tell(report(contents, folder, seconds))
-
-
 def report(contents: Contents, folder: Path, seconds: float | None = None) -> str:
     """The matrix and, if the run is a bench, its measurements.
 
     Raises:
         UsageError: the records of the run contradict each other, so that no report can be made of them.
     """
-    parts = []
     try:
-        if contents.plan.measure == "bench":
-            parts = [bench.Bench(contents).text(), ""]
+        parts = [bench.bench_text(contents), ""] if contents.plan.measure == "bench" else []
         parts.append(matrix.render(contents, seconds=seconds, folder=folder, terminal=columns(sys.stdout)))
     except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
-        told = f"{type(problem).__name__}: {problem}"
-        raise UsageError(f"{folder}: its records contradict each other, so there is no report: {told}") from problem
+        why = f"{type(problem).__name__}: {problem}"
+        raise UsageError(f"{folder}: its records contradict each other, so there is no report: {why}") from problem
     return "\n".join(parts)
+
+
+def page(contents: Contents, folder: Path) -> str:
+    """A run as a page of Markdown.
+
+    Raises:
+        UsageError: the records of the run contradict each other, so that no report can be made of them.
+    """
+    return ci.page(contents, report(contents, folder), folder, green=exit_code(contents) == ExitCode.OK)
+
+
+def announce(contents: Contents, folder: Path) -> None:
+    """Append the page of a run to the summary of the step, and print its annotations, each if GitHub asks for it.
+
+    If the summary cannot be written, a message says so.
+
+    Raises:
+        UsageError: the records of the run contradict each other, so that no report can be made of them.
+    """
+    summary = os.environ.get(SUMMARY, "")
+    if summary:
+        try:
+            with Path(summary).open("a", encoding="utf-8", newline="\n") as file:
+                file.write(f"{page(contents, folder)}\n")
+        except OSError as problem:
+            say(f"{SUMMARY} {summary}: {problem.strerror or problem}; the step has no summary of this run")
+    if _github_listens():
+        tell(f"::{TOKEN}::")
+        for line in ci.error_commands(contents, Path(os.environ.get(WORKSPACE) or Path.cwd()).resolve()):
+            tell(line)
+        tell(f"::stop-commands::{TOKEN}")
+
+
+@contextmanager
+def commands_off() -> Iterator[None]:
+    """Let GitHub take nothing that is printed meanwhile as a command, but what `announce` prints."""
+    if _github_listens():
+        tell(f"::stop-commands::{TOKEN}")
+    try:
+        yield
+    finally:
+        if _github_listens():
+            tell(f"::{TOKEN}::")
+
+
+def _github_listens() -> bool:
+    return os.environ.get(ACTIONS) == "true"

@@ -1,25 +1,100 @@
-"""What works since which torch version: made of runs and of an earlier atlas, written to a file and read from it."""
+"""Follows each cell and each probe through torch versions: since when it works, where it broke, where it was mended.
+
+An atlas is made of runs and of an earlier atlas, written to a file and read from it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from conformance.errors import RecordError, UsageError
-from conformance.figures.history import Fault, History, State, faults, histories, is_judged, minor_of, version_of
 from conformance.records.cell import Cell
 from conformance.records.convert import from_json, to_json
-from conformance.records.plan import ALL_CASES, Judge
-from conformance.records.tasks import ProbeRun
+from conformance.records.plan import ALL_CASES, Judge, PlannedCell
+from conformance.records.tasks import ProbeFinding, ProbeRun
+from conformance.records.verdicts import STATUSES, Verdict
 from conformance.store import records_file, regular_file
 from conformance.store.summaries import Summary
 
 LARGEST = 64 * 2**20  # bytes of a file
+WORKS, OTHER_DTYPE, DECLARED, RED = "works", "another dtype", "does not work", "red"
+SHOWN, CORRECT = "shows", "correct"
+OF_PROBES = {"EXPECTED": SHOWN, "FAIL": SHOWN, "PASS": CORRECT, "STALE": CORRECT}
+StateT = TypeVar("StateT")
+
+
+@dataclass(frozen=True)
+class State:
+    """How a cell is in one version.
+
+    Attributes:
+        kind: `WORKS`; `OTHER_DTYPE` or `DECLARED`, both as declared; or `RED`.
+        status, short: the status of the verdict, and its few words.
+        reason, link: the declared reason, or the text of a red verdict.
+    """
+
+    kind: str
+    status: str
+    short: str = ""
+    reason: str = ""
+    link: str = ""
+
+    @property
+    def works(self) -> bool:
+        """Whether the cell computes what it should, apart from declared dtypes."""
+        return self.kind in (WORKS, OTHER_DTYPE)
+
+
+@dataclass(frozen=True)
+class History:
+    """One cell in several versions, the oldest first; a version that did not judge it is left out."""
+
+    cell: Cell
+    states: Mapping[str, State] = field(default_factory=dict)
+
+    @property
+    def since(self) -> str:
+        """The first version in which it works; "" if there is none."""
+        return next((version for version, state in self.states.items() if state.works), "")
+
+    @property
+    def broke(self) -> tuple[str, ...]:
+        """The versions in which it does not work, and did in the one before."""
+        return self._turns(lambda before, now: before and not now)
+
+    @property
+    def mended(self) -> tuple[str, ...]:
+        """The versions in which it works again."""
+        turned = self._turns(lambda before, now: now and not before)
+        return tuple(version for version in turned if version != self.since)
+
+    def _turns(self, turned: Callable[[bool, bool], bool]) -> tuple[str, ...]:
+        known = self.states.items()
+        return tuple(version for (_, before), (version, now) in pairwise(known) if turned(before.works, now.works))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One known fault of torch on one device, in several versions, the oldest first.
+
+    Attributes:
+        probe: the latest finding, which names the fault, its issue, and what to do instead.
+        device: the device it was looked for on.
+        states: `SHOWN`, `CORRECT`, or another status, by version.
+    """
+
+    probe: ProbeFinding
+    device: str
+    states: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -48,16 +123,157 @@ class Atlas:
     """Cells and faults through torch versions.
 
     Attributes:
-        versions: torch versions, rising.
         makers: what made the runs.
         cells: each cell in all versions.
         faults: each probe in all versions.
     """
 
-    versions: tuple[str, ...] = ()
     makers: tuple[Maker, ...] = ()
     cells: tuple[History, ...] = ()
     faults: tuple[Fault, ...] = ()
+
+    @cached_property
+    def versions(self) -> tuple[str, ...]:
+        """All versions, rising.
+
+        Raises:
+            UsageError: one is no version.
+        """
+        found = {maker.torch for maker in self.makers}
+        found.update(*(history.states for history in self.cells), *(fault.states for fault in self.faults))
+        return tuple(sorted(found, key=_parse_version))
+
+
+def join(runs: Sequence[Summary], probes: Sequence[ProbeRun], earlier: Atlas) -> Atlas:
+    """The atlas of some runs, and of an earlier atlas where they judge nothing.
+
+    Args:
+        runs: runs of one or several versions.
+        probes: what the probes found, in one or several versions.
+        earlier: an atlas; where a run judges one of its cells again, or a probe runs again, the new result counts.
+
+    Raises:
+        UsageError: two runs of one version judge the same cell with the same Python, or differ in one with different
+            Pythons; a probe ran twice on one version and device; or a torch has no version.
+    """
+    cells, faults = _histories(runs, earlier.cells), _faults(probes, earlier.faults)
+    new = [_maker(run) for run in runs]
+    makers = [*_still_there(earlier, new, runs), *new]
+    makers.sort(key=lambda maker: (_parse_version(maker.torch), Version(maker.python)))
+    return Atlas(tuple(makers), cells, faults)
+
+
+def version_of(torch: str) -> str:
+    """The version of a torch without its build, such as "2.13.0" of "2.13.0+cpu".
+
+    Raises:
+        UsageError: it is no version.
+    """
+    return _parse_version(torch).public
+
+
+def _parse_version(torch: str) -> Version:
+    try:
+        return Version(torch)
+    except InvalidVersion:
+        raise UsageError(f"torch {torch!r:.60} is no version, so it cannot be compared with others") from None
+
+
+def _histories(runs: Sequence[Summary], earlier: Sequence[History]) -> tuple[History, ...]:
+    """Each cell in all versions, in the earlier order, and then in the order in which the runs plan them."""
+    found: dict[Cell, dict[str, State]] = {old.cell: {} for old in earlier}
+    judges: dict[tuple[str, str, str], Summary] = {}
+    for run in runs:
+        version, python = _versions_of(run)
+        for planned, verdict in _judged(run):
+            state = _state(verdict)
+            twin = judges.setdefault((version, python, planned.id), run)
+            if twin is not run:
+                raise UsageError(f"{twin.folder} and {run.folder} both judge {planned.id} with torch {version}")
+            other = found.setdefault(planned.cell, {}).setdefault(version, state)
+            if other.kind != state.kind:
+                raise UsageError(
+                    f"{planned.id} with torch {version} depends on Python: {state.kind} with {python} in {run.folder}, "
+                    f"{other.kind} with another"
+                )
+    for old in earlier:
+        found[old.cell] = {**old.states, **found[old.cell]}
+    return tuple(History(cell, _rising(states)) for cell, states in found.items())
+
+
+def _versions_of(run: Summary) -> tuple[str, str]:
+    """The version of a run's torch, and that of its Python without its patch, such as "3.11"."""
+    known = run.plan.environment
+    return version_of(known.torch), ".".join(known.python.split(".")[:2])
+
+
+def _judged(run: Summary) -> Iterator[tuple[PlannedCell, Verdict]]:
+    """The cells of a run whose verdicts say anything of their models, at all their cases."""
+    for planned in run.plan.own_cells:
+        verdict = run.verdicts.get(planned.id)
+        if verdict and verdict.status not in ("SKIPPED", "NOTRUN") and not planned.left_out:
+            yield planned, verdict
+
+
+def _state(verdict: Verdict) -> State:
+    if verdict.status == "PASS":
+        return State(WORKS, verdict.status)
+    if verdict.red:
+        return State(RED, verdict.status, verdict.short, verdict.text)
+    kind = OTHER_DTYPE if verdict.status == "EXPECTED" and verdict.short not in STATUSES else DECLARED
+    return State(kind, verdict.status, verdict.short, verdict.reason, verdict.link)
+
+
+def _rising(states: Mapping[str, StateT]) -> dict[str, StateT]:
+    return {version: states[version] for version in sorted(states, key=_parse_version)}
+
+
+def _faults(found: Sequence[ProbeRun], earlier: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Each probe on each device in all versions, by name."""
+    states: dict[tuple[str, str], dict[str, str]] = {}
+    latest: dict[tuple[str, str], ProbeFinding] = {}
+    for run in sorted(found, key=lambda run: _parse_version(run.environment.torch)):
+        version = version_of(run.environment.torch)
+        for finding in run.findings:
+            key = (finding.probe, run.device)
+            if version in states.setdefault(key, {}):
+                raise UsageError(f"probe {finding.probe} was run twice with torch {version} on {run.device}")
+            states[key][version] = OF_PROBES.get(finding.status, finding.status)
+            latest[key] = finding
+    for old in earlier:
+        key = (old.probe.probe, old.device)
+        states[key] = {**old.states, **states.get(key, {})}
+        latest.setdefault(key, old.probe)
+    return tuple(Fault(latest[key], key[1], _rising(states[key])) for key in sorted(states))
+
+
+def _maker(run: Summary) -> Maker:
+    torch, python = _versions_of(run)
+    cells = [planned.cell for planned, _ in _judged(run)]
+    devices = tuple(dict.fromkeys(cell.device for cell in cells))
+    counts = dict(Counter(cell.mode for cell in cells))
+    return Maker(torch, python, devices, counts, run.plan.judge, _maker_in_words(run, len(cells)))
+
+
+def _still_there(earlier: Atlas, new: Sequence[Maker], runs: Sequence[Summary]) -> Iterator[Maker]:
+    """What made those earlier verdicts that no run gives anew, each with the modes of these."""
+    anew = {(m.torch, m.python, p) for m, run in zip(new, runs, strict=True) for p in run.verdicts}
+    for maker in earlier.makers:
+        own = [h.cell for h in earlier.cells if maker.torch in h.states]
+        modes = {cell.mode for cell in own if (maker.torch, maker.python, cell.id) not in anew}
+        if modes & maker.cells.keys():
+            yield replace(maker, cells={mode: n for mode, n in maker.cells.items() if mode in modes})
+
+
+def _maker_in_words(run: Summary, judged: int) -> str:
+    """What made a run, and how many of its cells are judged."""
+    known = run.plan.environment
+    planned = len(run.planned) - sum(verdict.status == "SKIPPED" for verdict in run.verdicts.values())
+    why = "incomplete" if run.plan.depth == ALL_CASES else f"{run.plan.depth} does not count"
+    lacking = "" if judged == planned else f" of {planned}, {why}"
+    part = f" · shard {run.plan.shard}" if run.plan.shard else ""
+    machine = f"torch {known.torch} · Python {known.python} · {known.cpu} {known.cpu_capability}"
+    return f"{machine} · {judged} cells{lacking}{part}"
 
 
 @dataclass(frozen=True)
@@ -89,31 +305,19 @@ class _Document:
     faults: tuple[Fault, ...]
 
 
-def join(runs: Sequence[Summary], probes: Sequence[ProbeRun], earlier: Atlas) -> Atlas:
-    """The atlas of some runs, and of an earlier atlas where they judge nothing.
-
-    Args:
-        runs: runs of one or several versions.
-        probes: what the probes found, in one or several versions.
-        earlier: an atlas; where a run judges one of its cells again, or a probe runs again, the new result counts.
-
-    Raises:
-        UsageError: two runs of one version judge the same cell or run the same probe, or a torch has no version.
-    """
-    cells = histories(runs, earlier.cells)
-    found = faults(probes, earlier.faults)
-    new = [_maker(run) for run in runs]
-    makers = [*_still_there(earlier, new, runs), *new]
-    makers.sort(key=lambda maker: (Version(maker.torch), Version(maker.python)))
-    return Atlas(_versions(makers, cells, found), tuple(makers), tuple(cells), tuple(found))
-
-
 def document(atlas: Atlas) -> str:
     """The atlas as JSON, one line for each cell and each fault, so that two of them can be compared by line."""
     rows = [_Row(h.cell, h.since, h.broke, h.mended, _spans(h.states)) for h in atlas.cells]
     fields = to_json(_Document(atlas.versions, atlas.makers, tuple(rows), atlas.faults))
-    parts = [f'"{name}": [\n{_lines(items)}\n]' for name, items in fields.items()]
-    return "{\n" + ",\n".join(parts) + "\n}\n"
+    lines = {name: ",\n".join(map(json.dumps, items)) for name, items in fields.items()}
+    return "{\n" + ",\n".join(f'"{name}": [\n{items}\n]' for name, items in lines.items()) + "\n}\n"
+
+
+def _spans(states: Mapping[str, State]) -> tuple[_Span, ...]:
+    versions: dict[State, list[str]] = {}
+    for version, state in states.items():
+        versions.setdefault(state, []).append(version)
+    return tuple(_Span(tuple(same), state) for state, same in versions.items())
 
 
 def read(path: Path) -> Atlas | None:
@@ -132,57 +336,8 @@ def read(path: Path) -> Atlas | None:
         found: _Document = from_json(_Document, fields)
     except RecordError as problem:
         raise UsageError(f"{path}: {problem}") from None
-    cells = [History(row.cell, {v: span.state for span in row.spans for v in span.versions}) for row in found.cells]
-    return Atlas(_versions(found.makers, cells, found.faults), found.makers, tuple(cells), found.faults)
-
-
-def _versions(makers: Iterable[Maker], cells: Iterable[History], found: Iterable[Fault]) -> tuple[str, ...]:
-    """All versions, rising."""
-    of_cells = {version for history in cells for version in history.states}
-    of_faults = {version for fault in found for version in fault.states}
-    versions = of_cells | of_faults | {maker.torch for maker in makers}
-    return tuple(sorted(versions, key=lambda version: Version(version_of(version))))
-
-
-def _spans(states: Mapping[str, State]) -> tuple[_Span, ...]:
-    versions: dict[State, list[str]] = {}
-    for version, state in states.items():
-        versions.setdefault(state, []).append(version)
-    return tuple(_Span(tuple(same), state) for state, same in versions.items())
-
-
-def _lines(items: Iterable[object]) -> str:
-    return ",\n".join(json.dumps(item) for item in items)
-
-
-def _maker(run: Summary) -> Maker:
-    known, judged = run.plan.environment, [p.cell for p in run.plan.own_cells if is_judged(p, run.verdicts.get(p.id))]
-    return Maker(
-        version_of(known.torch),
-        minor_of(known.python),
-        tuple(dict.fromkeys(cell.device for cell in judged)),
-        dict(Counter(cell.mode for cell in judged)),
-        run.plan.judge,
-        _maker_in_words(run, len(judged)),
-    )
-
-
-def _still_there(earlier: Atlas, new: Sequence[Maker], runs: Sequence[Summary]) -> Iterator[Maker]:
-    """What made those earlier verdicts that no run gives anew, each with the modes of these."""
-    anew = {(m.torch, m.python, p) for m, run in zip(new, runs, strict=True) for p in run.verdicts}
-    for maker in earlier.makers:
-        own = [h.cell for h in earlier.cells if maker.torch in h.states]
-        modes = {cell.mode for cell in own if (maker.torch, maker.python, cell.id) not in anew}
-        if modes & maker.cells.keys():
-            yield replace(maker, cells={mode: n for mode, n in maker.cells.items() if mode in modes})
-
-
-def _maker_in_words(run: Summary, judged: int) -> str:
-    """What made a run, and how many of its cells are judged."""
-    known = run.plan.environment
-    planned = len(run.planned) - sum(verdict.status == "SKIPPED" for verdict in run.verdicts.values())
-    why = "incomplete" if run.plan.depth == ALL_CASES else f"{run.plan.depth} does not count"
-    lacking = "" if judged == planned else f" of {planned}, {why}"
-    part = f" · shard {run.plan.shard}" if run.plan.shard else ""
-    machine = f"torch {known.torch} · Python {known.python} · {known.cpu} {known.cpu_capability}"
-    return f"{machine} · {judged} cells{lacking}{part}"
+    cells = (History(row.cell, {v: span.state for span in row.spans for v in span.versions}) for row in found.cells)
+    atlas = Atlas(found.makers, tuple(cells), found.faults)
+    if atlas.versions != found.versions:
+        raise UsageError(f"{path}: it lists the versions {found.versions}, and holds {atlas.versions}")
+    return atlas

@@ -46,7 +46,7 @@ def bench_jobs(contents: Contents, executor: Executor) -> list[dict[str, speed.J
         precisions = tuple(dict.fromkeys(c.precision for c in cells if c.device == device))
         ceilings[ceilings_job(device)] = partial(_ceilings, plan, device, precisions)
     timings = speed.in_batches(
-        speed.timing_jobs(plan, group, executor, figure, keep_samples=True)
+        speed.timing_jobs(plan, group, executor, figure)
         for group in speed.timing_groups(plan, contents.verdicts)
         for figure in (plan.models[group.cells[0].cell.model].figures if group.cells else ())
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from conformance.figures.speed import Speed, speeds
 from conformance.records.measurements import MARGIN, Ratio
-from conformance.records.plan import in_words
+from conformance.records.plan import Environment, in_words
 from conformance.records.verdicts import Verdict
 from conformance.store.summaries import Summary
 
@@ -22,6 +22,7 @@ KINDS = {  # what may have changed, in the order of a report
     "only in B": "the first run has no verdict on it",
 }
 DECIDING = ("new red", "verdict changed")  # with one of these the exit code is 1
+OF_PLANS = ("seed", "deadline", "measure", "shard", "depth")  # what of two plans is compared
 MORE, HALF = 2.0, 0.5
 LOST = ("SKIPPED", "NOTRUN")  # no verdict on the model
 
@@ -44,30 +45,49 @@ class Change:
     text: str = ""
 
 
-def surroundings(before: Summary, after: Summary) -> dict[str, tuple[str, str]]:
-    """What differs between the environments and the plans of two runs, by name."""
-    found = {}
-    for field in fields(before.plan.environment):
-        found[field.name] = tuple(in_words(getattr(run.plan.environment, field.name)) for run in (before, after))
-    for name in ("seed", "deadline", "measure", "shard", "depth"):
-        found[name] = tuple(in_words(getattr(run.plan, name)) for run in (before, after))
-    return {name: (one, other) for name, (one, other) in found.items() if one != other}
+@dataclass(frozen=True)
+class Comparison:
+    """What has changed from one run to another.
+
+    Attributes:
+        a, b: the folders of the two runs.
+        differs: what differs between their environments and their plans, by name.
+        changes: all changes, those first that matter most.
+    """
+
+    a: str
+    b: str
+    differs: Mapping[str, tuple[str, str]]
+    changes: tuple[Change, ...]
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a cell is newly red or has another verdict."""
+        return any(change.kind in DECIDING for change in self.changes)
 
 
-def changes(before: Summary, after: Summary) -> list[Change]:
-    """All changes from one run to another, those first that matter most.
+def compare(before: Summary, after: Summary) -> Comparison:
+    """Compare two runs.
 
     Raises:
         UsageError: the records of a run are damaged.
     """
-    found = [change for cell in _cells(before, after) for change in _of_cell(cell, before, after)]
+    cells = dict.fromkeys([*before.planned, *after.planned])
+    found = [change for cell in cells for change in _of_cell(cell, before, after)]
     found += _speeds(before, after)
     order = list(KINDS)
-    return sorted(found, key=lambda change: order.index(change.kind))
+    found.sort(key=lambda change: order.index(change.kind))
+    return Comparison(str(before.folder), str(after.folder), _differing(before, after), tuple(found))
 
 
-def _cells(before: Summary, after: Summary) -> list[str]:
-    return list(dict.fromkeys([*before.planned, *after.planned]))
+def _differing(before: Summary, after: Summary) -> dict[str, tuple[str, str]]:
+    one, other = before.plan, after.plan
+    names = [field.name for field in fields(Environment)]
+    found = {name: (getattr(one.environment, name), getattr(other.environment, name)) for name in names}
+    found |= {name: (getattr(one, name), getattr(other, name)) for name in OF_PLANS}
+    return {
+        name: (in_words(was), in_words(now)) for name, (was, now) in found.items() if in_words(was) != in_words(now)
+    }
 
 
 def _of_cell(cell: str, before: Summary, after: Summary) -> Iterator[Change]:

@@ -15,12 +15,13 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.errors import NotMeasuredError, TimedCallError
-from conformance.figures.rounds import Rounds, Sample
+from conformance.records.measurements import FASTER, SLOWER, Ratio
 
 FEWEST_ROUNDS, LONGEST = 12, 2.0  # rounds whatever the budget; seconds that they may take for one program
 FIRST_LOOK, MOST_ROUNDS = 20, 5000  # each look at the intervals comes after 1.5 times as many rounds as the one before
@@ -28,6 +29,15 @@ MOST_PRIMING, PRIMING_NS = 4, 1_000_000
 UNSETTLED_CALLS = 3  # TorchScript optimises during its first calls
 FIRST_CALLS, WINDOW, STEADY, MOST_WARM_CALLS = 6, 5, 0.05, 200
 EMPTY_CALLS, EMPTY_SAMPLES = 20, 101  # a call must take longer than so many empty ones; samples of an empty call
+
+NARROW = 0.01  # half-width of an interval that ends the sampling
+CLEAN_ENOUGH = 0.2  # share of the pairs that must be undisturbed
+UNDISTURBED = 0.01  # largest share of its time that an undisturbed sample waits for a processor
+CONFIDENCE = 0.99
+FEWEST_PAIRS = 8  # fewer have no 99 % interval: all may fall on one side of the median by chance
+
+A_A_CONTROL = "A/A control"  # a copy of the baseline
+SLOWER_CONTROL = "10 % slower control"  # another copy, with added work
 
 
 @dataclass
@@ -47,6 +57,26 @@ class TimedCall:
     before: Callable[[], None] | None = None
     warm_calls: int = 0
     quickest: float = math.inf
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The time of one call.
+
+    Attributes:
+        ns: nanoseconds that count: those of the device's clock on a GPU, otherwise the same as `host_ns`.
+        host_ns: nanoseconds of wall time on the host.
+        delay_ns: nanoseconds of `host_ns` in which the thread waited for a processor.
+    """
+
+    ns: float
+    host_ns: float
+    delay_ns: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        """Whether the call hardly waited for a processor."""
+        return self.delay_ns <= UNDISTURBED * self.host_ns
 
 
 class Clock(Protocol):
@@ -106,13 +136,9 @@ def warm_up(timed: TimedCall, clock: Clock) -> None:
         if len(times) >= MOST_WARM_CALLS:
             raise NotMeasuredError("no steady state", f"in {len(times)} calls")
     timed.warm_calls, timed.quickest = len(times) - WINDOW, min(times)
-    if later < EMPTY_CALLS * _empty_ns(clock):
-        seen = f"{later:.0f} ns a call, an empty one takes {_empty_ns(clock):.0f}"
-        raise NotMeasuredError("too fast to time", seen)
-
-
-def _empty_ns(clock: Clock) -> float:
-    return statistics.median(clock.sample(lambda: None)[0].ns for _ in range(EMPTY_SAMPLES))
+    empty = statistics.median(clock.sample(lambda: None)[0].ns for _ in range(EMPTY_SAMPLES))
+    if later < EMPTY_CALLS * empty:
+        raise NotMeasuredError("too fast to time", f"{later:.0f} ns a call, an empty one takes {empty:.0f}")
 
 
 def priming_calls(slowest: float) -> int:
@@ -131,16 +157,7 @@ def priming_calls(slowest: float) -> int:
 
 
 def _prime(timed: TimedCall, clock: Clock, priming: int) -> tuple[Sample, Any]:
-    """Make some untimed calls and a timed one.
-
-    Args:
-        timed: the call.
-        clock: the clock of its device.
-        priming: number of untimed calls.
-
-    Returns:
-        The sample and the result of the last call.
-    """
+    """Make some untimed calls and a timed one; returns the sample and the result of the last one."""
     for _ in range(priming + 1):
         if timed.before is not None:
             timed.before()
@@ -192,3 +209,111 @@ def measure(
     finally:
         gc.enable()
     return rounds
+
+
+@dataclass
+class Rounds:
+    """The samples of several calls: a list by the name of the call, with one sample for each round."""
+
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+
+    def add(self, taken: dict[str, Sample]) -> None:
+        """Add one round: a sample by the name of each call."""
+        for name, sample in taken.items():
+            self.samples.setdefault(name, []).append(sample)
+
+    @property
+    def count(self) -> int:
+        """The number of rounds."""
+        return min((len(s) for s in self.samples.values()), default=0)
+
+    def ratio(self, baseline: str, variant: str) -> Ratio:
+        """How many times faster than the baseline the variant is.
+
+        Raises:
+            NotMeasuredError: too few rounds, or too many of them disturbed.
+        """
+        pairs = list(zip(self.samples[baseline], self.samples[variant], strict=True))
+        clean = [(a, b) for a, b in pairs if a.clean and b.clean]
+        if len(clean) < max(FEWEST_PAIRS, CLEAN_ENOUGH * len(pairs)):
+            seen = f"the processor was undisturbed in {len(clean)} of {len(pairs)} pairs"
+            raise NotMeasuredError("too noisy", seen)
+        return ratio_of([math.log(a.ns / b.ns) for a, b in clean], clean=len(clean) / len(pairs))
+
+    def seconds(self, name: str) -> float:
+        """Median time of one call, in seconds."""
+        return statistics.median(s.ns for s in self.samples[name]) / 1e9
+
+    def is_narrow(self, baseline: str) -> bool:
+        """Whether the interval of every ratio to the baseline is narrower than `NARROW`."""
+        try:
+            return all(self.ratio(baseline, name).half_width < NARROW for name in self.samples if name != baseline)
+        except NotMeasuredError:
+            return False
+
+
+def ratio_of(logs: Sequence[float], *, clean: float = 1.0) -> Ratio:
+    """The ratio of several pairs of times, with its 99 % interval.
+
+    The interval is that of the median by order statistics, so it assumes nothing about the distribution of times.
+
+    Args:
+        logs: log(time of the baseline / time of the variant), one for each pair; at least `FEWEST_PAIRS`.
+        clean: share of all pairs that were used.
+
+    >>> found = ratio_of([math.log(r) for r in (1.8, 1.9, 1.9, 2.0, 2.0, 2.1, 2.1, 2.2)])
+    >>> round(found.middle, 2), round(found.low, 2), round(found.high, 2), found.verdict
+    (2.0, 1.8, 2.2, 'faster')
+    """
+    ordered = sorted(logs)
+    outside = _ranks_outside(len(ordered))
+    low, high = ordered[outside], ordered[-1 - outside]
+    return Ratio(math.exp(statistics.median(ordered)), math.exp(low), math.exp(high), len(ordered), clean)
+
+
+@cache
+def _ranks_outside(n: int) -> int:
+    """How many of n ordered values to leave out at each end, so that the others enclose the median with 99 %."""
+    tail, outside = 0.0, 0
+    for rank in range(n):
+        tail += math.comb(n, rank) / 2**n
+        if 2 * tail > 1 - CONFIDENCE:
+            break
+        outside = rank
+    return outside
+
+
+def pooled_ratio(ratios: Sequence[Ratio]) -> Ratio:
+    """One ratio from those of several processes. Its interval spans all of theirs, so a gain must show in each of them.
+
+    A process has a bias of its own that its interval does not show.
+
+    >>> both = pooled_ratio([Ratio(1.0, 0.9, 1.1, pairs=20), Ratio(1.21, 1.2, 1.3, pairs=30)])
+    >>> round(both.middle, 2), both.low, both.high, both.pairs, both.processes
+    (1.1, 0.9, 1.3, 50, 2)
+    """
+    return Ratio(
+        middle=statistics.geometric_mean(r.middle for r in ratios),
+        low=min(r.low for r in ratios),
+        high=max(r.high for r in ratios),
+        pairs=sum(r.pairs for r in ratios),
+        clean=min(r.clean for r in ratios),
+        processes=sum(r.processes for r in ratios),
+    )
+
+
+def check_controls(same: Ratio, slower: Ratio) -> None:
+    """Check that the meter sees the differences that exist, and no others; otherwise the process gives no figure.
+
+    Args:
+        same: ratio of the A/A control to the baseline; it must come out the same.
+        slower: ratio of the slower control to the baseline; it must come out slower.
+
+    Raises:
+        NotMeasuredError: the meter saw a difference between two copies, or did not see the 10 % more work.
+    """
+    if same.verdict in (FASTER, SLOWER):
+        raise NotMeasuredError("control failed", f"two copies of one model came out {same.middle:.3g} apart")
+    if slower.verdict != SLOWER:
+        seen = f"[{slower.low:.3g}, {slower.high:.3g}]"
+        raise NotMeasuredError("too noisy", f"the meter could not see 10 % more work, {seen}")

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import TypeVar
 
-from conformance.figures import ratio
+from conformance.figures.meter import pooled_ratio
 from conformance.judging.executor import Executor, cell_task
 from conformance.process import pool
 from conformance.records.cell import Cell
@@ -159,26 +159,16 @@ def why_not(name: str, planned: PlannedCell | None, verdicts: Mapping[str, Verdi
     return Reason(verdict.status, "only a cell that passes has a speed")
 
 
-def timing_jobs(
-    plan: Plan, group: TimingGroup, executor: Executor, figure: str, *, keep_samples: bool = False
-) -> dict[str, Job]:
+def timing_jobs(plan: Plan, group: TimingGroup, executor: Executor, figure: str) -> dict[str, Job]:
     """The jobs of one group by name, one for each process; see `time_once`."""
-    return {
-        name: partial(time_once, plan, group.cells, executor, figure, process_index=i, keep_samples=keep_samples)
-        for i, name in enumerate(group.jobs(figure))
-    }
+    time = partial(time_once, plan, group.cells, executor, figure)
+    return {name: partial(time, process_index=index) for index, name in enumerate(group.jobs(figure))}
 
 
-def time_once(  # noqa: PLR0913 -- all that a process is told
-    plan: Plan,
-    cells: Sequence[PlannedCell],
-    executor: Executor,
-    figure: str,
-    *,
-    process_index: int,
-    keep_samples: bool = False,
+def time_once(
+    plan: Plan, cells: Sequence[PlannedCell], executor: Executor, figure: str, *, process_index: int
 ) -> Timing | Reason:
-    """Time cells side by side in one process.
+    """Time cells side by side in one process. Unless the figure is `DEFAULT`, every sample is kept.
 
     Args:
         plan: the plan of the cells.
@@ -186,35 +176,39 @@ def time_once(  # noqa: PLR0913 -- all that a process is told
         executor: makes the references.
         figure: what to time: a key of `FIGURES`, or `DEFAULT`.
         process_index: number of this process among those that time the same cells.
-        keep_samples: return every sample.
     """
-    tasks = []
+    tasks, quick = [], figure == DEFAULT
     for planned in cells:
-        sized = plan.working_size(planned.cell) if figure == DEFAULT else None
+        sized = plan.working_size(planned.cell) if quick else None
         reference = executor.reference(sized.name if sized else planned.cell.model)
         if isinstance(reference, Observation):
             return Reason("no reference", reference.message)
         task = cell_task(plan, planned.cell, reference, planned.expect)
         tasks.append(replace(task, size=sized.size if sized else 0))
-    taken = default_figure(plan.models[cells[0].cell.model].figures) if figure == DEFAULT else figure
-    budget = DEFAULT_BUDGET if figure == DEFAULT else BUDGET
-    return pool.result(TIMING, TimingTask(tuple(tasks), taken, process_index, budget, keep_samples), plan.deadline)
+    taken = default_figure(plan.models[cells[0].cell.model].figures) if quick else figure
+    budget = DEFAULT_BUDGET if quick else BUDGET
+    return pool.result(TIMING, TimingTask(tuple(tasks), taken, process_index, budget, not quick), plan.deadline)
 
 
 def speeds(contents: Contents, figure: str = DEFAULT) -> dict[str, Speed]:
     """The speed of each cell whose group is measured completely, by cell id."""
-    found: dict[str, Speed] = {}
-    for group in timing_groups(contents.plan, contents.verdicts):
-        results = _results(contents, group, figure)
-        if not any(is_needed(job, contents.results) for job in group.jobs(figure)):
-            found |= {speed.cell: speed for speed in group.refused}
-            found |= {name: pooled_speed(name, results) for name in group.timed} if results else {}
-    return found
+    groups = timing_groups(contents.plan, contents.verdicts)
+    return {speed.cell: speed for group in groups for speed in _speeds_of(group, contents, figure)}
 
 
-def _results(contents: Contents, group: TimingGroup, figure: str) -> list[Timing | Reason]:
-    done = [contents.result(Timing, name) for name in group.jobs(figure)]
-    return [result for result in done if result is not None]
+def completed_speeds(contents: Contents, job: str) -> list[Speed]:
+    """The speeds of the group that a job belongs to, if the job was its last."""
+    groups = [group for group in timing_groups(contents.plan, contents.verdicts) if job in group.jobs(DEFAULT)]
+    return [speed for group in groups for speed in _speeds_of(replace(group, refused=()), contents, DEFAULT)]
+
+
+def _speeds_of(group: TimingGroup, contents: Contents, figure: str) -> list[Speed]:
+    """The speeds of a group; none until it is measured completely."""
+    jobs = group.jobs(figure)
+    if any(is_needed(job, contents.results) for job in jobs):
+        return []
+    results = [result for job in jobs if (result := contents.result(Timing, job)) is not None]
+    return [*group.refused, *(pooled_speed(name, results) for name in group.timed if results)]
 
 
 def is_needed(job: str, results: Mapping[str, Result]) -> bool:
@@ -248,7 +242,7 @@ def pooled_speed(name: str, results: Sequence[Timing | Reason]) -> Speed:
         name,
         figure,
         seconds=min(timing.seconds or 0.0 for timing in seen),
-        ratios={base: ratio.pooled_ratio([timing.ratios[base] for timing in seen]) for base in seen[0].ratios},
+        ratios={base: pooled_ratio([timing.ratios[base] for timing in seen]) for base in seen[0].ratios},
         warm_calls=max(timing.warm_calls for timing in seen),
     )
 
@@ -271,13 +265,3 @@ def default_jobs(contents: Contents, executor: Executor) -> list[dict[str, Job]]
     """The jobs that the speeds of the matrix need, by name, in batches."""
     groups = timing_groups(contents.plan, contents.verdicts)
     return in_batches(timing_jobs(contents.plan, group, executor, DEFAULT) for group in groups)
-
-
-def completed_speeds(contents: Contents, job: str) -> list[Speed]:
-    """The speeds of the group that a job belongs to, if the job was its last."""
-    for group in timing_groups(contents.plan, contents.verdicts):
-        if job in group.jobs(DEFAULT):
-            results = _results(contents, group, DEFAULT)
-            pending = any(is_needed(name, contents.results) for name in group.jobs(DEFAULT))
-            return [] if pending else [pooled_speed(name, results) for name in group.timed]
-    return []

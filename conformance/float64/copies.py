@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from conformance.counted import some
 from conformance.evaluate import inputs, weights
 from conformance.evaluate.error_text import is_out_of_memory
-from conformance.one_line import describe_error
+from conformance.one_line import describe_error, some
 from zoo import internals
 from zoo.case import SpecError
 

@@ -1,4 +1,4 @@
-"""Child process: counts what a cell costs in bytes, operations and graphs. A repeated count gives the same."""
+"""Child process: counts what a cell costs in bytes and operations. A repeated count gives the same."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from conformance.records.tasks import CellTask
 from zoo import internals
 from zoo.memory import kept_bytes, peak_bytes, saved_bytes
 
-MEMORY = ("saved", "held", "peak_forward", "peak")
-GRAPHS = ("graphs", "graph_breaks", "recompiles")
-FIELDS = (*MEMORY, "flops", "least_bytes", *GRAPHS, "aten_calls")
+OF_MODE = ("saved", "held", "peak", "least_bytes")  # what is counted of the mode's callable; operations, of eager
+FIELDS = (*OF_MODE, "flops")
 CALLS = 3  # after so many calls, compilation is taken to be finished
 NO_GRADIENT = Reason("no gradient is asked for")
+NOT_BOTH = Reason("it needs the saved bytes and a backward")
 
 
 def observe(task: CellTask, process: ChildProcess) -> Footprint:
@@ -55,15 +55,8 @@ class _Subject:
     def is_differentiable(self) -> bool:
         return bool(self._cotangents and self._leaves)
 
-    def restore(self) -> None:
-        """Undo what a call did to its arguments; in place, so it allocates nothing."""
-        inputs.restore(self._question.call, self._question.pristine)
-
     def forward(self, *_: Any) -> Any:
-        self.restore()
-        return self.call()
-
-    def call(self) -> Any:
+        inputs.restore(self._question.call, self._question.pristine)  # in place, so it allocates nothing
         with evaluation.autocast(self._question):
             return inputs.called(self._call, self._question.call)
 
@@ -95,11 +88,11 @@ class _Owned(torch.nn.Module):
 
 
 class _Counts:
-    """The counts of one cell, and the reasons for those that cannot be taken."""
+    """The counts of one cell by name, and the reasons for those that cannot be taken."""
 
     def __init__(self, session: CellSession) -> None:
         self._session = session
-        self._found: dict[str, Any] = {}
+        self._found: dict[str, int] = {}
         self._why: dict[str, Reason] = {}
 
     def footprint(self) -> Footprint:
@@ -107,85 +100,70 @@ class _Counts:
         if self._session.spec.fit is not None:
             self._refuse(FIELDS, Reason("a training, which is many calls and no single one"))
         else:
-            eager = self._try(FIELDS, self._eager)
-            if eager is not None:
-                self._count_work(eager)
-                subject = self._try((*MEMORY, *GRAPHS, "least_bytes"), self._subject)
-                if subject is not None:
-                    self._count_memory(subject)
-        return Footprint(**self._found, why=self._why)
+            self._try(FIELDS, self._count)
+        found = self._found
+        return Footprint(
+            saved=found.get("saved"),
+            held=found.get("held"),
+            peak=found.get("peak"),
+            flops=PerPass(found.get("flops.forward"), found.get("flops.both")),
+            least_bytes=PerPass(found.get("least_bytes.forward"), found.get("least_bytes.both")),
+            why=self._why,
+        )
 
-    def _refuse(self, fields: Iterable[str], reason: Reason) -> None:
-        self._why |= dict.fromkeys(fields, reason)
+    def _refuse(self, names: Iterable[str], reason: Reason) -> None:
+        self._why |= dict.fromkeys(names, reason)
 
-    def _try(self, fields: tuple[str, ...], count: Callable[[], Any]) -> Any:
-        """What `count` returns; if it raises, None, and the fields get the reason."""
+    def _try(self, names: Iterable[str], count: Callable[[], None]) -> None:
+        """Take counts; if that raises, it is the reason for all of them."""
         try:
-            return count()
+            count()
         except BaseException as problem:  # noqa: BLE001 -- the model and the mode may raise anything
-            self._refuse(fields, Reason(name_of(problem), one_line(problem)))
-            return None
+            self._refuse(names, Reason(name_of(problem), one_line(problem)))
 
-    def _note(self, field: str, count: Callable[[], Any]) -> None:
-        self._found[field] = self._try((field,), count)
+    def _note(
+        self, name: str, count: Callable[[], int], *, wanted: bool = True, otherwise: Reason = NO_GRADIENT
+    ) -> None:
+        """Take one count, or give the reason why it is not wanted."""
+        if wanted:
+            self._try((name,), lambda: self._found.update({name: count()}))
+        else:
+            self._refuse((name,), otherwise)
 
-    def _eager(self) -> _Subject:
+    def _count(self) -> None:
         model = self._session.build()
-        return self._on_question(Prepared(model, dict, model), model)
+        eager = self._on_question(Prepared(model, dict, model), model)
+        self._note("flops.forward", lambda: _flops(eager.forward))
+        self._note("flops.both", lambda: _flops(eager.accumulate), wanted=eager.is_differentiable)
+        self._try(OF_MODE, lambda: self._count_memory(self._subject()))
 
     def _on_question(self, made: Prepared, model: Any) -> _Subject:
         return _Subject(made, self._session.question(self._session.spec.cases[0], model))
 
     def _subject(self) -> _Subject:
-        """The cell's callable, called until it no longer compiles. Its graphs are counted during these calls."""
+        """The cell's callable, called until it no longer compiles."""
         session = self._session
         made = session.prepare()
         subject = self._on_question(made, session.build())
-        if session.mode.compiles and not session.mode.forward_only:
-            self._count_graphs(subject)
-        else:
-            self._refuse(GRAPHS, Reason("only a mode that calls torch.compile has graphs"))
+        for _ in range(CALLS - 1 if session.mode.compiles else 0):  # `_Subject` has already made one
+            subject.forward()
         for _ in range(session.mode.warm_calls):
             subject.both() if subject.is_differentiable else subject.forward()
         return subject
 
-    def _count_graphs(self, subject: _Subject) -> None:
-        counters = internals.dynamo_counters
-
-        compiled = counters["frames"]["total"]
-        for _ in range(CALLS - 1):  # `_Subject` has already made one
-            subject.forward()
-        self._found["graphs"] = counters["stats"]["unique_graphs"]
-        self._found["graph_breaks"] = sum(counters["graph_break"].values())
-        self._found["recompiles"] = counters["frames"]["total"] - compiled
-
-    def _count_work(self, eager: _Subject) -> None:
-        self._note("aten_calls", lambda: _operators(eager))
-        forward, both = self._try(("flops.forward",), lambda: _flops(eager.forward)), None
-        if eager.is_differentiable:
-            both = self._try(("flops.both",), lambda: _flops(eager.accumulate))
-        else:
-            self._refuse(("flops.both",), NO_GRADIENT)
-        self._found["flops"] = PerPass(forward, both)
-
     def _count_memory(self, subject: _Subject) -> None:
-        found, device = self._found, self._session.cell.device
+        found, device, backward = self._found, self._session.cell.device, subject.is_differentiable
         self._note("held", lambda: kept_bytes(subject.forward)[device])
-        self._note("peak_forward", lambda: peak_bytes(subject.forward)[device])
-        if subject.is_differentiable:
-            self._note("peak", lambda: peak_bytes(subject.both)[device])
-            # last, since its hooks change how compiled code unpacks what it saved
-            self._note("saved", lambda: saved_bytes(_Owned(subject), *subject.arguments).saved)
-        else:
-            self._refuse(("saved", "peak"), NO_GRADIENT)
-        least = self._try(("least_bytes",), lambda: least_bytes(*_read_and_written(subject)))
-        both = None
-        if least is not None and None not in (found["held"], found.get("saved"), found.get("peak")):
-            moved, gradients = _read_and_written(subject), _tensors(subject.both())
-            both = least_bytes(*moved, gradients, saved=found["saved"], held=found["held"])
-        else:
-            self._refuse(("least_bytes.both",), Reason("it needs the saved bytes and a backward"))
-        self._found["least_bytes"] = PerPass(least, both)
+        self._note("peak", lambda: peak_bytes(subject.both)[device], wanted=backward)
+        # after the peak, since its hooks change how compiled code unpacks what it saved
+        self._note("saved", lambda: saved_bytes(_Owned(subject), *subject.arguments).saved, wanted=backward)
+        self._note("least_bytes.forward", lambda: least_bytes(*_read_and_written(subject)))
+        both = {"held", "saved", "peak", "least_bytes.forward"} <= found.keys()
+        self._note("least_bytes.both", lambda: self._least_of_both(subject), wanted=both, otherwise=NOT_BOTH)
+
+    def _least_of_both(self, subject: _Subject) -> int:
+        moved, gradients = _read_and_written(subject), _tensors(subject.both())
+        return least_bytes(*moved, gradients, saved=self._found["saved"], held=self._found["held"])
 
 
 def least_bytes(
@@ -211,12 +189,10 @@ def least_bytes(
 def _bytes_touched(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the elements, at most the size of each storage: views overlap, and expanded tensors repeat elements."""
     touched: dict[int, int] = {}
-    sizes: dict[int, int] = {}
     for tensor in {id(t): t for t in tensors}.values():
         storage = tensor.untyped_storage()
         key = internals.identity_of(storage)  # also of an empty one
-        sizes[key] = storage.nbytes()
-        touched[key] = min(sizes[key], touched.get(key, 0) + tensor.numel() * tensor.element_size())
+        touched[key] = min(storage.nbytes(), touched.get(key, 0) + tensor.numel() * tensor.element_size())
     return sum(touched.values())
 
 
@@ -235,23 +211,3 @@ def _flops(call: Callable[[], Any]) -> int:
     with counter, OpMode():
         call()
     return int(counter.get_total_flops())
-
-
-class _Calls(internals.TorchDispatchMode):  # type: ignore[misc]
-    """Counts dispatched operators. An operator written in Python counts once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
-def _operators(eager: _Subject) -> int:
-    calls = _Calls()
-    eager.restore()
-    with calls:
-        eager.call()
-    return calls.count

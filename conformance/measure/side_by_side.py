@@ -1,6 +1,6 @@
 """Child process: times cells side by side; the first one is the baseline.
 
-Two controls test the meter itself; see `figures.controls`.
+Two controls test the meter itself; see `figures.meter`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +17,16 @@ from conformance.cell.session import open_task
 from conformance.errors import NotMeasuredError, TimedCallError
 from conformance.evaluate.error_text import one_line
 from conformance.figures import meter
-from conformance.figures.controls import A_A_CONTROL, SLOWER_CONTROL, check_controls
-from conformance.figures.meter import Clock, HostClock, TimedCall
-from conformance.figures.rounds import Rounds
-from conformance.measure.clocks import DeviceClock, clock_for
+from conformance.figures.meter import (
+    A_A_CONTROL,
+    SLOWER_CONTROL,
+    Clock,
+    HostClock,
+    Rounds,
+    Sample,
+    TimedCall,
+    check_controls,
+)
 from conformance.measure.timed_cell import TimedCell
 from conformance.one_line import name_of
 from conformance.oracle.reference import CaseReference
@@ -30,6 +37,8 @@ from conformance.records.tasks import CellTask, TimingTask
 from zoo import internals
 
 NO_REASON = Reason("reason unknown")
+EXTRA_WORK = 0.1
+TURNS, SLEEP_CYCLES = 10_000, 1_000_000
 
 
 def observe(task: TimingTask, process: ChildProcess) -> Timing:
@@ -176,31 +185,53 @@ def _reason(problem: BaseException) -> Reason:
     return Reason(name_of(problem), one_line(problem))
 
 
-# Adds work to a timed call, which tests the meter, and forbids recompilation in timed calls.
+class DeviceClock:
+    """Measures the time between two CUDA events, and the wall time until the device has finished.
 
-EXTRA_WORK = 0.1
-TURNS, SLEEP_CYCLES = 10_000, 1_000_000
+    The L2 cache is flushed before each call.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._host = HostClock()
+        size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 64 * 2**20)
+        self._flush = torch.empty(2 * size, dtype=torch.int8, device=device)
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._end.record()  # the first record creates the event, which must not happen in the measured time
+
+    def sample(self, call: Callable[[], Any]) -> tuple[Sample, Any]:
+        """Time one call; returns the sample and the result of the call."""
+        self._flush.zero_()
+
+        def until_done() -> Any:
+            self._start.record()
+            result = call()
+            self._end.record()
+            torch.cuda.synchronize()  # the whole device, so that no stream still works in the next sample
+            return result
+
+        torch.cuda.synchronize()
+        seen, result = self._host.sample(until_done)
+        return Sample(self._start.elapsed_time(self._end) * 1e6, seen.host_ns, seen.delay_ns), result
+
+
+def clock_for(device: str) -> Clock:
+    """The clock of a device type."""
+    return HostClock() if device == "cpu" else DeviceClock(device)
 
 
 def slow_down(timed: TimedCall, device: str) -> None:
-    """Add other work after each run of a timed call: a tenth of the time of its quickest run."""
+    """Add other work after each run of a timed call, which tests the meter: a tenth of the time of its quickest run."""
     call, extra = timed.call, EXTRA_WORK * timed.quickest
     if device == "cuda":
-        cycles = round(extra * SLEEP_CYCLES / _quickest(DeviceClock(device), _sleep))
-
-        def slower() -> Any:
-            result = call()
-            internals.sleep_on_device(cycles)  # work for the device that the host does not see
-            return result
-
-        timed.call = slower
-        return
-    turns = range(max(1, round(extra * TURNS / _quickest(HostClock(), _turn))))
+        of_known = _quickest(DeviceClock(device), partial(internals.sleep_on_device, SLEEP_CYCLES))
+        add = partial(internals.sleep_on_device, round(extra * SLEEP_CYCLES / of_known))  # the host does not see it
+    else:
+        of_known = _quickest(HostClock(), partial(_turn, TURNS))
+        add = partial(_turn, max(1, round(extra * TURNS / of_known)))
 
     def longer() -> Any:
         result = call()
-        for _ in turns:
-            pass
+        add()
         return result
 
     timed.call = longer
@@ -210,13 +241,9 @@ def _quickest(clock: Clock, work: Callable[[], None]) -> float:
     return min(clock.sample(work)[0].ns for _ in range(11))
 
 
-def _turn() -> None:
-    for _ in range(TURNS):
+def _turn(turns: int) -> None:
+    for _ in range(turns):
         pass
-
-
-def _sleep() -> None:
-    internals.sleep_on_device(SLEEP_CYCLES)
 
 
 @contextlib.contextmanager

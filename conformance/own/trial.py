@@ -13,13 +13,12 @@ from torch import nn
 from torch.fx import GraphModule
 
 from conformance.axes import MODES
-from conformance.counted import some
 from conformance.errors import UsageError
 from conformance.evaluate import evaluation, inputs, weights
 from conformance.evaluate.error_text import is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, question_of
 from conformance.float64 import graphs, wide
-from conformance.one_line import describe_error, one_line
+from conformance.one_line import describe_error, one_line, some
 from conformance.own.forms import Forms
 from conformance.own.spec import spec_of
 from conformance.records.plan import OwnModel

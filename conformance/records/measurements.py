@@ -99,7 +99,7 @@ class Timing:
         cells: what was measured of each cell, by cell id.
         controls: the ratios of the two controls to the baseline, by the control's name.
         seconds: seconds spent in each phase, by the name of the phase.
-        samples: (ns, host_ns, delay_ns) of each call, as in `figures.rounds.Sample`, by cell id; empty unless they were
+        samples: (ns, host_ns, delay_ns) of each call, as in `figures.meter.Sample`, by cell id; empty unless they were
             asked for.
     """
 
@@ -125,25 +125,17 @@ class Footprint:
     Attributes:
         saved: bytes that autograd saves, as `zoo.memory.saved_bytes` counts them.
         held: bytes that forward leaves allocated, apart from its result.
-        peak_forward, peak: most bytes allocated at one time in forward, and in forward and backward.
+        peak: most bytes allocated at one time in forward and backward.
         flops: floating-point operations of matrix products, convolutions and attention, in eager.
         least_bytes: fewest bytes that a call must move.
-        graphs, graph_breaks, recompiles: counts of a compiled cell; the recompiles are those of its second and third
-            call.
-        aten_calls: number of operators dispatched in one eager forward that records gradients.
         why: the reason for each missing count, by the name of the count, such as "saved" or "flops.both".
     """
 
     saved: int | None = None
     held: int | None = None
-    peak_forward: int | None = None
     peak: int | None = None
     flops: PerPass = PerPass()
     least_bytes: PerPass = PerPass()
-    graphs: int | None = None
-    graph_breaks: int | None = None
-    recompiles: int | None = None
-    aten_calls: int | None = None
     why: Mapping[str, Reason] = field(default_factory=dict)
 
     def count(self, name: str) -> int | None:

@@ -6,7 +6,7 @@ A remark is a sentence that many cells may share, and what is this cell's own of
 from __future__ import annotations
 
 from conformance.axes import NOT_PROVEN, SYMBOLIC
-from conformance.counted import some
+from conformance.one_line import some
 from conformance.records.observation import FP32, LEFT_ASIDE, OTHER_WEIGHTS, RAISES, Observation
 
 WHY_LEFT = {

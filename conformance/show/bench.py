@@ -21,36 +21,40 @@ the same precision; with an empty compile cache and with a full one. saved: byte
 allocated behind the result of forward. peak: most bytes at one time in forward and backward. of the limit: the least
 time that the operations and bytes could take on this machine, over the time taken.
 """
+COSTS = [
+    *("precision", "mode", "first gradient, cold", "warm", "calls to steady", "steps to break even, cold", "warm"),
+    *("saved", "held", "peak", "of the limit, forward", "gradient"),
+]
 
 
-class Bench:
+def bench_text(contents: Contents) -> str:
+    """The measurements of a bench: two tables for each model and size, then the sizes at which variants pay."""
+    return _Bench(contents).text()
+
+
+class _Bench:
     """The figures of one bench, by cell."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
         self._plan = contents.plan
-        self._speeds = {
-            figure: speed.speeds(contents, figure)
-            for figure in FIGURES
-            if any(figure in model.figures for model in self._plan.models.values())
-        }
-        self._sizes = {name: model.size for name, model in self._plan.models.items() if model.size}
+        measured = {figure for model in self._plan.models.values() for figure in model.figures}
+        self._speeds = {figure: speed.speeds(contents, figure) for figure in FIGURES if figure in measured}
         self._cells = speed.measurable(contents)
 
     def text(self) -> str:
-        """The whole report: a table of speeds and one of costs for each model, then the sizes at which variants pay."""
+        """The whole report."""
         parts = []
         for model, device in dict.fromkeys((c.model, c.device) for c in self._cells):
             cells = [c for c in self._cells if (c.model, c.device) == (model, device)]
-            parts += [f"── {self._title(model)}, {device} ──", self._speed_table(cells), self._cost_table(cells)]
+            sized = self._plan.models[model].size
+            title = f"{model} ({visible(sized.size_name)} {sized.size})" if sized else model
+            costs = _without_empty([[cell.precision, cell.mode, *self._costs(cell)] for cell in cells], COSTS)
+            parts += [f"── {title}, {device} ──", self._speed_table(cells), costs]
         parts.append(LEGEND.strip() if parts else "no cell passes, so nothing was measured")
         parts.append("\n".join(self._crossovers()))
         parts += [wrap("\n".join(without_speed(FIGURES[n], found))) for n, found in self._speeds.items()]
-        return "\n\n".join(part for part in parts if part)
-
-    def _title(self, model: str) -> str:
-        sized = self._sizes.get(model)
-        return f"{model} ({visible(sized.size_name)} {sized.size})" if sized else model
+        return "\n\n".join(filter(None, parts))
 
     def _speed_table(self, cells: list[Cell]) -> str:
         figures = [f for f in self._speeds if f in self._plan.models[cells[0].model].figures]
@@ -60,15 +64,6 @@ class Bench:
             rows.append([cell.precision, cell.mode, *map(_beside_fp32, found), *map(_beside_eager, found)])
         titles = [FIGURES[figure] for figure in figures]
         return _without_empty(rows, ["precision", "mode", *titles, *(f"{title}, to eager" for title in titles)])
-
-    def _cost_table(self, cells: list[Cell]) -> str:
-        rows = [[cell.precision, cell.mode, *self._costs(cell)] for cell in cells]
-        head = [
-            *("precision", "mode", "first gradient, cold", "warm", "calls to steady"),
-            *("steps to break even, cold", "warm", "saved", "held", "peak"),
-            *("of the limit, forward", "gradient"),
-        ]
-        return _without_empty(rows, head)
 
     def _costs(self, cell: Cell) -> list[str]:
         cold, warm = (self._first_gradient(cell, cache) for cache in ("cold", "warm"))
@@ -81,7 +76,7 @@ class Bench:
             str(timed.warm_calls) if timed and timed.seconds else "",
             self._break_even(cell, cold),
             self._break_even(cell, warm) if compiles else "",
-            *(_with_spaces(counts.count(name)) for name in ("saved", "held", "peak")),
+            *(_with_spaces(count) for count in (counts.saved, counts.held, counts.peak)),
             self._share(cell, "forward", "forward"),
             self._share(cell, "gradient", "both"),
         ]
@@ -99,7 +94,7 @@ class Bench:
         cost = self._contents.result(CompileCost, compile_job(cell))
         if not isinstance(cost, CompileCost):
             return cost
-        runs = [cost.cold] if cache == "cold" else list(cost.warm)
+        runs = [cost.cold] if cache == "cold" else cost.warm
         why = next((run.reason for run in runs if run.reason), None)
         if why:
             return why
@@ -111,10 +106,10 @@ class Bench:
         eager = Cell(cell.model, "eager", cell.precision, cell.device)
         mine, base = (self._default_speed(c) for c in (cell, eager))
         started = self._first_gradient(eager, "cold")
-        if cell.mode == "eager" or not mine or not base:
+        ratio = mine.ratios.get(eager.id) if mine else None  # none to itself
+        if ratio is None or base is None or base.seconds is None:
             return ""
-        ratio = mine.ratios.get(eager.id)
-        if ratio is None or base.seconds is None or not isinstance(first, float) or not isinstance(started, float):
+        if not isinstance(first, float) or not isinstance(started, float):
             return ""
         if ratio.low <= 1:
             return NEVER
@@ -130,30 +125,28 @@ class Bench:
         if not isinstance(ceilings, Ceilings):
             return ""
         rate = byte_rate(ceilings.byte_rates, least)
-        reached = share(flops, least, timed.seconds, ceilings.flop_rates[cell.precision], rate)
-        if reached > 1:
-            return f"beats the ceiling: {100 * reached:.0f} %"
-        return f"{float(f'{100 * reached:.2g}'):g} %"
+        reached = 100 * share(flops, least, timed.seconds, ceilings.flop_rates[cell.precision], rate)
+        return f"beats the ceiling: {reached:.0f} %" if reached > 100 else f"{float(f'{reached:.2g}'):g} %"  # noqa: PLR2004
 
     def _crossovers(self) -> Iterator[str]:
         """At which sizes each variant pays: a line for every figure of every model that was measured at several."""
         devices = dict.fromkeys(c.device for c in self._cells)
-        models = dict.fromkeys((size.model, size.size_name) for size in self._sizes.values())
+        models = dict.fromkeys((size.model, size.size_name) for one in self._plan.models.values() if (size := one.size))
         for (model, size_name), device, figure in product(models, devices, self._speeds):
             for variant, points in self._variants(model, device, figure).items():
-                yield f"{model}, {FIGURES[figure]}, {device}: {variant} {visible(crossover(points, size_name))}"
+                if any(point.ratio for point in points):
+                    yield f"{model}, {FIGURES[figure]}, {device}: {variant} {visible(crossover(points, size_name))}"
 
     def _variants(self, model: str, device: str, figure: str) -> dict[str, list[Point]]:
-        """Points over size of each variant that was measured, by its mode and precision."""
+        """Points over size of each variant, by its mode and precision."""
         variants: dict[str, list[Point]] = {}
-        for name, sized in self._sizes.items():
-            base = Cell(name, "eager", "fp32", device).id
-            for cell in (c for c in self._cells if (c.model, c.device) == (name, device) and c.id != base):
-                timed = self._speeds[figure].get(cell.id)
-                if sized.model == model and timed is not None:
-                    point = Point(sized.size, timed.ratios.get(base), timed.reason or NOT_MEASURED)
-                    variants.setdefault(f"{cell.mode} {cell.precision}", []).append(point)
-        return {name: points for name, points in variants.items() if any(p.ratio for p in points)}
+        for cell in self._cells:
+            sized, base = self._plan.models[cell.model].size, Cell(cell.model, "eager", "fp32", device).id
+            timed = self._speeds[figure].get(cell.id)
+            if sized and timed and sized.model == model and cell.device == device and cell.id != base:
+                point = Point(sized.size, timed.ratios.get(base), timed.reason or NOT_MEASURED)
+                variants.setdefault(f"{cell.mode} {cell.precision}", []).append(point)
+        return variants
 
 
 def _beside_fp32(found: Speed | None) -> str:

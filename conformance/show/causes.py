@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from conformance.counted import some
+from conformance.one_line import some
 from conformance.records.cell import mode_of, model_of
 from conformance.records.verdicts import Verdict
 from conformance.verdict import failed_gate

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conformance.axes import NOT_PROVEN
-from conformance.counted import counted, some
 from conformance.errors import with_last_lines
 from conformance.figures.speed import SPEED, Speed, completed_speeds
 from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
+from conformance.one_line import counted, some
 from conformance.records.cell import SizedModel, model_of
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell
@@ -37,6 +37,8 @@ BREAKS = (
     "breaks: how often torch.compile broke the graph while it compiled the cases; the spec does not claim one_graph."
 )
 UNPROVEN = "not proven: the proof of the mode is empty, so nothing shows that the mode took effect."
+
+HEAD = "Wrong on purpose. Each must come out as declared; conformance run counterexamples shows their cells."
 
 DETAILED = re.compile(r"(.*) \((.*)\)", re.DOTALL)  # a remark, see `records.remarks`
 
@@ -88,10 +90,12 @@ def render(
             right = [p for p in shown if p not in wrong] or shown  # with nothing beside them, they have the table
             drawn = _matrix(contents.plan, right, verdicts, speeds, notes)
             parts.append(f"{device}\n{drawn}" if len(devices) > 1 else drawn)
-            parts.append(section(wrong, verdicts) if right != shown else "")
+            parts.append(_wrong_on_purpose(wrong, verdicts) if right != shown else "")
     ordered = [verdicts[p.id] for p in cells]
     parts.append(wrap(_left_out(contents.plan, cells), width))
-    parts += [wrap(_legend(speeds, contents.plan), width), wrap(_legend_of_marks(ordered), width)]
+    marked = {why for verdict in ordered for why in _marks(verdict).values()}
+    marks = "\n".join(why for why in (BREAKS, UNPROVEN) if why in marked)
+    parts += [wrap(_legend(speeds, contents.plan), width), wrap(marks, width)]
     red = "\n".join(_red_lines(ordered))
     parts.append(wrap(red, terminal) if terminal else red)
     parts.append("\n".join(_footnote(number, *note, width) for note, number in notes.items()))
@@ -142,7 +146,7 @@ def _matrix(
 
 
 def _square(verdict: Verdict, speed: Speed | None, size: SizedModel | None, notes: Footnotes) -> str:
-    judged = _sign_and_marks(verdict, notes)
+    judged = ", ".join([_sign(verdict, notes), *_marks(verdict)])
     if speed is None or speed.lacks_verdict:
         return judged
     timed = f"{judged}  {speed_text(speed)}"
@@ -160,23 +164,11 @@ def _legend(speeds: dict[str, Speed], plan: Plan) -> str:
     return " ".join(text.split()) if names else ""
 
 
-def _marks(verdict: Verdict) -> list[str]:
-    """What the table says of a cell that is not red beside its figure."""
-    if verdict.red:
-        return []
+def _marks(verdict: Verdict) -> dict[str, str]:
+    """What the table says of a cell that is not red beside its figure, each with its explanation."""
     breaks = _count(verdict, "graph break").removeprefix("0 graph breaks").replace("graph ", "")
-    unproven = "not proven" if verdict.observation.facts.get(NOT_PROVEN) else ""
-    return [mark for mark in (breaks, unproven) if mark]
-
-
-def _legend_of_marks(verdicts: list[Verdict]) -> str:
-    marks = {mark for verdict in verdicts for mark in _marks(verdict)}
-    unproven = [UNPROVEN] if "not proven" in marks else []
-    return "\n".join(([BREAKS] if marks - {"not proven"} else []) + unproven)
-
-
-def _sign_and_marks(verdict: Verdict, notes: Footnotes) -> str:
-    return ", ".join([_sign(verdict, notes), *_marks(verdict)])
+    marks = {breaks: BREAKS, "not proven" if verdict.observation.facts.get(NOT_PROVEN) else "": UNPROVEN}
+    return {} if verdict.red else {mark: why for mark, why in marks.items() if mark}
 
 
 def _count(verdict: Verdict, what: str) -> str:
@@ -288,34 +280,16 @@ def totals(contents: Contents, *, folder: Path | None, seconds: float | None = N
     return f"{line} · run stored in {visible(str(folder))}{unfinished}"
 
 
-# Draws the models that are wrong on purpose: one line each, with what they come out as and why.
-
-HEAD = "Wrong on purpose. Each must come out as declared; conformance run counterexamples shows their cells."
-
-
-def section(cells: Sequence[PlannedCell], verdicts: Mapping[str, Verdict]) -> str:
-    """A line for each model.
-
-    Args:
-        cells: the cells of counterexamples.
-        verdicts: verdicts by cell id.
-    """
+def _wrong_on_purpose(cells: Sequence[PlannedCell], verdicts: Mapping[str, Verdict]) -> str:
+    """A line for each counterexample: the sign of a red cell or of one that is not simply right, and its reason."""
     models: dict[str, list[Verdict]] = {}
     for planned in cells:
         models.setdefault(planned.cell.model, []).append(verdicts[planned.id])
-    rows = [[_sign_of_wrong(own), model, _count_wrong(own)] for model, own in models.items()]
-    for row, own in zip(rows, models.values(), strict=True):
-        row.append(visible(next((verdict.reason for verdict in own if verdict.reason), "")))
+    rows = []
+    for model, own in models.items():
+        urgent = min(own, key=lambda verdict: (not verdict.red, verdict.status == "PASS"))
+        counts = Counter("pass" if verdict.status == "PASS" else visible(verdict.short) for verdict in own)
+        said = ", ".join(f"{number} {word}" for word, number in counts.items())
+        why = next((verdict.reason for verdict in own if verdict.reason), "")
+        rows.append([STATUSES[urgent.status].glyph, model, said, visible(why)])
     return f"{HEAD}\n\n{table(rows, ['', 'model', 'cells', 'why'])}"
-
-
-def _sign_of_wrong(own: Sequence[Verdict]) -> str:
-    """The sign of the first red cell, or of the first that is not simply right."""
-    by_urgency = sorted(own, key=lambda verdict: (not verdict.red, verdict.status == "PASS"))
-    return STATUSES[by_urgency[0].status].glyph
-
-
-def _count_wrong(own: Sequence[Verdict]) -> str:
-    """How many cells came out as what."""
-    counts = Counter("pass" if verdict.status == "PASS" else visible(verdict.short) for verdict in own)
-    return ", ".join(f"{number} {word}" for word, number in counts.items())

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from conformance.counted import counted, some
 from conformance.errors import StoreError, UsageError
+from conformance.one_line import counted, some
 from conformance.records.plan import Plan, PlannedCell, in_words
 from conformance.store import records_file, regular_file, run_files
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from conformance import __version__
 from conformance.errors import RecordError, UsageError
 from conformance.records.convert import from_json, to_json
 from conformance.store import regular_file
-from conformance.version import VERSION
 
 FORMAT = 6
 LARGEST = 64 * 2**20  # bytes of a document
@@ -103,7 +103,7 @@ def write(path: Path, name: str, record: Any) -> None:
     Raises:
         StoreError: the file cannot be written.
     """
-    regular_file.write_whole(path, line({"format": FORMAT, "version": VERSION, name: to_json(record)}))
+    regular_file.write_whole(path, line({"format": FORMAT, "version": __version__, name: to_json(record)}))
 
 
 def decode(path: Path, data: bytes, name: str, kind: Any) -> Any:
@@ -127,7 +127,7 @@ def decode(path: Path, data: bytes, name: str, kind: Any) -> Any:
 def _field(fields: dict[str, Any], name: str) -> Any:
     found, version = fields.pop("format", None), fields.pop("version", None)
     if type(found) is not int or found != FORMAT:
-        ours = f"this is conformance {VERSION} for format {FORMAT}"
+        ours = f"this is conformance {__version__} for format {FORMAT}"
         raise RecordError(f"it has format {found!r:.20} of conformance {version!r:.40}; {ours}")
     if set(fields) != {name}:
         raise RecordError(f"want the field {name!r}, got {sorted(fields)!r:.80}")

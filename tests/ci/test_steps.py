@@ -12,30 +12,29 @@ EAGER = "--mode=eager --precision=amp_bf16 --device=cpu"
 WRONG = f"docs/nets.py {EAGER}"  # with one model whose cells are red
 
 
-@pytest.fixture
-def artifacts(tmp_path):
-    return Artifacts(tmp_path / "artifacts")
+class Jobs:
+    """Makes jobs, each with a folder of its own; they share their artifacts."""
 
+    def __init__(self, folder):
+        self.folder, self.artifacts = folder, Artifacts(folder / "artifacts")
+        self.variables, self.count = stand_ins.environment(folder), 0
 
-@pytest.fixture
-def job(tmp_path, artifacts):
-    """Makes a job in a checkout of its own."""
-    variables = stand_ins.environment(tmp_path)
-    count = iter(range(99))
-
-    def make(models="", *, empty=False, **contexts):
-        number = next(count)
-        workspace = tmp_path / f"workspace{number}"
-        workspace.mkdir() if empty else stand_ins.checkout(workspace)
+    def make(self, models="", *, checkout=True, **contexts):
+        self.count += 1
+        workspace = self.folder / f"workspace{self.count}"
+        stand_ins.checkout(workspace) if checkout else workspace.mkdir()
         return Job(
             workspace,
-            temporary=tmp_path / f"runner{number}",
-            stand_ins=artifacts.actions(workspace),
-            environment={**variables, "MODELS": models},
+            temporary=self.folder / f"runner{self.count}",
+            stand_ins=self.artifacts.actions(workspace),
+            environment={**self.variables, "MODELS": models},
             **contexts,
         )
 
-    return make
+
+@pytest.fixture
+def jobs(tmp_path):
+    return Jobs(tmp_path)
 
 
 def steps(workflow, name):
@@ -48,83 +47,76 @@ def of_steps(job):
     return "\n".join(f"== {name} ({code})\n{printed}" for name, (code, printed) in job.results.items())
 
 
-def test_the_shards_of_a_version_become_one_run_and_the_guardian_misses_none(job, artifacts):
+def test_the_shards_of_a_version_become_one_run_and_the_guardian_misses_none(jobs):
     for shard in (1, 2):
-        one = job(
+        one = jobs.make(
             f"merge cube {EAGER}", matrix={"session": TORCH, "python": PYTHON, "shard": shard, "shards": 2}, github={}
         )
         assert one.run(steps("matrix", "judge")), of_steps(one)
-    assert artifacts.names == [f"{TORCH}-1-of-2", f"{TORCH}-2-of-2"]
-    merging = job(matrix={"session": TORCH, "python": PYTHON})
+    assert jobs.artifacts.names == [f"{TORCH}-1-of-2", f"{TORCH}-2-of-2"]
+    merging = jobs.make(matrix={"session": TORCH, "python": PYTHON})
     assert merging.run(steps("matrix", "merge")), of_steps(merging)
-    whole = artifacts.folder / f"run-{TORCH}"
+    whole = jobs.artifacts.folder / f"run-{TORCH}"
     assert "<testcase" in (whole / f"{TORCH}.xml").read_text(encoding="utf-8")
     assert (whole / TORCH / "run.json").exists()
     assert "merge" in merging.summary
     assert "cube" in merging.summary
 
 
-def guarded(job, artifacts, *, judge="success", missing=()):
+@pytest.mark.parametrize(
+    ("judge", "missing", "said"),
+    [
+        ("success", (), ""),
+        ("success", ("2.8.0-2-of-2",), "::error::the run of shard 2.8.0-2-of-2 is missing or did not end"),
+        ("cancelled", (), "judge: cancelled, merge: success"),
+    ],
+)
+def test_the_guardian_is_red_when_a_shard_is_missing_or_a_job_did_not_succeed(jobs, judge, missing, said):
     page = steps("matrix", "guardian")
     for name in page[1]["env"]["SHARDS"].split():
         if name not in missing:
-            (artifacts.folder / name).mkdir(parents=True)
-            (artifacts.folder / name / "run.json").touch()
-    guardian = job(empty=True, needs={"judge": {"result": judge}, "merge": {"result": "success"}})
-    return guardian.run(page), of_steps(guardian)
+            (jobs.artifacts.folder / name).mkdir(parents=True)
+            (jobs.artifacts.folder / name / "run.json").touch()
+    guardian = jobs.make(checkout=False, needs={"judge": {"result": judge}, "merge": {"result": "success"}})
+    assert guardian.run(page) is not bool(said), of_steps(guardian)
+    assert said in of_steps(guardian)
 
 
-def test_the_guardian_is_green_when_all_is_there(job, artifacts):
-    green, printed = guarded(job, artifacts)
-    assert green, printed
-
-
-def test_the_guardian_is_red_when_a_shard_is_missing(job, artifacts):
-    green, printed = guarded(job, artifacts, missing=("2.8.0-2-of-2",))
-    assert not green
-    assert "::error::the run of shard 2.8.0-2-of-2 is missing or did not end" in printed
-
-
-def test_the_guardian_is_red_when_a_job_did_not_succeed(job, artifacts):
-    green, printed = guarded(job, artifacts, judge="cancelled")
-    assert (green, "judge: cancelled, merge: success" in printed) == (False, True)
-
-
-def test_the_weekly_probe_reports_drift_without_failing(job, artifacts):
-    weekly = job(WRONG, matrix={"session": "newest", "python": PYTHON})
+def test_the_weekly_probe_reports_drift_without_failing(jobs):
+    weekly = jobs.make(WRONG, matrix={"session": "newest", "python": PYTHON})
     assert weekly.run(steps("weekly", "probe")), of_steps(weekly)
     assert weekly.results["judge"][0] == 1
     assert "::warning title=Drift::with the newest torch" in weekly.results["Report drift"][1]
-    assert (artifacts.names, "forgetful" in weekly.summary) == (["newest"], True)
+    assert (jobs.artifacts.names, "forgetful" in weekly.summary) == (["newest"], True)
 
 
-def test_the_weekly_probe_fails_if_its_run_does_not_come_about(job):
-    weekly = job("no_such_model", matrix={"session": "newest", "python": PYTHON})
+def test_the_weekly_probe_fails_if_its_run_does_not_come_about(jobs):
+    weekly = jobs.make("no_such_model", matrix={"session": "newest", "python": PYTHON})
     assert not weekly.run(steps("weekly", "probe"))
     assert "::error::the run of newest is missing" in weekly.results["The run came about"][1]
 
 
-def test_linux_runs_the_script_of_ci(job):
-    linux = job()
+def test_linux_runs_the_script_of_ci(jobs):
+    linux = jobs.make()
     assert linux.run(steps("ci", "linux")), of_steps(linux)
     assert "nox: --session lint types sample(2.13.0) sample(newest) sample(2.4.1) tests" in linux.results[".ci/run"][1]
 
 
-def test_the_other_systems_judge_list_and_show(job):
-    elsewhere = job()
+def test_the_other_systems_judge_list_and_show(jobs):
+    elsewhere = jobs.make()
     assert elsewhere.run(steps("ci", "elsewhere")), of_steps(elsewhere)
     assert len([code for code, printed in elsewhere.results.values() if printed]) == 4
 
 
-def acted(job, *, targets=WRONG, baseline_run="", **inputs):
+def acted(jobs, *, targets=WRONG, baseline_run="", **inputs):
     """Run the action in a repository that holds a file of models."""
     page = read(ROOT / "action.yml")
     given = {name: about["default"] for name, about in page["inputs"].items()} | {"torch": TORCH, **inputs}
     target, _, args = targets.partition(" ")
-    acting = job(
+    acting = jobs.make(
         inputs=given | {"targets": target, "args": f"--no-speed {args}"},
         github={"action_path": str(ROOT), "event": {"repository": {"default_branch": "main"}}, "token": "secret"},
-        empty=True,
+        checkout=False,
     )
     acting.environment |= {"BASELINE_RUN": str(baseline_run), "PYTHONPATH": str(ROOT)}
     (acting.workspace / "docs").mkdir()
@@ -132,53 +124,56 @@ def acted(job, *, targets=WRONG, baseline_run="", **inputs):
     return acting.run(page["runs"]["steps"]), acting
 
 
-def test_the_action_judges_uploads_and_fails_on_red(job, artifacts):
-    green, acting = acted(job)
+@pytest.fixture(scope="module")
+def red(tmp_path_factory):
+    """A red run of the action: its job, and the artifact that it left."""
+    jobs = Jobs(tmp_path_factory.mktemp("red"))
+    green, acting = acted(jobs)
     assert not green, of_steps(acting)
+    (name,) = jobs.artifacts.names
+    return acting, jobs.artifacts.folder / name
+
+
+@pytest.fixture(scope="module")
+def green(tmp_path_factory):
+    """A green run of the action that compares nothing, as it is told: its job, and the artifact that it left."""
+    jobs = Jobs(tmp_path_factory.mktemp("green"))
+    green, acting = acted(jobs, targets=f"merge {EAGER}", baseline="none")
+    assert green, of_steps(acting)
+    (name,) = jobs.artifacts.names
+    return acting, jobs.artifacts.folder / name
+
+
+def test_the_action_judges_uploads_and_fails_on_red(red):
+    acting, artifact = red
     assert (acting.results["judge"][0], acting.results["Verdict"][0]) == (0, 1)
     assert "branch main has no artifact conformance-models-torch-" in acting.results["baseline"][1]
-    assert (len(artifacts.names), "forgetful" in acting.summary) == (1, True)
-    assert (artifacts.folder / artifacts.names[0] / "run.json").exists()
+    assert "forgetful" in acting.summary
+    assert (artifact / "run.json").exists()
 
 
-def test_the_action_is_green_where_nothing_is_red_and_compares_nothing_if_told_so(job):
-    green, acting = acted(job, targets=f"merge {EAGER}", baseline="none")
-    assert green, of_steps(acting)
-    assert "baseline" not in acting.results
-    assert "compare" not in acting.results
+def test_the_action_compares_nothing_if_told_so(green):
+    assert not {"baseline", "compare"} & set(green[0].results)
 
 
-def test_what_was_red_on_the_default_branch_is_not_new(job, artifacts):
-    acted(job)
-    stored = artifacts.folder / artifacts.names[0]
-    kept = stored.rename(stored.with_name("of-the-default-branch"))
-    green, acting = acted(job, baseline_run=kept, **{"fail-on": "new-red"})
-    assert green, of_steps(acting)
-    assert acting.results["compare"][0] == 0
+def test_what_was_red_on_the_default_branch_is_not_new_and_no_step_hides_an_error(jobs, red):
+    first, artifact = red
+    is_green, second = acted(jobs, baseline_run=artifact, python="3.11", **{"fail-on": "new-red"})
+    assert is_green, of_steps(second)
+    assert second.results["compare"][0] == 0
+    steps = read(ROOT / "action.yml")["runs"]["steps"]
+    assert not [step for step in steps if "|| true" in step.get("run", "")]
+    assert {step.get("id") or step["name"] for step in steps} == {*first.results, *second.results}
+    assert "compare" not in first.results
 
 
-def test_the_summary_says_what_differs_from_the_baseline(job, artifacts):
-    acted(job, targets=f"merge {EAGER}")
-    stored = artifacts.folder / artifacts.names[0]
-    kept = stored.rename(stored.with_name("of-the-default-branch"))
-    green, acting = acted(job, targets=f"merge docs/nets.py {EAGER}", baseline_run=kept)
-    assert not green, of_steps(acting)
+def test_the_summary_says_what_differs_from_the_baseline(jobs, green):
+    is_green, acting = acted(jobs, targets=f"merge docs/nets.py {EAGER}", baseline_run=green[1])
+    assert not is_green, of_steps(acting)
     summary = acting.summary
     assert "# ✗ 1 new red" in summary, of_steps(acting)
     assert "<code>forgetful&#91;eager-amp_bf16-cpu&#93;</code>" in summary
     assert summary.index("# ✗ 1 new red") > summary.index("red model")
-
-
-def test_every_step_of_the_action_runs_and_none_hides_an_error(job, artifacts):
-    steps = read(ROOT / "action.yml")["runs"]["steps"]
-    assert not [step for step in steps if "|| true" in step.get("run", "")]
-    _, first = acted(job)
-    stored = artifacts.folder / artifacts.names[0]
-    kept = stored.rename(stored.with_name("of-the-default-branch"))
-    _, second = acted(job, baseline_run=kept, python="3.11")
-    ran = {*first.results, *second.results}
-    assert {step.get("id") or step["name"] for step in steps} == ran
-    assert "compare" not in first.results
 
 
 @pytest.mark.parametrize(
@@ -190,8 +185,8 @@ def test_every_step_of_the_action_runs_and_none_hides_an_error(job, artifacts):
         ({"shard": "3/2"}, "judge", "3/2"),
     ],
 )
-def test_the_action_refuses_bad_inputs_in_one_line(job, artifacts, inputs, step, told):
-    green, acting = acted(job, **inputs)
-    assert not green
+def test_the_action_refuses_bad_inputs_in_one_line(jobs, inputs, step, told):
+    is_green, acting = acted(jobs, **inputs)
+    assert not is_green
     assert told in acting.results[step][1]
-    assert (list(acting.results)[-1], artifacts.names) == (step, [])
+    assert (list(acting.results)[-1], jobs.artifacts.names) == (step, [])

@@ -68,9 +68,8 @@ def test_no_text_of_a_run_commands_the_terminal_or_forges_a_line(capsys, tmp_pat
         plan = with_models(plan, {"net": {"location": change(NOWHERE.location)}})
         results = {f"{job}{i}": change(Reason("no figure", "a detail")) for i in (0, 1)}
         contents = Contents(plan, (OWN.id,), {OWN.id: verdict}, results)
-        stored.show(
-            contents, tmp_path / (HOSTILE.replace("\x00", "").replace("\ud800", "") if change is texts else "run")
-        )
+        folder = tmp_path / (HOSTILE.replace("\x00", "").replace("\ud800", "") if change is texts else "run")
+        output.tell(stored.report(contents, folder))
         output.tell(matrix.line(verdict))
         output.tell(matrix.measured_line(contents, f"{job}1"))
         output.say(verdict.text)

@@ -8,7 +8,7 @@ from harness.command import FP32, conformance, run_folder
 from harness.made_by_hand import passed, plan_for
 
 from conformance.commands.stored import exit_code
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode
 from conformance.records.cell import Cell
 from conformance.records.observation import OUTPUT, Discrepancy, Measure, Observation, TensorName
 from conformance.store import run_files

@@ -186,4 +186,4 @@ def test_results_that_contradict_the_plan_are_no_traceback(tmp_path):
     for index in (0, 1):
         append(run, json.dumps({"job": f"speed gradient a[fp32-cpu] #{index}", "result": timing}).encode())
     with pytest.raises(UsageError, match="its records contradict each other, so there is no report: KeyError"):
-        stored.show(run_files.read(run), run)
+        stored.report(run_files.read(run), run)

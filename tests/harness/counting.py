@@ -13,7 +13,7 @@ from conformance.process import child
 from conformance.records.measurements import Footprint
 from conformance.records.tasks import FOOTPRINT, CellTask, Target
 
-DEPEND_ON_THE_PROCESSOR = ("peak_forward", "peak")
+DEPEND_ON_THE_PROCESSOR = ("peak",)
 SINGLE = tuple(name for name in footprint.FIELDS if name not in ("flops", "least_bytes"))
 ALL = (*SINGLE, "flops.forward", "flops.both", "least_bytes.forward", "least_bytes.both")
 

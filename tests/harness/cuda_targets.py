@@ -7,7 +7,7 @@ from torch import nn
 
 from conformance.axes import PRECISIONS
 from conformance.cell.policy import set_policy
-from conformance.measure.clocks import DeviceClock
+from conformance.measure.side_by_side import DeviceClock
 from conformance.records.tasks import Target
 from zoo.memory import held_bytes, kept_bytes, peak_bytes, saved_bytes
 from zoo.training.step import train_step

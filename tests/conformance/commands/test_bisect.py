@@ -10,8 +10,7 @@ from harness.tiny import models
 
 from conformance import cli
 from conformance.commands import bisect
-from conformance.errors import NotInstalledError, UsageError
-from conformance.exit_codes import ExitCode
+from conformance.errors import ExitCode, NotInstalledError, UsageError
 from conformance.store import run_files
 
 INSTALLED = str(torch.__version__).partition("+")[0]
@@ -158,9 +157,7 @@ def test_what_cannot_be_bisected_is_four_in_one_line_before_anything_is_installe
 def test_a_folder_that_cannot_be_written_is_four(project, capsys):
     (project / ".conformance").write_text("a file")
     with pytest.raises(UsageError, match=r"\.conformance.* cannot be written"):
-        bisect.main(
-            bisect.asked(f"nets.py::{CELL}", INSTALLED, every=False, keep=False, others=()), Path(".conformance")
-        )
+        bisect.bisect(f"nets.py::{CELL}", INSTALLED, Path(".conformance"))
 
 
 @pytest.mark.parametrize(
@@ -174,4 +171,4 @@ def test_a_folder_that_cannot_be_written_is_four(project, capsys):
     ],
 )
 def test_the_version_may_leave_open_for_what_torch_was_built(asked, found, same):
-    assert bisect._is(asked, found) is same
+    assert bisect.is_version(asked, found) is same

@@ -4,9 +4,8 @@ import pytest
 from harness.command import conformance
 
 import zoo
-from conformance.commands.listing import list_models
-from conformance.errors import UsageError
-from conformance.exit_codes import ExitCode
+from conformance.commands.probes import list_models
+from conformance.errors import ExitCode, UsageError
 
 NETS = """
 import torch

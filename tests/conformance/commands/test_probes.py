@@ -82,14 +82,14 @@ def test_every_way_to_end_gets_its_verdict(write, body, torch, symptom, status):
 @pytest.mark.parametrize(("body", "said"), [("return ''", "not seen"), ("return 'a wrong number'", "a wrong number")])
 def test_a_device_without_a_declaration_is_red_whatever_is_seen(write, capsys, body, said):
     write("mine", body, ALWAYS, device="cuda")
-    assert probes.main((), device="cpu", timeout=PATIENCE) == 1
+    assert probes.show_probes((), device="cpu", timeout=PATIENCE) == 1
     words = f"? mine INCONCLUSIVE {said}; nothing is declared for cpu a source"
     assert capsys.readouterr().out.splitlines()[2].split() == words.split()
 
 
 def test_a_probe_about_another_device_is_not_run(write, capsys):
     write("mine", "os.kill(os.getpid(), signal.SIGKILL)", device="cuda", devices=("cuda",))
-    assert probes.main((), device="cpu", timeout=PATIENCE) == 0
+    assert probes.show_probes((), device="cpu", timeout=PATIENCE) == 0
     words = "· mine SKIPPED not run: it is about cuda alone a source"
     assert capsys.readouterr().out.splitlines()[2].split() == words.split()
 
@@ -161,27 +161,27 @@ def test_probes_that_cannot_be_read_are_a_usage_error(write):
 def test_the_table_shows_all_and_the_exit_code_tells_whether_any_is_red(write, capsys):
     write("right", "return ''")
     write("wrong", "return 'a wrong number'", ALWAYS)
-    assert probes.main((), device="cpu", timeout=PATIENCE) == 0
+    assert probes.show_probes((), device="cpu", timeout=PATIENCE) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["probe", "verdict", "seen", "issue"]
     assert lines[2].split() == ["✓", "right", "PASS", "a", "source"]
     assert lines[3].split() == ["≠", "wrong", "EXPECTED", "a", "wrong", "number", "a", "source"]
     write("wrong", "return 'a wrong number'", NEVER)
-    assert probes.main((), device="cpu", timeout=PATIENCE) == 1
+    assert probes.show_probes((), device="cpu", timeout=PATIENCE) == 1
     assert "✗ wrong" in capsys.readouterr().out
-    assert probes.main(("right",), device="cpu", timeout=PATIENCE) == 0
+    assert probes.show_probes(("right",), device="cpu", timeout=PATIENCE) == 0
 
 
 def test_the_words_of_a_probe_cannot_command_the_terminal(write, capsys):
     write("mine", r"return '\x1b[2J'")
-    assert probes.main((), device="cpu", timeout=PATIENCE) == 1
+    assert probes.show_probes((), device="cpu", timeout=PATIENCE) == 1
     assert "\\u001b[2J" in capsys.readouterr().out
 
 
 def test_probes_are_read_with_what_they_declare_for_a_device(write):
     write("always", "return ''", ALWAYS)
     write("elsewhere", "return ''", device="cuda", devices=("cuda",))
-    assert probes.read("cpu") == (
+    assert probes.read("cpu").probes == (
         ProbeInfo(
             name="always",
             summary="s",

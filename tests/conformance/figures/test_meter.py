@@ -12,8 +12,21 @@ import pytest
 
 from conformance.errors import NotMeasuredError, TimedCallError
 from conformance.figures import meter
-from conformance.figures.meter import HostClock, TimedCall, measure, warm_up
-from conformance.figures.rounds import Sample
+from conformance.figures.meter import (
+    CONFIDENCE,
+    NARROW,
+    UNDISTURBED,
+    HostClock,
+    Rounds,
+    Sample,
+    TimedCall,
+    check_controls,
+    measure,
+    pooled_ratio,
+    ratio_of,
+    warm_up,
+)
+from conformance.records.measurements import Ratio
 
 
 class Scripted:
@@ -197,3 +210,145 @@ def _spin(seconds):
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
+
+
+def rounds_of(*times):
+    """Rounds of a baseline "a" that takes 1 and a variant "b" that takes these times, all undisturbed."""
+    rounds = Rounds()
+    for ns in times:
+        rounds.add({"a": Sample(1.0, 1.0), "b": Sample(ns, ns)})
+    return rounds
+
+
+def test_disturbed_pairs_are_left_out():
+    rounds = Rounds()
+    for turn in range(20):
+        disturbed = turn % 4 == 0
+        slow = Sample(9.0, 9.0, 5.0) if disturbed else Sample(2.0, 2.0)
+        rounds.add({"a": slow, "b": Sample(1.0, 1.0)})
+    found = rounds.ratio("a", "b")
+    assert found.middle == pytest.approx(2.0)
+    assert (found.pairs, found.clean) == (15, 0.75)
+
+
+def test_too_many_disturbed_pairs_give_no_figure():
+    rounds = Rounds()
+    for turn in range(60):
+        rounds.add({"a": Sample(2.0, 2.0, 1.0 if turn % 6 else 0.0), "b": Sample(1.0, 1.0)})
+    with pytest.raises(NotMeasuredError) as raised:
+        rounds.ratio("a", "b")
+    assert raised.value.short == "too noisy"
+    assert raised.value.detail == "the processor was undisturbed in 10 of 60 pairs"
+
+
+def test_a_pair_is_disturbed_if_either_call_waited():
+    rounds = Rounds()
+    for turn in range(20):
+        rounds.add({"a": Sample(2.0, 2.0), "b": Sample(1.0, 1.0, 0.5 if turn < 5 else 0.0)})
+    assert rounds.ratio("a", "b").pairs == 15
+
+
+@pytest.mark.parametrize(("delay", "clean"), [(0.0, True), (1.0, True), (1.01, False), (50.0, False)])
+def test_a_sample_may_wait_for_a_hundredth_of_the_time_on_the_host(delay, clean):
+    assert UNDISTURBED == 0.01
+    assert Sample(ns=3.0, host_ns=100.0, delay_ns=delay).clean is clean
+
+
+def test_a_ratio_is_the_time_of_the_baseline_over_that_of_the_variant():
+    rounds = rounds_of(*[4.0] * 10)
+    assert rounds.ratio("a", "b").middle == pytest.approx(0.25)
+    assert rounds.ratio("b", "a").middle == pytest.approx(4.0)
+
+
+def test_the_time_of_a_call_is_the_median():
+    assert rounds_of(3e9, 1e9, 8e9).seconds("b") == 3.0
+
+
+def test_rounds_are_narrow_if_every_ratio_is_known_to_a_hundredth():
+    assert NARROW == 0.01
+    assert rounds_of(*[1.0, 1.015] * 10).is_narrow("a")
+    assert not rounds_of(*[1.0, 1.025] * 10).is_narrow("a")
+
+
+def test_rounds_without_a_figure_are_not_narrow():
+    assert not rounds_of(*[1.0] * 7).is_narrow("a")
+
+
+def test_a_wide_interval_of_one_call_keeps_all_from_being_narrow():
+    rounds = Rounds()
+    for turn in range(20):
+        rounds.add({"a": Sample(1.0, 1.0), "b": Sample(1.0, 1.0), "c": Sample(1.0 + turn % 2, 1.0)})
+    assert not rounds.is_narrow("a")
+
+
+def test_the_middle_is_the_median_and_the_ends_are_order_statistics():
+    found = ratio_of([math.log(x) for x in (1, 2, 3, 4, 5, 6, 7, 8)])
+    assert found.middle == pytest.approx(math.sqrt(4 * 5))
+    assert (found.low, found.high) == (pytest.approx(1), pytest.approx(8))  # of eight, only all of them hold 99 %
+    assert (found.pairs, found.clean, found.processes) == (8, 1.0, 1)
+
+
+@pytest.mark.parametrize(("pairs", "outside"), [(8, 0), (12, 1), (20, 3), (100, 36)])
+def test_ranks_are_those_of_the_binomial_distribution(pairs, outside):
+    found = ratio_of([math.log(1 + x) for x in range(pairs)])
+    assert found.low == pytest.approx(1 + outside)
+    assert found.high == pytest.approx(pairs - outside)
+
+
+def test_intervals_hold_the_truth_in_99_percent_of_all_cases():
+    assert CONFIDENCE == 0.99
+    numbers = random.Random(0)
+    held = 0
+    for _ in range(2000):
+        found = ratio_of([numbers.choice((0.3, 1.0)) * numbers.gauss(0.0, 1.0) for _ in range(30)])
+        held += found.low <= 1.0 <= found.high
+    assert 0.985 <= held / 2000 <= 0.999
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1.031, 1.2, "faster"),
+        (1.03, 1.2, "too noisy"),
+        (0.98, 1.02, "same"),
+        (0.95, 1.02, "too noisy"),
+        (0.5, 0.97, "slower"),
+        (0.5, 0.98, "too noisy"),
+        (0.5, 2.0, "too noisy"),
+    ],
+)
+def test_a_verdict_needs_an_interval_clear_of_the_margin(low, high, verdict):
+    assert Ratio(math.sqrt(low * high), low, high, 100).verdict == verdict
+
+
+def test_a_claim_must_come_true_in_every_process():
+    quick, same = Ratio(1.2, 1.1, 1.3, 50, 0.9), Ratio(1.0, 0.99, 1.01, 70, 1.0)
+    both = pooled_ratio([quick, same])
+    assert (both.low, both.high, both.pairs, both.clean, both.processes) == (0.99, 1.3, 120, 0.9, 2)
+    assert both.middle == pytest.approx(math.sqrt(1.2))
+    assert both.verdict == "too noisy"
+
+
+SAME, SLOWER = Ratio(1.0, 0.99, 1.01, 100), Ratio(0.91, 0.9, 0.92, 100)
+
+
+def test_a_sound_meter_passes():
+    check_controls(same=SAME, slower=SLOWER)
+
+
+def test_copies_that_are_too_noisy_to_tell_apart_raise_no_false_alarm():
+    check_controls(same=Ratio(1.0, 0.9, 1.1, 100), slower=SLOWER)
+
+
+@pytest.mark.parametrize("same", [Ratio(1.1, 1.04, 1.2, 100), Ratio(0.9, 0.8, 0.96, 100)])
+def test_a_difference_between_two_copies_voids_the_figures(same):
+    with pytest.raises(NotMeasuredError, match="control failed: two copies of one model came out") as raised:
+        check_controls(same=same, slower=SLOWER)
+    assert raised.value.short == "control failed"
+
+
+@pytest.mark.parametrize("slower", [SAME, Ratio(0.93, 0.88, 0.98, 100), Ratio(1.1, 1.05, 1.2, 100)])
+def test_added_work_that_the_meter_does_not_see_voids_the_figures(slower):
+    with pytest.raises(NotMeasuredError, match="too noisy: the meter could not see 10 % more work") as raised:
+        check_controls(same=SAME, slower=slower)
+    assert raised.value.short == "too noisy"

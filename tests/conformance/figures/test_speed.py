@@ -216,7 +216,12 @@ def test_a_process_is_told_its_cells_figure_budget_and_index(monkeypatch, asked,
     for index, (_, task, deadline) in enumerate(told):
         assert [c.cell for c in task.cells] == [cell(m, "fp32") for m in MODES]
         assert {c.reference for c in task.cells} == {"net.reference"}
-        assert (task.figure, task.budget, task.process_index, task.keep_samples) == (taken, budget, index, False)
+        assert (task.figure, task.budget, task.process_index, task.keep_samples) == (
+            taken,
+            budget,
+            index,
+            asked == "step",
+        )
         assert deadline == made.plan.deadline
 
 

@@ -12,8 +12,11 @@ from zoo import catalog
 
 SPECS = """
 import torch
+from conformance import Prepared, register_mode
 from torch import nn
 from zoo.spec import Case, Expect, Spec
+
+register_mode("captured", lambda model: Prepared(torch.compile(model, backend="aot_eager"), dict))
 
 def spec(name, build, **more):
     case = Case(name="typical", inputs=lambda g: (torch.randn(8, 4, generator=g),))
@@ -58,7 +61,7 @@ def count(tmp_path_factory):
     def counts(model, mode="eager", precision="fp32"):
         own = f'"{model}"' in SPECS
         location = SpecLocation(file=str(file)) if own else SpecLocation(module=catalog.home_of(model))
-        return counted(Cell(model, mode, precision, "cpu"), location)
+        return counted(Cell(model, mode, precision, "cpu"), location, sources=(SpecLocation(file=str(file)),))
 
     return counts
 
@@ -74,13 +77,11 @@ def test_every_count_has_a_field():
 def test_a_linear_layer_by_hand(count):
     seen = count("linear")
     assert (seen.saved, seen.held) == (0, 0)  # the input and the weight, which live anyway
-    assert seen.peak_forward == 4 * 8 * 3
     assert seen.peak == 4 * (8 * 3 + 8 * 4 + 3 * 4 + 3)  # the output, and three gradients
     assert seen.flops == PerPass(forward=2 * 8 * 4 * 3, both=3 * 2 * 8 * 4 * 3)
     moved = 4 * (8 * 4 + 3 * 4 + 3 + 8 * 3)
     assert seen.least_bytes == PerPass(forward=moved, both=moved + 4 * (8 * 4 + 3 * 4 + 3))
-    assert seen.aten_calls == 2  # a transposition and the product
-    assert set(seen.why) == {"graphs", "graph_breaks", "recompiles"}
+    assert seen.why == {}
 
 
 def test_a_saved_result_is_read_and_not_written_again(count):
@@ -92,7 +93,7 @@ def test_a_saved_result_is_read_and_not_written_again(count):
 def test_without_gradients_there_is_no_backward(count):
     seen = count("largest")
     assert (seen.saved, seen.peak) == (None, None)
-    assert (seen.held, seen.peak_forward) == (0, 8 * 8)
+    assert seen.held == 0
     assert seen.flops == PerPass(0, None)
     assert seen.least_bytes == PerPass(128 + 64, None)
     assert {"saved", "peak", "flops.both", "least_bytes.both"} <= set(seen.why)
@@ -100,8 +101,7 @@ def test_without_gradients_there_is_no_backward(count):
 
 
 def test_operators_written_in_python_are_looked_into(count):
-    seen = count("python_product")
-    assert (seen.flops.forward, seen.aten_calls) == (2 * 8 * 8 * 4, 1)
+    assert count("python_product").flops.forward == 2 * 8 * 8 * 4
 
 
 def test_inputs_that_change_are_put_back_and_count_once(count):
@@ -123,7 +123,7 @@ def test_a_model_that_raises_has_reasons_for_everything(count):
 
 def test_a_backward_that_raises_leaves_forward_counted(count):
     seen = count("no_way_back")
-    assert (seen.peak_forward, seen.peak) == (128, None)
+    assert (seen.held, seen.peak) == (0, None)
     assert seen.flops == PerPass(0, None)
     assert seen.least_bytes == PerPass(256, None)
     assert seen.why["peak"] == seen.why["flops.both"] == Reason("RuntimeError", "no way back")
@@ -132,19 +132,15 @@ def test_a_backward_that_raises_leaves_forward_counted(count):
 def test_a_mode_that_refuses_leaves_the_work_counted(count):
     seen = count("exponential", mode="scripted")
     assert seen.flops == PerPass(0, 0)
-    assert seen.peak is seen.graphs is None
+    assert seen.peak is None
     assert "peak" in seen.why
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
-@pytest.mark.parametrize(
-    ("model", "mode"),
-    [("merge", "eager"), ("merge", "scripted"), ("mlp", "eager"), ("mlp", "scripted"), ("mlp", "compiled")],
-)
-def test_three_processes_count_the_same(count, model, mode, precision):
-    first, *others = (count(model, mode, precision) for _ in range(3))
-    assert others == [first, first]
-    assert all(first.count(name) is not None for name in ("saved", "held", "peak_forward", "peak", "aten_calls"))
+@pytest.mark.parametrize("mode", ["scripted", "captured"])
+def test_two_processes_count_the_same(count, mode):
+    first, second = (count("mlp", mode, "amp_bf16") for _ in range(2))
+    assert first == second
+    assert (first.why, None in vars(first).values()) == ({}, False)
 
 
 def test_each_storage_counts_once_and_no_more_than_is_touched():

@@ -64,76 +64,15 @@ def contents(mode="compiled", compiling=("compiled",), first=(0.1, 2.1, 0.6), re
     return Contents(made, tuple(verdicts), verdicts, results)
 
 
-def table_of(text, size, number):
+def table_of(found, size, number):
     """One of the two tables of a size: speeds, costs."""
-    section = text.split(f"── net@{size} ")[1].split("──", 2)[1]
+    section = bench.bench_text(found).split(f"── net@{size} ")[1].split("──", 2)[1]
     return re.split(r"\n\n", section.strip())[number]
 
 
-def line(text, size, mode, number):
+def line(found, size, mode, number=1):
     """The row of a mode in one of the two tables of a size."""
-    return re.search(rf"^fp32 +{mode} .*$", table_of(text, size, number), re.MULTILINE)[0]
-
-
-def test_a_speed_is_printed_with_its_time():
-    text = bench.Bench(contents()).text()
-    assert "── net@16 (width 16), cpu ──" in text
-    assert re.search(r"eager +1 ms +1 ms +1 ms", line(text, 16, "eager", 0))
-    assert "2 ms  ▼0.50 [0.48, 0.52]" in line(text, 16, "compiled", 0)
-    assert "500 µs  ▲2.00 [1.90, 2.10]" in line(text, 64, "compiled", 0)
-
-
-def test_the_columns_of_speeds_have_the_titles_of_the_figures():
-    head = table_of(bench.Bench(contents()).text(), 16, 0).splitlines()[0]
-    assert re.split(" {2,}", head.strip()) == ["precision", "mode", "forward", "forward and backward", "training step"]
-
-
-def test_costs_are_bytes_and_the_time_to_the_first_gradient():
-    row = line(bench.Bench(contents()).text(), 64, "compiled", 1)
-    assert re.search(r"2\.1 s +600 ms +9 ", row)
-    assert re.search(r"1 234 567 +1 200 +99 ", row)
-
-
-def test_steps_to_break_even_count_the_low_end_of_the_gain():
-    text = bench.Bench(contents()).text()
-    # 1 ms of eager less 1/1.9 ms are saved in a step; 2.0 s more were spent at first, 0.5 s with a warm cache
-    assert re.search(r" 4 200 +1 100 ", line(text, 64, "compiled", 1))
-    assert re.search(r" never +never ", line(text, 16, "compiled", 1))
-
-
-@pytest.mark.parametrize("low", [1.0, 0.99])
-def test_a_gain_that_is_not_certain_never_pays(low):
-    text = bench.Bench(contents(ratios=(Ratio(1.1, low, 1.2, 100),) * 2)).text()
-    assert re.search(r" never +never ", line(text, 64, "compiled", 1))
-
-
-@pytest.mark.parametrize("mode", ["compiled", "graphed", "registered_by_somebody"])
-def test_a_mode_that_compiles_has_warm_columns(mode):
-    text = bench.Bench(contents(mode, (mode,))).text()
-    assert re.search(r"first gradient, cold +warm .*break even, cold +warm ", table_of(text, 64, 1))
-    assert re.search(r"2\.1 s +600 ms +9 +4 200 +1 100 ", line(text, 64, mode, 1))
-    assert re.search(r"100 ms +6 +1 234 567 ", line(text, 64, "eager", 1))
-
-
-@pytest.mark.parametrize("mode", ["compiled", "graphed", "registered_by_somebody"])
-def test_a_mode_that_does_not_compile_has_no_warm_columns(mode):
-    text = bench.Bench(contents(mode, ())).text()
-    assert " warm " not in table_of(text, 64, 1)
-    assert re.search(r"2\.1 s +9 +4 200 +1 234 567 ", line(text, 64, mode, 1))
-
-
-def test_the_share_of_the_limit():
-    assert "50 %" in line(bench.Bench(contents(reached=0.5)).text(), 16, "eager", 1)
-    assert "0.0012 %" in line(bench.Bench(contents(reached=0.0000123)).text(), 16, "eager", 1)
-
-
-def test_a_share_above_the_limit_is_shown_as_an_error():
-    assert "beats the ceiling: 120 %" in line(bench.Bench(contents(reached=1.2)).text(), 16, "eager", 1)
-
-
-def test_the_sizes_at_which_a_variant_pays_are_listed():
-    text = bench.Bench(contents()).text()
-    assert "net, forward and backward, cpu: compiled fp32 pays from width 64 on" in text
+    return re.search(rf"^fp32 +{mode} .*$", table_of(found, size, number), re.MULTILINE)[0]
 
 
 def changed(job, result):
@@ -141,39 +80,72 @@ def changed(job, result):
     return replace(found, results={**found.results, job: result})
 
 
+def test_a_speed_is_printed_with_its_time_under_the_title_of_its_figure():
+    assert "── net@16 (width 16), cpu ──" in bench.bench_text(contents())
+    head = table_of(contents(), 16, 0).splitlines()[0]
+    assert re.split(" {2,}", head.strip()) == ["precision", "mode", "forward", "forward and backward", "training step"]
+    assert re.search(r"eager +1 ms +1 ms +1 ms", line(contents(), 16, "eager", 0))
+    assert "2 ms  ▼0.50 [0.48, 0.52]" in line(contents(), 16, "compiled", 0)
+    assert "500 µs  ▲2.00 [1.90, 2.10]" in line(contents(), 64, "compiled", 0)
+
+
+def test_steps_to_break_even_count_the_low_end_of_the_gain():
+    # 1 ms of eager less 1/1.9 ms are saved in a step; 2.0 s more were spent at first, 0.5 s with a warm cache
+    assert re.search(r" 4 200 +1 100 ", line(contents(), 64, "compiled"))
+    assert re.search(r" never +never ", line(contents(), 16, "compiled"))
+
+
+@pytest.mark.parametrize("low", [1.0, 0.99])
+def test_a_gain_that_is_not_certain_never_pays(low):
+    assert re.search(r" never +never ", line(contents(ratios=(Ratio(1.1, low, 1.2, 100),) * 2), 64, "compiled"))
+
+
+@pytest.mark.parametrize("mode", ["compiled", "registered_by_somebody"])
+def test_a_mode_that_compiles_has_warm_columns_and_another_has_none(mode):
+    found = contents(mode, (mode,))
+    assert re.search(r"first gradient, cold +warm .*break even, cold +warm ", table_of(found, 64, 1))
+    assert re.search(r"2\.1 s +600 ms +9 +4 200 +1 100 +1 234 567 +1 200 +99 ", line(found, 64, mode))
+    assert re.search(r"100 ms +6 +1 234 567 ", line(found, 64, "eager"))
+    found = contents(mode, ())
+    assert " warm " not in table_of(found, 64, 1)
+    assert re.search(r"2\.1 s +9 +4 200 +1 234 567 ", line(found, 64, mode))
+
+
 @pytest.mark.parametrize(
-    "cost",
+    ("reached", "text"), [(0.5, "50 %"), (0.0000123, "0.0012 %"), (1.2, "beats the ceiling: 120 %")]
+)
+def test_the_share_of_the_limit(reached, text):
+    assert f" {text}" in line(contents(reached=reached), 16, "eager")
+
+
+def test_the_sizes_at_which_a_variant_pays_are_listed():
+    text = bench.bench_text(contents())
+    assert "net, forward and backward, cpu: compiled fp32 pays from width 64 on" in text
+
+
+WRONG_CACHE = CompileRun(2.0, 2.1, "hit", Reason("cache hit", "it should have been a miss"))
+WARM = (CompileRun(0.5, 0.6, "hit"), CompileRun(reason=Reason("crashed", "x")), CompileRun(0.5, 0.6, "hit"))
+
+
+@pytest.mark.parametrize(
+    ("cost", "seconds"),
     [
-        CompileCost(CompileRun(2.0, 2.1, "hit", Reason("cache hit", "it should have been a miss"))),
-        Reason("cache hit", "of the whole job"),
+        (CompileCost(WRONG_CACHE), r"cache hit +9 "),
+        (Reason("cache hit", "of the whole job"), r"cache hit +cache hit +9 "),
+        (CompileCost(CompileRun(2.0, 2.1, "miss"), WARM), r"2\.1 s +crashed +9 +4 200 +1 234 567 "),
+        (CompileCost(CompileRun(first_output=1.7)), r"1\.7 s +9 "),
     ],
 )
-def test_a_reason_takes_the_place_of_a_compile_time(cost):
-    text = bench.Bench(changed(compile_job(cell("compiled", 16)), cost)).text()
-    row = line(text, 16, "compiled", 1)
-    assert "cache hit" in row
-    assert "2.1 s" not in row
-
-
-def test_one_warm_run_without_a_time_takes_the_warm_time_away():
-    runs = (CompileRun(0.5, 0.6, "hit"), CompileRun(reason=Reason("crashed", "x")), CompileRun(0.5, 0.6, "hit"))
-    cost = CompileCost(CompileRun(2.0, 2.1, "miss"), runs)
-    row = line(bench.Bench(changed(compile_job(cell("compiled", 64)), cost)).text(), 64, "compiled", 1)
-    assert re.search(r"2\.1 s +crashed +9 +4 200 +1 234 567 ", row)
-
-
-def test_without_a_gradient_the_first_output_counts():
-    cost = CompileCost(CompileRun(first_output=1.7))
-    assert " 1.7 s " in line(bench.Bench(changed(compile_job(cell("compiled", 16)), cost)).text(), 16, "compiled", 1)
+def test_a_reason_takes_the_place_of_a_compile_time_and_the_first_output_that_of_a_gradient(cost, seconds):
+    assert re.search(rf"compiled +{seconds}", line(changed(compile_job(cell("compiled", 64)), cost), 64, "compiled"))
 
 
 def test_costs_that_could_not_be_counted_are_empty():
-    row = line(bench.Bench(changed(footprint_job(cell("eager", 16)), Reason("timed out", "x"))).text(), 16, "eager", 1)
-    assert re.fullmatch(r"fp32 +eager +100 ms +6 *", row)
+    found = changed(footprint_job(cell("eager", 16)), Reason("timed out", "x"))
+    assert re.fullmatch(r"fp32 +eager +100 ms +6 *", line(found, 16, "eager"))
 
 
 def test_a_bench_of_red_cells_has_measured_nothing():
     found = contents()
     red = {name: Verdict(name, "FAIL") for name in found.verdicts}
-    text = bench.Bench(Contents(found.plan, found.selected, red)).text()
-    assert text == "no cell passes, so nothing was measured"
+    assert bench.bench_text(Contents(found.plan, found.selected, red)) == "no cell passes, so nothing was measured"

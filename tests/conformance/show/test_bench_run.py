@@ -76,7 +76,7 @@ def test_a_bench_stores_every_measurement(stored):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_graphs_and_warm_compile_runs_are_those_of_the_modes_that_compile(stored, mode):
+def test_warm_compile_runs_are_those_of_the_modes_that_compile(stored, mode):
     assert stored.plan.compiling_modes == ("compiled",)
     compiles = mode in stored.plan.compiling_modes
     for size in SIZES:
@@ -84,7 +84,7 @@ def test_graphs_and_warm_compile_runs_are_those_of_the_modes_that_compile(stored
         cost = stored.result(CompileCost, compile_job(cell))
         assert len(cost.warm) == (WARM_RUNS if compiles else 0)
         assert all(run.reason is None and run.first_gradient > 0 for run in (cost.cold, *cost.warm))
-        assert stored.result(Footprint, footprint_job(cell)).graphs == (1 if compiles else None)
+        assert stored.result(Footprint, footprint_job(cell)).saved > 0
 
 
 def test_the_compiled_code_of_the_cold_run_is_found_in_the_warm_ones(stored):

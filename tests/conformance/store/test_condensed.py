@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from harness.made_by_hand import plan_for
 
-from conformance.figures.changes import changes
+from conformance.figures.changes import compare
 from conformance.records.cell import Cell
 from conformance.records.convert import to_json
 from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
@@ -101,6 +101,6 @@ def test_a_dtype_that_changed_is_found_in_the_rest_too(tmp_path, number, every_t
     after = [replace(d, dtype="float16") if d.tensor == gradient(number) else d for d in before]
     assert stored(tmp_path / "a", before).status == stored(tmp_path / "b", after, every_tensor=every_tensor).status
     runs = [summaries.read(tmp_path / name) for name in "ab"]
-    (change,) = changes(*runs)
+    (change,) = compare(*runs).changes
     assert (change.kind, change.before, change.after) == ("dtype changed", "float32", "float16")
     assert change.text == f"gradient of {number}, case typical"

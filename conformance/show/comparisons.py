@@ -1,61 +1,110 @@
-"""Draws what works since which torch version, and the atlas of torch's known faults: as text and Markdown."""
+"""Draws what several runs say: the changes between two of them, and what works since which torch version."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
-from conformance.figures.atlas import Atlas
-from conformance.figures.history import CORRECT, DECLARED, OTHER_DTYPE, RED, SHOWN, WORKS, History
+from conformance.figures.atlas import CORRECT, DECLARED, OTHER_DTYPE, RED, SHOWN, WORKS, Atlas, History
+from conformance.figures.changes import KINDS, Comparison
 from conformance.records.cell import Cell
+from conformance.records.convert import to_json
 from conformance.show.text import escape, markdown_table, table, visible
+
+HEAD = ["cell", "A", "B", "why"]
+SAME = "A and B were made in the same environment."
 
 GLYPHS = {WORKS: "✓", OTHER_DTYPE: "≠", DECLARED: "–", RED: "✗"}
 ABSENT = "·"
 LEGEND = "✓ works, ≠ works with another dtype, as declared, – does not work, as declared, ✗ red, · not judged."
 OF_FAULTS = {SHOWN: "✗", CORRECT: "✓"}
 LEGEND_OF_FAULTS = "✗ this torch has the fault, ✓ it is correct, · not known."
-
 CHANGED, LASTING = "What differs between versions", "What is the same in every version that judged it"
 
 Notes = dict[tuple[str, str], int]  # reason and link: number
 Section = tuple[str, list[list[str]], list[str]]  # title, rows, head
 
 
-def text(atlas: Atlas) -> str:
-    """The atlas as text."""
+def changes_text(found: Comparison) -> str:
+    """The changes between two runs as text."""
+    parts = [f"A {visible(found.a)}\nB {visible(found.b)}", _verdict(found)]
+    parts.append(table(_differing(found), ["", "A", "B"]) or SAME)
+    parts += [f"{kind}: {KINDS[kind]}\n{table(rows, HEAD)}" for kind, rows in _changes(found).items()]
+    return "\n\n".join(parts)
+
+
+def changes_page(found: Comparison) -> str:
+    """The changes between two runs as Markdown."""
+    parts = [f"# {_verdict(found)}", f"A: {_code(found.a)}  \nB: {_code(found.b)}"]
+    parts.append(_markdown(_differing(found), ["", "A", "B"]) if found.differs else SAME)
+    for kind, rows in _changes(found).items():
+        drawn = markdown_table([[_code(row[0]), *map(escape, row[1:])] for row in rows], HEAD)
+        parts.append(f"## {kind} ({len(rows)})\n\n{KINDS[kind]}.\n\n{drawn}")
+    return "\n\n".join(parts) + "\n"
+
+
+def changes_json(found: Comparison) -> str:
+    """The changes between two runs as JSON."""
+    return json.dumps(to_json(found), indent=1) + "\n"
+
+
+def _verdict(found: Comparison) -> str:
+    counts = {kind: sum(change.kind == kind for change in found.changes) for kind in KINDS}
+    text = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    return f"{'✗' if found.is_worse else '✓'} {text or 'no changes'}"
+
+
+def _changes(found: Comparison) -> dict[str, list[list[str]]]:
+    rows: dict[str, list[list[str]]] = {}
+    for change in found.changes:
+        row = [change.cell, change.before, change.after, change.text]
+        rows.setdefault(change.kind, []).append([visible(word) for word in row])
+    return rows
+
+
+def _differing(found: Comparison) -> list[list[str]]:
+    return [[name, *map(visible, pair)] for name, pair in found.differs.items()]
+
+
+def _code(text: str) -> str:
+    return f"<code>{escape(text)}</code>"
+
+
+def _markdown(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
+    return markdown_table([list(map(escape, row)) for row in rows], head)
+
+
+def atlas_text(atlas: Atlas) -> str:
+    """What works since which torch version, as text."""
     notes: Notes = {}
-    parts = ["\n".join(map(visible, _makers(atlas))), visible(_sentence(atlas))]
     sections = _sections(atlas, notes)
-    parts += [f"{title}:\n{table(rows, head)}" for title, rows, head in sections]
-    parts.append(LEGEND if sections else "")
-    parts.append(
-        "\n".join(f"({number}) {visible(why)}{f'  {link}' if link else ''}" for (why, link), number in notes.items())
-    )
-    if atlas.faults:
-        faults, head = _fault_rows(atlas)
-        parts += [table([row[:-1] for row in faults], head[:-1]), LEGEND_OF_FAULTS]
-    return "\n\n".join(part for part in parts if part)
+    faults, head = _faults(atlas)
+    parts = [
+        "\n".join(map(visible, _makers(atlas))),
+        visible(_sentence(atlas)),
+        *(f"{title}:\n{table(rows, columns)}" for title, rows, columns in sections),
+        LEGEND if sections else "",
+        "\n".join(f"({n}) {visible(why)}{f'  {link}' if link else ''}" for (why, link), n in notes.items()),
+        table([row[:-1] for row in faults], head[:-1]),
+        LEGEND_OF_FAULTS if faults else "",
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
-def markdown(atlas: Atlas) -> str:
-    """The atlas as a page in Markdown."""
+def atlas_page(atlas: Atlas) -> str:
+    """What works since which torch version, as a page in Markdown."""
     notes: Notes = {}
+    sections = _sections(atlas, notes)
     parts = [
         "# What works since which torch",
-        *([_list(_makers(atlas))] if atlas.makers else []),
+        "\n".join(f"- {escape(maker)}" for maker in _makers(atlas)),
         escape(_sentence(atlas)),
+        *(f"## {title}\n\n{_markdown(rows, columns)}" for title, rows, columns in sections),
+        LEGEND if sections else "",
+        "\n".join(f"- ({n}) {escape(why)}{f' {escape(link)}' if link else ''}" for (why, link), n in notes.items()),
+        *(["## Faults of torch", _markdown(*_faults(atlas)), LEGEND_OF_FAULTS] if atlas.faults else []),
     ]
-    sections = _sections(atlas, notes)
-    for title, rows, head in sections:
-        parts += [f"## {title}", _table(rows, head)]
-    if sections:
-        parts.append(LEGEND)
-    if notes:
-        parts.append("\n".join(f"- ({n}) {escape(why)}{_link(link)}" for (why, link), n in notes.items()))
-    if atlas.faults:
-        faults, head = _fault_rows(atlas)
-        parts += ["## Faults of torch", _table(faults, head), LEGEND_OF_FAULTS]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _makers(atlas: Atlas) -> list[str]:
@@ -118,7 +167,7 @@ def _number(reason: str, link: str, notes: Notes) -> str:
     return f"({notes.setdefault((reason, link), len(notes) + 1)})"
 
 
-def _fault_rows(atlas: Atlas) -> tuple[list[list[str]], list[str]]:
+def _faults(atlas: Atlas) -> tuple[list[list[str]], list[str]]:
     rows = []
     for fault in atlas.faults:
         signs = [OF_FAULTS.get(fault.states.get(version, ""), ABSENT) for version in atlas.versions]
@@ -126,15 +175,3 @@ def _fault_rows(atlas: Atlas) -> tuple[list[list[str]], list[str]]:
         probe = fault.probe
         rows.append([probe.probe, fault.device, *signs, shown or "none", probe.summary, probe.link, probe.remedy])
     return rows, ["probe", "device", *atlas.versions, "seen in", "at risk", "issue or source", "instead"]
-
-
-def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
-    return markdown_table([list(map(escape, row)) for row in rows], head)
-
-
-def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {escape(line)}" for line in lines)
-
-
-def _link(link: str) -> str:
-    return f" {escape(link)}" if link else ""
