@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness.hostile import TEXTS
-from harness.made_by_hand import ENVIRONMENT, passed, plan_for
+from harness.made_by_hand import ENVIRONMENT, passed, plan_for, with_models
 
 from conformance.commands import stored
 from conformance.errors import MachineError
