@@ -264,16 +264,6 @@ def open_tensors(path: Path) -> Any:
     return _with_tensors(known["tree"], path, content)
 
 
-def load_tensors(path: Path) -> Any:
-    """What `save_tensors` wrote, with all its tensors.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged: a sum does not match.
-    """
-    return read(open_tensors(path))
-
-
 def read(tree: Any) -> Any:
     """A part of what `open_tensors` returned, with all its tensors.
 
