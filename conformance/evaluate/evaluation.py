@@ -218,13 +218,12 @@ def differentiate_twice(
     with watch.during("backward"):
         first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)
     first = {name: t if t is None else inputs.dense(t) for name, t in first.items()}
-    slopes = [
-        (g * inputs.cotangent(f"direction of {name}", g, question.seed)).real.sum()
-        if g.is_complex()
-        else (g * inputs.cotangent(f"direction of {name}", g, question.seed)).sum()
+    products = (
+        g * inputs.cotangent(f"direction of {name}", g, question.seed)
         for name, g in first.items()
         if g is not None and g.requires_grad
-    ]
+    )
+    slopes = [product.real.sum() if product.is_complex() else product.sum() for product in products]
     asked = {name: t for name, t in leaves.items() if wanted is None or TensorName("second", name) in wanted}
     if not slopes or not asked:
         return _dense("second", dict.fromkeys(leaves))

@@ -96,8 +96,7 @@ def model_in(model: Any, dtype: torch.dtype | None, device: str) -> Any:
         return model
     if dtype is None:
         return model.to(device)
-    floating = dict(model.named_parameters()) | dict(model.named_buffers())
-    floating = {name: t for name, t in floating.items() if inputs.is_rounded(t)}
+    floating = {name: t for name, t in (parameters_of(model) | buffers_of(model)).items() if inputs.is_rounded(t)}
     for name, tensor in floating.items():
         if tensor.is_complex():
             raise NotProvenError(f"{name} is {str(tensor.dtype).removeprefix('torch.')}, which {dtype} cannot hold")

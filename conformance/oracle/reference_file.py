@@ -7,21 +7,25 @@ import json
 import mmap
 import os
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
+from conformance.axes import PRECISIONS
 from conformance.errors import DamagedReferenceError
 from conformance.evaluate.containers import Container
-from conformance.evaluate.inputs import Picks
 from conformance.gates.budget import TensorReference
 from conformance.gates.distance import Distance, Figures, OracleTensor
 from conformance.gates.sums import Redraws, Rounded, Sums
 from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.records.observation import TensorName
+
+RECORDS = (CaseReference, Container, Distance, Figures, Redraw, Sums, TensorName, TensorReference)
+KIND, ITEMS = "$kind", "items"
 
 
 def save(path: Path, cases: dict[str, CaseReference]) -> None:
@@ -30,7 +34,7 @@ def save(path: Path, cases: dict[str, CaseReference]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    save_tensors(path, {name: _case_tree(case) for name, case in cases.items()})
+    save_tensors(path, {name: _tree(case) for name, case in cases.items()})
 
 
 def load(path: Path, precision: str = "") -> dict[str, CaseReference]:
@@ -44,119 +48,70 @@ def load(path: Path, precision: str = "") -> dict[str, CaseReference]:
         DamagedReferenceError: it is not there, cannot be read, or is damaged.
     """
     try:
-        saved = open_tensors(path)
-        return {name: _case_reference(_for_precision(tree, precision)) for name, tree in saved.items()}
+        return {name: _value(tree, precision) for name, tree in open_tensors(path).items()}
     except (OSError, ValueError) as problem:
         raise DamagedReferenceError(str(problem)) from problem
 
 
-def _for_precision(case: dict[str, Any], precision: str) -> dict[str, Any]:
-    """The part of a case that cells of a precision need. All of them need the budgets of float32."""
-    if not precision:
-        return case
-    tensors = [[*name, known and _tensor_for_precision(known, precision)] for *name, known in case["tensors"]]
-    changed = [[redraw, _for_precision(there, precision)] for redraw, there in case["changed"]]
-    judged = [[redraw, there] for redraw, there in changed if _is_judged(there, precision)]
-    return {**case, "tensors": tensors, "changed": judged}
+def _tree(value: Any) -> Any:
+    """A value as tensors, numbers and text, and dicts that name the kind of everything else."""
+    if isinstance(value, dict):
+        return {KIND: "dict", ITEMS: [[_tree(key), _tree(part)] for key, part in value.items()]}
+    if isinstance(value, (list, tuple, frozenset)):
+        parts = sorted(value) if isinstance(value, frozenset) else value
+        return {KIND: type(value).__name__, ITEMS: [_tree(part) for part in parts]}
+    if isinstance(value, OracleTensor):
+        fields: dict[str, Any] = {"oracle": value.raw, "figures": value.figures}
+    elif isinstance(value, Redraws):  # few large tensors, because each tensor of a file takes time to read
+        fields = {"truths": torch.stack(value.truths), "rounded": value.rounded}
+    elif isinstance(value, Rounded):
+        rows = torch.stack([value.squares, value.crowding, *vars(value.bias).values(), *vars(value.noise).values()])
+        fields = {"draws": value.draws, "runs": value.runs, "rows": rows}
+    elif isinstance(value, RECORDS):
+        fields = vars(value)
+    else:
+        return value
+    return {KIND: type(value).__name__, **{name: _tree(part) for name, part in fields.items()}}
 
 
-def _tensor_for_precision(known: dict[str, Any], precision: str) -> dict[str, Any]:
-    needed, redraws = ("fp32", precision), known["redraws"]
-    parts = {part: _choose(known[part], needed) for part in ("spread", "settled", "strayed")}
-    rounded = _choose(redraws["rounded"], needed) if redraws else {}
-    return {**known, **parts, "redraws": {**redraws, "rounded": rounded} if rounded else None}
+def _value(tree: Any, precision: str) -> Any:
+    """The value of a tree, as far as cells of a precision need it; all of them need the budgets of float32."""
+    if isinstance(tree, StoredTensor):
+        return tree.read()
+    if isinstance(tree, list):
+        return [_value(part, precision) for part in tree if _is_needed(part, precision)]
+    if not isinstance(tree, dict):
+        return tree
+    kind, fields = tree[KIND], {name: part for name, part in tree.items() if name != KIND}
+    if kind == "Redraws":
+        rounded = _value(tree["rounded"], precision)
+        return Redraws(tuple(tree["truths"].read()), rounded) if rounded else None
+    if kind == "CaseReference" and precision:
+        judged = [pair for pair in tree["changed"][ITEMS] if _is_judged(pair[ITEMS][1], precision)]
+        fields["changed"] = {**tree["changed"], ITEMS: judged}
+    return MAKERS[kind](**{name: _value(part, precision) for name, part in fields.items()})
 
 
-def _choose(by_precision: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: value for name, value in by_precision.items() if name in names}
+def _is_needed(part: Any, precision: str) -> bool:
+    """Whether a part is needed that may be the name of a precision and what is known for it."""
+    of_precision = isinstance(part, list) and isinstance(part[0], str) and part[0] in PRECISIONS
+    return not precision or not of_precision or part[0] in ("fp32", precision)
 
 
 def _is_judged(case: dict[str, Any], precision: str) -> bool:
-    return all(known is None or precision in known["spread"] for *_, known in case["tensors"])
+    spreads = (known["spread"][ITEMS] for _, known in case["tensors"][ITEMS] if known is not None)
+    return all(precision in (name for name, _ in spread) for spread in spreads)
 
 
-def _case_tree(case: CaseReference) -> dict[str, Any]:
-    return {
-        **vars(case),
-        "tensors": [[name.kind, name.leaf, _tensor_tree(known)] for name, known in case.tensors.items()],
-        "container": _container_tree(case.container),
-        "shared": sorted(case.shared),
-        "redraws": [vars(redraw) for redraw in case.redraws],
-        "changed": [[vars(redraw), _case_tree(there)] for redraw, there in case.changed],
-    }
+def _rounded(draws: int, runs: int, rows: torch.Tensor) -> Rounded:
+    return Rounded(draws, runs, rows[0], rows[1], Sums(rows[2], rows[3]), Sums(rows[4], rows[5]))
 
 
-def _container_tree(container: Container) -> dict[str, Any]:
-    return {**vars(container), "parts": [_container_tree(part) for part in container.parts]}
-
-
-def _container(tree: dict[str, Any]) -> Container:
-    return Container(tree["kind"], tuple(tree["keys"]), tuple(_container(part) for part in tree["parts"]))
-
-
-def _tensor_tree(known: TensorReference | None) -> dict[str, Any] | None:
-    if known is None:
-        return None
-    spread = {precision: {**vars(d), "slices": list(d.slices)} for precision, d in known.spread.items()}
-    redraws = None if known.redraws is None else _redraws_tree(known.redraws)
-    strayed = {precision: vars(sums) for precision, sums in known.strayed.items()}
-    oracle = {"raw": known.oracle.raw, "figures": vars(known.oracle.figures)}
-    return {**vars(known), "oracle": oracle, "spread": spread, "strayed": strayed, "redraws": redraws}
-
-
-def _redraws_tree(redraws: Redraws) -> dict[str, Any]:
-    """Few large tensors, because each tensor of a file takes time to read."""
-
-    def rows(r: Rounded) -> torch.Tensor:
-        return torch.stack([r.squares, r.crowding, *vars(r.bias).values(), *vars(r.noise).values()])
-
-    rounded = {precision: [r.draws, r.runs, rows(r)] for precision, r in redraws.rounded.items()}
-    return {"truths": torch.stack(redraws.truths), "rounded": rounded}
-
-
-def _redraws(saved: dict[str, Any]) -> Redraws:
-    rounded = {
-        precision: Rounded(draws, runs, rows[0], rows[1], Sums(rows[2], rows[3]), Sums(rows[4], rows[5]))
-        for precision, (draws, runs, rows) in saved["rounded"].items()
-    }
-    return Redraws(tuple(saved["truths"]), rounded)
-
-
-def _case_reference(tree: dict[str, Any]) -> CaseReference:
-    tensors = {
-        TensorName(kind, leaf): None if saved is None else _tensor_reference(saved)
-        for kind, leaf, saved in tree["tensors"]
-    }
-    return CaseReference(
-        **{
-            **tree,
-            "picks": _picks(tree["picks"]),
-            "tensors": tensors,
-            "container": _container(tree["container"]),
-            "shared": frozenset((one, other) for one, other in tree["shared"]),
-            "redraws": tuple(map(_redraw, tree["redraws"])),
-            "assumed": tuple(tree["assumed"]),
-            "changed": tuple((_redraw(redraw), _case_reference(there)) for redraw, there in tree["changed"]),
-        }
-    )
-
-
-def _picks(saved: Any) -> Picks:
-    return saved if isinstance(saved, int) else [(draw, row) for draw, row in saved]
-
-
-def _redraw(saved: dict[str, Any]) -> Redraw:
-    return Redraw(**{**saved, "picks": _picks(saved["picks"]), "kept": tuple(saved["kept"])})
-
-
-def _tensor_reference(stored: dict[str, Any]) -> TensorReference:
-    saved = read(stored)
-    spread = {precision: Distance(**{**d, "slices": tuple(d["slices"])}) for precision, d in saved["spread"].items()}
-    redraws = None if saved["redraws"] is None else _redraws(saved["redraws"])
-    strayed = {precision: Sums(**sums) for precision, sums in saved["strayed"].items()}
-    figures = saved["oracle"]["figures"]
-    oracle = OracleTensor(saved["oracle"]["raw"], Figures(**{**figures, "slice_norms": tuple(figures["slice_norms"])}))
-    return TensorReference(**{**saved, "oracle": oracle, "spread": spread, "strayed": strayed, "redraws": redraws})
+MAKERS: dict[str, Callable[..., Any]] = {
+    **{record.__name__: record for record in (*RECORDS, OracleTensor)},
+    **{kind.__name__: lambda items, kind=kind: kind(items) for kind in (dict, list, tuple, frozenset)},
+    "Rounded": _rounded,
+}
 
 
 # Stores trees of tensors, numbers and text in one file, without pickle, and maps the tensors into memory.
@@ -262,16 +217,6 @@ def open_tensors(path: Path) -> Any:
     if known["start"] != start:
         raise _damage_error(path)
     return _with_tensors(known["tree"], path, content)
-
-
-def load_tensors(path: Path) -> Any:
-    """What `save_tensors` wrote, with all its tensors.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged: a sum does not match.
-    """
-    return read(open_tensors(path))
 
 
 def read(tree: Any) -> Any:

@@ -14,7 +14,6 @@ MINIATURE_FILES = tuple(
         "random_numbers",
         "returned",
         "staleness",
-        "recompiling",
         "replacements",
         "transforms",
         "refusals",
@@ -28,13 +27,11 @@ CORRECT_FILES = tuple(
     f"correct_models/{name}.py"
     for name in (
         "casts_and_gradients",
-        "outputs",
         "conduct",
         "inputs",
         "networks",
         "low_precisions",
         "random_numbers",
-        "settling",
         "transforms",
         "self_checks",
         "resampling",

@@ -1,13 +1,16 @@
-"""Models and modes that change state, give other results at a second call, or run otherwise than asked."""
+"""Models and modes that change state, differ or are compiled anew at a second call, or run otherwise than asked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import misbehaving_modes  # noqa: F401 -- registers modes
 import torch
-from miniature_parts import LINEAR, REVERSED, fails, gets, spec_of
+from miniature_parts import LINEAR, REVERSED, fails, gets, register, spec_of
 from torch import Tensor, nn
+
+from conformance import Prepared
 
 NO_LSTM = (
     r"eager: ([^;]*does not support RNN, GRU, or LSTM[^;]*LSTM.5, 4.$"
@@ -84,4 +87,56 @@ MINIATURES = (
     gets(DISABLED, "compiled", "fp32", "VOID", text="ran no compiled graph, it fell back to eager"),
     gets(SKIPPED, "compiled", "fp32", "VOID", text=NO_LSTM),
     gets(TWO_GRAPHS, "compiled", "fp32", "VOID", text="claims one graph, found 1 graph breaks: [^;]*User-inserted"),
+)
+
+
+# Compiled code that torch.compile makes anew at every call, although nothing about the call has changed
+
+
+class CountsInPython(nn.Module):
+    """Its counter is a number in Python, so the guard on its value fails at every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.linear(x) if self.calls > 0 else x
+
+
+class KeepsWhatItSaw(nn.Module):
+    """It adds to a dictionary at every call, so the guard on its keys fails at the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+        self.seen: dict[int, int] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen[len(self.seen)] = x.shape[0]
+        return self.linear(x)
+
+
+def _compiled_at_every_call(model: nn.Module) -> Prepared:
+    """A fresh function with a fresh backend at every call: no earlier code fits."""
+
+    def call(x: Tensor) -> Any:
+        fresh = lambda y: model(y)  # noqa: E731, PLW0108 -- a function of this call alone
+        return torch.compile(fresh, backend=lambda graph, _: graph.forward, dynamic=False)(x)
+
+    return Prepared(call, lambda: {"compiler": "torch.compile"})
+
+
+register({"compiled_at_every_call": _compiled_at_every_call})
+
+COUNTS_IN_PYTHON = spec_of("counts_in_python", CountsInPython, dtypes="follows")
+KEEPS_WHAT_IT_SAW = spec_of("keeps_what_it_saw", KeepsWhatItSaw, dtypes="follows")
+
+AGAIN = "identical calls compiled again 3 times, at calls 2, 3 and 4; failed guard of "
+MINIATURES += (
+    fails(COUNTS_IN_PYTHON, "compiled", "fp32", "recompile", text=f"case typical: {AGAIN}forward: .*calls == "),
+    fails(KEEPS_WHAT_IT_SAW, "compiled", "fp32", "recompile", text=f"{AGAIN}forward: .*seen"),
+    fails(LINEAR, "compiled_at_every_call", "fp32", "recompile", text=f"case typical: {AGAIN}"),
 )
