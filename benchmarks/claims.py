@@ -145,7 +145,7 @@ def _plan(replicas: Sequence[Replica]) -> Plan:
     sized = {new: old for olds, news in pairs for old, new in zip(olds, news, strict=True)}
     return replace(
         whole,
-        models={new.model: whole.models[old.model] for new, old in sized.items()},
+        models={new.model: replace(whole.models[old.model], working={}) for new, old in sized.items()},
         cells=tuple(replace(known[old], cell=new) for new, old in sized.items()),
     )
 

@@ -115,7 +115,8 @@ def wrap(target: Any, case: Case) -> Callable[..., Any]:
         case: its inputs.
     """
     parameters, passed = _parameters(target, _call(case))
-    called = target.apply if isinstance(target, type) else target
+    is_function = isinstance(target, type)
+    called = target.apply if is_function else target
     function = _make_model(f"def model({parameters}):\n    return target({passed})\n", called)
     if is_operator(target):
         function.operator = target  # type: ignore[attr-defined]  # for opcheck

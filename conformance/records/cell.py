@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from conformance.records.convert import AboveZero, Name
+from conformance.records.convert import ABOVE_ZERO, Name
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class SizedModel:
     """
 
     model: Name
-    size: Annotated[int, AboveZero()]
+    size: Annotated[int, ABOVE_ZERO]
     size_name: str = ""
 
     @property

@@ -11,10 +11,10 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache
-from typing import Annotated, Any, Protocol, Union, get_args, get_origin, runtime_checkable
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from conformance.errors import RecordError
 
@@ -25,7 +25,7 @@ TOO_LARGE = 1024  # bits of a whole number that is no float
 Convert = Callable[[Any], Any]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Digits:
     """How many significant digits of a number are kept; an annotation of a field's type."""
 
@@ -232,12 +232,20 @@ def _fields(cls: Any) -> list[tuple[str, Any, Any]]:
     return found
 
 
-# Defines what a field of a record may hold beside its type: annotations that the decoder checks.
+# What a field of a record may hold beside its type: an annotation that is checked when JSON is read.
 
 
-@runtime_checkable
-class Limit(Protocol):
-    """An annotation of a field's type."""
+@dataclass(frozen=True)
+class Limit:
+    """An annotation of a field's type.
+
+    Attributes:
+        wanted: what the field may hold, in words.
+        holds: whether it may hold a value.
+    """
+
+    wanted: str
+    holds: Callable[[Any], bool]
 
     def check(self, value: Any) -> None:
         """Refuse a value that the field must not hold.
@@ -245,46 +253,23 @@ class Limit(Protocol):
         Raises:
             RecordError: the value is outside the limit; the message says what was wanted.
         """
+        if not self.holds(value):
+            shown = ascii(value)
+            cut = shown if len(shown) <= 80 else f"{shown[:80]}…"  # noqa: PLR2004 -- a display length
+            raise RecordError(f"want {self.wanted}, got {cut}")
 
 
-@dataclass(frozen=True)
-class OneOf:
+def one_of(words: Iterable[str]) -> Limit:
     """A word of a table."""
-
-    words: tuple[str, ...]
-
-    def check(self, value: Any) -> None:
-        """Refuse a word that is not in the table."""
-        if value not in self.words:
-            raise RecordError(f"want one of {', '.join(map(repr, self.words))}, got {_cut(value)}")
+    known = tuple(words)
+    return Limit(f"one of {', '.join(map(repr, known))}", known.__contains__)
 
 
-@dataclass(frozen=True)
-class Matching:
-    """A name of a plain form, which can stand in a table, in a message and in the name of a file."""
-
-    pattern: str
-    longest: int
-
-    def check(self, value: Any) -> None:
-        """Refuse a text of another form."""
-        if len(value) > self.longest or not re.fullmatch(self.pattern, value, re.ASCII):
-            raise RecordError(f"want a name of letters, digits and '_', got {_cut(value)}")
+def _is_name(text: str) -> bool:
+    """Whether a text can stand in a table, in a message and in the name of a file."""
+    return len(text) <= LONGEST_NAME and re.fullmatch(r"[\w.-]+(@\w+)?", text, re.ASCII) is not None
 
 
-@dataclass(frozen=True)
-class AboveZero:
-    """A finite number above zero."""
-
-    def check(self, value: Any) -> None:
-        """Refuse zero, negative numbers, infinity and NaN."""
-        if not (value > 0 and math.isfinite(value)):
-            raise RecordError(f"want a finite number above 0, got {value}")
-
-
-Name = Annotated[str, Matching(r"[\w.-]+(@\w+)?", 200)]
-
-
-def _cut(value: Any) -> str:
-    shown = ascii(value)
-    return shown if len(shown) <= 80 else f"{shown[:80]}…"  # noqa: PLR2004 -- a display length
+LONGEST_NAME = 200
+Name = Annotated[str, Limit("a name of letters, digits and '_'", _is_name)]
+ABOVE_ZERO = Limit("a finite number above 0", lambda number: 0 < number < math.inf)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from conformance.records.convert import AboveZero, Digits, OneOf
+from conformance.records.convert import ABOVE_ZERO, Digits, one_of
 
 FIGURES = {  # the figures that can be timed of a model, with their titles in reports
     "forward": "forward",
@@ -19,8 +19,8 @@ MARGIN = 1.03  # two copies of one model differ by up to one percent, depending 
 FASTER, SLOWER, SAME, NOISY = "faster", "slower", "same", "too noisy"
 
 FiveDigits = Annotated[float, Digits(5)]
-PositiveFiveDigits = Annotated[float, Digits(5), AboveZero()]
-Positive = Annotated[float, AboveZero()]
+PositiveFiveDigits = Annotated[float, Digits(5), ABOVE_ZERO]
+Positive = Annotated[float, ABOVE_ZERO]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Timing:
             asked for.
     """
 
-    figure: Annotated[str, OneOf(tuple(FIGURES))]
+    figure: Annotated[str, one_of(FIGURES)]
     cells: Mapping[str, CellTiming]
     controls: Mapping[str, Ratio] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from conformance.errors import RecordError
 from conformance.records.cell import Cell, SizedModel
-from conformance.records.convert import AboveZero, Name, OneOf
+from conformance.records.convert import ABOVE_ZERO, Name, one_of
 from conformance.records.measurements import FIGURES
 from zoo.expect import Expect
 
@@ -114,7 +114,7 @@ class Place:
     """
 
     file: str
-    line: Annotated[int, AboveZero()]
+    line: Annotated[int, ABOVE_ZERO]
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Shard:
         parts: the names of the models in each part; each model is in one of them.
     """
 
-    index: Annotated[int, AboveZero()]
+    index: Annotated[int, ABOVE_ZERO]
     parts: tuple[tuple[Name, ...], ...]
 
     def __str__(self) -> str:
@@ -178,7 +178,7 @@ class PlannedModel:
     """
 
     location: SpecLocation
-    figures: tuple[Annotated[str, OneOf(tuple(FIGURES))], ...]
+    figures: tuple[Annotated[str, one_of(FIGURES)], ...]
     size: SizedModel | None = None
     working: Mapping[str, SizedModel] = field(default_factory=dict)
     timed: tuple[Name, ...] | None = None
@@ -209,14 +209,14 @@ class Plan:
     """
 
     seed: int
-    deadline: Annotated[float, AboveZero()]
+    deadline: Annotated[float, ABOVE_ZERO]
     environment: Environment
     modes: Mapping[str, SpecLocation]
     models: Mapping[str, PlannedModel]
     cells: tuple[PlannedCell, ...]
     compiling_modes: tuple[str, ...] = ()
     symptoms: Mapping[str, str] = field(default_factory=dict)
-    measure: Annotated[str, OneOf(("", "speed", "bench"))] = ""
+    measure: Annotated[str, one_of(("", "speed", "bench"))] = ""
     digests: Mapping[str, str] = field(default_factory=dict)
     shard: Shard | None = None
     every_tensor: bool = False
@@ -308,9 +308,9 @@ class OwnModel:
     inputs: tuple[str, ...] = ()
     call: str = ""
     definitions: str = ""
-    training: Annotated[str, OneOf(("", "train", "eval"))] = ""
+    training: Annotated[str, one_of(("", "train", "eval"))] = ""
     without: tuple[str, ...] = ()
-    dtype: Annotated[str, OneOf(("float32", "float16", "bfloat16"))] = "float32"
+    dtype: Annotated[str, one_of(("float32", "float16", "bfloat16"))] = "float32"
     differentiable: bool = True
     constants: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from typing import Annotated, Generic, TypeVar
 
 from conformance.axes import MODES
 from conformance.records.cell import Cell
-from conformance.records.convert import OneOf
+from conformance.records.convert import one_of
 from conformance.records.measurements import Ceilings, CompileRun, Footprint, Timing
 from conformance.records.observation import Observation
 from conformance.records.plan import NOTHING_GIVEN, Environment, OwnModel, Plan, SpecLocation
@@ -349,7 +349,7 @@ class ProbeFinding:
     """
 
     probe: str
-    status: Annotated[str, OneOf(tuple(STATUSES))]
+    status: Annotated[str, one_of(STATUSES)]
     seen: str
     link: str
     summary: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from conformance.records.convert import OneOf, Rounded
+from conformance.records.convert import Rounded, one_of
 from conformance.records.observation import Observation
 
 
@@ -56,7 +56,7 @@ class Verdict:
     """
 
     cell: str
-    status: Annotated[str, OneOf(tuple(STATUSES))]
+    status: Annotated[str, one_of(STATUSES)]
     text: str = ""
     margin: Rounded | None = None
     short: str = ""

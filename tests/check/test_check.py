@@ -1,14 +1,11 @@
 """`conformance.check`: a model of one's own in one call."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from harness import own_models as nets
-from harness.command import OF_PYTEST, ROOT, conformance
+from harness.command import conformance, python
 
 import conformance as public
 from conformance.errors import UsageError
@@ -128,7 +125,6 @@ def test_train_expect_and_keywords():
     assert [cell.status for cell in found.cells] == ["STALE"]
 
 
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(OF_PYTEST)}
 SCRIPT = """
 import torch, conformance
 with open("ran", "a") as file:
@@ -149,18 +145,14 @@ print(report.ok, *(cell.status for cell in report.cells))
 """
 
 
-def python(folder, source):
-    """What a script prints, run in a folder, and its exit code."""
+def printed(folder, source):
+    """What a script prints, run in a folder."""
     (folder / "script.py").write_text(source)
-    command = [sys.executable, "-W", "ignore", "script.py"]
-    done = subprocess.run(
-        command, cwd=folder, env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
-    return done.stdout + done.stderr
+    return python(folder, "script.py")
 
 
 def test_a_script_without_a_guard_runs_once(tmp_path):
-    assert "False PASS ERROR" in python(tmp_path, SCRIPT)  # a script knows no global tensors
+    assert "False PASS ERROR" in printed(tmp_path, SCRIPT)  # a script knows no global tensors
     assert (tmp_path / "ran").read_text() == "once "
 
 
@@ -199,7 +191,7 @@ except conformance.UsageError as problem:
 
 
 def test_modes_that_a_script_registers_are_judged(tmp_path):
-    lines = python(tmp_path, f"import sys\nsys.modules['cloudpickle'] = None\n{MODES}").splitlines()
+    lines = printed(tmp_path, f"import sys\nsys.modules['cloudpickle'] = None\n{MODES}").splitlines()
     assert lines[0] == "[('net[mine-fp32-cpu]', 'PASS'), ('net[halved-fp32-cpu]', 'FAIL')]"
     assert lines[1] == "['eager', 'scripted', 'compiled', 'mine', 'halved']"
     assert lines[2:4] == [
@@ -231,14 +223,14 @@ for number, cell in enumerate(CELLS):
 
 
 def test_a_class_of_a_notebook_travels_by_its_source(tmp_path):
-    assert "True" in python(tmp_path, NOTEBOOK.replace("{known}", "True"))
+    assert "True" in printed(tmp_path, NOTEBOOK.replace("{known}", "True"))
 
 
 def test_a_class_without_source_is_refused(tmp_path):
-    assert "its source is not known" in python(tmp_path, NOTEBOOK.replace("{known}", "False"))
+    assert "its source is not known" in printed(tmp_path, NOTEBOOK.replace("{known}", "False"))
 
 
 def test_a_module_that_calls_check_when_it_is_imported(tmp_path):
     (tmp_path / "own.py").write_text("import conformance\ndouble = lambda x: 2 * x\nconformance.check(double, 1)\n")
-    told = python(tmp_path, "import conformance, torch\nconformance.check('own:double', torch.randn(2))\n")
+    told = printed(tmp_path, "import conformance, torch\nconformance.check('own:double', torch.randn(2))\n")
     assert "check was called while a child process imported your module" in told

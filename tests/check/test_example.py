@@ -2,11 +2,9 @@
 
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
-from harness.command import OF_PYTEST, ROOT
+from harness.command import ROOT, python
 
 EXAMPLE = ROOT / "examples" / "tiny_lm"
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
@@ -21,17 +19,8 @@ def example(tmp_path):
 
 def printed_by(folder, expression):
     """What the tests of the example print, without compiled cells: these would take a minute."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_PYTEST)}
     path = os.pathsep.join([str(ROOT), str(folder)])
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "pytest", "-p", "conformance.own.fixture", "-q", "-k", expression],
-        cwd=folder,
-        env={**inherited, "PYTHONPATH": path, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout
+    return python(folder, "-m", "pytest", "-p", "conformance.own.fixture", "-q", "-k", expression, path=path)
 
 
 def test_its_tests_pass(example):

@@ -1,11 +1,9 @@
 """The fixture of people's own test suites."""
 
 import os
-import subprocess
-import sys
 
 import pytest
-from harness.command import OF_PYTEST, ROOT
+from harness.command import python
 
 NETS = """
 import pytest
@@ -89,27 +87,8 @@ def suite(folder, source, *arguments, pyproject=""):
     (folder / "test_nets.py").write_text(NETS + source)
     if pyproject:
         (folder / "pyproject.toml").write_text(pyproject)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_PYTEST)}
-    command = (
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "pytest",
-        "-p",
-        "conformance.own.fixture",
-        "-p",
-        "no:cacheprovider",
-    )
-    found = subprocess.run(
-        [*command, f"--rootdir={folder}", "-c", os.devnull, "-q", *arguments],
-        cwd=folder,
-        env={**inherited, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout
+    plugins = ("-p", "conformance.own.fixture", "-p", "no:cacheprovider")
+    return python(folder, "-m", "pytest", *plugins, f"--rootdir={folder}", "-c", os.devnull, "-q", *arguments)
 
 
 def test_each_cell_is_an_item_and_a_red_one_fails_with_its_report(tmp_path):

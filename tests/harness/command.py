@@ -34,8 +34,7 @@ def started(folder, *arguments, prefix=(), stdout=subprocess.PIPE, stderr=subpro
         environment: further environment variables.
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))  # installed or not
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_PYTEST)}
-    env = {**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
+    env = {**environment_of(path), "OMP_NUM_THREADS": "1", **environment}
     return subprocess.Popen(
         [*prefix, *COMMAND, *arguments],
         cwd=folder,
@@ -47,6 +46,26 @@ def started(folder, *arguments, prefix=(), stdout=subprocess.PIPE, stderr=subpro
         errors="replace",
         start_new_session=True,
     )
+
+
+def python(folder, *arguments, path=ROOT):
+    """What Python prints in a folder of a person, warnings left out.
+
+    Args:
+        folder: the working folder.
+        arguments: behind the name of the interpreter.
+        path: what the variable PYTHONPATH is.
+    """
+    command = [sys.executable, "-W", "ignore", *map(str, arguments)]
+    env = environment_of(path)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def environment_of(path):
+    """The environment variables of a command that a test starts."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_PYTEST)}
+    return {**inherited, "PYTHONPATH": str(path), "COLUMNS": "200"}
 
 
 def run_folder(output):

@@ -1,5 +1,6 @@
 """Every record survives the way to JSON and back; what is no such record is refused by record and field."""
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from conformance import records
 from conformance.errors import RecordError
 from conformance.records.cell import Cell
-from conformance.records.convert import AboveZero, Digits, Matching, OneOf, Rounded, from_json, to_json
+from conformance.records.convert import ABOVE_ZERO, Digits, Limit, Name, Rounded, from_json, to_json
 from conformance.records.measurements import CellTiming, Footprint, Ratio, Reason, Result, Timing
 from conformance.records.observation import Measure
 from conformance.records.plan import Plan, PlannedCell
@@ -29,7 +30,7 @@ from conformance.records.tasks import PlanRequest, Target
 from conformance.records.verdicts import Status, Verdict
 from zoo.expect import ENDINGS, OUTCOMES, Expect
 
-NO_RECORDS = {Digits, AboveZero, Matching, OneOf, Target, Status}  # of Python alone; they are never stored or sent
+NO_RECORDS = {Digits, Limit, Target, Status}  # of Python alone; they are never stored or sent
 CELL, REASON = Cell("merge", "eager", "fp32", "cpu"), Reason("no graph", "it breaks at a print")
 THOROUGH = settings(
     max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -107,12 +108,12 @@ def values(hint):  # noqa: PLR0911 -- one for each kind of type
 
 def limited(bare, *extras):
     for extra in extras:
-        if isinstance(extra, OneOf):
-            return st.sampled_from(extra.words)
-        if isinstance(extra, Matching):
-            return st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=8)
+        if isinstance(extra, Limit) and extra.wanted.startswith("one of "):
+            return st.sampled_from(ast.literal_eval(f"{extra.wanted.removeprefix('one of ')},"))
+    if typing.get_args(Name)[1] in extras:
+        return st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=8)
     found = values(bare)
-    if AboveZero() in extras:
+    if ABOVE_ZERO in extras:
         found = st.integers(1, 9999) if bare is int else st.floats(1e-300, 1e300)
     digits = [extra.count for extra in extras if isinstance(extra, Digits)]
     return found.map(lambda number: float(f"{number:.{digits[0]}g}")) if digits else found
