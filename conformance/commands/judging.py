@@ -133,7 +133,7 @@ def order(plan: Plan, seconds: Mapping[str, float], workers: int) -> list[str]:
         model, compiles = cells[name].model, cells[name].mode in plan.compiling_modes
         number = counts[model, compiles]
         counts[model, compiles] += 1
-        places[name] = compiles, number - (number > 0 and ranks[model] < workers), ranks[model]
+        places[name] = compiles, number - (number > 0 and not compiles and ranks[model] < workers), ranks[model]
     return sorted(seconds, key=places.__getitem__)
 
 
