@@ -92,12 +92,8 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
         tell(opening(contents.plan, expected, at_once))
     ticker = Ticker(Progress(expected, "cell", at_once), every_line=choice.verbose)
     recorder = Recorder(folder, writer, order(contents.plan, expected, workers), ticker)
-    before = Path.cwd()
-    try:
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            code = int(pytest.main(_arguments(choice, contents, folder, workers), plugins=[recorder]))
-    finally:
-        os.chdir(before)  # pytest leaves for the folder in which it thinks it started
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = int(pytest.main(_arguments(choice, contents, folder, workers), plugins=[recorder]))
     if code == ExitCode.USAGE:
         raise UsageError(_refusal(said.getvalue(), choice))
     print(printable(said.getvalue()), end="", file=sys.stderr)  # noqa: T201
@@ -132,7 +128,7 @@ def order(plan: Plan, seconds: Mapping[str, float], workers: int) -> list[str]:
         model, compiles = cells[name].model, cells[name].mode in plan.compiling_modes
         number = counts[model, compiles]
         counts[model, compiles] += 1
-        places[name] = compiles, number - (number > 0 and ranks[model] < workers), ranks[model]
+        places[name] = compiles, number - (number > 0 and not compiles and ranks[model] < workers), ranks[model]
     return sorted(seconds, key=places.__getitem__)
 
 
@@ -153,9 +149,7 @@ def _refusal(said: str, choice: Choice) -> str:
 
 
 def _arguments(choice: Choice, contents: Contents, folder: Path, workers: int) -> list[str]:
-    arguments = [run_files.PLAN, f"--conformance-run={folder}"]
-    if os.path.expandvars(folder) == str(folder):  # pytest would expand them, and find no such folder
-        arguments.append(f"--rootdir={folder}")
+    arguments = [f"--conformance-run={folder}"]
     if workers > 1:
         arguments += [*_start_workers(workers), "--dist=load", "--maxschedchunk=1"]
         arguments += [f"--max-worker-restart={len(contents.missing)}"]  # a cell that ends its worker has its verdict

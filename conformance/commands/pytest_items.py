@@ -6,9 +6,8 @@ judges one cell, in a process of its own. The process that has the terminal stor
 
 from __future__ import annotations
 
-import dataclasses
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from conformance.commands import interrupts
 from conformance.commands.progress import Ticker
-from conformance.errors import MachineError, StoreError, UsageError
+from conformance.errors import MachineError, StoreError
 from conformance.judging.executor import Executor
 from conformance.process.lifeline import die_with_parent
 from conformance.records.convert import from_json, to_json
@@ -37,9 +36,7 @@ WORKER_DIED = "the process that judges cells died while it judged this one"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the process: a worker of xdist, or the one that has the terminal."""
-    if config.args == [run_files.PLAN]:  # given by name, because pytest cannot read every path as an argument
-        config.invocation_params = dataclasses.replace(config.invocation_params, dir=_folder(config))
+    """Prepare a worker of xdist."""
     told = getattr(config, "workerinput", None)
     if told is not None:
         config.stash[CELLS] = told[WORKER_CELLS]
@@ -48,31 +45,21 @@ def pytest_configure(config: pytest.Config) -> None:
         interrupts.unblock()  # what this process starts can be interrupted
 
 
-def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect a run folder's plan as a test file."""
-    if file_path == _folder(parent.config) / run_files.PLAN:
-        return PlanFile.from_parent(parent, path=file_path)
-    return None
-
-
-def _folder(config: pytest.Config) -> Path:
-    return Path(config.getoption("--conformance-run"))
-
-
-class PlanFile(pytest.File):
-    """The plan as a test file."""
-
-    def collect(self) -> Iterable[pytest.Item]:
-        """One item for each cell to judge."""
-        folder = self.path.parent
-        try:
-            plan = run_files.read(folder).plan
-            self.config.stash[EXECUTOR] = Executor(plan, folder / run_files.REFERENCES)
-        except UsageError as problem:
-            raise self.CollectError(str(problem)) from None
-        planned = {one.id: one for one in plan.cells}
-        for cell in self.config.stash[CELLS]:
-            yield CellItem.from_parent(self, name=cell, planned=planned[cell])
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> bool | None:
+    """Make an item of each cell to judge, where they are judged; -k may leave some out. No file is collected."""
+    config = session.config
+    if config.pluginmanager.has_plugin("dsession"):
+        return None  # xdist's workers collect
+    folder = Path(config.getoption("--conformance-run"))
+    plan = run_files.read(folder).plan
+    config.stash[EXECUTOR] = Executor(plan, folder / run_files.REFERENCES)
+    planned = {one.id: one for one in plan.cells}
+    session.items = [CellItem.from_parent(session, name=cell, planned=planned[cell]) for cell in config.stash[CELLS]]
+    config.hook.pytest_collection_modifyitems(session=session, config=config, items=session.items)
+    config.hook.pytest_collection_finish(session=session)
+    session.testscollected = len(session.items)
+    return True
 
 
 class CellItem(pytest.Item):

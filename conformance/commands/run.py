@@ -107,6 +107,7 @@ def _session(options: RunOptions, folder: Path, writer: Writer) -> int:
     try:
         try:
             _remove_references(folder)  # those of an earlier session, or of somebody else
+            regular_file.make_folder(folder / run_files.REFERENCES)
             return _judge_and_measure(options, folder, writer)
         finally:
             with interrupts.hold():

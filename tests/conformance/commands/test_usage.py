@@ -64,20 +64,16 @@ def test_what_cannot_be_done_is_four_in_one_line(tmp_path, arguments, message):
     [
         ((), "the following arguments are required: COMMAND; conformance --help lists the options"),
         (("frobnicate",), "invalid choice: 'frobnicate'"),
-        (
-            ("run", "--seed", "x"),
-            "argument --seed: want a whole number, got 'x'; conformance run --help lists the options",
-        ),
+        (("run", "--seed", "x"), "807, got 'x'; conformance run --help lists the options"),
         (("run", "--seed=-1"), "argument --seed: want a whole number from 0 to 9223372036854775807, got '-1'"),
         (("run", f"--seed={2**63}"), "argument --seed: want a whole number from 0 to 9223372036854775807, got '92"),
-        (("run", "--timeout=soon"), "argument --timeout: want a number of seconds, got 'soon'"),
+        (("run", "--timeout=soon"), "argument --timeout: want a number of seconds above 0, at most 1e+07, got 'soon'"),
         (("run", "--timeout=nan"), "argument --timeout: want a number of seconds above 0, at most 1e+07, got 'nan'"),
         (("bench", "--timeout=-1"), "argument --timeout: want a number of seconds above 0, at most 1e+07, got '-1'"),
         (("probes", "--timeout=inf"), "argument --timeout: want a number of seconds above 0, at most 1e+07, got 'inf'"),
         (("run", "-n", "-1"), "argument -n: want a number of processes from 0 to 1024, got '-1'"),
         (("run", "-n", "x"), "argument -n: want a number of processes from 0 to 1024, got 'x'"),
         (("run", "-n", "1e9"), "argument -n: want a number of processes from 0 to 1024, got '1e9'"),
-        (("run", "-n", "٣"), "argument -n: want a number of processes from 0 to 1024, got '٣'"),
         (("run", "-p"), "argument -p: expected one argument"),
         (("run", "--mode"), "argument --mode: expected one argument"),
         (("show",), "the following arguments are required: run; conformance show --help lists the options"),
@@ -149,20 +145,6 @@ def test_help_is_no_error(tmp_path):
     assert "--fresh" in output
 
 
-@pytest.mark.parametrize(
-    ("ours", "name"),
-    [
-        (ExitCode.OK, "OK"),
-        (ExitCode.RED, "TESTS_FAILED"),
-        (ExitCode.INTERRUPTED, "INTERRUPTED"),
-        (ExitCode.INTERNAL_ERROR, "INTERNAL_ERROR"),
-        (ExitCode.USAGE, "USAGE_ERROR"),
-        (ExitCode.NOTHING_SELECTED, "NO_TESTS_COLLECTED"),
-    ],
-)
-def test_an_exit_code_is_that_of_pytest(ours, name):
-    assert int(ours) == int(pytest.ExitCode[name])
-
-
-def test_every_exit_code_is_held_to_pytest():
-    assert [code.value for code in ExitCode] == list(range(6))
+def test_exit_codes_are_those_of_pytest():
+    names = ("OK", "TESTS_FAILED", "INTERRUPTED", "INTERNAL_ERROR", "USAGE_ERROR", "NO_TESTS_COLLECTED")
+    assert [int(pytest.ExitCode[name]) for name in names] == [int(code) for code in ExitCode]
