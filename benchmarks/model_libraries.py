@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from conformance.show.markdown import code
-
 from conformance.axes import PRECISIONS, exists, usual
 from conformance.errors import ExitCode
 from conformance.one_line import counted
 from conformance.records.verdicts import Verdict
+from conformance.show.ci import code
 from conformance.show.text import markdown_table
 from conformance.store import run_files
 

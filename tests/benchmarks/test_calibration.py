@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import calibrate, children, counters, damages, miniatures
+from benchmarks import calibrate, children, damages, miniatures
 from benchmarks.calibration_tables import as_json, print_tables, quantile
 from benchmarks.results import CellTrial, Results
 from benchmarks.tasks import UNDAMAGED, DamagedCell, Survivor
@@ -104,14 +104,3 @@ def test_a_file_of_specs_states_its_verdicts(tmp_path, text, stated):
     file.write_text(text)
     assert miniatures.states_verdicts(file) == bool(stated)
     assert miniatures.stated_in(file) == stated
-
-
-def test_every_folder_of_specs_states_verdicts():
-    folders = {folder.name for folder in miniatures.SPECS.iterdir() if miniatures.sources_in(folder)}
-    assert folders == {"miniatures", "correct_models"}
-
-
-def test_counters_are_recorded_by_the_minor_version():
-    assert counters.release("2.13.0+cpu") == "2.13"
-    assert counters.FILE.is_file()
-    assert len({cell.id for cell in counters.cells()}) == 42

@@ -117,38 +117,12 @@ def test_results_are_kept_as_they_come_and_a_second_call_goes_on(done, tmp_path,
         study.main([*arguments[:-3], "16", "--steps", "4"])
 
 
-def test_a_comparison_without_a_figure_is_kept_as_its_reason(done, monkeypatch):
-    reason = Reason("too noisy", "5 of 20 pairs")
-    monkeypatch.setattr(study.pool, "result", lambda *_: Comparison(reason=reason))
-    assert study.carried_out(study.Job("compare eager amp_bf16", COMPARE, task())) == reason
-    assert done == []
-
-
 def test_a_file_of_something_else_is_refused(done, tmp_path):
     path = tmp_path / "results.json"
     path.write_text("{}")
     with pytest.raises(SystemExit, match="holds no results of this study: Study has no setting"):
         study.main(["--device", "cpu", "--json", str(path)])
     assert done == []
-
-
-def test_an_absent_device_is_refused(done, tmp_path):
-    with pytest.raises(SystemExit, match="there is no CUDA device"):
-        study.main(["--device", "cuda", "--json", str(tmp_path / "results.json")])
-    assert done == []
-
-
-@pytest.mark.parametrize("arguments", [["--size", "12"], ["--size", "0"], ["--steps", "3"]])
-def test_sizes_and_steps_that_cannot_be_are_refused(tmp_path, arguments, capsys):
-    with pytest.raises(SystemExit):
-        study.main(["--device", "cpu", "--json", str(tmp_path / "results.json"), *arguments])
-    assert "want a positive multiple of 8" in capsys.readouterr().err
-
-
-def test_the_steps_counted_apart_are_those_the_table_names():
-    assert study.FEWEST_STEPS == trial.FIRST_STEPS + 1
-    assert f"first {trial.FIRST_STEPS} steps" in study.NOTES
-    assert study.BASELINE == trial.BASELINE
 
 
 def test_operations_are_those_torch_counts():

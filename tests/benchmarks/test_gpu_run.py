@@ -1,5 +1,6 @@
 """The one command for a GPU: steps in order, each once, one that is interrupted again."""
 
+import importlib.util
 import json
 import sys
 
@@ -70,18 +71,8 @@ def test_the_commands_resume_the_run_that_was_begun(tmp_path):
     assert "graphed" not in gpu_run.commands(tmp_path, "cpu", [])["graphs"]
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_file_and_module_of_the_commands_exists(tmp_path, device):
-    commands = gpu_run.commands(tmp_path, device, [])
-    files = [argument for argument in commands["tests"] if argument.endswith(".py")]
-    assert len(files) == 2
-    assert all((gpu_run.ROOT / file).is_file() for file in files)
-    modules = {command[2] for command in commands.values()}
-    assert all(command[1] == "-m" for command in commands.values())
-    assert modules == {
-        "pytest",
-        "conformance",
-        "benchmarks.checkerboard",
-        "benchmarks.claims",
-        "benchmarks.device_meter",
-    }
+def test_every_file_and_module_of_the_commands_exists(tmp_path):
+    commands = gpu_run.commands(tmp_path, "cuda", [])
+    assert all((gpu_run.ROOT / word).is_file() for word in commands["tests"] if word.endswith(".py"))
+    modules = {command[command.index("-m") + 1] for command in commands.values()}
+    assert all(importlib.util.find_spec(module) for module in modules)

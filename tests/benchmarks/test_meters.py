@@ -119,12 +119,6 @@ def test_the_study_goes_between_its_marks(tmp_path, monkeypatch):
     meters.write("first")
     meters.write("second")
     assert page.read_text() == "before\n# Measurement\n\n<!-- study -->\nsecond\n<!-- /study -->\nafter\n"
-
-
-def test_a_page_without_the_marks_is_left_alone(tmp_path, monkeypatch):
-    page = tmp_path / "measurement.md"
-    monkeypatch.setattr(meters, "PAGE", page)
     page.write_text("<!-- study -->\n")
     with pytest.raises(SystemExit, match="has no <!-- study --> … <!-- /study -->"):
         meters.write("first")
-    assert page.read_text() == "<!-- study -->\n"

@@ -7,8 +7,7 @@ import pytest
 from harness.whole_runs import plan_of_zoo, verdict, write
 
 from benchmarks import model_libraries
-from benchmarks.model_libraries import ARCHITECTURES, MODES, page
-from conformance.own import libraries
+from benchmarks.model_libraries import MODES, page
 from conformance.records.verdicts import Verdict
 
 UNSOURCED = "in phase prepare: OSError: Failed to get source for <function Config.__init__ at 0x7f>"
@@ -103,11 +102,6 @@ def test_what_the_page_shows_is_not_judged_again(tmp_path, monkeypatch, found):
     model_libraries.main()
     assert asked == [("timm:other", "eval", "eager")]
     assert model_libraries.read(place.read_text(), TORCH) == {KEY: found[KEY]}
-
-
-def test_every_architecture_is_a_name_that_the_command_takes():
-    assert all(libraries.is_named(name) for name in ARCHITECTURES)
-    assert len(set(ARCHITECTURES)) == len(ARCHITECTURES)
 
 
 def ends_with(code, tmp_path, monkeypatch):

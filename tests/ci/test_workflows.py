@@ -88,11 +88,6 @@ def test_actionlint_takes_each_example_of_the_page_and_the_action_has_its_inputs
     assert {name for inputs in given for name in inputs} <= set(read(ACTION)["inputs"])
 
 
-def test_the_page_has_a_row_for_each_input_of_the_action():
-    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
-    assert [name for name in read(ACTION)["inputs"] if f"| `{name}` |" not in page] == []
-
-
 @pytest.mark.parametrize("path", [*WORKFLOWS, ACTION], ids=lambda path: path.name)
 def test_no_input_and_no_context_of_an_event_is_pasted_into_a_script(path):
     page = read(path)
@@ -100,10 +95,3 @@ def test_no_input_and_no_context_of_an_event_is_pasted_into_a_script(path):
     scripts = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     assert scripts
     assert [text for text in scripts if "inputs." in text or "${{ github." in text] == []
-
-
-@pytest.mark.parametrize("path", [*WORKFLOWS, ACTION], ids=lambda path: path.name)
-def test_no_page_names_the_index_of_a_registry(path):
-    text = path.read_text(encoding="utf-8")
-    assert "://" not in text
-    assert "index-url" not in text.replace('--index-url "$TORCH_INDEX"', "")
