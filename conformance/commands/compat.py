@@ -10,7 +10,7 @@ from conformance.exit_codes import ExitCode
 from conformance.figures import atlas
 from conformance.records.probes import ProbeRun
 from conformance.show import compat as page
-from conformance.store import records_file, regular_file, summaries
+from conformance.store import files, summaries
 from conformance.store.summaries import Summary
 
 
@@ -35,8 +35,7 @@ def show_compat(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | 
         elif (known := atlas.read(path)) is not None:
             earlier[path] = known
         else:
-            data = regular_file.read(path, records_file.LARGEST)
-            probes.append(records_file.decode(path, data, "probes", ProbeRun))
+            probes.append(files.decode(path, files.read(path), "probes", ProbeRun))
     if len(earlier) > 1:
         raise UsageError(f"{' and '.join(map(str, earlier))} are two files of compat; give one, and the newer runs")
     seeds = {run.plan.seed for run in runs}

@@ -9,7 +9,7 @@ from conformance.commands.output import say, tell
 from conformance.commands.stored import exit_code
 from conformance.exit_codes import ExitCode
 from conformance.show import matrix
-from conformance.store import merging, run_files
+from conformance.store import run_files, shards
 
 
 def merge_shards(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> ExitCode:
@@ -26,7 +26,7 @@ def merge_shards(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> Exi
     Raises:
         UsageError: the runs cannot be joined, or the joined run cannot be written.
     """
-    for line in merging.merge(folders, into, any_cpu=any_cpu):
+    for line in shards.merge(folders, into, any_cpu=any_cpu):
         say(line)
     contents = run_files.read(into)
     tell(matrix.totals(contents, folder=into))

@@ -38,7 +38,7 @@ from conformance.records.tasks import ENVIRONMENT, PLAN, Nothing, PlanRequest
 from conformance.show import junit, matrix
 from conformance.show.progress import Progress
 from conformance.show.text import visible
-from conformance.store import regular_file, run_files, shards
+from conformance.store import files, run_files, shards
 from conformance.store.run_files import Contents, Writer
 
 PLAN_DEADLINE = 300.0
@@ -167,7 +167,7 @@ def _open_writer(folder: Path) -> Iterator[Writer]:
 
 
 def _remove_references(folder: Path) -> None:
-    regular_file.remove(folder / run_files.REFERENCES)
+    files.remove(folder / run_files.REFERENCES)
 
 
 def _report(options: RunOptions, folder: Path, started: float) -> None:

@@ -13,7 +13,6 @@ from execnet import gateway_io
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from conformance.process import process_table
-from conformance.process.lifeline import die_with_parent
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # torch brings it
@@ -60,7 +59,7 @@ def keep_working_folder_off_path() -> None:
 
 def serve_main_process() -> None:
     """Worker: end with the main process, and leave an interrupt to it. What a worker starts can be interrupted."""
-    die_with_parent()
+    process_table.die_with_parent()
     signal.signal(signal.SIGINT, lambda *_: None)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

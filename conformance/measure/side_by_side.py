@@ -23,8 +23,7 @@ from conformance.measure.clocks import DeviceClock, clock_for
 from conformance.measure.timed_cell import TimedCell
 from conformance.one_line import name_of
 from conformance.oracle.reference import CaseReference
-from conformance.process import heap
-from conformance.process.child_side import ChildProcess
+from conformance.process.child_side import ChildProcess, keep_freed_memory
 from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
 from conformance.records.tasks import CellTask, TimingTask
 from zoo import internals
@@ -34,7 +33,7 @@ NO_REASON = Reason("reason unknown")
 
 def observe(task: TimingTask, process: ChildProcess) -> Timing:
     """Time the cells of a task, alone on the machine. A cell that cannot be timed gets a reason."""
-    heap.keep_freed_memory()  # new pages can cost as much as the call
+    keep_freed_memory()  # new pages can cost as much as the call
     measurement = _SideBySide(task, process)
     try:
         measurement.run()

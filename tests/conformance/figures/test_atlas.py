@@ -11,7 +11,7 @@ from conformance import cli
 from conformance.figures import atlas
 from conformance.records.plan import Judge
 from conformance.records.probes import ProbeFinding, ProbeRun
-from conformance.store import records_file
+from conformance.store import files
 
 CELL = "net[compiled-fp32-cpu]"
 LINK = "https://github.com/pytorch/pytorch/issues/1"
@@ -26,15 +26,15 @@ def run(tmp_path, version, status="PASS", models=("net",), name=""):
 def probes(tmp_path, version, status):
     path = tmp_path / f"probes-{version}-{status}.json"
     finding = replace(FINDING, status=status)
-    records_file.write(path, "probes", ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (finding,)))
+    files.write_document(path, "probes", ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (finding,)))
     return path
 
 
 def compat(tmp_path, name, *paths):
     """The files that `conformance compat` writes."""
-    files = tmp_path / f"{name}.json", tmp_path / f"{name}.md"
-    assert cli.main(["compat", *map(str, paths), "--json", str(files[0]), "--md", str(files[1])]) == 0
-    return files
+    written = tmp_path / f"{name}.json", tmp_path / f"{name}.md"
+    assert cli.main(["compat", *map(str, paths), "--json", str(written[0]), "--md", str(written[1])]) == 0
+    return written
 
 
 def test_a_file_and_the_rest_of_the_runs_are_the_same_as_all_runs(tmp_path):

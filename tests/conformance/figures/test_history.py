@@ -11,7 +11,7 @@ from conformance import cli
 from conformance.figures.history import History, State, version_of
 from conformance.records.cell import Cell
 from conformance.records.probes import ProbeFinding, ProbeRun
-from conformance.store import records_file, run_files
+from conformance.store import files, run_files
 
 CELL = "net[compiled-fp32-cpu]"
 LOW = ("amp_fp16", "amp_bf16")
@@ -114,13 +114,13 @@ FINDING = ProbeFinding("lost", "EXPECTED", "a sum is lost", LINK, "two sums", "w
 
 
 def test_probes_make_an_atlas(tmp_path, capsys):
-    files = []
+    paths = []
     for version, status in zip(VERSIONS, ("PASS", "EXPECTED", "FAIL", "UNSUPPORTED"), strict=True):
         found = ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (replace(FINDING, status=status),))
-        files.append(tmp_path / f"{version}.json")
-        records_file.write(files[-1], "probes", found)
-        assert records_file.decode(files[-1], files[-1].read_bytes(), "probes", ProbeRun) == found
-    code, told = compat(tmp_path, *files)
+        paths.append(tmp_path / f"{version}.json")
+        files.write_document(paths[-1], "probes", found)
+        assert files.decode(paths[-1], paths[-1].read_bytes(), "probes", ProbeRun) == found
+    code, told = compat(tmp_path, *paths)
     assert (code, told["cells"]) == (0, [])
     (fault,) = told["faults"]
     assert fault["states"] == {"2.4.1": "correct", "2.9.1": "shows", "2.10.0": "shows", "2.15.0": "UNSUPPORTED"}
@@ -153,7 +153,7 @@ def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
 
 def test_a_damaged_file_of_probes_is_four_in_one_line(tmp_path, capsys):
     path = tmp_path / "probes.json"
-    records_file.write(path, "probes", ProbeRun(ENVIRONMENT, "cpu", (FINDING,)))
+    files.write_document(path, "probes", ProbeRun(ENVIRONMENT, "cpu", (FINDING,)))
     assert "probe lost was run twice with torch 2.13.0 on cpu" in refused(capsys, path, path)
     whole = path.read_bytes()
     for data in (whole[:-1], whole.replace(b"two sums", b"two suns"), b"", b"{}", (tmp_path / "x").name.encode()):
