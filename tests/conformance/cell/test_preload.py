@@ -66,7 +66,10 @@ import conformance.cell.preload
 from zoo import internals
 
 before = internals.trace_patterns.cache_info().misses
-torch.compile(lambda x: x.cos())(torch.ones(3))
+def compile_without_kernels(graph, inputs):
+    return internals.compile_fx(graph, inputs, inner_compile=lambda graph, *_, **__: graph)
+
+torch.compile(lambda x: x.cos(), backend=compile_without_kernels)(torch.ones(3))
 print(json.dumps([before, internals.trace_patterns.cache_info().misses]))
 """
 CUDA_BUILD = pytest.mark.skipif(not hasattr(torch._C, "_cuda_isInBadFork"), reason="torch without CUDA refuses no fork")
@@ -111,12 +114,12 @@ def test_only_a_refused_process_blames_the_fork_server(monkeypatch):
 
 def test_a_server_imports_the_compiler_only_once_a_child_has_needed_it():
     assert printed(COMPILER, CONFORMANCE_COMPILES_FOR="") == [False, True]
-    assert printed(COMPILER, CONFORMANCE_COMPILES_FOR="cpu") == [True, True]
+    assert printed(COMPILER, CONFORMANCE_COMPILES_FOR="cuda") == [True, True]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch may trace its patterns on the GPU")
 def test_a_compile_finds_what_the_server_has_prepared():
-    assert printed(PREPARED, CONFORMANCE_COMPILES_FOR="cpu") == [1, 1]
+    assert printed(PREPARED, CONFORMANCE_COMPILES_FOR="cuda") == [1, 1]
 
 
 def test_torchscript_knows_no_address_of_an_op_that_is_gone():
