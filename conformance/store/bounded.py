@@ -36,29 +36,30 @@ def condense(verdict: Verdict) -> Verdict:
     return replace(verdict, observation=replace(seen, discrepancies=kept, rest=rest))
 
 
-def _tells(found: Discrepancy) -> bool:
+def _tells(tensor: Discrepancy) -> bool:
     """Whether a gate rejects it or a canary passes, or whether it is no comparison of a tensor."""
-    remark = found.kind in ("conduct", "absent") or any(measure.gate == RAISES for measure in found.measures)
-    return remark or not _is_met(found)
+    remark = tensor.kind in ("conduct", "absent") or any(measure.gate == RAISES for measure in tensor.measures)
+    return remark or not _is_met(tensor)
 
 
-def _is_met(found: Discrepancy) -> bool:
-    return failed_gate(found) is None and not found.accepted and all(measure.met for measure in found.measures)
+def _is_met(tensor: Discrepancy) -> bool:
+    return failed_gate(tensor) is None and not tensor.accepted and all(measure.met for measure in tensor.measures)
 
 
-def _margin(found: Discrepancy) -> float:
-    return max((measure.margin for measure in found.measures if measure.gate not in NO_MARGIN), default=0.0)
+def _margin(tensor: Discrepancy) -> float:
+    return max((measure.margin for measure in tensor.measures if measure.gate not in NO_MARGIN), default=0.0)
 
 
-def _rest(found: Sequence[Discrepancy]) -> Rest:
+def _rest(tensors: Sequence[Discrepancy]) -> Rest:
     margins: dict[str, float] = {}
     dtypes: dict[str, dict[str, tuple[str, ...]]] = {}
-    for d in found:
+    for d in tensors:
         for measure in d.measures:
             margins[measure.gate] = max(measure.margin, margins.get(measure.gate, 0.0))
         same = dtypes.setdefault(d.case, {})
         same[d.dtype] = (*same.get(d.dtype, ()), d.tensor)
-    return Rest(len(found), margins, dtypes, sum(bool(d.weak) for d in found), sum(bool(d.left_to) for d in found))
+    weak, left = sum(bool(d.weak) for d in tensors), sum(bool(d.left_to) for d in tensors)
+    return Rest(len(tensors), margins, dtypes, weak, left)
 
 
 def bound(verdict: Verdict) -> Verdict:

@@ -68,8 +68,8 @@ class Contents:
 
     def result(self, kind: type[Measured], job: str) -> Measured | Reason | None:
         """The result of a job of that type, or the reason why it has none; None if the job is not done."""
-        found = self.results.get(job)
-        return found if isinstance(found, (kind, Reason)) else None
+        result = self.results.get(job)
+        return result if isinstance(result, (kind, Reason)) else None
 
 
 class Files(NamedTuple):
@@ -105,31 +105,31 @@ def _content(path: Path, largest: int = files.LARGEST) -> bytes:
         return b""
 
 
-def decode(folder: Path, found: Files, observations: dict[str, bytes] | None = None) -> Contents:
+def decode(folder: Path, raw: Files, observations: dict[str, bytes] | None = None) -> Contents:
     """What the files of a run say.
 
     Args:
         folder: the run folder, for messages.
-        found: its files.
+        raw: its files.
         observations: takes the JSON text of each observation, by cell id, so that the verdicts have none; None: the
             verdicts have them. What was observed comes last in a verdict, and is nearly all of it.
 
     Raises:
         UsageError: a file has another format, is damaged, or contradicts another; the message names file and line.
     """
-    plan: Plan = files.decode(folder / PLAN, found.plan, "plan", Plan)
+    plan: Plan = files.decode(folder / PLAN, raw.plan, "plan", Plan)
     try:
         plan.check()
     except RecordError as problem:
         raise UsageError(f"{folder / PLAN}: {problem}") from None
     lines = _Lines(plan, observations)
-    *whole, torn = found.lines.split(b"\n")
+    *whole, torn = raw.lines.split(b"\n")
     for number, line in enumerate(whole, 1):
         try:
             lines.take(files.text_of(line + b"\n"))
         except RecordError as problem:
             raise UsageError(f"{folder / LINES}, line {number}: {problem}") from None
-    complete = _is_complete(folder / DONE, found)
+    complete = _is_complete(folder / DONE, raw)
     return Contents(plan, lines.selected, lines.verdicts, lines.results, len(torn), complete)
 
 
@@ -172,18 +172,18 @@ class _Lines:
         return cell
 
 
-def _is_complete(path: Path, found: Files) -> bool:
+def _is_complete(path: Path, raw: Files) -> bool:
     """Whether `run.json` is there; it is refused if it is damaged, or tells of other files."""
-    if not found.done:
+    if not raw.done:
         return False
-    if files.decode(path, found.done, "sha256", str) == found.digest:
+    if files.decode(path, raw.done, "sha256", str) == raw.digest:
         return True
-    if _content(path) != found.done:  # another process adds to the run
+    if _content(path) != raw.done:  # another process adds to the run
         return False
     raise UsageError(f"{path} has the digest of another {PLAN} or {LINES}; the run is damaged")
 
 
-_known: dict[Path, tuple[Files, Contents]] = {}  # what this process last read of each folder
+_decoded: dict[Path, tuple[Files, Contents]] = {}  # what this process last read of each folder
 
 
 def create(folder: Path, plan: Plan, lines: bytes = b"") -> None:
@@ -221,10 +221,10 @@ def read(folder: Path) -> Contents:
     Raises:
         UsageError: the folder is no run folder, has another format, or is damaged; the message names file and line.
     """
-    found = read_files(folder)
-    if folder not in _known or _known[folder][0] != found:
-        _known[folder] = found, decode(folder, found)
-    return _known[folder][1]
+    raw = read_files(folder)
+    if folder not in _decoded or _decoded[folder][0] != raw:
+        _decoded[folder] = raw, decode(folder, raw)
+    return _decoded[folder][1]
 
 
 class Writer:

@@ -57,17 +57,17 @@ def shard(plan: Plan, index: int, count: int, balance: Path | None) -> Shard:
 
 def _weights(plan: Plan, durations: Durations) -> dict[str, float]:
     """What each model will take."""
-    found = {model: durations.reference(model) for model in plan.models}
+    seconds = {model: durations.reference(model) for model in plan.models}
     for planned in plan.cells:
-        found[planned.cell.model] += durations.cell(planned)
-    return found
+        seconds[planned.cell.model] += durations.cell(planned)
+    return seconds
 
 
 def _of_run(folder: Path) -> dict[str, ModelSeconds]:
-    found = of_run(run_files.read(folder))
-    if not found:
+    seconds = of_run(run_files.read(folder))
+    if not seconds:
         raise UsageError(f"--balance {folder}: no cell of it was judged")
-    return found
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,13 @@ def merge(folders: Sequence[Path], into: Path, *, any_cpu: bool) -> list[str]:
 
 def _read(folder: Path) -> Part:
     try:
-        contents, found = run_files.read(folder), run_files.read_files(folder)
+        contents, raw = run_files.read(folder), run_files.read_files(folder)
     except UsageError as problem:
         raise UsageError(f"{problem}; the other runs can be joined without {folder}") from None
     plan = contents.plan
     if plan.shard is None:
         raise UsageError(f"{folder} is no shard; merge joins the runs of conformance run --shard I/N")
-    lines = [line for line in found.lines.splitlines(keepends=True) if line.endswith(b"\n")]
+    lines = [line for line in raw.lines.splitlines(keepends=True) if line.endswith(b"\n")]
     kept = b"".join(line for line in lines if not files.text_of(line).startswith(b'{"selected":'))
     return Part(folder, plan, plan.shard.index, kept, frozenset(contents.verdicts))
 

@@ -40,10 +40,10 @@ class Summary(run_files.Contents):
             seen: Observation = from_json(Observation, files.parse(text))
         except RecordError as problem:
             raise UsageError(f"{self.folder / run_files.LINES}: {cell}: {problem}") from None
-        found = {(d.case, d.tensor): d.dtype for d in seen.discrepancies if d.kind != "conduct"}
+        dtypes = {(d.case, d.tensor): d.dtype for d in seen.discrepancies if d.kind != "conduct"}
         for case, by_dtype in (seen.rest.dtypes if seen.rest else {}).items():
-            found |= {(case, tensor): dtype for dtype, tensors in by_dtype.items() for tensor in tensors}
-        return found
+            dtypes |= {(case, tensor): dtype for dtype, tensors in by_dtype.items() for tensor in tensors}
+        return dtypes
 
 
 def read(folder: Path) -> Summary:
@@ -53,5 +53,5 @@ def read(folder: Path) -> Summary:
         UsageError: it is no run folder, or it is damaged; the message names the folder.
     """
     observations: dict[str, bytes] = {}
-    found = run_files.decode(folder, run_files.read_files(folder), observations)
-    return Summary(**vars(found), folder=folder, observations=observations)
+    contents = run_files.decode(folder, run_files.read_files(folder), observations)
+    return Summary(**vars(contents), folder=folder, observations=observations)
