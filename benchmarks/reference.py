@@ -137,8 +137,9 @@ def measure(name: str, precisions: list[str], cores: int) -> None:
     torch.set_num_threads(1)
     importlib.import_module("torch._dynamo")  # a run makes references in processes that have imported it
     further = []
-    if importlib.util.find_spec("conformance.process.heap"):  # an older revision has none
-        importlib.import_module("conformance.process.heap").keep_freed_memory()
+    child_side = importlib.import_module("conformance.process.child_side")
+    if hasattr(child_side, "keep_freed_memory"):  # older revisions have it elsewhere, or not at all
+        child_side.keep_freed_memory()
     if importlib.util.find_spec("conformance.process.forks"):
         forks = importlib.import_module("conformance.process.forks").Forks
         further = [forks(lambda most: contextlib.nullcontext(max(0, min(most, cores - 1))))]

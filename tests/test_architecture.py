@@ -31,7 +31,6 @@ TORCH = {
     "cell",
     "measure",
     "own",
-    "fork_server",
 }  # import torch
 LIGHT = sorted({room for room in rooms() if room not in TORCH})
 TOOLS_OF_THE_ZOO = {"measure": ("zoo.memory", "zoo.training.step"), "plan": ("zoo.probe",), "cell": ("zoo.probe",)}
@@ -53,7 +52,9 @@ ZOO = sorted(name for name in MODULES if name.split(".")[0] == "zoo")
 def test_the_parser_sees_what_is_there():
     assert {"difflib", "zoo.spec"} <= imports("zoo.catalog", inner=False)
     assert "conformance.verdict" in imports("conformance.judging.executor", inner=False)
-    assert "fcntl" in imports("conformance.process.lifeline") - imports("conformance.process.lifeline", inner=False)
+    assert "fcntl" in imports("conformance.process.process_table") - imports(
+        "conformance.process.process_table", inner=False
+    )
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -87,7 +88,7 @@ def test_a_light_room_never_reaches_torch(name):
 
 def test_the_docstring_of_a_room_says_on_which_side_of_the_wall_it_is():
     texts = {path.parent.name: path.read_text() for path in (ROOT / "conformance").glob("*/__init__.py")}
-    assert {room for room, text in texts.items() if " With torch." in text} == TORCH - {"fork_server"}
+    assert {room for room, text in texts.items() if " With torch." in text} == TORCH
     assert {room for room, text in texts.items() if " Without torch." in text} == set(texts) - TORCH
 
 
@@ -126,8 +127,10 @@ def test_there_is_no_circle_between_modules(package):
 
 
 def test_no_module_locks_with_what_windows_lacks():
-    assert [name for name in MATRIX if "fcntl" in imports(name)] == ["conformance.process.lifeline"]
-    assert "fcntl" not in imports("conformance.process.lifeline", inner=False)  # it does without where that is absent
+    assert [name for name in MATRIX if "fcntl" in imports(name)] == ["conformance.process.process_table"]
+    assert "fcntl" not in imports(
+        "conformance.process.process_table", inner=False
+    )  # it does without where that is absent
 
 
 def fresh(code):

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from conformance.cache import read_files, sources
-from conformance.errors import MachineError, RecordError, StoreError, UsageError
+from conformance.cache import sources
+from conformance.errors import MachineError, StoreError, UsageError
 from conformance.records.convert import from_json, to_json
 from conformance.records.plan import Environment
 from conformance.records.tasks import MadeReference, ReferenceTask
-from conformance.store import regular_file
+from conformance.store import files
 from conformance.store.bounded import RECORD_BYTES
 
 POLL_SECONDS = 0.02
@@ -31,10 +31,16 @@ class References:
 
     Args:
         folder: the folder; it is made.
+
+    Raises:
+        StoreError: it cannot be made.
     """
 
     def __init__(self, folder: Path) -> None:
-        regular_file.make_folder(folder)
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as problem:
+            raise StoreError(f"{folder} cannot be made: {problem.strerror}") from None
         self._folder = folder
         self._known: dict[str, MadeReference] = {}
 
@@ -55,7 +61,11 @@ class References:
         if model not in self._known:
             try:
                 with self._alone(model):
-                    self._known[model] = self._stored(model) or self._make(model, make)
+                    made = _load(self._record(model))
+                    if made is None:
+                        made = make(model)
+                        _store(made, self._record(model))
+                    self._known[model] = made
             except MachineError:
                 raise
             except (StoreError, OSError) as problem:
@@ -66,24 +76,10 @@ class References:
         """Remove a damaged reference, so that it is made again; not if another process has done so already."""
         with self._alone(model):
             self._known.pop(model, None)
-            if self._stored(model) == made:
+            if _load(self._record(model)) == made:
                 self._record(model).unlink()
                 with contextlib.suppress(OSError):
                     self.path(model).unlink()
-
-    def _make(self, model: str, make: Callable[[str], MadeReference]) -> MadeReference:
-        made = make(model)
-        regular_file.write_whole(self._record(model), json.dumps(to_json(made)).encode())
-        return made
-
-    def _stored(self, model: str) -> MadeReference | None:
-        try:
-            made: MadeReference = from_json(
-                MadeReference, json.loads(regular_file.read(self._record(model), RECORD_BYTES))
-            )
-        except (FileNotFoundError, UsageError, ValueError, RecordError):
-            return None
-        return made
 
     def _record(self, model: str) -> Path:
         return self._folder / f"{model}.json"
@@ -120,17 +116,13 @@ class KeptReferences:
 
     def fetch(self, task: ReferenceTask) -> MadeReference | None:
         """Put the kept reference at the path of a task; None if there is none, or if it is out of date."""
-        if self._folder is None:
+        made = None if self._folder is None else _load(self._record(task))
+        if made is None or not self._holds(made):
             return None
         try:
-            made: MadeReference = from_json(
-                MadeReference, json.loads(regular_file.read(self._record(task), RECORD_BYTES))
-            )
-            if not self._holds(made):
-                return None
             _link(self._file(task), Path(task.path))
             self._record(task).touch()  # the ones that are used least recently go first
-        except (OSError, UsageError, ValueError, RecordError):
+        except OSError:
             return None
         return replace(made, kept=True)
 
@@ -145,7 +137,7 @@ class KeptReferences:
             if not self._make_room(Path(task.path).stat().st_size):
                 return
             _link(Path(task.path), self._file(task))
-            regular_file.write_whole(self._record(task), json.dumps(to_json(made)).encode())
+            _store(made, self._record(task))
 
     def forget(self, task: ReferenceTask) -> None:
         """Remove the kept reference of a task, if there is one."""
@@ -157,12 +149,12 @@ class KeptReferences:
     def _holds(self, made: MadeReference) -> bool:
         """Whether what a reference depends on still is what it was."""
         return all(self._content(path) == what for path, what in made.files.items()) and all(
-            read_files.content_of_variable(name) == what for name, what in made.variables.items()
+            sources.content_of_variable(name) == what for name, what in made.variables.items()
         )
 
     def _content(self, path: str) -> str:
         if path not in self._seen:
-            self._seen[path] = self._planned.get(path) or read_files.content(Path(path))
+            self._seen[path] = self._planned.get(path) or sources.content_of_file(Path(path))
         return self._seen[path]
 
     def _make_room(self, size: int) -> bool:
@@ -191,6 +183,19 @@ class KeptReferences:
 
     def _file(self, task: ReferenceTask) -> Path:
         return self._record(task).with_suffix(SUFFIX)
+
+
+def _load(record: Path) -> MadeReference | None:
+    """The record of a making; None if there is none that can be read."""
+    try:
+        made: MadeReference = from_json(MadeReference, json.loads(files.read(record, RECORD_BYTES)))
+    except (OSError, UsageError, ValueError):
+        return None
+    return made
+
+
+def _store(made: MadeReference, record: Path) -> None:
+    files.write_whole(record, json.dumps(to_json(made)).encode())
 
 
 def _paths_of_saved(task: ReferenceTask) -> tuple[str, ...]:

@@ -1,7 +1,12 @@
-"""Computes the digests of the source files that a run depends on, to notice that one has changed."""
+"""Tells what a run depends on: sources, the files and variables that Python code reads, and installed packages.
+
+Each is told by a digest, to notice that it has changed. What native code opens is not seen, as `torch.jit.load` and
+safetensors do; see `evaluate.fingerprint`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -11,12 +16,20 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from conformance.errors import UsageError
+from conformance.process import environment
 
 INSTALLED = {"site-packages", "dist-packages"}
 METADATA = {".dist-info", ".egg-info"}
 LARGEST = 64 * 2**20  # bytes of a source file; what is larger is none
+UNREAL = tuple(map(Path, ("/proc", "/sys", "/dev")))  # what lies there changes by itself
+GROUP = "conformance.models"  # the entry points of packages that bring models
+
+_paths: set[str] = set()
+_hooked: list[bool] = []  # whether this process notes files; an audit hook stays for the life of a process
 
 
 def digest(path: Path) -> str:
@@ -76,13 +89,8 @@ def _modules() -> Iterator[Path]:
             yield path.resolve() if path.is_symlink() else path
 
 
-# Finds the models that installed packages bring: the entry points of the group `conformance.models`.
-
-GROUP = "conformance.models"
-
-
 def place_of(name: str) -> str:
-    """The module that an installed package declares under a name, such as "package.specs"; "" if none does.
+    """The module that an installed package declares under a name of models, such as "package.specs"; "" if none does.
 
     Raises:
         UsageError: two packages declare different modules under it.
@@ -93,3 +101,70 @@ def place_of(name: str) -> str:
         places = " and ".join(f"{module} by {package}" for module, package in sorted(found.items()))
         raise UsageError(f"{name!r} is declared twice in the group {GROUP}: as {places}; name the module")
     return next(iter(found), "")
+
+
+def _note(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and _hooked[0]:
+        path, _, flags = arguments
+        if isinstance(path, (str, bytes)) and isinstance(flags, int) and flags & os.O_ACCMODE != os.O_WRONLY:
+            _paths.add(str(Path(os.fsdecode(path)).absolute()))
+
+
+@contextlib.contextmanager
+def note_files() -> Iterator[set[str]]:
+    """A context that gives the absolute paths of the files that Python code opens in it to read."""
+    if not _hooked:
+        sys.addaudithook(_note)
+    _hooked[:] = [True]
+    _paths.clear()
+    try:
+        yield _paths
+    finally:
+        _hooked[:] = [False]
+
+
+def contents_of_files(paths: set[str]) -> dict[str, str]:
+    """What tells the content of each file, by path; without installed files, Python's own and compiled ones."""
+    noted = list(paths)  # to read them here is noted too
+    lasting = (
+        path
+        for path in own(Path(path).resolve() for path in noted)
+        if path.suffix != ".pyc" and not any(path.is_relative_to(folder) for folder in UNREAL)
+    )
+    found = {str(path): content_of_file(path) for path in lasting}
+    return {path: what for path, what in sorted(found.items()) if what}
+
+
+def content_of_file(path: Path) -> str:
+    """The digest of a file, or its size and age if it is too large for one; "" if there is no regular file."""
+    found = digest(path)
+    if not found and path.is_file():
+        status = path.stat()
+        return f"{status.st_size} bytes of {status.st_mtime_ns}"
+    return found
+
+
+@contextlib.contextmanager
+def note_variables() -> Iterator[set[str]]:
+    """A context that gives the names of the variables that Python code asks for in it."""
+    names: set[str] = set()
+    kind = type(os.environ)
+    plain = kind.__getitem__
+
+    def noting(self: Any, name: Any) -> Any:
+        names.add(os.fsdecode(name))
+        return plain(self, name)
+
+    with mock.patch.object(kind, "__getitem__", noting):
+        yield names
+
+
+def contents_of_variables(names: set[str]) -> dict[str, str]:
+    """What tells the value of each variable, by name; without those that this project sets itself."""
+    return {name: content_of_variable(name) for name in sorted(names.difference(environment.OWN))}
+
+
+def content_of_variable(name: str) -> str:
+    """The digest of a variable, because it may hold a secret; "" if it is not set."""
+    value = os.environ.get(name)
+    return "" if value is None else hashlib.blake2b(os.fsencode(value), digest_size=16).hexdigest()

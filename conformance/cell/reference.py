@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from conformance.axes import PRECISIONS
-from conformance.cache import read_files, sources
+from conformance.cache import sources
 from conformance.errors import NoOracleError, RandomError, SelfCheckError
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.weights import fingerprint
@@ -15,8 +15,8 @@ from conformance.float64 import wide
 from conformance.one_line import name_of
 from conformance.oracle import reference, reference_file
 from conformance.plan.find import spec_at
-from conformance.process import heap, machine_lock
-from conformance.process.child_side import ChildProcess
+from conformance.process import machine_lock
+from conformance.process.child_side import ChildProcess, keep_freed_memory
 from conformance.process.forks import Forks
 from conformance.records.tasks import ReferenceResult, ReferenceTask
 from zoo.case import SpecError
@@ -29,9 +29,9 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
     process.enter("reference")
     with process.shared():
         torch.set_num_threads(1)
-        heap.keep_freed_memory()
+        keep_freed_memory()
         try:
-            with read_files.note_files() as paths, read_files.note_variables() as names:
+            with sources.note_files() as paths, sources.note_variables() as names:
                 spec = spec_at(task.location, task.model)
                 twin = spec_at(task.location, spec.twin) if spec.twin else None
                 precisions = [PRECISIONS[name] for name in task.precisions]
@@ -41,8 +41,8 @@ def make(task: ReferenceTask, process: ChildProcess) -> ReferenceResult:  # noqa
                 else:
                     made = reference.make(spec, twin, task.seed, precisions, forks)
                 print_of_model = fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed))
-                files = read_files.contents(paths) | sources.digests_of_imported()
-                variables = read_files.contents_of_variables(names)
+                files = sources.contents_of_files(paths) | sources.digests_of_imported()
+                variables = sources.contents_of_variables(names)
         except (SelfCheckError, SpecError) as problem:
             return ReferenceResult("invalid", one_line(problem))
         except RandomError as problem:

@@ -32,7 +32,7 @@ from conformance.records.tasks import (
 )
 from conformance.records.verdicts import STATUSES
 from conformance.show.text import table, visible
-from conformance.store import records_file
+from conformance.store import files
 
 READING_DEADLINE = 300.0
 
@@ -70,7 +70,7 @@ def show_probes(names: tuple[str, ...], *, device: str, timeout: float, page: Pa
     rows = [[f"{STATUSES[f.status].glyph} {f.probe}", f.status, visible(f.seen), visible(f.link)] for f in findings]
     tell(table(rows, ["probe", "verdict", "seen", "issue"]))
     if page is not None:
-        records_file.write(page, "probes", found)
+        files.write_document(page, "probes", found)
     return ExitCode.RED if any(finding.red for finding in findings) else ExitCode.OK
 
 

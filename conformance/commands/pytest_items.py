@@ -17,7 +17,7 @@ from conformance.commands import interrupts
 from conformance.commands.progress import Ticker
 from conformance.errors import MachineError, StoreError
 from conformance.judging.executor import Executor
-from conformance.process.lifeline import die_with_parent
+from conformance.process import process_table
 from conformance.records.convert import from_json, to_json
 from conformance.records.observation import Observation
 from conformance.records.plan import PlannedCell
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     told = getattr(config, "workerinput", None)
     if told is not None:
         config.stash[CELLS] = told[WORKER_CELLS]
-        die_with_parent()
+        process_table.die_with_parent()
         signal.signal(signal.SIGINT, lambda *_: None)  # the process with the terminal answers it
         interrupts.unblock()  # what this process starts can be interrupted
 

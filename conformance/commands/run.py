@@ -31,7 +31,7 @@ from conformance.records.plan import Environment, Plan, in_words
 from conformance.records.tasks import ENVIRONMENT, Nothing, PlanRequest
 from conformance.show import ci, matrix
 from conformance.show.text import visible
-from conformance.store import regular_file, run_files, shards
+from conformance.store import files, run_files, shards
 from conformance.store.run_files import Contents, Writer
 
 JOBS: dict[str, Callable[[Contents, Executor], list[dict[str, Callable[[], Result]]]]] = {
@@ -107,7 +107,6 @@ def _session(options: RunOptions, folder: Path, writer: Writer) -> int:
     try:
         try:
             _remove_references(folder)  # those of an earlier session, or of somebody else
-            regular_file.make_folder(folder / run_files.REFERENCES)
             return _judge_and_measure(options, folder, writer)
         finally:
             with interrupts.hold():
@@ -135,7 +134,7 @@ def _judge_and_measure(options: RunOptions, folder: Path, writer: Writer) -> int
 
 
 def _remove_references(folder: Path) -> None:
-    regular_file.remove(folder / run_files.REFERENCES)
+    files.remove(folder / run_files.REFERENCES)
 
 
 def _report(options: RunOptions, folder: Path, started: float) -> None:

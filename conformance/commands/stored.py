@@ -20,7 +20,7 @@ from conformance.figures.changes import compare
 from conformance.judging import resuming
 from conformance.records.tasks import ProbeRun
 from conformance.show import bench, ci, comparisons, matrix
-from conformance.store import merging, records_file, regular_file, run_files, summaries
+from conformance.store import files, run_files, shards, summaries
 from conformance.store.run_files import Contents
 
 ACTIONS, SUMMARY, WORKSPACE = "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"
@@ -82,7 +82,7 @@ def merge_shards(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> Exi
     Raises:
         UsageError: the runs cannot be joined, or the joined run cannot be written.
     """
-    for line in merging.merge(folders, into, any_cpu=any_cpu):
+    for line in shards.merge(folders, into, any_cpu=any_cpu):
         say(line)
     contents = run_files.read(into)
     tell(matrix.totals(contents, folder=into))
@@ -109,8 +109,7 @@ def show_compat(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | 
         elif (known := atlas.read(path)) is not None:
             earlier[path] = known
         else:
-            data = regular_file.read(path, records_file.LARGEST)
-            probes.append(records_file.decode(path, data, "probes", ProbeRun))
+            probes.append(files.decode(path, files.read(path), "probes", ProbeRun))
     if len(earlier) > 1:
         raise UsageError(f"{' and '.join(map(str, earlier))} are two files of compat; give one, and the newer runs")
     seeds = sorted({run.plan.seed for run in runs})

@@ -22,10 +22,9 @@ from conformance.records.convert import from_json, to_json
 from conformance.records.plan import ALL_CASES, Judge, PlannedCell
 from conformance.records.tasks import ProbeFinding, ProbeRun
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.store import records_file, regular_file
+from conformance.store import files
 from conformance.store.summaries import Summary
 
-LARGEST = 64 * 2**20  # bytes of a file
 WORKS, OTHER_DTYPE, DECLARED, RED = "works", "another dtype", "does not work", "red"
 SHOWN, CORRECT = "shows", "correct"
 OF_PROBES = {"EXPECTED": SHOWN, "FAIL": SHOWN, "PASS": CORRECT, "STALE": CORRECT}
@@ -268,7 +267,7 @@ def _still_there(earlier: Atlas, new: Sequence[Maker], runs: Sequence[Summary]) 
 def _maker_in_words(run: Summary, judged: int) -> str:
     """What made a run, and how many of its cells are judged."""
     known = run.plan.environment
-    planned = len(run.planned) - sum(verdict.status == "SKIPPED" for verdict in run.verdicts.values())
+    planned = len(run.selected) - sum(verdict.status == "SKIPPED" for verdict in run.verdicts.values())
     why = "incomplete" if run.plan.depth == ALL_CASES else f"{run.plan.depth} does not count"
     lacking = "" if judged == planned else f" of {planned}, {why}"
     part = f" · shard {run.plan.shard}" if run.plan.shard else ""
@@ -327,7 +326,7 @@ def read(path: Path) -> Atlas | None:
         UsageError: the file cannot be read, or it holds a damaged atlas.
     """
     try:
-        fields = records_file.parse(regular_file.read(path, LARGEST))
+        fields = files.parse(files.read(path))
     except RecordError:
         return None
     if "makers" not in fields:

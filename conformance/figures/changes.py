@@ -72,7 +72,7 @@ def compare(before: Summary, after: Summary) -> Comparison:
     Raises:
         UsageError: the records of a run are damaged.
     """
-    cells = dict.fromkeys([*before.planned, *after.planned])
+    cells = dict.fromkeys([*before.selected, *after.selected])
     found = [change for cell in cells for change in _of_cell(cell, before, after)]
     found += _speeds(before, after)
     order = list(KINDS)
@@ -112,7 +112,7 @@ def _of_cell(cell: str, before: Summary, after: Summary) -> Iterator[Change]:
 
 def _verdict(cell: str, run: Summary) -> Verdict | None:
     """The verdict on a cell; NOTRUN if it was to be judged, None if the run does not know it."""
-    missing = Verdict(cell, "NOTRUN", "the run is incomplete") if cell in run.planned_set else None
+    missing = Verdict(cell, "NOTRUN", "the run is incomplete") if cell in run.selected else None
     return run.verdicts.get(cell, missing)
 
 
@@ -127,7 +127,7 @@ def _of_numbers(cell: str, before: Summary, after: Summary, was: Verdict, now: V
 
 
 def _speeds(before: Summary, after: Summary) -> Iterator[Change]:
-    then, new = (speeds(run.contents()) if run.plan.measure else {} for run in (before, after))
+    then, new = (speeds(run) if run.plan.measure else {} for run in (before, after))
     for cell in [cell for cell in then if cell in new]:
         one, other = _ratio(then[cell]), _ratio(new[cell])
         if one is None or other is None or then[cell].figure != new[cell].figure:

@@ -30,8 +30,7 @@ from conformance.figures.meter import (
 from conformance.measure.timed_cell import TimedCell
 from conformance.one_line import name_of
 from conformance.oracle.reference import CaseReference
-from conformance.process import heap
-from conformance.process.child_side import ChildProcess
+from conformance.process.child_side import ChildProcess, keep_freed_memory
 from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
 from conformance.records.tasks import CellTask, TimingTask
 from zoo import internals
@@ -43,7 +42,7 @@ TURNS, SLEEP_CYCLES = 10_000, 1_000_000
 
 def observe(task: TimingTask, process: ChildProcess) -> Timing:
     """Time the cells of a task, alone on the machine. A cell that cannot be timed gets a reason."""
-    heap.keep_freed_memory()  # new pages can cost as much as the call
+    keep_freed_memory()  # new pages can cost as much as the call
     measurement = _SideBySide(task, process)
     try:
         measurement.run()

@@ -108,36 +108,34 @@ def _refuse(reason: str) -> None:
 def _await_end(process: Process, target: Target[TaskT, ResultT], deadline: float) -> tuple[Ending[ResultT], bool]:
     """How a process ends, and whether the fork server was lost before."""
     started = time.monotonic()
-    heard, left = _Heard(), Deadline(deadline, process.pid)
+    conversation, left = _Conversation(), Deadline(deadline, process.pid)
     try:
-        kind, told = heard.listen(process, left)
+        kind, content = conversation.listen(process, left)
         if kind in ("answered", "refused"):
             process.wait(GRACE_SECONDS)
-        if heard.imported:
+        if conversation.imported:
             process.share()
     finally:
         process.end()
-    seconds = time.monotonic() - started
+    seconds, phase = time.monotonic() - started, conversation.phase
     if process.lost:
-        text = f"{process.lost} while this ran alone under it, twice"
-        return Ending("crashed", None, heard.phase, text, seconds, said=process.last_lines()), True
-    if kind == "timed out":
-        text = f"no answer within {left}"
-        return Ending(kind, None, heard.phase, text, seconds, said=process.last_lines()), False
-    if kind == "crashed" or process.exit_code != 0:
-        own_words = told if kind == "crashed" else None
-        cause = own_words or _cause_of_death(process.exit_code, answered=kind != "crashed")
-        return Ending("crashed", None, heard.phase, cause, seconds, said=process.last_lines()), False
-    if kind == "refused":
-        return Ending(kind, None, heard.phase, told, seconds), False
-    try:
-        return Ending(kind, from_json(target.result, told), heard.phase, "", seconds, heard.remarks), False
-    except (RecordError, RecursionError) as problem:
-        text = f"sent a result that cannot be read: {problem}"
-        return Ending("crashed", None, heard.phase, text, seconds), False
+        kind, content = "crashed", f"{process.lost} while this ran alone under it, twice"
+    elif kind == "timed out":
+        content = f"no answer within {left}"
+    elif kind == "crashed":
+        content = content or _cause_of_death(process.exit_code, answered=False)
+    elif process.exit_code != 0:
+        kind, content = "crashed", _cause_of_death(process.exit_code, answered=True)
+    elif kind == "answered":
+        try:
+            return Ending(kind, from_json(target.result, content), phase, "", seconds, conversation.remarks), False
+        except (RecordError, RecursionError) as problem:
+            kind, content = "crashed", f"sent a result that cannot be read: {problem}"
+    said = () if kind == "refused" else process.last_lines()
+    return Ending(kind, None, phase, content, seconds, said=said), bool(process.lost)
 
 
-class _Heard:
+class _Conversation:
     """What a process says until it ends.
 
     Attributes:
@@ -152,7 +150,7 @@ class _Heard:
         self.imported = False
 
     def listen(self, process: Process, deadline: Deadline) -> tuple[str, Any]:
-        """Wait for the result; returns the kind of the ending and what was told.
+        """Wait for the result; returns the kind of the ending, and the result or what is known of it.
 
         Raises:
             OSError: the system did not send the task.
@@ -164,25 +162,24 @@ class _Heard:
                 deadline.passes(time.monotonic() - began)
             if event is None:
                 if deadline.left <= 0:
-                    return (
-                        ("crashed", "it stopped in the middle of a message") if process.halfway else ("timed out", None)
-                    )
+                    halfway = "crashed", "it stopped in the middle of a message"
+                    return halfway if process.halfway else ("timed out", None)
             elif event.kind == "message":
-                answer = self._answer(event.told)
+                answer = self._answer(event.content)
                 if answer is not None:
                     return answer
             elif event.kind == "unsent":
-                raise OSError(event.told)
+                raise OSError(event.content)
             else:
                 if event.kind == "closed":
                     process.wait(GRACE_SECONDS)
-                return "crashed", event.told
+                return "crashed", event.content
 
     def _answer(self, message: Any) -> tuple[str, Any] | None:
         """The kind and the text or result of a message; None for one that is no ending."""
         match message:
-            case {"phase": str(entered)}:
-                self.phase = entered
+            case {"phase": str(phase)}:
+                self.phase = phase
                 return None
             case {"imported": True}:
                 self.imported = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import os
 import signal
@@ -16,8 +17,8 @@ from typing import Any
 
 from conformance.errors import UsageError
 from conformance.one_line import describe_error, one_line
-from conformance.process import channel, lifeline, machine_lock
-from conformance.process.processes import OPENING_KEY
+from conformance.process import machine_lock, process_table
+from conformance.process.processes import OPENING_KEY, Receiver, Sender
 from conformance.records.convert import from_json, to_json
 from conformance.torch_versions import complaint_about_import
 
@@ -25,6 +26,8 @@ WAITING = "waiting for the machine"  # in this phase the deadline does not run
 _serving: list[bool] = []  # whether this process is a child
 LOOK_SECONDS = 0.1  # between two looks whether somebody waits for the machine; a small model has parts of 2 ms
 USAGE_LENGTH = 4000  # of the text of a `UsageError`, which names everything that a person needs
+TRIM_THRESHOLD, MMAP_MAX = -1, -4  # numbers of malloc.h
+LARGEST_THRESHOLD = 2**31 - 1  # that its call takes
 
 
 class ChildProcess:
@@ -63,13 +66,11 @@ class ChildProcess:
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Hold the machine lock together with other cells; see `process.machine_lock`."""
-        before = self.current
-        self.enter(WAITING)
+        before = self._wait()
         with machine_lock.Slot() as slot:
-            self.remarks += [slot.remark] * bool(slot.remark)
-            self.enter(before)
             self._slot = slot
             try:
+                self._go_on(before, slot.remark)
                 yield
             finally:
                 self._slot = None
@@ -81,21 +82,26 @@ class ChildProcess:
             return
         self._looked = now
         if self._slot.is_in_the_way():
-            before = self.current
-            self.enter(WAITING)
+            before = self._wait()
             self._slot.give_way()
-            self.remarks += [self._slot.remark] * bool(self._slot.remark)
-            self.enter(before)
+            self._go_on(before, self._slot.remark)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the machine lock alone; see `process.machine_lock`."""
+        before = self._wait()
+        with machine_lock.alone() as remark:
+            self._go_on(before, remark)
+            yield
+
+    def _wait(self) -> str:
         before = self.current
         self.enter(WAITING)
-        with machine_lock.alone() as remark:
-            self.remarks += [remark] * bool(remark)
-            self.enter(before)
-            yield
+        return before
+
+    def _go_on(self, phase: str, remark: str) -> None:
+        self.remarks += [remark] * bool(remark)
+        self.enter(phase)
 
 
 def is_child() -> bool:
@@ -127,20 +133,20 @@ def serve(orders: int, answers: int, has_compiler: Callable[[], bool] = lambda: 
             os.setsid()
     if hasattr(signal, "SIGCHLD"):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent that ignores it hides how compilers end
-    lifeline.die_with_parent()
+    process_table.die_with_parent()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # the system kills the cell, not the run
-    request = next(channel.Receiver(orders, OPENING_KEY).messages())
-    lifeline.tie(orders)
+    request = next(Receiver(orders, OPENING_KEY).messages())
+    process_table.tie(orders)
     _silence()
     sys.path[:] = request["path"]
     os.environ.update(request["variables"])  # the fork server may have started with others
     if request["folder"] is not None:
         os.chdir(request["folder"])
-    return _answer(request, channel.Sender(answers, bytes.fromhex(request["key"])), has_compiler)
+    return _answer(request, Sender(answers, request["key"]), has_compiler)
 
 
-def _answer(request: dict[str, Any], sender: channel.Sender, has_compiler: Callable[[], bool]) -> int:
+def _answer(request: dict[str, Any], sender: Sender, has_compiler: Callable[[], bool]) -> int:
     process = ChildProcess(lambda phase: sender.send(phase=phase))
     try:
         with _imports_told(sender, has_compiler):
@@ -187,7 +193,7 @@ def _import(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _imports_told(sender: channel.Sender, has_compiler: Callable[[], bool]) -> Iterator[None]:
+def _imports_told(sender: Sender, has_compiler: Callable[[], bool]) -> Iterator[None]:
     """Tell the run if the context has to import the compiler, which later children may need too."""
     before = has_compiler()
     try:
@@ -204,3 +210,15 @@ def _silence() -> None:
         os.dup2(nowhere, descriptor)
     if nowhere > 2:  # noqa: PLR2004 -- none of the standard streams
         os.close(nowhere)
+
+
+def keep_freed_memory() -> None:
+    """Give no block of memory back to the system from here on, where the C library is glibc; else do nothing.
+
+    By default, glibc gives large blocks back, and the next tensor of the same size is paid for page by page. That is a
+    seventh of the time of a large model's reference, which allocates the same sizes in every run. A call of 5 ms that
+    allocates megabytes takes up to twice as long when it has to pay.
+    """
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
+        mallopt(MMAP_MAX, 0)
+        mallopt(TRIM_THRESHOLD, LARGEST_THRESHOLD)

@@ -1,26 +1,32 @@
-"""The fork server, as the process of the run sees it: starts it, has it start children, and notices when it is lost.
+"""The fork server: one process that has imported torch. A child is a fork of it, so a child starts in some 30 ms.
 
-The server is one process that has imported torch; a child is a fork of it, so a child starts in some 30 ms. The two
-talk over a socket without a name, so no folder matters. Whoever ends the run closes the socket, and then the server
-kills its children and ends. It exists on Linux alone: macOS breaks in forked children, and Windows has none.
+First comes the server as the process of the run sees it: that starts it, has it start and end children, and notices
+when it is lost. Then comes what runs in the server. The two talk over a socket without a name, so no folder matters.
+Whoever ends the run closes the socket, and then the server kills everything below it and ends. It exists on Linux
+alone: macOS breaks in forked children, and Windows has none.
 """
 
 from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
+import gc
+import importlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import Any
 
 from conformance.one_line import one_line
-from conformance.process import environment, process_table
+from conformance.process import child_side, environment, process_table
 from conformance.process.processes import GRACE_SECONDS, LAST_SECONDS, Process, command, inherited_environment
 
 READY_SECONDS = 300.0  # to import torch from a cold disk
@@ -34,9 +40,7 @@ class LostError(RuntimeError):
 
 def is_possible() -> bool:
     """Whether this system has what a fork server needs."""
-    calls = all(hasattr(os, name) for name in ("fork", "setsid", "killpg", "getpgid", "waitid", "memfd_create"))
-    signals = hasattr(signal, "SIGKILL") and hasattr(signal, "SIGCHLD")
-    return sys.platform == "linux" and calls and signals and hasattr(socket, "SOCK_SEQPACKET")
+    return sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
 class ForkServer:
@@ -65,7 +69,7 @@ class ForkServer:
             unless_it_starts.callback(os.close, self._said)
             unless_it_starts.enter_context(self._control)
             self._process = subprocess.Popen(  # noqa: S603
-                command("conformance.process.forking"),
+                command(__name__),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
@@ -92,31 +96,17 @@ class ForkServer:
             self._await(child.started, START_SECONDS, "starts no process")
         finally:
             if not child.pid:
-                with self._lock:
-                    del self._children[child.number]
+                self._forget(child.number)
         if child.lost:
             raise LostError(child.lost)
 
-    def bury(self, child: Forked) -> None:
-        """Forget a child that has ended, and kill what it left behind: its orphans are the server's children now."""
-        with self._lock:
-            self._children.pop(child.number, None)
-        if self.lost:
-            return
-        with contextlib.suppress(LostError):
-            self._send({"bury": child.number})
-        left = process_table.descendants(self.pid)
-        with self._lock:
-            others = list(self._children.values())
-        for other in others:
-            other.started.wait(START_SECONDS)  # until then nobody knows which process it is
-        running = {other.pid for other in others}
-        process_table.kill(p for p in left if process_table.session_of(p) not in running and not _below(p, running))
+    def ask(self, **message: Any) -> None:
+        """Ask for something that a lost server need not do: to "end" the child of a number, or "import" the compiler.
 
-    def import_compiler(self) -> None:
-        """Import the compiler before the next child starts; a lost server does not."""
+        When a child has ended, by itself too, the server has killed what that child left behind before it says so.
+        """
         with contextlib.suppress(LostError):
-            self._send({"import": "compiler"})
+            self._send(message)
 
     def check(self) -> None:
         """Notice whether the server has ended or was stopped. A stopped one is killed with all its children."""
@@ -152,21 +142,24 @@ class ForkServer:
     def _hear(self) -> None:
         """Tell the children what the server says of them, until it has ended."""
         with self._control, contextlib.suppress(OSError):
-            while data := self._control.recv(4096):
-                told = json.loads(data)
-                if "ready" in told:
+            while data := self._control.recv(MESSAGE_BYTES):
+                news = json.loads(data)
+                if "ready" in news:
                     self._ready.set()
                     continue
-                with self._lock:
-                    child = self._children.get(told["child"])
+                child = self._forget(news["child"]) if "code" in news else self._children.get(news["child"])
                 if child is not None:
-                    child.hear(told)
+                    child.hear(news)
         until = time.monotonic() + GRACE_SECONDS
         while not self.lost and time.monotonic() < until:
             self.check()
             time.sleep(0.01)
         with self._lock:
             self._lose("closed its socket")
+
+    def _forget(self, number: int) -> Forked | None:
+        with self._lock:
+            return self._children.pop(number, None)
 
     def _await(self, event: Event, seconds: float, fault: str) -> None:
         """Wait for something that the server should do; time in which this process sleeps does not count."""
@@ -214,28 +207,17 @@ class Forked(Process):
     def __init__(self, server: ForkServer, request: dict[str, Any]) -> None:
         self.started, self._ended = Event(), Event()
         self._server = server
-        theirs_in, orders = os.pipe()
-        answers, theirs_out = os.pipe()
-        complaints, theirs_err = os.pipe()
-        try:
-            server.start(self, theirs_in, theirs_out, theirs_err)
-        except LostError:
-            for descriptor in (orders, answers, complaints):
-                os.close(descriptor)
-            raise
-        finally:
-            for descriptor in (theirs_in, theirs_out, theirs_err):
-                os.close(descriptor)
-        super().__init__(orders, answers, complaints, request)
+        super().__init__(request)
 
-    def hear(self, told: dict[str, Any]) -> None:
+    def _launch(self, orders: int, answers: int, complaints: int) -> None:
+        self._server.start(self, orders, answers, complaints)
+
+    def hear(self, news: dict[str, Any]) -> None:
         """Take in what the server says of this child, or that the server is lost."""
-        if "pid" in told:
-            self.pid = told["pid"]
-        if "code" in told:
-            self.exit_code = told["code"]
-        self.lost = told.get("lost", "") if not self._ended.is_set() else self.lost
-        if self.lost or "code" in told:
+        if not self._ended.is_set():
+            self.pid = news.get("pid", self.pid)
+            self.exit_code, self.lost = news.get("code"), news.get("lost", "")
+        if self.lost or "code" in news:
             self._ended.set()
         self.started.set()
 
@@ -255,24 +237,14 @@ class Forked(Process):
 
     def share(self) -> None:
         """Have the server import the compiler, as this child had to."""
-        self._server.import_compiler()
+        self._server.ask(**{"import": "compiler"})
 
     def end(self) -> None:
-        """Kill the process and everything that it started. The server keeps its id until it is buried."""
-        if not self.lost:
-            process_table.kill_group(self.pid)
+        """Kill the process and everything that it started."""
+        if not self._ended.is_set():
+            self._server.ask(end=self.number)
             self.wait(LAST_SECONDS)
-        self._server.bury(self)
         self._close()  # the kernel kills what is left of the group
-
-
-def _below(pid: int, others: set[int]) -> bool:
-    """Whether a process is one of the others or comes from one."""
-    while pid > 1:
-        if pid in others:
-            return True
-        pid = process_table.parent_of(pid)
-    return False
 
 
 _server: ForkServer | None = None
@@ -300,3 +272,138 @@ def current() -> ForkServer:
 def compiles() -> bool:
     """Whether this process has a fork server that has loaded the compiler."""
     return _server is not None and bool(_server.compiles_for) and not _server.lost
+
+
+# What runs in the server: it imports what children need, then forks a child for each request, and tells how it ended.
+#
+# It runs no model, so it always answers.
+
+PRELOAD = "conformance.cell.preload"
+PR_SET_CHILD_SUBREAPER = 36
+CONTROL = 0  # the descriptor of the socket to the run; a child replaces it when it silences its streams
+MESSAGE_BYTES, DESCRIPTORS = 4096, 3
+LAST_ROUNDS, ROUND_SECONDS = 100, 0.05
+
+
+def main() -> None:
+    """Serve until the run has ended."""
+    process_table.tie(CONTROL)  # a compiler that hangs while the server imports dies with the run
+    # Processes that a dead cell leaves behind become children of the server, which kills them.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _load(lambda: importlib.import_module(PRELOAD))
+    process_table.kill(process_table.descendants(os.getpid()))  # a compiler that gave no answer
+    process_table.untie(CONTROL)
+    _Loop(socket.socket(fileno=CONTROL)).serve()
+
+
+def _load(step: Callable[[], object]) -> None:
+    """Import something for all children. What fails is left to the child, which fails with its own words."""
+    gc.disable()  # the collector would search a million objects, and all of them stay
+    with contextlib.suppress(BaseException):
+        step()
+    gc.enable()
+    gc.freeze()  # what is there lives as long as the process, so no child's collector needs to scan it
+
+
+def _has_compiler() -> bool:
+    """Whether this process has imported the compiler, or cannot import it for all children."""
+    ask = getattr(sys.modules.get(PRELOAD), "has_compiler", None)
+    return ask is None or bool(ask())
+
+
+class _Loop:
+    """The loop of the server."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._numbers: dict[int, int] = {}  # of the children that run, by process id
+        self._woken, self._wakes = os.pipe()
+        for descriptor in (self._woken, self._wakes):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(self._wakes)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def serve(self) -> None:
+        """Answer requests until the other end is closed."""
+        self._tell(ready=True)
+        while True:
+            ready, _, _ = select.select([CONTROL, self._woken], [], [])
+            if self._woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._woken, 2**16)
+                self._notice_the_dead()
+            if CONTROL in ready:
+                data, descriptors, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, DESCRIPTORS)
+                if not data:
+                    _leave()
+                for descriptor in descriptors:
+                    os.set_inheritable(descriptor, False)  # what a model starts has no channel
+                match json.loads(data):
+                    case {"start": number}:
+                        self._fork(number, *descriptors)
+                    case {"end": number}:
+                        for pid in [pid for pid, own in self._numbers.items() if own == number]:
+                            process_table.kill_group(pid)
+                    case {"import": _}:
+                        _load(lambda: importlib.import_module(PRELOAD).import_compiler())
+
+    def _fork(self, number: int, orders: int, answers: int, complaints: int) -> None:
+        try:
+            pid = os.fork()
+        except OSError as problem:
+            self._tell(child=number, lost=f"the fork server forks no process: {problem}")
+            pid = -1
+        if pid == 0:
+            self._become_child(orders, answers, complaints)
+        for descriptor in (orders, answers, complaints):
+            os.close(descriptor)
+        if pid > 0:
+            self._numbers[pid] = number
+            self._tell(child=number, pid=pid)
+
+    def _become_child(self, orders: int, answers: int, complaints: int) -> None:
+        code = 1
+        try:
+            os.dup2(complaints, 2)
+            os.close(complaints)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.close(self._woken)
+            os.close(self._wakes)
+            self._control.detach()
+            code = child_side.serve(orders, answers, _has_compiler)
+        finally:
+            os._exit(code)
+
+    def _notice_the_dead(self) -> None:
+        """Tell how children have ended, when what each left behind is killed; then their process ids are free."""
+        with contextlib.suppress(ChildProcessError):  # there is no child
+            while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                number = self._numbers.pop(dead.si_pid, None)
+                if number is not None:
+                    running = self._numbers.keys()
+                    left = process_table.descendants(os.getpid(), beside=running)
+                    process_table.kill(pid for pid in left if process_table.session_of(pid) not in running)
+                    code = dead.si_status if dead.si_code == os.CLD_EXITED else -dead.si_status
+                    self._tell(child=number, code=code)
+                os.waitpid(dead.si_pid, 0)
+
+    def _tell(self, **message: object) -> None:
+        with contextlib.suppress(OSError):  # the run has ended; the loop will see it
+            self._control.send(json.dumps(message).encode())
+
+
+def _leave() -> None:
+    """Kill everything below this process, until nothing is left, and end."""
+    for _ in range(LAST_ROUNDS):
+        process_table.kill(process_table.descendants(os.getpid()))
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not process_table.descendants(os.getpid()):
+            break
+        time.sleep(ROUND_SECONDS)
+    os._exit(0)

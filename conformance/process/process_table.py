@@ -1,4 +1,4 @@
-"""Finds and kills processes: those below a process, and process groups, where the system tells of them.
+"""Finds and kills processes, and ties their lives to that of the run, so that nothing of a cell outlives it.
 
 Linux tells everything. macOS has process groups and no `/proc`, so what left its group stays. Windows has neither.
 """
@@ -6,12 +6,17 @@ Linux tells everything. macOS has process groups and no `/proc`, so what left it
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import select
 import signal
-from collections.abc import Iterable
+import threading
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 TABLE = Path("/proc")
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows, SIGTERM ends a process at once
+PR_SET_PDEATHSIG = 1
 
 
 def parent_of(pid: int) -> int:
@@ -21,11 +26,12 @@ def parent_of(pid: int) -> int:
     return 0
 
 
-def descendants(pid: int) -> list[int]:
-    """Every process below a process; none where there is no `/proc`."""
+def descendants(pid: int, beside: Collection[int] = ()) -> list[int]:
+    """Every process below a process, but for some and those below them; none where there is no `/proc`."""
     children: dict[int, list[int]] = {}
     for entry in TABLE.glob("[0-9]*"):
-        children.setdefault(parent_of(int(entry.name)), []).append(int(entry.name))
+        if int(entry.name) not in beside:
+            children.setdefault(parent_of(int(entry.name)), []).append(int(entry.name))
     found, pending = [], [pid]
     while pending:
         born = children.get(pending.pop(), [])
@@ -46,9 +52,8 @@ def waiting_seconds(pid: int) -> dict[str, float]:
 
 def session_of(pid: int) -> int:
     """The session of a process; 0 if it is unknown."""
-    if hasattr(os, "getsid"):
-        with contextlib.suppress(OSError):
-            return os.getsid(pid)
+    with contextlib.suppress(OSError, AttributeError):
+        return os.getsid(pid)
     return 0
 
 
@@ -56,15 +61,14 @@ def kill(pids: Iterable[int]) -> None:
     """Kill processes at once, as far as this process may. Those that are gone do not matter."""
     for pid in pids:
         with contextlib.suppress(OSError):
-            os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))  # on Windows, SIGTERM ends a process at once
+            os.kill(pid, KILL)
 
 
 def kill_group(leader: int) -> None:
     """Kill everything below a process, what is left in its group, and the process: no compiler outlives its cell."""
     kill(descendants(leader))
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(OSError):
-            os.killpg(leader, getattr(signal, "SIGKILL", signal.SIGTERM))
+    with contextlib.suppress(OSError, AttributeError):
+        os.killpg(leader, KILL)
     kill([leader])
 
 
@@ -83,3 +87,63 @@ def name_of_signal(number: int) -> str:
     with contextlib.suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"
+
+
+# Ties the life of a process group to a pipe or socket: when its other end is closed, the kernel kills the group.
+#
+# Only the process of the run holds the other end. So whatever ends the run, SIGKILL included, ends its cells with their
+# compilers, even if a cell hangs in native code. Linux does this with a signal for input; elsewhere a thread reads the
+# pipe, which a hang that keeps the interpreter's lock can delay.
+
+
+def tie(descriptor: int) -> None:
+    """Let this process's group be killed when the other end is closed. Nothing else may arrive any more.
+
+    Args:
+        descriptor: the reading end of a pipe, or a socket. It stays open.
+    """
+    if hasattr(os, "getpgid") and os.getpgid(0) != os.getpid():
+        return  # the group is that of another process, which must not die
+    if _tie_by_kernel(descriptor):
+        if select.select([descriptor], [], [], 0)[0]:  # it was closed before
+            _end_group()
+        return
+    threading.Thread(target=_watch, args=(descriptor,), daemon=True).start()
+
+
+def untie(descriptor: int) -> None:
+    """Undo `tie` on a system where the kernel does it."""
+    import fcntl  # noqa: PLC0415 -- not on Windows
+
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~fcntl.FASYNC)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere nothing happens)."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, KILL)
+
+
+def _tie_by_kernel(descriptor: int) -> bool:
+    """Whether the kernel now watches; it does on Linux."""
+    try:
+        import fcntl  # noqa: PLC0415 -- not on Windows
+
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, KILL)
+        fcntl.fcntl(descriptor, fcntl.F_SETOWN, -os.getpgid(0))
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | fcntl.FASYNC)
+    except (ImportError, AttributeError, OSError):
+        return False
+    return True
+
+
+def _watch(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(descriptor, 1):
+            pass
+        _end_group()
+
+
+def _end_group() -> None:
+    kill_group(os.getpid())
+    os._exit(1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from conformance.records.convert import OneOf, Rounded
+from conformance.records.convert import Rounded, one_of
 
 RAISES = "raises"  # the gate of the error inputs
 PROBED = "shows "  # begins the fact that a probe shows its fault on this machine, or does not; see `Expectation`
@@ -42,7 +42,7 @@ class TensorName:
     gradient of x
     """
 
-    kind: Annotated[str, OneOf(tuple(PRINTED))]
+    kind: Annotated[str, one_of(PRINTED)]
     leaf: str
 
     def __str__(self) -> str:

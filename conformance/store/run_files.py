@@ -1,8 +1,8 @@
 """Stores a run: `plan.json` first, then a line per verdict or measurement, then `run.json` when it is complete.
 
-Nothing here is ever unpickled. Each file and each line has a sum of its own, see `store.records_file`, and `run.json`
-has one of the other files. A torn last line is dropped and reported, unless the run is complete; damage anywhere else
-is an error. One writer at a time holds the lock.
+Nothing here is ever unpickled. Each file and each line has a sum of its own, see `store.files`, and `run.json` has one
+of the other files. A torn last line is dropped and reported, unless the run is complete; damage anywhere else is an
+error. One writer at a time holds the lock.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -23,12 +23,14 @@ from conformance.records.convert import from_json, to_json
 from conformance.records.measurements import Reason, Result
 from conformance.records.plan import Plan
 from conformance.records.verdicts import Verdict
-from conformance.store import records_file, regular_file
+from conformance.store import files
 from conformance.store.bounded import bound, bound_result, condense
 
-PLAN, LINES, LOCK, OWNER, DONE = "plan.json", "cells.jsonl", "run.lock", "run.owner", "run.json"
+PLAN, LINES, LOCK, DONE = "plan.json", "cells.jsonl", "run.lock", "run.json"
 REFERENCES = "references"  # a folder that exists only during the run
 LARGEST = 2**30  # bytes of all lines
+OBSERVATION = b',"observation":'  # a quote inside a text is escaped, so this is no part of one
+TWO_ENDS = b"}}"
 
 Measured = TypeVar("Measured")
 
@@ -65,137 +67,122 @@ class Contents:
 
     def result(self, kind: type[Measured], job: str) -> Measured | Reason | None:
         """The result of a job of that type, or the reason why it has none; None if the job is not done."""
-        found = self.results.get(job)
-        return found if isinstance(found, (kind, Reason)) else None
+        result = self.results.get(job)
+        return result if isinstance(result, (kind, Reason)) else None
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files of a run as they were read.
+class Files(NamedTuple):
+    """The content of `plan.json`, `cells.jsonl` and `run.json`, not yet checked; empty where there is no such file."""
 
-    Attributes:
-        folder: the run folder.
-        plan, lines, done: the content of `plan.json`, `cells.jsonl` and `run.json`; empty if there is no such file.
-    """
-
-    folder: Path
     plan: bytes
     lines: bytes
     done: bytes
 
     @property
-    def sums(self) -> dict[str, Any]:
-        """What `run.json` must say of the others: number and bytes of the lines, and one sum of plan and lines."""
-        total = hashlib.sha256(self.plan + self.lines).hexdigest()
-        return {"lines": self.lines.count(b"\n"), "bytes": len(self.lines), "sha256": total}
-
-    def decoded_plan(self) -> Plan:
-        """The plan.
-
-        Raises:
-            UsageError: it has another format, or is damaged; the message names the file.
-        """
-        plan: Plan = records_file.decode(self.folder / PLAN, self.plan, "plan", Plan)
-        try:
-            plan.check()
-        except RecordError as problem:
-            raise UsageError(f"{self.folder / PLAN}: {problem}") from None
-        return plan
-
-    def give_lines(self, take: Callable[[bytes], None]) -> None:
-        """Give each whole line to a function that raises a `RecordError` for one that is none.
-
-        Raises:
-            UsageError: it raised one; the message names file and line.
-        """
-        for number, line in enumerate(self.lines.split(b"\n")[:-1], 1):
-            try:
-                take(line + b"\n")
-            except RecordError as problem:
-                raise UsageError(f"{self.folder / LINES}, line {number}: {problem}") from None
-
-    def are_complete(self) -> bool:
-        """Whether the run is complete.
-
-        Raises:
-            UsageError: `run.json` is damaged, or counts other files than these; the message names it.
-        """
-        path = self.folder / DONE
-        if not self.done:
-            return False
-        told = records_file.decode(path, self.done, "sums", dict)
-        if told == self.sums:
-            return True
-        if _content(path, records_file.LARGEST) != self.done:  # another process adds to the run
-            return False
-        raise UsageError(f"{path} counts another {PLAN} or {LINES}: {told!r:.150}, not {self.sums}; the run is damaged")
+    def digest(self) -> str:
+        """What `run.json` must say of the others."""
+        return hashlib.sha256(self.plan + self.lines).hexdigest()
 
 
 def read_files(folder: Path) -> Files:
-    """The files of a run, not yet checked.
+    """The files of a run.
 
     Raises:
         UsageError: the folder is no run folder, or one of them is no regular file, too large, or cannot be read.
     """
-    done = _content(folder / DONE, records_file.LARGEST)  # before the lines, which another process may be adding to
-    plan = _content(folder / PLAN, records_file.LARGEST)
+    done = _content(folder / DONE)  # before the lines, which another process may be adding to
+    plan = _content(folder / PLAN)
     if not plan:
         raise UsageError(f"{folder} is no run folder: it has no {PLAN}")
-    return Files(folder, plan, _content(folder / LINES, LARGEST), done)
+    return Files(plan, _content(folder / LINES, LARGEST), done)
 
 
-def _content(path: Path, largest: int) -> bytes:
+def _content(path: Path, largest: int = files.LARGEST) -> bytes:
     try:
-        return regular_file.read(path, largest)
+        return files.read(path, largest)
     except FileNotFoundError:
         return b""
+
+
+def decode(folder: Path, raw: Files, observations: dict[str, bytes] | None = None) -> Contents:
+    """What the files of a run say.
+
+    Args:
+        folder: the run folder, for messages.
+        raw: its files.
+        observations: takes the JSON text of each observation, by cell id, so that the verdicts have none; None: the
+            verdicts have them. What was observed comes last in a verdict, and is nearly all of it.
+
+    Raises:
+        UsageError: a file has another format, is damaged, or contradicts another; the message names file and line.
+    """
+    plan: Plan = files.decode(folder / PLAN, raw.plan, "plan", Plan)
+    try:
+        plan.check()
+    except RecordError as problem:
+        raise UsageError(f"{folder / PLAN}: {problem}") from None
+    lines = _Lines(plan, observations)
+    *whole, torn = raw.lines.split(b"\n")
+    for number, line in enumerate(whole, 1):
+        try:
+            lines.take(files.text_of(line + b"\n"))
+        except RecordError as problem:
+            raise UsageError(f"{folder / LINES}, line {number}: {problem}") from None
+    complete = _is_complete(folder / DONE, raw)
+    return Contents(plan, lines.selected, lines.verdicts, lines.results, len(torn), complete)
 
 
 class _Lines:
     """What the lines of a run say."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, observations: dict[str, bytes] | None) -> None:
         self.selected = tuple(planned.id for planned in plan.own_cells)
         self.verdicts: dict[str, Verdict] = {}
         self.results: dict[str, Result] = {}
-        self._own = set(self.selected)
+        self._own, self._observations = frozenset(self.selected), observations
 
-    def take(self, line: bytes) -> None:
-        """Add a line.
+    def take(self, text: bytes) -> None:
+        """Add the record in a JSON text.
 
         Raises:
-            RecordError: its sum does not match, it is none of the known records, or the plan does not have its cell.
+            RecordError: it is none of the known records, or the plan does not have its cell.
         """
-        record = records_file.parse(records_file.text_of(line))
-        fields = set(record)
-        if fields == {"selected"}:
+        observation = None
+        if self._observations is not None and text.startswith(b'{"verdict":') and OBSERVATION in text:
+            text, _, observation = text.removesuffix(TWO_ENDS).partition(OBSERVATION)
+            text += TWO_ENDS
+        record = files.parse(text)
+        if record.keys() == {"selected"}:
             selected = dict.fromkeys(from_json(tuple[str, ...], record["selected"]))
-            self.selected = tuple(check_planned(cell, self._own) for cell in selected)
-        elif fields == {"verdict"}:
+            self.selected = tuple(map(self._planned, selected))
+        elif record.keys() == {"verdict"}:
             verdict: Verdict = from_json(Verdict, record["verdict"])
-            self.verdicts[check_planned(verdict.cell, self._own)] = verdict
-        elif fields == {"job", "result"}:
+            self.verdicts[self._planned(verdict.cell)] = verdict
+            if self._observations is not None:
+                self._observations[verdict.cell] = observation or b""
+        elif record.keys() == {"job", "result"}:
             self.results[from_json(str, record["job"])] = from_json(Result, record["result"])
         else:
             raise RecordError(f"unknown record with the fields {ascii(sorted(record))[:80]}")
 
-
-def check_planned(cell: str, known: Collection[str]) -> str:
-    """The id of a cell, if the plan has it.
-
-    Args:
-        cell: the id.
-        known: the ids of the plan.
-
-    Raises:
-        RecordError: the plan does not have it.
-    """
-    if cell not in known:
-        raise RecordError(f"the plan has no cell {ascii(cell)[:80]}")
-    return cell
+    def _planned(self, cell: str) -> str:
+        if cell not in self._own:
+            raise RecordError(f"the plan has no cell {ascii(cell)[:80]}")
+        return cell
 
 
-_known: dict[Path, tuple[Files, Contents]] = {}  # what this process last read of each folder
+def _is_complete(path: Path, raw: Files) -> bool:
+    """Whether `run.json` is there; it is refused if it is damaged, or tells of other files."""
+    if not raw.done:
+        return False
+    if files.decode(path, raw.done, "sha256", str) == raw.digest:
+        return True
+    if _content(path) != raw.done:  # another process adds to the run
+        return False
+    raise UsageError(f"{path} has the digest of another {PLAN} or {LINES}; the run is damaged")
+
+
+_decoded: dict[Path, tuple[Files, Contents]] = {}  # what this process last read of each folder
 
 
 def create(folder: Path, plan: Plan, lines: bytes = b"") -> None:
@@ -212,18 +199,18 @@ def create(folder: Path, plan: Plan, lines: bytes = b"") -> None:
     """
     try:
         folder.mkdir(parents=True)
-        regular_file.keep_names(folder.parent)
+        files.keep_names(folder.parent)
     except FileExistsError:
         raise
     except OSError as problem:
         raise StoreError(f"{folder} cannot be made: {problem.strerror}") from None
     try:
-        records_file.write(folder / PLAN, "plan", plan)
+        files.write_document(folder / PLAN, "plan", plan)
         if lines:
-            regular_file.write_whole(folder / LINES, lines)
+            files.write_whole(folder / LINES, lines)
     except StoreError:
         with contextlib.suppress(StoreError):
-            regular_file.remove(folder)
+            files.remove(folder)
         raise
 
 
@@ -233,32 +220,10 @@ def read(folder: Path) -> Contents:
     Raises:
         UsageError: the folder is no run folder, has another format, or is damaged; the message names file and line.
     """
-    files = read_files(folder)
-    known = _known.get(folder)
-    if known is not None and known[0] == files:
-        return known[1]
-    plan = files.decoded_plan()
-    lines = _Lines(plan)
-    files.give_lines(lines.take)
-    contents = Contents(
-        plan,
-        lines.selected,
-        lines.verdicts,
-        lines.results,
-        torn_bytes=len(files.lines) - files.lines.rfind(b"\n") - 1,
-        complete=files.are_complete(),
-    )
-    _known[folder] = files, contents
-    return contents
-
-
-def owner(folder: Path) -> str:
-    """The process that writes a run, or that died while it did; "" if it is not known."""
-    try:
-        text = regular_file.read(folder / OWNER, records_file.LARGEST).decode("ascii", errors="replace")
-    except (FileNotFoundError, UsageError):
-        return ""
-    return text if text.isdecimal() else ""
+    raw = read_files(folder)
+    if folder not in _decoded or _decoded[folder][0] != raw:
+        _decoded[folder] = raw, decode(folder, raw)
+    return _decoded[folder][1]
 
 
 class Writer:
@@ -272,14 +237,12 @@ class Writer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._failed: StoreError | None = None
-        regular_file.refuse_others(folder / LOCK)
+        files.refuse_irregular(folder / LOCK)  # which the lock would follow
         self._lock = FileLock(folder / LOCK)
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
-            raise UsageError(
-                f"{folder} is being written by another run (process {owner(folder) or 'unknown'})"
-            ) from None
+            raise UsageError(f"{folder} is being written by another run") from None
         except OSError as problem:
             raise StoreError(f"{folder / LOCK} cannot be locked: {problem.strerror}") from None
         try:
@@ -292,12 +255,11 @@ class Writer:
         path = self._folder / LINES
         contents = read(self._folder)  # refuses what is damaged
         self._complete, self._every_tensor = contents.complete, contents.plan.every_tensor
-        regular_file.write_whole(self._folder / OWNER, str(os.getpid()).encode())
-        self._file = regular_file.open_to_append(path)
+        self._file = files.open_to_append(path)
         try:
             self._bytes = os.fstat(self._file).st_size - contents.torn_bytes
             os.ftruncate(self._file, self._bytes)
-            regular_file.keep_names(self._folder)
+            files.keep_names(self._folder)
         except OSError as problem:
             os.close(self._file)
             raise StoreError(f"{path} cannot be written: {problem.strerror}") from None
@@ -337,48 +299,33 @@ class Writer:
             StoreError: `run.json` could not be written.
         """
         try:
-            if self._failed is None:
-                self._finish()
+            contents = None if self._failed else read(self._folder)
+            if contents is not None and contents.selected and not (contents.complete or contents.missing):
+                files.write_document(self._folder / DONE, "sha256", read_files(self._folder).digest)
         finally:
             os.close(self._file)
-            with contextlib.suppress(OSError):
-                (self._folder / OWNER).unlink()
             self._lock.release()
-
-    def _finish(self) -> None:
-        contents = read(self._folder)
-        if not (contents.complete or contents.missing) and contents.selected:
-            records_file.write(self._folder / DONE, "sums", read_files(self._folder).sums)
 
     def _append(self, record: dict[str, Any], what: str) -> None:
         """Append a line whole or not at all. After a failure nothing is written: the disk may be full or broken."""
         if self._failed is not None:
             raise self._failed
-        line = records_file.line(record)
+        line = files.record_line(record)
         if self._bytes + len(line) > LARGEST:
             raise self._failure(what, f"a run has at most {LARGEST} bytes")
         try:
-            if self._complete:
-                self._begin_again()
-            regular_file.write_all(self._file, line)
-        except OSError as problem:
-            self._cut()
-            raise self._failure(what, str(problem.strerror)) from None
-        except BaseException:  # the person interrupts it
-            self._cut()
-            raise
+            if self._complete:  # `run.json` does not count what is added
+                (self._folder / DONE).unlink(missing_ok=True)
+                files.keep_names(self._folder)
+                self._complete = False
+            files.write_all(self._file, line)
+        except BaseException as problem:
+            with contextlib.suppress(OSError):  # if this fails too, the reader drops the unfinished line
+                os.ftruncate(self._file, self._bytes)
+            if isinstance(problem, OSError):
+                raise self._failure(what, str(problem.strerror)) from None
+            raise  # the person interrupts it
         self._bytes += len(line)
-
-    def _begin_again(self) -> None:
-        """Remove `run.json`, which does not count what is added to a complete run."""
-        (self._folder / DONE).unlink(missing_ok=True)
-        regular_file.keep_names(self._folder)
-        self._complete = False
-
-    def _cut(self) -> None:
-        """Remove what was written of an unfinished line. If that fails too, the reader drops it."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._file, self._bytes)
 
     def _failure(self, what: str, why: str) -> StoreError:
         place = self._folder / LINES

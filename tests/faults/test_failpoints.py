@@ -15,7 +15,7 @@ from harness.command import FP32, ROOT
 from conformance.commands.stored import exit_code
 from conformance.store import run_files
 
-EVERY = int(os.environ.get("FAILPOINTS_EVERY", "30"))  # of so many calls, one is tried
+EVERY = int(os.environ.get("FAILPOINTS_EVERY", "55"))  # of so many calls, one is tried
 SHARDS = 2  # parts of the sweep, which run at the same time on several workers
 SCRIPT = Path(__file__).parent.parent / "harness" / "failpoints.py"
 MODELS = """

@@ -1,6 +1,7 @@
 """A verdict never depends on printing: streams that are closed, full, left by their reader, or that lack our signs."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 from harness.command import FP32, conformance, started, stored_runs
@@ -64,19 +65,11 @@ def test_a_list_that_nobody_reads(tmp_path, source):
         assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("kind", ["file", "read-only", "below a file", "link to nowhere"])
-def test_a_store_that_cannot_be_written(tmp_path, source, kind):
-    place = tmp_path / "place"
-    if kind in ("file", "below a file"):
-        place.write_text("")
-    elif kind == "read-only":
-        place = type(place)("/proc/1")  # root may write everywhere else
-    else:
-        place.symlink_to(tmp_path / "nowhere" / "at all")
-    store = place / "deeper" if kind == "below a file" else place
-    code, output = judged(tmp_path, source, "--store", str(store))
-    assert code == (1 if kind == "link to nowhere" else 4), output
-    if code == 4:
+def test_a_store_that_cannot_be_written(tmp_path, source):
+    (tmp_path / "file").write_text("")
+    for store in (tmp_path / "file", tmp_path / "file" / "deeper", Path("/proc/1")):  # root may write elsewhere
+        code, output = judged(tmp_path, source, "--store", str(store))
+        assert code == 4, output
         assert len(output.splitlines()) == 1
         assert output.startswith(f"conformance: --store {store}: ")
 
@@ -84,9 +77,9 @@ def test_a_store_that_cannot_be_written(tmp_path, source, kind):
 FULL = """
 import errno, os
 from pathlib import Path
-from conformance.store import regular_file
+from conformance.store import files
 
-write_all = regular_file.write_all
+write_all = files.write_all
 
 def until_the_disk_is_full(file, data):
     if b'"verdict"' in data and b"two[" in data:
@@ -95,7 +88,7 @@ def until_the_disk_is_full(file, data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     write_all(file, data)
 
-regular_file.write_all = until_the_disk_is_full
+files.write_all = until_the_disk_is_full
 """
 
 

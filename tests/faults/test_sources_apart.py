@@ -104,10 +104,13 @@ def test_a_cell_imports_only_what_registers_its_mode(tmp_path):
     assert statuses == {"innocent[eager-fp32-cpu]": "PASS", "innocent[mine-fp32-cpu]": "PASS"}
 
 
-@pytest.mark.parametrize("ending", ["sys.exit(3)", "raise KeyboardInterrupt", "raise GeneratorExit", "1 / 0"])
+@pytest.mark.parametrize("ending", ["sys.exit(3)", "raise KeyboardInterrupt"])
 def test_a_source_that_ends_its_import_is_named(tmp_path, ending):
     (tmp_path / "rude.py").write_text(RUDE.format(what=ending))
     code, printed = conformance(tmp_path, "run", "rude.py", *FP32)
     assert code == 4
-    assert f"{tmp_path / 'rude.py'} does not import" in printed
+    assert (
+        f"{tmp_path / 'rude.py'} does not import: {'SystemExit' if 'exit' in ending else 'KeyboardInterrupt'}"
+        in printed
+    )
     assert "Traceback" not in printed

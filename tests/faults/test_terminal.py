@@ -10,7 +10,10 @@ import termios
 
 import pytest
 from harness.command import COMMAND, FP32, OF_PYTEST, ROOT
+from harness.stored_runs import plan_of, write
 from harness.tiny import models
+
+from conformance.store import run_files
 
 COLUMNS = 60
 ERASE = "\r\x1b[K"
@@ -47,7 +50,7 @@ def _read(descriptor):
 @pytest.fixture
 def source(tmp_path):
     """A file with a model that passes, one that takes its time, and one that raises an error."""
-    slow = "once(lambda: __import__('time').sleep(3))"
+    slow = "once(lambda: __import__('time').sleep(2))"
     return models(tmp_path, one="same", slow_model_with_a_name_that_is_rather_long=slow, red="once(lambda: 1 / 0)")
 
 
@@ -74,15 +77,14 @@ def test_the_line_that_changes_fits_and_leaves_nothing_behind(tmp_path, source):
         (["--color=always"], {"NO_COLOR": "1"}, True),
     ],
 )
-def test_there_are_colours_unless_somebody_forbids_them(tmp_path, source, options, environment, coloured):
-    _, printed = on_terminal(tmp_path, *COMMAND, "run", source, *FP32, "-k", "one", *options, **environment)
-    assert ("\x1b[32m✓ 0\x1b[0m" in printed) == coloured, printed
-
-
-def test_elsewhere_there_are_colours_if_asked_for(tmp_path, source):
-    for option, coloured in (("--color=auto", False), ("--color=always", True)):
-        done = elsewhere(tmp_path, *COMMAND, "run", source, *FP32, "-k", "one", option)
-        assert ("\x1b[" in done.stdout) == coloured, done.stdout
+def test_there_are_colours_unless_somebody_forbids_them(tmp_path, options, environment, coloured):
+    run_files.create(tmp_path / "run", plan_of("a"))
+    write(tmp_path / "run", "a")
+    show = (*COMMAND, "show", "run")
+    _, printed = on_terminal(tmp_path, *show, *options, **environment)
+    assert ("\x1b[32m✓ 0.25\x1b[0m" in printed) == coloured, printed
+    if not environment:  # where there is no terminal, they must be asked for
+        assert ("\x1b[" in elsewhere(tmp_path, *show, *options).stdout) == ("--color=always" in options)
 
 
 CHECK = """
@@ -90,7 +92,7 @@ import time
 import torch
 import conformance
 
-seconds = [5.0]
+seconds = [3.0]
 
 def model(x):
     if x.dtype == torch.float32:  # not the fifty calls of the reference

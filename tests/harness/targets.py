@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from conformance.errors import UsageError
-from conformance.process import channel
+from conformance.process.processes import message_line
 from conformance.records.cell import Cell
 from conformance.records.tasks import Target
 
@@ -80,12 +80,6 @@ def complain(task, process):
     return {}
 
 
-def raise_something(task, process):
-    """Raise an exception that nobody catches."""
-    process.enter("raising")
-    raise LookupError("nobody catches this")
-
-
 def refuse(task, process):
     """Raise a usage error."""
     process.enter("reading")
@@ -117,13 +111,7 @@ def garbage(task, process):
     if "message" in task:
         sender.send(**task["message"])
     else:
-        channel.write(sender._descriptor, bytes.fromhex(task["bytes"]))
-    signal.pause()
-
-
-def close_pipe(task, process):
-    """Close the pipe, and do not leave."""
-    os.close(sender_of(process)._descriptor)
+        os.write(sender._descriptor, bytes.fromhex(task["bytes"]))
     signal.pause()
 
 
@@ -204,8 +192,8 @@ def tear(task, process):
     """Send the beginning of a message, then leave, hang or send another one."""
     process.enter("tearing")
     sender = sender_of(process)
-    whole = channel.frame(sender._key, {"result": {}, "remarks": []})
-    channel.write(sender._descriptor, whole[: task["bytes"]])
+    whole = message_line(sender._key, {"result": {}, "remarks": []})
+    os.write(sender._descriptor, whole[: task["bytes"]])
     if task["then"] == "leave":
         os._exit(0)
     if task["then"] == "hang":
@@ -213,17 +201,18 @@ def tear(task, process):
     return {}
 
 
-def announce(task, process):
-    """Announce a message of so many bytes."""
+def go_on_for_ever(task, process):
+    """Send a message that has no end."""
     sender = sender_of(process)
-    channel.write(sender._descriptor, channel.HEADER.pack(sender._key, task["length"], 0))
-    signal.pause()
+    os.write(sender._descriptor, message_line(sender._key, {}).rstrip())
+    while True:
+        os.write(sender._descriptor, bytes(2**16))
 
 
 def damage(task, process):
     """Send a message whose checksum is wrong."""
     sender = sender_of(process)
-    channel.write(sender._descriptor, channel.HEADER.pack(sender._key, 2, 7) + b"{}")
+    os.write(sender._descriptor, message_line(sender._key, {"number": 1}).replace(b"1}", b"2}"))
     signal.pause()
 
 

