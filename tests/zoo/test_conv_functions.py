@@ -1,4 +1,4 @@
-"""Common properties of `conv2d`, `batch_norm2d`, `fused_conv_bn2d` and their operator twins."""
+"""`conv2d`, `batch_norm2d`, `fused_conv_bn2d` and their operator twins."""
 
 import io
 import re
@@ -10,6 +10,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 import zoo
+from zoo.functions.batch_norm2d import batch_norm2d, batch_norm2d_op
+from zoo.functions.conv2d import conv2d
+from zoo.functions.fused_conv_bn2d import fused_conv_bn2d, fused_conv_bn2d_op
 
 FUNCTIONS = ("conv2d", "batch_norm2d", "fused_conv_bn2d")
 TWINS = tuple(f"{name}_op" for name in FUNCTIONS)
@@ -227,3 +230,69 @@ def test_batch_norm_names_other_misfits(name):
         zoo.create_model(name)(X.long())
     with pytest.raises(ValueError, match=rf"^{name}: x must have shape \(batch, .*, got \[3, 5, 5\]"):
         zoo.create_model(name)(X[0])
+
+
+# the norm of the tutorial, alone and fused: values, and constant channels
+
+
+both_fused = pytest.mark.parametrize("fused", [fused_conv_bn2d, fused_conv_bn2d_op], ids=lambda f: f.__name__)
+both_norms = pytest.mark.parametrize("norm", [batch_norm2d, batch_norm2d_op], ids=lambda f: f.__name__)
+
+
+def images_and_filters(dtype=torch.float32):
+    images = torch.randn(8, 3, 32, 32, dtype=dtype, requires_grad=True)
+    return images, torch.randn(16, 3, 3, 3, dtype=dtype, requires_grad=True)
+
+
+def test_eps_is_outside_the_root_of_an_unbiased_variance():
+    x = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64).reshape(1, 1, 1, 3)
+    assert batch_norm2d(x, 1.0).flatten().tolist() == [-0.5, 0.0, 0.5]
+    assert functional.batch_norm(x, None, None, training=True, eps=1.0)[0, 0, 0, 2] == pytest.approx((3 / 5) ** 0.5)
+
+
+def test_it_differs_from_torch_by_design():
+    x = torch.randn(16, 4, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    difference = (batch_norm2d(x) - functional.batch_norm(x, None, None, training=True, eps=1e-3)).abs().max()
+    assert 1e-3 < difference < 1e-2
+
+
+@both_norms
+def test_a_constant_channel_has_its_true_derivative(norm):
+    x = torch.randn(2, 3, 2, 2, dtype=torch.float64)
+    x[:, 1] = 0
+    assert gradcheck(norm, (x.requires_grad_(),), eps=1e-10, atol=1e-4)  # a step far below the 1e-3 of the norm
+    grad = torch.randn_like(x)
+    (gradient,) = torch.autograd.grad(norm(x), x, grad)
+    torch.testing.assert_close(gradient[:, 1], 1000 * (grad[:, 1] - grad[:, 1].mean()))
+
+
+@both_norms
+@pytest.mark.parametrize("value", [0.1, 1e-30, 3e4])
+def test_a_constant_channel_of_any_value_stays_finite(norm, value):
+    x = torch.full((3, 2, 5, 7), value, requires_grad=True)
+    out = norm(x)
+    assert out.abs().max() < 0.01 * max(1.0, value)
+    (gradient,) = torch.autograd.grad(out, x, torch.randn_like(x))
+    assert gradient.isfinite().all()
+
+
+@both_fused
+def test_a_dead_filter_gives_finite_gradients(fused):
+    x, weight = images_and_filters()
+    with torch.no_grad():
+        weight[3] = 0
+    out = fused(x, weight)
+    assert out[:, 3].eq(0).all()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(out, (x, weight), torch.randn_like(out)))
+
+
+@both_fused
+def test_the_fused_layer_equals_convolution_then_norm(fused):
+    args = images_and_filters(torch.float64)
+    one, other = fused(*args), batch_norm2d(conv2d(*args))
+    assert torch.equal(one, other)
+    cotangent = torch.randn_like(one)
+    for mine, its in zip(
+        torch.autograd.grad(one, args, cotangent), torch.autograd.grad(other, args, cotangent), strict=True
+    ):
+        torch.testing.assert_close(mine, its)

@@ -3,12 +3,11 @@
 import importlib
 import importlib.util
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from harness.processes import fresh
 from torch.autograd import gradcheck, gradgradcheck
 
 from zoo.functions.cube import cube
@@ -21,7 +20,6 @@ with_numpy = pytest.mark.skipif(not HAS_NUMPY, reason="NOT TESTED: cube_numpy, b
 with_compiler = pytest.mark.skipif(bool(MISSING), reason=f"NOT TESTED: cube_cpp, for want of {' and '.join(MISSING)}")
 in_numpy, in_cpp = pytest.param(cube_numpy, marks=with_numpy), pytest.param(cube_cpp, marks=with_compiler)
 both = pytest.mark.parametrize("function", [in_numpy, in_cpp], ids=["numpy", "cpp"])
-ROOT = Path(__file__).parent.parent.parent
 
 
 def points():
@@ -157,5 +155,4 @@ import zoo
 zoo.get_spec("cube_cpp"), zoo.get_spec("cube_numpy")
 print(*{"numpy", "setuptools", "torch.utils.cpp_extension"} & ({*sys.modules} - before))
 """
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    assert not subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert fresh(code) == []

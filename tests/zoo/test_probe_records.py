@@ -2,11 +2,11 @@
 
 import ast
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from harness.processes import fresh
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -207,12 +207,6 @@ def test_a_range_ends_only_at_versions_that_were_run(probe):
         run = {Version(version).release[:2] for version in seen.checked}
         ends = SpecifierSet("" if seen.torch == NEVER else seen.torch)
         assert {Version(end.version).release[:2] for end in ends} <= run
-
-
-def fresh(code):
-    """Return the words that a new interpreter prints."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout.split()
 
 
 def test_the_zoo_reads_no_probe_until_asked_and_reading_loads_no_compiler():

@@ -1,13 +1,54 @@
-"""Error inputs: what a record accepts, what it refuses, and where a spec keeps them."""
+"""Records of the zoo: what a convention, an error input and a claim accept, and what they refuse."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 import zoo
+from zoo import Convention
 from zoo.case import Call, Case, SpecError
 from zoo.error_input import ErrorInput
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"tensor": "", "why": "w"}, "name of a tensor"),
+        ({"tensor": "x", "why": ""}, "needs a reason"),
+        ({"tensor": "x", "why": "w", "rows": (-1,)}, "rows must be"),
+        ({"tensor": "x", "why": "w", "rows": [1]}, "rows must be"),
+    ],
+)
+def test_a_malformed_convention_is_refused(fields, complaint):
+    with pytest.raises(SpecError, match=complaint):
+        Convention(**fields)
+
+
+def test_only_a_star_is_a_pattern():
+    assert Convention(tensor="encoder.*", why="w").concerns("encoder.0.weight")
+    assert Convention(tensor="output[1]", why="w").concerns("output[1]")
+    assert not Convention(tensor="output[1]", why="w").concerns("output1")
+
+
+@pytest.mark.parametrize("reference", [nn.Identity, partial(nn.Linear, 3, 4), lambda: nn.Linear(3, 4)])
+def test_a_builder_is_a_trusted_implementation(reference):
+    assert replace(zoo.get_spec("square"), reference=reference).trusts_model
+
+
+@pytest.mark.parametrize("reference", [lambda _, x: x, lambda *inputs: inputs, max])
+def test_a_function_of_the_model_is_a_formula(reference):
+    assert not replace(zoo.get_spec("square"), reference=reference).trusts_model
+
+
+def test_a_module_is_no_reference():
+    with pytest.raises(SpecError, match="want its class"):
+        replace(zoo.get_spec("square"), reference=nn.Identity())
+
+
+# error inputs
 
 
 def given(**fields):
@@ -88,3 +129,38 @@ def test_an_error_input_is_no_case():
 
 def test_a_model_at_a_size_has_none():
     assert replace(zoo.get_spec("square"), error_inputs=(given(),)).at(16).error_inputs == ()
+
+
+# claims: each can be measured
+
+
+CLAIMS = [(name, claim) for name in zoo.list_models() for claim in zoo.get_spec(name).claims]
+IDS = [f"{name}-{claim.quantity}-{claim.factor}" for name, claim in CLAIMS]
+
+
+def claim_of(name, factor):
+    (found,) = [claim for claim in zoo.get_spec(name).claims if claim.factor == factor]
+    return found
+
+
+@pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=IDS)
+def test_model_and_baseline_have_the_same_scale(name, claim):
+    scale, baseline = zoo.get_spec(name).scale, zoo.get_spec(claim.baseline or name).scale
+    assert (scale.size_name, scale.sizes) == (baseline.size_name, baseline.sizes)
+    assert all(size > 0 for size in claim.sizes)
+
+
+@pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=IDS)
+def test_a_claim_names_its_source_and_machine(name, claim):
+    assert claim.text == " ".join(claim.text.split())
+    assert "not named" in claim.source or "NVIDIA" in claim.source, f"{name}: on which machine?"
+
+
+def test_the_fused_peak_is_the_ratio_of_two_published_peaks():
+    claim = claim_of("fused_conv_bn", 1.72)
+    assert round(2.68 / 1.56, 2) == claim.factor
+    assert "RTX 3070" in claim.source
+
+
+def test_the_smallest_gain_of_rms_norm_is_seven_percent_of_the_time():
+    assert round(1 / (1 - 0.07), 3) == claim_of("rms_norm_native", 1.075).factor
