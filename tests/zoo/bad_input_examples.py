@@ -212,6 +212,3 @@ EXAMPLES = {
     "zoo.training.step.train_step": STEP,
     "zoo.training.weight_average.averaged": {"model": NET},
 }
-
-# What still fails, with the reason. An entry that passes fails the test until it is deleted.
-OPEN: dict[str, str] = {}

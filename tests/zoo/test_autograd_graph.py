@@ -179,10 +179,6 @@ def test_a_module_names_its_parameters():
     assert '"bias\\n(2)"' in text
 
 
-def test_a_leaf_without_a_name_has_its_shape_only():
-    assert '[shape=box, label="(7)"]' in draw_graph(ones(7).exp(), {})
-
-
 def test_names_are_escaped():
     x = ones(1)
     assert r'label="a\"b\\N&amp;lt;\nc\n(1)"' in draw_graph(x, {'a"b\\N&lt;\nc': x})

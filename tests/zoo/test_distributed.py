@@ -133,19 +133,3 @@ def test_train_tells_the_sampler_the_epoch():
     share = share_of(data(), 6, rank=0, world_size=2)
     trained(net(), share, "fp32", 1)
     assert share.sampler.epoch == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"rank": 2}, "rank must be at least 0 and below 2, got 2"),
-        ({"rank": None}, "rank must be an integer, got None"),
-        ({"world_size": -2}, "world_size must be at least 1, got -2"),
-        ({"world_size": 99}, "dataset must have a sample for each of 99 ranks, got 24"),
-    ],
-)
-def test_bad_arguments_are_named(changes, message):
-    arguments = {"dataset": data(), "batch_size": 6, "rank": 0, "world_size": 2, **changes}
-    with pytest.raises((TypeError, ValueError), match=f"^share_of: {message}$"):
-        share_of(**arguments)

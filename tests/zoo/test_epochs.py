@@ -147,17 +147,13 @@ LOADER = DataLoader(data(), batch_size=8)
     ("changes", "message"),
     [
         ({"loader": net()}, "loader must give batches, got Sequential"),
-        ({"loader": None}, "loader must give batches, got NoneType"),
         ({"loader": []}, "loader gave no batch"),
         ({"loader": DataLoader(data(0))}, "loader gave no batch"),
         ({"loader": [torch.ones(8)]}, "batch must be a tuple of tensors, first inputs, last the target, got Tensor"),
         ({"loader": [[[1.0], torch.ones(1)]]}, r"batch\[0\] must be a tensor, got list"),
         ({"loader": [(torch.ones(8), torch.tensor(1.0))]}, r"the target of a batch must have shape .*, got \[\]"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"epochs": None}, "epochs must be an integer, got None"),
-        ({"accumulate": -1}, "accumulate must be at least 1, got -1"),
         ({"precision": "half"}, "precision must be one of fp32, amp_fp16, amp_bf16, got 'half'"),
-        ({"model": [1]}, "model must be callable, got list"),
         ({"optimizer": None}, "optimizer must be a torch.optim.Optimizer, got NoneType"),
         ({"scheduler": 0.9}, "scheduler must be a torch.optim LRScheduler, got float"),
         ({"average": net()}, "average must be an AveragedModel, got Sequential"),
@@ -422,16 +418,9 @@ def test_a_foreign_file_gives_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("part", "message"),
-    [
-        ({"a": 1}, r"save_checkpoint: odd must have a state_dict, got dict"),
-        (None, r"save_checkpoint: odd must have a state_dict, got NoneType"),
-    ],
-)
-def test_a_part_without_a_state_is_named(tmp_path, part, message):
-    with pytest.raises(CheckpointError, match=f"^{message}$"):
-        save_checkpoint(tmp_path / "run.pt", odd=part)
+def test_a_part_without_a_state_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"^save_checkpoint: odd must have a state_dict, got dict$"):
+        save_checkpoint(tmp_path / "run.pt", odd={"a": 1})
     assert not list(tmp_path.iterdir())
 
 

@@ -124,8 +124,7 @@ def test_a_state_dict_fits_both_and_gradients_agree():
     gradients = [torch.autograd.grad(m(images), (images, *m.parameters()), cotangent) for m in (one, other)]
     assert len(gradients[0]) == 5
     assert all(gradient.abs().max() > 1e-3 for gradient in gradients[0])
-    for mine, its in zip(*gradients, strict=True):
-        torch.testing.assert_close(its, mine, rtol=0, atol=1e-12)
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -126,26 +126,3 @@ def test_the_left_side_keeps_its_dtype_and_shape():
         torch.ones(2, dtype=torch.int64).add_(0.5)
     with pytest.raises(RuntimeError, match=r"output with shape \[2\] doesn't match the broadcast shape \[3, 2\]"):
         torch.ones(2).add_(torch.ones(3, 2))
-
-
-@pytest.mark.parametrize("function", [augment_copy, augment])
-@pytest.mark.parametrize("scripted", [False, True])
-def test_bad_input_gets_one_line(function, scripted):
-    name, call = function.__name__, torch.jit.script(function) if scripted else function
-    with pytest.raises(
-        torch.jit.Error if scripted else ValueError, match=rf"{name}: y must have the shape of x, \[2\]"
-    ):
-        call(torch.ones(2), torch.ones(1))
-    message = f"{name}: x and y must have one floating dtype, got"
-    with pytest.raises(torch.jit.Error if scripted else TypeError, match=message):
-        call(torch.ones(2), torch.ones(2).double())
-    with pytest.raises(torch.jit.Error if scripted else TypeError, match=message):
-        call(torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.int64))
-
-
-@pytest.mark.parametrize("function", [augment_copy, augment])
-def test_what_is_no_tensor_is_named(function):
-    with pytest.raises(TypeError, match=f"{function.__name__}: x must be a tensor, got list"):
-        function([1.0], torch.ones(1))
-    with pytest.raises(TypeError, match=f"{function.__name__}: y must be a tensor, got None"):
-        function(torch.ones(1), None)

@@ -175,30 +175,22 @@ def test_a_file_says_what_to_do_instead_and_imports_torch_and_the_record_alone(p
     assert {"zoo.probe"} <= others <= {"zoo.probe", "zoo"}  # `zoo.internals` is for names that torch does not document
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_function_names_no_device_of_its_own(path):
-    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
-    texts = {node.value for f in functions for node in ast.walk(f) if isinstance(node, ast.Constant)}
-    assert not {text for text in texts if isinstance(text, str) and re.search(r"\b(cpu|cuda)\b", text)}
-    attributes = {node.attr for f in functions for node in ast.walk(f) if isinstance(node, ast.Attribute)}
-    assert not attributes & {"cpu", "cuda"}
-
-
 MAKERS = {"ones", "zeros", "full", "tensor", "eye", "rand", "randn", "arange", "empty", "LSTM"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_tensor_is_made_on_the_device(path):
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    made = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in MAKERS]
+def test_a_file_makes_every_tensor_on_the_given_device_and_says_why_if_it_leaves_one_out(path):
+    nodes = list(ast.walk(tree := ast.parse(path.read_text())))
+    inside = [node for f in nodes if isinstance(f, ast.FunctionDef) for node in ast.walk(f)]
+    texts = {node.value for node in inside if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert not {text for text in texts if re.search(r"\b(cpu|cuda)\b", text)}
+    assert not {node.attr for node in inside if isinstance(node, ast.Attribute)} & {"cpu", "cuda"}
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    made = [call for call in calls if call.func.attr in MAKERS]
     assert made
     assert all("device" in {keyword.arg for keyword in call.keywords} for call in made)
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_probe_of_some_devices_says_why(path):
     (probe,) = (probe for probe in find() if probe.name == path.stem)
-    assert bool(probe.devices) == ("\n\nOnly on " in ast.get_docstring(ast.parse(path.read_text())))
+    assert bool(probe.devices) == ("\n\nOnly on " in ast.get_docstring(tree))
 
 
 @pytest.mark.parametrize("probe", find(), ids=lambda probe: probe.name)

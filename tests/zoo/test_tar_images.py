@@ -258,31 +258,23 @@ def test_memory_does_not_grow_with_the_archive(tmp_path, kept, least, most):
 
 def test_arguments_that_make_no_sense_are_named(shards, tmp_path):
     (path,) = shards((1,))
-    with pytest.raises(TypeError, match=r"paths must be a collection of paths, got '.*0\.tar'"):
-        TarImageDataset(str(path))
-    with pytest.raises(TypeError, match=r"^TarImageDataset: paths must be a collection of paths, got None$"):
-        TarImageDataset(None)
-    with pytest.raises(TypeError, match=r"^TarImageDataset: paths\[1\] must be a path, got None$"):
-        TarImageDataset([path, None])
-    with pytest.raises(TypeError, match=r"^TarImageDataset: paths must have an order, got set$"):
-        TarImageDataset({path})
-    with pytest.raises(TypeError, match=r"^TarImageDataset: transform must be callable, got list$"):
-        TarImageDataset([path], transform=[1])
-    with pytest.raises(ValueError, match=r"^TarImageDataset: split must be 'images' or 'shards', got 'rows'$"):
-        TarImageDataset([path], split="rows")
-    for rank, ranks, name in (("0", 2, "rank"), (0, 2.0, "ranks"), ([0], 2, "rank")):
-        with pytest.raises(TypeError, match=rf"^TarImageDataset: {name} must be an integer, got \w+$"):
-            TarImageDataset([path], rank=rank, ranks=ranks)
-    with pytest.raises(ValueError, match="at least one shard"):
-        TarImageDataset([])
-    with pytest.raises(ValueError, match=r"each shard once, got \['.*0\.tar'\] more often"):
-        TarImageDataset([path, str(path)])
-    for missing in (tmp_path, tmp_path / "1.tar"):
-        with pytest.raises(FileNotFoundError, match=f"no shard {re.escape(str(missing))}$"):
-            TarImageDataset([path, missing])
-    for rank, ranks in ((0, None), (None, 2), (2, 2), (-1, 2), (0, 0)):
-        with pytest.raises(ValueError, match=f"0 <= rank < ranks, got {rank} and {ranks}$"):
-            TarImageDataset([path], rank=rank, ranks=ranks)
+    for arguments, error, line in (
+        ({"paths": str(path)}, TypeError, r"paths must be a collection of paths, got '.*0\.tar'"),
+        ({"paths": [path, None]}, TypeError, r"paths\[1\] must be a path, got None$"),
+        ({"paths": {path}}, TypeError, "paths must have an order, got set$"),
+        ({"paths": []}, ValueError, "paths must .*at least one shard"),
+        ({"paths": [path, str(path)]}, ValueError, r".*each shard once, got \['.*0\.tar'\] more often"),
+        ({"paths": [path, tmp_path]}, FileNotFoundError, f"no shard {re.escape(str(tmp_path))}$"),
+        ({"paths": [path, tmp_path / "1.tar"]}, FileNotFoundError, f"no shard {re.escape(str(tmp_path / '1.tar'))}$"),
+        ({"split": "rows"}, ValueError, "split must be 'images' or 'shards', got 'rows'$"),
+        ({"rank": 0, "ranks": 2.0}, TypeError, "ranks must be an integer, got float$"),
+        *(
+            ({"rank": rank, "ranks": ranks}, ValueError, f".*0 <= rank < ranks, got {rank} and {ranks}$")
+            for rank, ranks in ((0, None), (None, 2), (2, 2), (-1, 2), (0, 0))
+        ),
+    ):
+        with pytest.raises(error, match=f"^TarImageDataset: {line}"):
+            TarImageDataset(**{"paths": [path], **arguments})
 
 
 def test_it_has_no_length_that_a_loader_could_trust(shards):
