@@ -6,7 +6,7 @@ import pkgutil
 from dataclasses import replace
 
 import pytest
-from harness.processes import fresh
+from harness.processes import fresh, printed
 from harness.sources import ROOT
 
 import conformance
@@ -92,12 +92,33 @@ def test_dir_lists_what_is_public_and_all_of_it_is_there(package):
     assert set(listed) - set(package.__all__) == (set(FOLDERS) if package is zoo else set())
 
 
-def test_the_folders_are_there_when_they_are_touched_and_not_before():
-    inside = "name for name in sys.modules if name.startswith('zoo.') and name.count('.') > 1"
-    assert fresh(f"import sys, zoo; print(*({inside}))") == []
-    assert fresh("import zoo; print(zoo.models.Merge.__name__, zoo.ops.row_sum.__name__)") == ["Merge", "row_sum"]
-    words = fresh(f"import zoo; print(*(getattr(zoo, name).__name__ for name in {FOLDERS}))")
-    assert words == [f"zoo.{name}" for name in FOLDERS]
+FRESH = f"""
+import json, sys, torch
+before, compiler = {{*sys.modules}}, {{"torch._dynamo", "torch._inductor", "torch._functorch.config"}}
+import zoo
+told = [[name for name in sys.modules if name.startswith("zoo.") and name.count(".") > 1]]
+from zoo.functions import Square, square
+from zoo.ops import softmax
+told += [[thing.__name__ for thing in (Square, square, softmax, zoo.training.train_step, zoo.models.Merge)]]
+told += [zoo.data.__all__, len(zoo.list_models()) > 50, "zoo.probe" in sys.modules, "zoo.probes" in sys.modules]
+zoo.get_spec("cube_cpp"), zoo.get_spec("cube_numpy")
+told += [[*{{"PIL", "numpy", "setuptools", "torch.utils.cpp_extension"}} & ({{*sys.modules}} - before)]]
+known = compiler & {{*sys.modules}}
+from zoo.probe import find
+told += [len(find()) > 0, [*compiler & {{*sys.modules}} - known], [getattr(zoo, name).__name__ for name in {FOLDERS}]]
+print(json.dumps(told))
+"""
+
+
+def test_an_import_brings_what_is_touched_and_a_name_of_a_folder_is_the_function_and_not_its_file():
+    assert printed(FRESH) == [
+        [],
+        ["Square", "square", "softmax", "train_step", "Merge"],
+        *(["ImageDirectoryDataset", "ResizeCenterCrop", "TarImage", "TarImageDataset"], True, False, False),
+        [],  # neither Pillow nor NumPy nor what compiles C++
+        *(True, []),  # to read the probes loads no compiler
+        [f"zoo.{name}" for name in FOLDERS],
+    ]
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = zoo.nothing
 
@@ -128,16 +149,6 @@ def test_a_folder_gives_what_its_files_define(folder):
     wanted = {name for file in files for name in defined(importlib.import_module(f"zoo.{folder}.{file}"))}
     assert set(package.__all__) == wanted
     assert all(callable(getattr(package, name)) for name in wanted)
-
-
-def test_a_name_of_a_folder_is_the_function_and_not_its_file():
-    source = """
-from zoo.functions import Square, square
-from zoo.ops import softmax
-from zoo.training import train_step
-print(Square.__name__, square.__name__, softmax.__name__, train_step.__name__)
-"""
-    assert fresh(source) == ["Square", "square", "softmax", "train_step"]
 
 
 # every public function and class has an example; pytest runs them as doctests

@@ -222,6 +222,7 @@ def test_the_line_is_found(build, precision):
     assert done.seconds > 0
 
 
+@pytest.mark.slow
 def test_the_line_is_found_by_the_recipe_of_its_source():
     torch.manual_seed(3)
     model = Affine()
@@ -241,6 +242,7 @@ def test_the_recipe_of_the_parabolas_source_finds_all_but_the_offset(precision):
     assert done.losses.shape == (1000,)
 
 
+@pytest.mark.slow
 def test_three_times_the_steps_find_the_offset_too():
     torch.manual_seed(0)
     model = Quadratic()

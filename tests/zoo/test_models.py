@@ -248,6 +248,7 @@ def test_all_modes_have_the_same_mask_bit_for_bit(mode, precision):
         assert torch.equal(gradient != 0, wanted)
 
 
+@pytest.mark.slow
 def test_inductor_has_the_same_mask_and_makes_one_graph_for_all_seeds():
     torch._dynamo.reset()
     compiled, x = torch.compile(seeded_mask), torch.empty(1000)
@@ -293,6 +294,7 @@ def test_the_global_generator_has_no_part_in_it():
     torch.set_rng_state(before)
 
 
+@pytest.mark.slow
 def test_why_not_a_global_seed_inductor_draws_another_mask():
     torch._dynamo.reset()
     dropout, x, found = torch.nn.Dropout(), torch.ones(1000), []

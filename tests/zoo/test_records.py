@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness.processes import fresh
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from torch import nn
@@ -363,16 +362,3 @@ def test_a_range_ends_only_at_versions_that_were_run(probe):
         run = {Version(version).release[:2] for version in seen.checked}
         ends = SpecifierSet("" if seen.torch == NEVER else seen.torch)
         assert {Version(end.version).release[:2] for end in ends} <= run
-
-
-def test_the_zoo_reads_no_probe_until_asked_and_reading_loads_no_compiler():
-    code = """
-import sys, zoo
-zoo.list_models()
-print("zoo.probe" in sys.modules, "zoo.probes" in sys.modules)
-before = {"torch._dynamo", "torch._inductor", "torch._functorch.config"} & set(sys.modules)
-from zoo.probe import find
-find()
-print(*({"torch._dynamo", "torch._inductor", "torch._functorch.config"} & set(sys.modules)) - before)
-"""
-    assert fresh(code) == ["False", "False"]

@@ -130,10 +130,7 @@ REFUSED = (  # what is called, its arguments, the error, and how its line goes o
     *((f, (IMAGE, WEIGHT.long()), TypeError, "weight must have a floating dtype, got torch.int64") for f in FUNCTIONS),
     *((f, (IMAGE, w), ValueError, FILTERS) for f in FUNCTIONS for w in (WEIGHT[0], WEIGHT[:0])),
     *((f, (X, X.t().long()), TypeError, "b must have a floating dtype, got torch.int64") for f in PRODUCTS),
-    *(
-        (f, (X, X.t().half()), TypeError, "b must have the dtype of a, torch.float32, outside autocast")
-        for f in PRODUCTS
-    ),
+    (matmul_amp, (X, X.t().half()), TypeError, "b must have the dtype of a, torch.float32, outside autocast"),
     (draw_graph, (1.0,), TypeError, "output must hold a tensor, got float"),
     (draw_graph, (LEAF, {"x": 3}), TypeError, "params['x'] must be a tensor, got int"),
     (draw_graph, (LEAF, [LEAF]), TypeError, "params must map names to tensors, got list"),
