@@ -56,17 +56,10 @@ GATHERS = (batch_gather_loop, batch_gather_scripted, batch_gather_vectorised, ba
 FOLDS, FOLDER = (fold_conv_bn, ConvThenNorm, FoldedConvNorm), ImageDirectoryDataset
 REFUSALS = (torch.jit.Error, RuntimeError)  # of a script: its own, and those of operators and Functions
 LOGITS = TokenEmbedding(5, 3).logits
-IMAGES, NO_IMAGES = (
-    "images must have shape (batch, 1, h, w) with h",
-    ((4, 3, 8, 8), (1, 8, 8), (4, 1, 4, 8), (4, 1, 8, 4)),
-)
+NO_IMAGES = ((4, 3, 8, 8), (1, 8, 8), (4, 1, 4, 8), (4, 1, 8, 4))
 LINES, NORMS = (Affine, Line, Quadratic), (LayerNormByHand, RMSNormByHand)
 MERGES = (Merge(5, 6, 10), MergeTiled(5, 6, 10))
-IMAGE, WEIGHT, MIXED = (
-    torch.ones(2, 3, 5, 5),
-    torch.ones(4, 3, 3, 3),
-    "weight must have the dtype of x, torch.float32, out",
-)
+IMAGE, WEIGHT = torch.ones(2, 3, 5, 5), torch.ones(4, 3, 3, 3)
 BATCH_NORMS, FUSED = (batch_norm2d, batch_norm2d_op), (fused_conv_bn2d, fused_conv_bn2d_op)
 FUNCTIONS, OPERATORS = (conv2d, fused_conv_bn2d), (conv2d_op, fused_conv_bn2d_op)
 FILTERS = "weight must have shape (filters, 3, rows, columns), got "
@@ -96,7 +89,11 @@ REFUSED = (  # what is called, its arguments, the error, and how its line goes o
     (LSTMCell(4, 6), (torch.ones(3, 4), STATE[0]), TypeError, "state must be a pair of tensors, got Tensor"),
     (grid, (0, 4), ValueError, "width must be at least 1, got 0"),
     (checker, (4, 4, 2.0), TypeError, "freq must be an integer, got float"),
-    *((c, (torch.ones(s),), ValueError, IMAGES) for c in CLASSIFIERS for s in NO_IMAGES),
+    *(
+        (c, (torch.ones(s),), ValueError, "images must have shape (batch, 1, h, w) with h ")
+        for c in CLASSIFIERS
+        for s in NO_IMAGES
+    ),
     *((c, (torch.ones(4, 1, 8, 8).long(),), TypeError, "images must have a floating dtype, got") for c in CLASSIFIERS),
     (fold_conv_bn, (CONV, nn.BatchNorm2d(8)), ValueError, "norm must be in eval mode, got training mode"),
     (fold_conv_bn, (CONV, UNTRACKED), ValueError, "norm must have running statistics"),
@@ -126,7 +123,7 @@ REFUSED = (  # what is called, its arguments, the error, and how its line goes o
     (ratio_safe, (X, HALF, 1.0), TypeError, "y must have the dtype of x, torch.float32, got torch.float16"),
     *((f, (IMAGE, e), ValueError, f"eps must be positive, got {e}") for f in BATCH_NORMS for e in (0.0, -1.0, NAN)),
     *((f, (IMAGE, WEIGHT, e), ValueError, f"eps must be positive, got {e}") for f in FUSED for e in (0.0, -1.0, NAN)),
-    *((f, (IMAGE, WEIGHT.double()), TypeError, MIXED) for f in FUNCTIONS),
+    *((f, (IMAGE, WEIGHT.double()), TypeError, "weight must have the dtype of x, torch.float32, ") for f in FUNCTIONS),
     *((f, (IMAGE, WEIGHT.long()), TypeError, "weight must have a floating dtype, got torch.int64") for f in FUNCTIONS),
     *((f, (IMAGE, w), ValueError, FILTERS) for f in FUNCTIONS for w in (WEIGHT[0], WEIGHT[:0])),
     *((f, (X, X.t().long()), TypeError, "b must have a floating dtype, got torch.int64") for f in PRODUCTS),
