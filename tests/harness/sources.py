@@ -45,20 +45,29 @@ def _is_for_types(node):
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
+def _reached(start, step):
+    """Everything that steps lead to, one after the other; `step` gives the next of each."""
+    seen, pending = set(), list(start)
+    while pending:
+        current = pending.pop()
+        if current not in seen:
+            seen.add(current)
+            pending += step(current)
+    return seen
+
+
 def reached(name):
     """Everything that a module brings in through modules of the project, their packages included.
 
     A function of the zoo may import torch: the wall between its rooms is conformance's own.
     """
-    seen, pending = set(), [name]
-    while pending:
-        current = pending.pop()
-        if current not in seen:
-            seen.add(current)
-            if current in MODULES:
-                pending += imports(current, inner=not current.startswith("zoo"))
-                pending += [current.rpartition(".")[0]] if "." in current else []
-    return seen
+
+    def step(module):
+        if module not in MODULES:
+            return set()
+        return {*imports(module, inner=not module.startswith("zoo")), module.rpartition(".")[0]} - {""}
+
+    return _reached([name], step)
 
 
 def room_of(module):
@@ -79,13 +88,7 @@ def rooms():
 
 def below(room, graph):
     """All rooms that a room imports from, directly or through others."""
-    seen, pending = set(), list(graph[room])
-    while pending:
-        current = pending.pop()
-        if current not in seen:
-            seen.add(current)
-            pending += graph[current]
-    return seen
+    return _reached(graph[room], graph.get)
 
 
 def arrows(graph):
