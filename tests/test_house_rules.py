@@ -9,7 +9,7 @@ from harness.sources import MODULES, ROOT
 from conformance.judging import toml_file
 
 MOST_LINES = toml_file.read(ROOT / "pyproject.toml")["tool"]["house"]["most-lines"]
-LONGEST_FILE, MEDIAN_FILE, LONGEST_FUNCTION = 600, 150, 40
+LONGEST_FILE, MEDIAN_FILE, LONGEST_FUNCTION = 600, 200, 40
 FOLDERS = ("zoo", "conformance", "tests", "benchmarks", "docs")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
