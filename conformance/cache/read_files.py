@@ -1,6 +1,6 @@
 """Notes which files a process reads, so that what it makes of them is made again when one changes.
 
-Files that native code opens are not seen, as `torch.jit.load` and safetensors do; see `evaluate.fingerprint`.
+Files that native code opens are not seen, as `torch.jit.load` and safetensors do; see `evaluate.weights`.
 """
 
 from __future__ import annotations
