@@ -1,7 +1,7 @@
 """Tells what a run depends on: sources, the files and variables that Python code reads, and installed packages.
 
 Each is told by a digest, to notice that it has changed. What native code opens is not seen, as `torch.jit.load` and
-safetensors do; see `evaluate.fingerprint`.
+safetensors do; see `evaluate.weights`.
 """
 
 from __future__ import annotations

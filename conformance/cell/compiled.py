@@ -62,7 +62,13 @@ def compile_model(
         return _without_counting_breaks(checked(torch.compile(function, backend=backend, dynamic=dynamic)))
 
     def proof() -> dict[str, Any]:
-        return _proof(one_graph=one_graph) | ({SYMBOLIC: calls[SYMBOLIC]} if dynamic else {})
+        counters = internals.dynamo_counters
+        breaks = sum(counters["graph_break"].values())
+        if breaks and one_graph:
+            raise NotProvenError(f"the spec claims one graph, found {breaks} graph breaks: {_break_reasons()}")
+        hits, misses = (counters["inductor"][f"fxgraph_cache_{what}"] for what in ("hit", "miss"))
+        cache = "miss" if misses else "hit" if hits else "off"
+        return {"cache": cache, **({SYMBOLIC: calls[SYMBOLIC]} if dynamic else {})}
 
     inner: Callable[..., Any] = torch.compile(model, backend=backend, dynamic=dynamic)
     return Prepared(checked(inner), proof, model, unchecked_call=inner, around=around)
@@ -97,19 +103,6 @@ def _refuse_too_many_recompiles() -> None:
         if hasattr(config, switch):
             setattr(config, switch, True)
             break
-
-
-def _proof(*, one_graph: bool) -> dict[str, Any]:
-    counters = internals.dynamo_counters
-    breaks = sum(counters["graph_break"].values())
-    if breaks and one_graph:
-        raise NotProvenError(f"the spec claims one graph, found {breaks} graph breaks: {_break_reasons()}")
-    hits, misses = (counters["inductor"][f"fxgraph_cache_{what}"] for what in ("hit", "miss"))
-    return {
-        "graphs": counters["stats"]["unique_graphs"],
-        "graph breaks": breaks,
-        "cache": "miss" if misses else "hit" if hits else "off",
-    }
 
 
 def _break_reasons() -> str:

@@ -199,7 +199,7 @@ def _call(session: CellSession, call: Call) -> Any:
 
     def placed(leaf: Any) -> Any:
         on_cpu = isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
-        return session.converted(leaf) if on_cpu else leaf
+        return session.convert(leaf) if on_cpu else leaf
 
     call = inputs.map_call(call, placed)
     with session.around_calls():

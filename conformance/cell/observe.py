@@ -140,7 +140,7 @@ def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Ev
         _add_second_order(session, measured, question, known)
         session.process.enter("call")
     weights.reset(owner, state)
-    if transforms.asked(question):
+    if transforms.transform_kinds(question):
         session.process.enter("transforms")
         tangents = ((n.leaf, t) for n, t in known.tensors.items() if n.kind == "tangent")
         zero = {leaf for leaf, t in tangents if t is not None and t.oracle.norm == 0.0}

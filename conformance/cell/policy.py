@@ -107,7 +107,7 @@ def can_draw_in_float32() -> bool:
     if not hasattr(torch.library, "get_kernel"):
         return False
     try:
-        with drawn_in_float32():
+        with draw_in_float32():
             half, single = (
                 torch.randn(TRIED, dtype=dtype, generator=_generator()) for dtype in (HALF[0], torch.float32)
             )
@@ -124,12 +124,12 @@ def draw_as_the_oracle(spec: Spec, precision: Precision) -> contextlib.AbstractC
         precision: the precision of the cell.
     """
     if process_state.DRAWS in spec.changes_state and precision.low_dtype and can_draw_in_float32():
-        return drawn_in_float32()
+        return draw_in_float32()
     return contextlib.nullcontext(set())
 
 
 @contextlib.contextmanager
-def drawn_in_float32() -> Iterator[set[str]]:
+def draw_in_float32() -> Iterator[set[str]]:
     """While active, what a kernel of the CPU draws in half precision is drawn in float32 and rounded.
 
     It replaces the kernels, and not the ops that a model calls, so that scripts and compiled code draw so too.

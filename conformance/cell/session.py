@@ -148,9 +148,9 @@ class CellSession:
 
     def placed(self, call: Call) -> Call:
         """A copy of the arguments of a call, on the device of the cell and in the dtypes of its precision."""
-        return inputs.place(call, self.converted)
+        return inputs.place(call, self.convert)
 
-    def converted(self, tensor: torch.Tensor) -> torch.Tensor:
+    def convert(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor on the device of the cell and, if it is floating, in the dtype that its precision casts to."""
         return tensor.to(self.cell.device, self.cast if self.cast and tensor.is_floating_point() else tensor.dtype)
 

@@ -162,7 +162,7 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
     if noted:
         buffers = {f"buffer {name}": buffer for name, buffer in weights.buffers_of(owner).items()}
         result.shared = sharing(result.returned, {**leaves, **weights.parameters_of(owner), **buffers})
-    result.tensors |= named("output", _copies(outputs))
+    result.tensors |= name_tensors("output", _copies(outputs))
     if question.differentiate:
         with watch.during("backward"):
             found = _gradients(outputs, leaves, question)
@@ -170,10 +170,10 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
         result.tensors |= _dense("gradient", found)
     result.changes = watch.changes
     written = {name: leaf for name, leaf in leaves.items() if name in question.mutates}
-    result.tensors |= named("after", _copies(written))
+    result.tensors |= name_tensors("after", _copies(written))
     if given is not question.call:
-        result.tensors |= named("put", _copies(inputs.new_leaves(owner, given, question.names)))
-    result.tensors |= named("buffer", _copies(weights.buffers_of(owner)))
+        result.tensors |= name_tensors("put", _copies(inputs.new_leaves(owner, given, question.names)))
+    result.tensors |= name_tensors("buffer", _copies(weights.buffers_of(owner)))
     return result
 
 
@@ -187,7 +187,7 @@ def evaluate_orders(call: Callable[..., Any], owner: Any, question: Question) ->
     return found
 
 
-def named(kind: str, leaves: Mapping[str, torch.Tensor | None]) -> Tensors:
+def name_tensors(kind: str, leaves: Mapping[str, torch.Tensor | None]) -> Tensors:
     """The tensors of one kind by name."""
     return {TensorName(kind, leaf): t for leaf, t in leaves.items()}
 
@@ -353,4 +353,4 @@ def _unscale(gradients: Leaves, scale: float) -> Leaves:
 
 
 def _dense(kind: str, gradients: Leaves) -> Tensors:
-    return named(kind, {leaf: t if t is None else inputs.dense(t.detach()) for leaf, t in gradients.items()})
+    return name_tensors(kind, {leaf: t if t is None else inputs.dense(t.detach()) for leaf, t in gradients.items()})

@@ -19,7 +19,7 @@ from conformance.axes import Prepared
 from conformance.errors import SelfCheckError
 from conformance.evaluate import containers, evaluation, inputs, weights
 from conformance.evaluate.error_text import is_out_of_memory, one_line
-from conformance.evaluate.evaluation import Evaluation, Leaves, Question, Tensors, named
+from conformance.evaluate.evaluation import Evaluation, Leaves, Question, Tensors, name_tensors
 from zoo import internals
 from zoo.case import Call
 
@@ -64,7 +64,7 @@ def _loop(model: Any, batch: Call, reset: Callable[[], None]) -> Tensors:
         with torch.no_grad():
             returned.append(containers.tensors_of(model(*call.args, **call.kwargs)))
     reset()
-    return named("vmapped", {leaf: torch.stack([sample[leaf] for sample in returned]) for leaf in returned[0]})
+    return name_tensors("vmapped", {leaf: torch.stack([sample[leaf] for sample in returned]) for leaf in returned[0]})
 
 
 def _transpose(model: Any, question: Question) -> Tensors:
@@ -82,7 +82,7 @@ def _transpose(model: Any, question: Question) -> Tensors:
         slopes = [_inner(g, direction(n, g, question)) for n, g in zip(leaves, pulled, strict=True) if g is not None]
         pushed = torch.autograd.grad(reduce(torch.add, slopes), cotangents, allow_unused=True) if slopes else ()
         found |= {name: t for name, t in zip(roots, pushed, strict=False) if t is not None}
-    return named("tangent", {leaf: t if t is None else t.detach() for leaf, t in found.items()})
+    return name_tensors("tangent", {leaf: t if t is None else t.detach() for leaf, t in found.items()})
 
 
 def check_adjoint(question: Question, found: Evaluation) -> None:
@@ -131,7 +131,7 @@ def rounded_outputs(returned: Any) -> dict[str, torch.Tensor]:
 WORDS = {"vmapped": "vmap", "tangent": "forward mode"}  # by kind of the results
 
 
-def asked(question: Question) -> tuple[str, ...]:
+def transform_kinds(question: Question) -> tuple[str, ...]:
     """The kinds of the results of the transforms that the question asks for."""
     return ("vmapped",) * (question.stacked is not None) + ("tangent",) * question.forward_mode
 
@@ -139,7 +139,7 @@ def asked(question: Question) -> tuple[str, ...]:
 def left_out_kinds(question: Question) -> tuple[str, ...]:
     """The kinds of the results that the question does not ask for."""
     derivatives = () if question.differentiate else ("gradient", "second")
-    return (*derivatives, *(kind for kind in WORDS if kind not in asked(question)))
+    return (*derivatives, *(kind for kind in WORDS if kind not in transform_kinds(question)))
 
 
 def add(
@@ -158,7 +158,7 @@ def add(
         The errors that the mode raised, as facts for the record.
     """
     refused: dict[str, str] = {}
-    for kind in asked(question):
+    for kind in transform_kinds(question):
         try:
             if kind == "vmapped":
                 found.tensors |= under_vmap(made, question)
@@ -197,7 +197,7 @@ def under_vmap(made: Prepared, question: Question) -> Tensors:
     with torch.no_grad(), evaluation.autocast(question):
         returned = function(args, kwargs)
     outputs = containers.tensors_of(returned)
-    return named("vmapped", {leaf: t.detach().clone() for leaf, t in outputs.items() if t is not None})
+    return name_tensors("vmapped", {leaf: t.detach().clone() for leaf, t in outputs.items() if t is not None})
 
 
 def in_forward_mode(made: Prepared, question: Question, zero: Collection[str] = ()) -> Tensors:
@@ -224,7 +224,7 @@ def in_forward_mode(made: Prepared, question: Question, zero: Collection[str] = 
         if tangent is None and leaf in zero:
             tangent = torch.zeros_like(primal)
         found[leaf] = tangent if tangent is None else tangent.detach().clone()
-    return named("tangent", found)
+    return name_tensors("tangent", found)
 
 
 def _push_in_place(made: Prepared, arguments: Any, tangents: dict[int, torch.Tensor]) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from conformance.cell import policy
 from conformance.cell.session import CellSession
 from conformance.errors import NotMeasuredError
 from conformance.evaluate import containers, evaluation, inputs, process_state, weights
-from conformance.evaluate.evaluation import Evaluation, named
+from conformance.evaluate.evaluation import Evaluation, name_tensors
 from conformance.figures.meter import TimedCall
 from conformance.records.observation import Observation
 from conformance.verdict import judge
@@ -197,10 +197,10 @@ class TimedCell:
         known = session.known(case)
         returned, gradients = self._kept if self._figure == "gradient" else (self._kept, ())
         outputs = containers.tensors_of(returned, device=session.cell.device)
-        found = Evaluation(named("output", outputs), known.requires_grad)
+        found = Evaluation(name_tensors("output", outputs), known.requires_grad)
         for name, gradient in zip(self._leaves if gradients else (), gradients, strict=True):
             leaf = None if gradient is None else inputs.dense(gradient) / self._question.scale
-            found.tensors |= named("gradient", {name: leaf})
+            found.tensors |= name_tensors("gradient", {name: leaf})
         timed = {name: tensor for name, tensor in known.tensors.items() if name in found.tensors}
         known = replace(known, tensors=timed)
         seen = tuple(session.compared(case, known, self._question, found, found, self._baseline, drawn={}))

@@ -172,9 +172,7 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
     *,
     kinked: bool,
 ) -> CaseReference:
-    spread = Spread(oracle, question, found, scale, kinked=kinked)
-    spread.run(precisions, forks)
-    tensors = spread.references()
+    tensors = Spread(oracle, question, found, scale, kinked=kinked).references(precisions, forks)
     return CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared, found.drawn)
 
 

@@ -1,4 +1,9 @@
-"""Writes the reference of a model to a file, and reads it for each cell."""
+"""Writes the reference of a model to a file, and reads it for each cell.
+
+Without pickle, and so that a tensor that nobody reads costs nothing. The tensors come first, each at a multiple of
+`ALIGNED` bytes and filled up to it, then a tree as JSON, then the length of the tree and its CRC-32. The tree holds the
+CRC-32 of every tensor, which is checked when it is read; it is mapped into memory, and not copied.
+"""
 
 from __future__ import annotations
 
@@ -24,42 +29,40 @@ from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.records.observation import TensorName
 
-RECORDS = (CaseReference, Container, Distance, Figures, Redraw, Sums, TensorName, TensorReference)
+ALIGNED = 64
+LENGTH_BYTES, SUM_BYTES = 8, 4
 KIND, ITEMS = "$kind", "items"
+RECORDS = (CaseReference, Container, Distance, Figures, Redraw, Sums, TensorName, TensorReference)
 
 
 def save(path: Path, cases: dict[str, CaseReference]) -> None:
-    """Write the reference of a model, by case name.
+    """Write the reference of a model, by case name. No other process sees a partial file.
 
     Raises:
         OSError: it cannot be written.
     """
-    save_tensors(path, {name: _tree(case) for name, case in cases.items()})
-
-
-def load(path: Path, precision: str = "") -> dict[str, CaseReference]:
-    """Read what `save` wrote.
-
-    Args:
-        path: path of the file.
-        precision: name of the only precision that is asked for; what only others need is not read. "": all.
-
-    Raises:
-        DamagedReferenceError: it is not there, cannot be read, or is damaged.
-    """
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        return {name: _value(tree, precision) for name, tree in open_tensors(path).items()}
-    except (OSError, ValueError) as problem:
-        raise DamagedReferenceError(str(problem)) from problem
+        with unfinished.open("wb") as file:
+            tree = {name: _tree(case, file) for name, case in cases.items()}
+            text = json.dumps({"tree": tree, "start": file.tell()}).encode()
+            end = text + len(text).to_bytes(LENGTH_BYTES, "little")
+            file.write(end + zlib.crc32(end).to_bytes(SUM_BYTES, "little"))
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
-def _tree(value: Any) -> Any:
-    """A value as tensors, numbers and text, and dicts that name the kind of everything else."""
+def _tree(value: Any, file: BinaryIO) -> Any:
+    """A value as numbers, text and dicts that name the kind of everything else; its tensors are written to the file."""
+    if isinstance(value, torch.Tensor):
+        return {KIND: "Tensor", ITEMS: [str(value.dtype).removeprefix("torch."), [*value.shape], *_write(value, file)]}
     if isinstance(value, dict):
-        return {KIND: "dict", ITEMS: [[_tree(key), _tree(part)] for key, part in value.items()]}
+        return {KIND: "dict", ITEMS: [[_tree(key, file), _tree(part, file)] for key, part in value.items()]}
     if isinstance(value, (list, tuple, frozenset)):
         parts = sorted(value) if isinstance(value, frozenset) else value
-        return {KIND: type(value).__name__, ITEMS: [_tree(part) for part in parts]}
+        return {KIND: type(value).__name__, ITEMS: [_tree(part, file) for part in parts]}
     if isinstance(value, OracleTensor):
         fields: dict[str, Any] = {"oracle": value.raw, "figures": value.figures}
     elif isinstance(value, Redraws):  # few large tensors, because each tensor of a file takes time to read
@@ -71,87 +74,7 @@ def _tree(value: Any) -> Any:
         fields = vars(value)
     else:
         return value
-    return {KIND: type(value).__name__, **{name: _tree(part) for name, part in fields.items()}}
-
-
-def _value(tree: Any, precision: str) -> Any:
-    """The value of a tree, as far as cells of a precision need it; all of them need the budgets of float32."""
-    if isinstance(tree, StoredTensor):
-        return tree.read()
-    if isinstance(tree, list):
-        return [_value(part, precision) for part in tree if _is_needed(part, precision)]
-    if not isinstance(tree, dict):
-        return tree
-    kind, fields = tree[KIND], {name: part for name, part in tree.items() if name != KIND}
-    if kind == "Redraws":
-        rounded = _value(tree["rounded"], precision)
-        return Redraws(tuple(tree["truths"].read()), rounded) if rounded else None
-    if kind == "CaseReference" and precision:
-        judged = [pair for pair in tree["changed"][ITEMS] if _is_judged(pair[ITEMS][1], precision)]
-        fields["changed"] = {**tree["changed"], ITEMS: judged}
-    return MAKERS[kind](**{name: _value(part, precision) for name, part in fields.items()})
-
-
-def _is_needed(part: Any, precision: str) -> bool:
-    """Whether a part is needed that may be the name of a precision and what is known for it."""
-    of_precision = isinstance(part, list) and isinstance(part[0], str) and part[0] in PRECISIONS
-    return not precision or not of_precision or part[0] in ("fp32", precision)
-
-
-def _is_judged(case: dict[str, Any], precision: str) -> bool:
-    spreads = (known["spread"][ITEMS] for _, known in case["tensors"][ITEMS] if known is not None)
-    return all(precision in (name for name, _ in spread) for spread in spreads)
-
-
-def _rounded(draws: int, runs: int, rows: torch.Tensor) -> Rounded:
-    return Rounded(draws, runs, rows[0], rows[1], Sums(rows[2], rows[3]), Sums(rows[4], rows[5]))
-
-
-MAKERS: dict[str, Callable[..., Any]] = {
-    **{record.__name__: record for record in (*RECORDS, OracleTensor)},
-    **{kind.__name__: lambda items, kind=kind: kind(items) for kind in (dict, list, tuple, frozenset)},
-    "Rounded": _rounded,
-}
-
-
-# Stores trees of tensors, numbers and text in one file, without pickle, and maps the tensors into memory.
-#
-# The tensors come first, each at a multiple of `ALIGNED` bytes and filled up to it, then the tree as JSON, then the
-# length of the tree and its CRC-32. The tree holds the CRC-32 of every tensor. So a tensor that nobody reads costs
-# nothing, and one that is read is checked.
-
-KEY = "$tensor"
-ALIGNED = 64
-LENGTH_BYTES, SUM_BYTES = 8, 4
-
-
-def save_tensors(path: Path, tree: Any) -> None:
-    """Write a tree of dicts, lists, numbers, text, None and tensors. No other process sees a partial file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as file:
-            text = json.dumps({"tree": _without_tensors(tree, file), "start": file.tell()}).encode()
-            end = text + len(text).to_bytes(LENGTH_BYTES, "little")
-            file.write(end + zlib.crc32(end).to_bytes(SUM_BYTES, "little"))
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
-def _without_tensors(tree: Any, file: BinaryIO) -> Any:
-    """The tree with the place of each tensor instead of the tensor, which is written to the file."""
-    if isinstance(tree, dict):
-        return {key: _without_tensors(value, file) for key, value in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return [_without_tensors(value, file) for value in tree]
-    if isinstance(tree, torch.Tensor):
-        return {KEY: [str(tree.dtype).removeprefix("torch."), list(tree.shape), *_write(tree, file)]}
-    return tree
+    return {KIND: type(value).__name__, **{name: _tree(part, file) for name, part in fields.items()}}
 
 
 def _write(tensor: torch.Tensor, file: BinaryIO) -> tuple[int, int]:
@@ -165,50 +88,23 @@ def _write(tensor: torch.Tensor, file: BinaryIO) -> tuple[int, int]:
     return place, checksum
 
 
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor of a file, which has not been read.
+def load(path: Path, precision: str = "") -> dict[str, CaseReference]:
+    """Read what `save` wrote. The memory of its tensors is that of the file; to write them changes nothing there.
 
-    Attributes:
-        path: the file.
-        content: the content of the file, as it is mapped.
-        dtype, shape, place, checksum: what the file says of it.
-    """
-
-    path: Path
-    content: mmap.mmap
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    place: int
-    checksum: int
-
-    def read(self) -> torch.Tensor:
-        """The tensor on the CPU. Its memory is that of the file; to write it changes nothing there.
-
-        Raises:
-            ValueError: it is damaged: its sum does not match.
-        """
-        count = torch.Size(self.shape).numel()
-        size = count * self.dtype.itemsize
-        end = self.place + size + -size % ALIGNED
-        if zlib.crc32(memoryview(self.content)[self.place : end]) != self.checksum:
-            raise _damage_error(self.path)
-        if not count:
-            return torch.empty(self.shape, dtype=self.dtype)
-        return torch.frombuffer(self.content, dtype=self.dtype, count=count, offset=self.place).reshape(self.shape)
-
-
-def open_tensors(path: Path) -> Any:
-    """What `save_tensors` wrote, with a `StoredTensor` in the place of each tensor. Tuples come back as lists.
+    Args:
+        path: path of the file.
+        precision: name of the only precision that is asked for; what only others need is not read. "": all.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: its tree is damaged.
+        DamagedReferenceError: it is not there, cannot be read, or is damaged.
     """
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size <= LENGTH_BYTES + SUM_BYTES:
-            raise _damage_error(path)
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size <= LENGTH_BYTES + SUM_BYTES:
+                raise _damage_error(path)
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError as problem:
+        raise DamagedReferenceError(str(problem)) from problem
     end = len(content) - SUM_BYTES
     start = end - LENGTH_BYTES - int.from_bytes(content[end - LENGTH_BYTES : end], "little")
     if start < 0 or zlib.crc32(content[start:end]).to_bytes(SUM_BYTES, "little") != content[end:]:
@@ -216,32 +112,70 @@ def open_tensors(path: Path) -> Any:
     known = json.loads(content[start : end - LENGTH_BYTES])
     if known["start"] != start:
         raise _damage_error(path)
-    return _with_tensors(known["tree"], path, content)
+    reader = _Reader(path, content, precision)
+    return {name: reader.value(tree) for name, tree in known["tree"].items()}
 
 
-def read(tree: Any) -> Any:
-    """A part of what `open_tensors` returned, with all its tensors.
+@dataclass(frozen=True)
+class _Reader:
+    """Makes values of trees again, as far as cells of a precision need them. All of them need float32's budgets.
 
-    Raises:
-        ValueError: one is damaged: its sum does not match.
+    Attributes:
+        path: the file.
+        content: the content of the file, as it is mapped.
+        precision: name of the precision; "": all.
     """
-    if isinstance(tree, dict):
-        return {key: read(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [read(value) for value in tree]
-    return tree.read() if isinstance(tree, StoredTensor) else tree
+
+    path: Path
+    content: mmap.mmap
+    precision: str
+
+    def value(self, tree: Any) -> Any:
+        """The value of a tree."""
+        if isinstance(tree, list):
+            return [self.value(part) for part in tree if self._is_needed(part)]
+        if not isinstance(tree, dict):
+            return tree
+        kind, fields = tree[KIND], {name: part for name, part in tree.items() if name != KIND}
+        if kind == "Tensor":
+            return self._tensor(*tree[ITEMS])
+        if kind == "Redraws":
+            rounded = self.value(tree["rounded"])
+            return Redraws(tuple(self.value(tree["truths"])), rounded) if rounded else None
+        if kind == "CaseReference" and self.precision:
+            judged = [pair for pair in tree["changed"][ITEMS] if self._is_judged(pair[ITEMS][1])]
+            fields["changed"] = {**tree["changed"], ITEMS: judged}
+        return MAKERS[kind](**{name: self.value(part) for name, part in fields.items()})
+
+    def _is_needed(self, part: Any) -> bool:
+        """Whether a part is needed that may be the name of a precision and what is known for it."""
+        of_precision = isinstance(part, list) and isinstance(part[0], str) and part[0] in PRECISIONS
+        return not self.precision or not of_precision or part[0] in ("fp32", self.precision)
+
+    def _is_judged(self, case: dict[str, Any]) -> bool:
+        spreads = (known["spread"][ITEMS] for _, known in case["tensors"][ITEMS] if known is not None)
+        return all(self.precision in (name for name, _ in spread) for spread in spreads)
+
+    def _tensor(self, name: str, shape: list[int], place: int, checksum: int) -> torch.Tensor:
+        dtype, count = getattr(torch, name), torch.Size(shape).numel()
+        size = count * dtype.itemsize
+        if zlib.crc32(memoryview(self.content)[place : place + size + -size % ALIGNED]) != checksum:
+            raise _damage_error(self.path)
+        if not count:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(self.content, dtype=dtype, count=count, offset=place).reshape(shape)
 
 
-def _with_tensors(tree: Any, path: Path, content: mmap.mmap) -> Any:
-    if isinstance(tree, list):
-        return [_with_tensors(value, path, content) for value in tree]
-    if not isinstance(tree, dict):
-        return tree
-    if KEY not in tree:
-        return {key: _with_tensors(value, path, content) for key, value in tree.items()}
-    name, shape, place, checksum = tree[KEY]
-    return StoredTensor(path, content, getattr(torch, name), tuple(shape), place, checksum)
+def _rounded(draws: int, runs: int, rows: torch.Tensor) -> Rounded:
+    return Rounded(draws, runs, rows[0], rows[1], Sums(rows[2], rows[3]), Sums(rows[4], rows[5]))
 
 
-def _damage_error(path: Path) -> ValueError:
-    return ValueError(f"{path} is damaged: its checksum does not match")
+MAKERS: dict[str, Callable[..., Any]] = {
+    **{record.__name__: record for record in (*RECORDS, OracleTensor)},
+    **{kind.__name__: lambda items, kind=kind: kind(items) for kind in (dict, list, tuple, frozenset)},
+    "Rounded": _rounded,
+}
+
+
+def _damage_error(path: Path) -> DamagedReferenceError:
+    return DamagedReferenceError(f"{path} is damaged: its checksum does not match")

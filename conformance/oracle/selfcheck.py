@@ -55,7 +55,7 @@ class SelfCheck:
             inputs.restore(question.call, question.pristine)
             with self._oracle.widened(), torch.no_grad():
                 wanted = inputs.called(partial(self._spec.reference, self._model), question.call)
-            _agree("the spec's reference", evaluation.named("output", containers.tensors_of(wanted)), first)
+            _agree("the spec's reference", evaluation.name_tensors("output", containers.tensors_of(wanted)), first)
         if self._spec.surrogate_gradient is not None:
             self._try_surrogate(question, first)
         if self._twin is not None:
@@ -94,7 +94,7 @@ class SelfCheck:
         inputs.restore(question.call, question.pristine)
         with self._oracle.widened(), torch.no_grad():
             outputs = inputs.called(twin, question.call)
-        _agree(f"its twin {spec.name}", evaluation.named("output", containers.tensors_of(outputs)), first)
+        _agree(f"its twin {spec.name}", evaluation.name_tensors("output", containers.tensors_of(outputs)), first)
 
     def of_gradients(self, question: Question, first: Evaluation, forks: Forks) -> tuple[str, ...]:
         """Compare the gradients with finite differences.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 import torch
@@ -60,19 +60,14 @@ class Spread:
     def __init__(self, oracle: Oracle, question: Question, found: Evaluation, scale: float, *, kinked: bool) -> None:
         self._oracle, self._question, self._found, self._kinked = oracle, question, found, kinked
         self._scale = scale
-        self._truth = {name: t for name, t in found.tensors.items() if t is not None}
-        self._measured = {name: OracleTensor(t) for name, t in self._truth.items()}
-        self._spread: dict[TensorName, dict[str, Distance]] = {name: {} for name in self._measured}
-        self._settled: dict[TensorName, dict[str, torch.Tensor]] = {name: {} for name in self._measured}
-        self._sums: dict[TensorName, dict[str, Sums]] = {name: {} for name in self._measured}
-        self._exact = dict.fromkeys(self._measured, True)
-        self._remainders: set[TensorName] = set()
+        self._measured = {name: OracleTensor(t) for name, t in found.tensors.items() if t is not None}
 
-    def run(self, precisions: Sequence[Precision], forks: Forks) -> None:
-        """Run the oracle again, several times, with the roundings of each precision perturbed.
+    def references(self, precisions: Sequence[Precision], forks: Forks) -> dict[TensorName, TensorReference | None]:
+        """The reference of every tensor, by name; None for a tensor that the oracle gave as None.
 
-        At a low precision there is a run that is rounded to nearest too: equal numbers have equal roundings, which do
-        not average out over them as perturbations do.
+        The oracle runs again, several times, with the roundings of each precision perturbed. At a low precision
+        there is a run that is rounded to nearest too: equal numbers have equal roundings, which do not average out over
+        them as perturbations do.
 
         Args:
             precisions: the precisions.
@@ -83,12 +78,17 @@ class Spread:
         """
         modes = [(precision, mode) for precision in precisions for mode in self._modes(precision)]
         runs = forks.results([partial(self._seen, precision, mode) for precision, mode in modes])
-        for precision in precisions:
-            mine = [run for run, (of, _) in zip(runs, modes, strict=True) if of is precision]
-            for name in self._measured:
-                self._add(name, precision, [run[name] for run in mine])
-        if FLOAT32 in precisions:
-            self._find_remainders()
+        by_precision = {
+            precision.name: [run for run, (of, _) in zip(runs, modes, strict=True) if of is precision]
+            for precision in precisions
+        }
+        known = {
+            name: self._reference(name, {word: [run[name] for run in seen] for word, seen in by_precision.items()})
+            for name in self._measured
+        }
+        for name in self._remainders(known) if FLOAT32 in precisions else ():
+            known[name] = replace(known[name], is_remainder=True)
+        return {name: known.get(name) for name in self._found.tensors}
 
     def _modes(self, precision: Precision) -> list[Rounding]:
         runs, noise = RUNS, NOISE
@@ -106,7 +106,7 @@ class Spread:
         with blame_noise(str(self._question.seed[-1]), precision):
             perturbed = self._oracle.evaluate(self._question, mode).tensors
         for name, measured in self._measured.items():
-            tensor, truth = perturbed.get(name), self._truth[name]
+            tensor, truth = perturbed.get(name), measured.raw
             if tensor is None or tuple(tensor.shape) != measured.shape:
                 raise SpecError(f"case {self._question.seed[-1]}: {name} changes shape with rounding")
             summed = precision.low_dtype and measured.is_rounded
@@ -119,54 +119,40 @@ class Spread:
             )
         return seen
 
-    def _add(self, name: TensorName, precision: Precision, seen: list[_Seen]) -> None:
-        """Add what the runs of a precision show of a tensor."""
-        self._exact[name] &= all(run.same for run in seen)
-        settled = [run.equal for run in seen if run.equal is not None]
-        if settled:
-            self._settled[name][precision.name] = reduce(torch.logical_and, settled)
-        sums = [run.sums for run in seen if run.sums is not None]
-        if sums:
-            self._sums[name][precision.name] = farthest_sums(sums)
-        if 2 * sum(run.lost for run in seen) > len(seen):  # rounding decides whether there is a number
-            self._spread[name][precision.name] = self._measured[name].without_bound()
-        else:
-            self._spread[name][precision.name] = farthest([run.distance for run in seen])
+    def _reference(self, name: TensorName, runs: dict[str, list[_Seen]]) -> TensorReference:
+        """What the runs show of a tensor, by precision name."""
+        measured = self._measured[name]
+        spread, settled, sums = {}, {}, {}
+        for word, seen in runs.items():
+            if 2 * sum(run.lost for run in seen) > len(seen):  # rounding decides whether there is a number
+                spread[word] = measured.without_bound()
+            else:
+                spread[word] = farthest([run.distance for run in seen])
+            if equal := [run.equal for run in seen if run.equal is not None]:
+                settled[word] = reduce(torch.logical_and, equal)
+            if summed := [run.sums for run in seen if run.sums is not None]:
+                sums[word] = farthest_sums(summed)
+        exact = all(run.same for seen in runs.values() for run in seen)
+        scale = self._scale if name.is_gradient else 1.0
+        return TensorReference(measured, spread, exact, settled, self._kinked, scale, sums)
 
-    def _find_remainders(self) -> None:
-        """Find the gradients that are what is left where larger terms cancel.
+    def _remainders(self, known: dict[TensorName, TensorReference]) -> list[TensorName]:
+        """The gradients that are what is left where larger terms cancel.
 
         An example is the weight of a batch norm before another one: but for the eps of the second, its gradient is
         zero, and most of what float32 holds of it is noise of the terms that cancelled. Wider noise moves it by many
         times its own size. The gradients of a chaotic model have as much noise in float32, but wider noise moves them
         by a few times their size at most. Of an output, nobody wants only the size: it stays without power.
         """
-        strayed = {name: spread[FLOAT32.name].absolute for name, spread in self._spread.items()}
-        gradients = {name: t for name, t in self._measured.items() if name.is_gradient}
-        near = [name for name, t in gradients.items() if REMAINDER * t.norm <= strayed[name] < NOISY * t.norm]
-        if near:
-            noise = seed_generator("probe", *self._question.seed, FLOAT32.name, "wider")
-            seen = self._seen(FLOAT32, Rounding(FLOAT32, noise, WIDER * NOISE, self._scale))
-            far = {name for name in near if seen[name].distance.absolute >= FAR * self._measured[name].norm}
-            self._remainders = {name for name in far if not seen[name].lost}
-
-    def references(self) -> dict[TensorName, TensorReference | None]:
-        """The reference of every tensor, by name; None for a tensor that the oracle gave as None."""
-        return {name: self._reference(name) for name in self._found.tensors}
-
-    def _reference(self, name: TensorName) -> TensorReference | None:
-        if name not in self._measured:
-            return None
-        return TensorReference(
-            self._measured[name],
-            self._spread[name],
-            self._exact[name],
-            self._settled[name],
-            self._kinked,
-            self._scale if name.is_gradient else 1.0,
-            self._sums[name],
-            is_remainder=name in self._remainders,
-        )
+        gradients = {name: reference for name, reference in known.items() if name.is_gradient}
+        strayed = {name: (one.spread[FLOAT32.name].absolute, one.oracle.norm) for name, one in gradients.items()}
+        near = [name for name, (far, norm) in strayed.items() if REMAINDER * norm <= far < NOISY * norm]
+        if not near:
+            return []
+        noise = seed_generator("probe", *self._question.seed, FLOAT32.name, "wider")
+        seen = self._seen(FLOAT32, Rounding(FLOAT32, noise, WIDER * NOISE, self._scale))
+        far = [name for name in near if seen[name].distance.absolute >= FAR * known[name].oracle.norm]
+        return [name for name in far if not seen[name].lost]
 
 
 def _same_numbers(a: torch.Tensor, truth: OracleTensor) -> bool:

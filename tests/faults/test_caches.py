@@ -12,7 +12,7 @@ from harness.spec_files import file_of, planned
 
 from conformance.cache.references import References
 from conformance.commands.planning import children_prepared
-from conformance.errors import MachineError
+from conformance.errors import DamagedReferenceError, MachineError
 from conformance.judging.executor import CONFIRMED, Executor
 from conformance.oracle import reference_file
 from conformance.process import environment
@@ -137,9 +137,9 @@ def test_a_true_error_is_confirmed_and_never_hidden(judged):
 
 def test_every_flipped_bit_and_every_cut_of_a_reference_is_found(tmp_path):
     path = tmp_path / "x.reference"
-    reference_file.save_tensors(path, {"number": 3, "tensor": torch.arange(4.0)})
+    reference_file.save(path, {"number": 3, "tensor": torch.arange(4.0)})
     whole = path.read_bytes()
-    assert reference_file.read(reference_file.open_tensors(path))["number"] == 3
+    assert reference_file.load(path)["number"] == 3
     damaged = [whole[:length] for length in range(len(whole))]
     for bit in range(8 * len(whole)):
         flipped = bytearray(whole)
@@ -147,8 +147,8 @@ def test_every_flipped_bit_and_every_cut_of_a_reference_is_found(tmp_path):
         damaged.append(bytes(flipped))
     for content in damaged:
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="checksum"):
-            reference_file.read(reference_file.open_tensors(path))
+        with pytest.raises(DamagedReferenceError, match="checksum"):
+            reference_file.load(path)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_damaged_reference_is_made_again(executor, damage):
     judging, cell, path = executor
     DAMAGE[damage](path)
     assert judging.verdict(cell).status == "PASS"
-    assert reference_file.read(reference_file.open_tensors(path))
+    assert reference_file.load(path)
 
 
 def test_a_reference_that_is_damaged_each_time_is_no_verdict(executor, monkeypatch):

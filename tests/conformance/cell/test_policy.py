@@ -10,7 +10,7 @@ from harness.timed import timed_cell
 from benchmarks import tf32_device as device
 from conformance.axes import PRECISIONS
 from conformance.cell import policy, reference
-from conformance.cell.policy import drawn_in_float32
+from conformance.cell.policy import draw_in_float32
 from conformance.errors import NotMeasuredError, NotProvenError
 from conformance.evaluate import evaluation
 from conformance.evaluate.inputs import seed_generator
@@ -181,7 +181,7 @@ def drawn(draw, x, dtype):
 def test_half_precision_gets_the_numbers_of_float32(name, dtype, shape):
     x = torch.zeros(shape).t()
     wanted, state = drawn(DRAWING[name], x, torch.float32)
-    with drawn_in_float32() as drew:
+    with draw_in_float32() as drew:
         same, _ = drawn(DRAWING[name], x, torch.float32)
         assert drew == set()
         found, after = drawn(DRAWING[name], x, dtype)
@@ -195,7 +195,7 @@ def test_half_precision_gets_the_numbers_of_float32(name, dtype, shape):
 def test_afterwards_torch_draws_as_before():
     x = torch.zeros(24)
     before, _ = drawn(torch.randn_like, x, torch.bfloat16)
-    with drawn_in_float32():
+    with draw_in_float32():
         other, _ = drawn(torch.randn_like, x, torch.bfloat16)
     after, _ = drawn(torch.randn_like, x, torch.bfloat16)
     assert torch.equal(before, after)

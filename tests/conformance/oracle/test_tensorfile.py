@@ -32,8 +32,8 @@ def path(tmp_path):
 
 def test_every_kind_of_tensor_comes_back(path):
     tree = {"tensors": TENSORS, "list": [1, 2.5, None, "text", {"inside": (TENSORS["whole"],)}], "inf": float("inf")}
-    reference_file.save_tensors(path, tree)
-    found = reference_file.read(reference_file.open_tensors(path))
+    reference_file.save(path, tree)
+    found = reference_file.load(path)
     assert found["list"][:4] == tree["list"][:4]
     assert torch.equal(found["list"][4]["inside"][0], TENSORS["whole"])
     assert found["inf"] == float("inf")
@@ -43,12 +43,8 @@ def test_every_kind_of_tensor_comes_back(path):
 
 
 def test_a_tensor_is_mapped_and_to_write_it_leaves_the_file_alone(path):
-    reference_file.save_tensors(path, TENSORS)
-    before, one, other = (
-        path.read_bytes(),
-        reference_file.read(reference_file.open_tensors(path)),
-        reference_file.read(reference_file.open_tensors(path)),
-    )
+    reference_file.save(path, TENSORS)
+    before, one, other = path.read_bytes(), reference_file.load(path), reference_file.load(path)
     assert all(t.data_ptr() % reference_file.ALIGNED == 0 for t in one.values() if t.numel())
     one["numbers"].fill_(-1.0)
     assert torch.equal(other["numbers"], TENSORS["numbers"])
@@ -56,19 +52,18 @@ def test_a_tensor_is_mapped_and_to_write_it_leaves_the_file_alone(path):
 
 
 def test_damage_is_found_where_it_is_read_and_nowhere_else(path):
-    reference_file.save_tensors(path, TENSORS)
+    reference_file.save(path, {"of": {"amp_fp16": TENSORS["numbers"], "fp32": TENSORS["whole"]}})
     data = bytearray(path.read_bytes())
     data[0] ^= 1
     path.write_bytes(data)
-    stored = reference_file.open_tensors(path)
-    assert torch.equal(stored["whole"].read(), TENSORS["whole"])
-    with pytest.raises(ValueError, match="checksum"):
-        stored["numbers"].read()
+    assert torch.equal(reference_file.load(path, "fp32")["of"]["fp32"], TENSORS["whole"])
+    with pytest.raises(DamagedReferenceError, match="checksum"):
+        reference_file.load(path, "amp_fp16")
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(path):
     with pytest.raises(TypeError):
-        reference_file.save_tensors(path, {"tensor": TENSORS["numbers"], "no JSON": object()})
+        reference_file.save(path, {"tensor": TENSORS["numbers"], "no JSON": object()})
     assert list(path.parent.iterdir()) == []
 
 
