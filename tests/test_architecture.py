@@ -13,6 +13,7 @@ CONTRACT = (
     "claim",
     "convention",
     "error_input",
+    "errors",
     "expect",
     "internals",
     "scale",
@@ -81,7 +82,7 @@ def test_the_matrix_imports_the_contract_and_the_catalogue_of_the_zoo(name):
 def test_a_light_room_never_reaches_torch(name):
     found = reached(name)
     assert not {m for m in found if m.split(".")[0] in ("torch", "numpy")}
-    assert {m for m in found if m.split(".")[0] == "zoo"} <= {"zoo", "zoo.case", "zoo.expect"}
+    assert {m for m in found if m.split(".")[0] == "zoo"} <= {"zoo", "zoo.errors", "zoo.expect"}
     assert not {m for m in found if m.startswith("conformance.") and room_of(m) in TORCH}
 
 

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zoo.autograd_graph import draw_graph
     from zoo.candidate import Candidate
-    from zoo.case import Call, Case, SpecError
+    from zoo.case import Call, Case
     from zoo.catalog import get_spec, list_models, register
     from zoo.claim import Claim
     from zoo.convention import Convention
     from zoo.create import create_model, example_inputs
     from zoo.dtypes import trace_dtypes
     from zoo.error_input import ErrorInput
+    from zoo.errors import SpecError
     from zoo.expect import Expect
     from zoo.scale import Scale
     from zoo.spec import Spec
@@ -49,7 +50,7 @@ HOMES = {
     "Expect": "expect",
     "Scale": "scale",
     "Spec": "spec",
-    "SpecError": "case",
+    "SpecError": "errors",
     "Trainer": "trainer",
     "create_model": "create",
     "draw_graph": "autograd_graph",

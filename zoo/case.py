@@ -5,24 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+from zoo.errors import SpecError, UnknownNameError
+
+__all__ = ["NAME", "Call", "Case", "NamedInputs", "SpecError", "UnknownNameError"]
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-
-
-class SpecError(ValueError):
-    """A record contradicts itself; the message names the record and the field."""
-
-
-class UnknownNameError(KeyError):
-    """There is nothing of this name; the message lists the names that there are, or similar ones."""
-
-    def __str__(self) -> str:
-        """Return the message without the quotes that `KeyError` adds."""
-        return str(self.args[0])
 
 
 @dataclass(frozen=True)
@@ -33,7 +23,7 @@ class Call:
         args: positional arguments.
         kwargs: keyword arguments.
 
-    >>> Call((2.0,), {"dim": 0}).kwargs
+    >>> Call((torch.ones(2),), {"dim": 0}).kwargs
     {'dim': 0}
     """
 
@@ -56,8 +46,8 @@ class NamedInputs:
         inputs: draws the arguments from the generator it gets. It returns a tuple of positional arguments, or a
             `Call` if the model needs keywords. Tensors are on the CPU.
 
-    >>> NamedInputs(name="one-number", inputs=lambda generator: (2.0,)).name
-    'one-number'
+    >>> NamedInputs(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),)).name
+    'one-row'
     """
 
     _kind: ClassVar[str] = "NamedInputs"
@@ -83,8 +73,6 @@ class NamedInputs:
             TypeError: `generator` is not a torch.Generator.
             SpecError: `inputs` returned neither a tuple nor a `Call`.
         """
-        import torch  # noqa: PLC0415 -- `zoo.expect` takes `SpecError` from here, and needs no torch
-
         if not isinstance(generator, torch.Generator):
             raise TypeError(f"Case.draw: generator must be a torch.Generator, got {type(generator).__name__}")
         drawn = self.inputs(generator)
@@ -108,7 +96,6 @@ class Case(NamedInputs):
             error could flip a unit, and gradients have no single right value.
         first: the arguments of the first draw, where they are given; `inputs` draws the others. None: it draws all.
 
-    >>> import torch
     >>> case = Case(name="one-row", inputs=lambda g: (torch.randn(1, 3, generator=g),))
     >>> case.draw(torch.Generator().manual_seed(0)).args[0].shape
     torch.Size([1, 3])

@@ -89,7 +89,7 @@ def register(spec: Spec) -> Spec:
     >>> import zoo
     >>> zoo.register(zoo.get_spec("merge"))
     Traceback (most recent call last):
-    zoo.case.SpecError: 'merge' is already registered
+    zoo.errors.SpecError: 'merge' is already registered
     """
     want_instances("register", Spec, spec=spec)
     if spec.name in _registered or spec.name in _walked():

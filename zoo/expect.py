@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from zoo.case import SpecError
+from zoo.errors import SpecError
 
 OUTCOMES = ("dtype", "refuses", "FAIL", "UNSTABLE", "VOID", "INVALID", "INCONCLUSIVE", "ERROR")
 ENDINGS = ("CRASH", "TIMEOUT", "OOM")
@@ -28,7 +28,7 @@ def check_names(where: str, names: Any) -> None:
 
     >>> check_names("modes", "eager")
     Traceback (most recent call last):
-    zoo.case.SpecError: modes must be a tuple of names, got 'eager'
+    zoo.errors.SpecError: modes must be a tuple of names, got 'eager'
     """
     if not isinstance(where, str):
         raise TypeError(f"check_names: where must be a str, got {type(where).__name__}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from conformance.errors import UsageError, suggestion
 from conformance.judging import toml_file
-from zoo.case import SpecError
+from zoo.errors import SpecError
 from zoo.expect import AXES, Expect
 
 FIELDS = [field.name for field in fields(Expect)]

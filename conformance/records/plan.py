@@ -255,8 +255,8 @@ class Plan:
         """Refuse a plan whose parts contradict each other.
 
         Raises:
-            RecordError: a cell is planned twice, its model is not planned or has no figures, or the shards do not hold
-                each model once.
+            RecordError: a cell is planned twice, its model is not planned or has no figures, the symptom of a probe is
+                missing, or the shards do not hold each model once.
         """
         known: set[str] = set()
         for planned in self.cells:
@@ -265,6 +265,8 @@ class Plan:
                 raise RecordError(f"Plan.cells: {planned.id} is planned twice")
             if model not in self.models or not self.models[model].figures:
                 raise RecordError(f"Plan.cells: {planned.id}: the plan lacks its model, or what can be timed of it")
+            if any(expected.probe and expected.probe not in self.symptoms for expected in planned.expect):
+                raise RecordError(f"Plan.cells: {planned.id}: the plan lacks the symptom of a probe")
             known.add(planned.id)
         if self.shard is not None:
             held = sorted(model for part in self.shard.parts for model in part)

@@ -117,11 +117,15 @@ def test_a_folder_without_a_plan_is_no_run(tmp_path):
 # What has a right sum
 
 
+HANGING = {"outcome": "FAIL", "reason": "known", "probe": "any"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda f: f["plan"]["cells"].append(f["plan"]["cells"][0]), "is planned twice"),
         (lambda f: f["plan"]["models"].pop("a"), "the plan lacks its model"),
+        (lambda f: f["plan"]["cells"][0].update(expect=[HANGING]), "the plan lacks the symptom of a probe"),
         (lambda f: f["plan"].update(measure="everything"), "Plan.measure: want one of"),
         (lambda f: f["plan"].update(deadline="nan"), "Plan.deadline: want a finite number above 0"),
         (lambda f: f["plan"].update(mood=1), "Plan has an unknown field"),

@@ -60,6 +60,9 @@ def test_a_file_of_no_use_says_why(tmp_path, text, message):
     assert message in told
 
 
+F33 = 'expectations=(Expect(outcome="dtype", reason="r", tensor="output", dtype="f33"),)'
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -67,6 +70,7 @@ def test_a_file_of_no_use_says_why(tmp_path, text, message):
         ('name="one"', 'name="One"', "spec name 'One': want lower-case"),
         ("lambda: torch.nn.Identity()", "3", "one: build must be callable, got 3"),
         ('source="s",', 'source="s", dtypes="float33",', "one: dtypes: 'float33' is neither"),
+        ("expectations=()", F33, "one: expectation 'r': torch has no dtype 'f33'"),
     ],
 )
 def test_a_spec_that_contradicts_itself_names_spec_and_field(tmp_path, old, new, message):
