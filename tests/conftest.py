@@ -28,7 +28,7 @@ conformance/commands/test_github.py conformance/commands/test_kept_references.py
 conformance/commands/test_listing.py conformance/commands/test_probes.py conformance/commands/test_shards.py
 conformance/commands/test_usage.py
 conformance/cuda/test_stand_in.py conformance/figures/test_timed_run.py conformance/gates/test_certainty.py
-conformance/measure/test_footprint.py conformance/measure/test_graphs.py
+conformance/measure/test_footprint.py
 conformance/derivatives/test_stopped_gradients.py
 conformance/process/test_forks.py conformance/judging/test_probed.py conformance/show/test_bench_run.py
 conformance/cell/test_preload.py

@@ -2,7 +2,7 @@
 
 A ceiling is the best of many samples, not their median, because a disturbance only makes a sample slower. Bytes have no
 single ceiling: data that fits a cache moves several times faster, and a model that is called repeatedly finds its small
-tensors in the cache. So the rate is measured at many sizes, and `roofline.byte_rate` chooses the one for a model.
+tensors in the cache. So the rate is measured at many sizes, and `crossover.byte_rate` chooses the one for a model.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -21,7 +21,8 @@ from conformance.process.child_side import ChildProcess
 from conformance.records.measurements import Ceilings
 from conformance.records.tasks import CeilingsTask
 
-Work = tuple[float, Callable[[], Any]]
+Work = tuple[float, Callable[[], Any]]  # FLOPs or bytes of a call, and the call
+Candidates = tuple[Precision, list[Work]]  # calls that compete for one ceiling, and the precision that they run at
 
 SECONDS, BURST = 1.0, 0.02  # seconds of samples for one ceiling in all, and in one turn
 LONG_ENOUGH = 0.01  # seconds; after a product that takes longer, no larger one is tried
@@ -29,18 +30,6 @@ SIDES = {"cpu": (128, 256, 512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 81
 SMALLEST, STEP, BEYOND_CACHE = 2**14, 4, 4  # smallest size in bytes; factor between sizes; largest size in last caches
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNKNOWN_CACHE = 64 * 2**20
-
-
-class CeilingCandidates(NamedTuple):
-    """Calls that compete for one ceiling.
-
-    Attributes:
-        precision: the precision that they run at.
-        work: the work of each call, in FLOPs or bytes, and the call.
-    """
-
-    precision: Precision
-    work: list[Work]
 
 
 def observe(task: CeilingsTask, process: ChildProcess) -> Ceilings:
@@ -51,7 +40,7 @@ def observe(task: CeilingsTask, process: ChildProcess) -> Ceilings:
             precisions = [PRECISIONS[name] for name in dict.fromkeys(("fp32", *task.precisions))]
             sizes = _sizes(_last_cache(task.device))
             work = [_products(precision, task.device) for precision in precisions]
-            work += [CeilingCandidates(PRECISIONS["fp32"], _moves(size, task.device)) for size in sizes]
+            work += [(PRECISIONS["fp32"], _moves(size, task.device)) for size in sizes]
         with process.phase("measure"):
             found = _ceilings(work, task.device)
     rates = dict(zip((p.name for p in precisions), found, strict=False))
@@ -62,7 +51,7 @@ def observe(task: CeilingsTask, process: ChildProcess) -> Ceilings:
     )
 
 
-def _products(precision: Precision, device: str) -> CeilingCandidates:
+def _products(precision: Precision, device: str) -> Candidates:
     """Square products; which size is best differs between machines."""
     policy.switch_tf32(precision)
     dtype = getattr(torch, precision.autocast or "float32")
@@ -75,7 +64,7 @@ def _products(precision: Precision, device: str) -> CeilingCandidates:
         product()  # the first call loads kernels, which takes longer than a product
         if _seconds(product, device) > LONG_ENOUGH:
             break
-    return CeilingCandidates(precision, products)
+    return precision, products
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
@@ -92,22 +81,22 @@ def _moves(size: int, device: str) -> list[Work]:
     return [(size, lambda: target.copy_(source)), (size, target.neg_)]
 
 
-def _ceilings(ceilings: list[CeilingCandidates], device: str) -> list[float]:
+def _ceilings(ceilings: list[Candidates], device: str) -> list[float]:
     """The best rate of each ceiling. They take turns, so that a slow second of the machine does not hit only one."""
     best, end = [0.0] * len(ceilings), time.perf_counter() + SECONDS * len(ceilings)
     while not all(best) or time.perf_counter() < end:
-        best = [max(rate, _best(rival, device)) for rate, rival in zip(best, ceilings, strict=True)]
+        best = [max(rate, _best(*rivals, device)) for rate, rivals in zip(best, ceilings, strict=True)]
     return best
 
 
-def _best(rival: CeilingCandidates, device: str) -> float:
+def _best(precision: Precision, work: list[Work], device: str) -> float:
     """The highest rate in a burst of samples of all calls in turn."""
-    policy.switch_tf32(rival.precision)
-    for _, call in rival.work:
+    policy.switch_tf32(precision)
+    for _, call in work:
         _seconds(call, device)
     best, end = 0.0, time.perf_counter() + BURST
     while not best or time.perf_counter() < end:
-        best = max([best, *(amount / _seconds(call, device) for amount, call in rival.work)])
+        best = max([best, *(amount / _seconds(call, device) for amount, call in work)])
     return best
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conformance.axes import NOT_PROVEN
@@ -98,7 +98,11 @@ def render(
     parts += [wrap(_legend(speeds, contents.plan), width), wrap(marks, width)]
     red = "\n".join(_red_lines(ordered))
     parts.append(wrap(red, terminal) if terminal else red)
-    parts.append("\n".join(_footnote(number, *note, width) for note, number in notes.items()))
+    footnotes = [
+        wrap(f"({number}) {kind}: {visible(reason)}", width) + (f"\n    {visible(link)}" if link else "")
+        for (kind, reason, link), number in notes.items()
+    ]
+    parts.append("\n".join(footnotes))
     remarks = [*_say_assumed(contents.plan), *_remarks(ordered), *without_speed("speed", speeds)]
     remarks += _kept_references(ordered) if folder else []  # `conformance.check` has no --fresh
     parts.append(wrap("\n".join(remarks), width))
@@ -196,10 +200,6 @@ def figure(margin: float) -> str:
     return f"{margin:.2f}" if 0.005 <= margin < 1000 else f"{margin:.0e}"  # noqa: PLR2004 -- a display range
 
 
-def _footnote(number: int, kind: str, reason: str, link: str, width: int) -> str:
-    return wrap(f"({number}) {kind}: {visible(reason)}", width) + (f"\n    {visible(link)}" if link else "")
-
-
 def _say_assumed(plan: Plan) -> list[str]:
     """The contracts that were assumed of models without a spec, a line for those of whom the same was assumed."""
     models: dict[str, list[str]] = {}
@@ -209,26 +209,24 @@ def _say_assumed(plan: Plan) -> list[str]:
 
 
 def _remarks(verdicts: list[Verdict]) -> list[str]:
-    """The notes of cells that are not red, a line for each kind, with how many cells it concerns."""
-    cells: dict[str, dict[str, list[str]]] = {}
+    """The notes of cells that are not red, a line for each kind, with how many cells it concerns and the first."""
+    found: dict[str, list[tuple[str, str]]] = {}  # sentence: cells, each with the detail that it gives
     for verdict in verdicts:
         for note in () if verdict.red else verdict.notes:
-            found = DETAILED.fullmatch(note)
-            sentence, detail = (found[1], found[2]) if found else (note, "")
-            cells.setdefault(sentence, {}).setdefault(detail, []).append(verdict.cell)
-    return [f"· {visible(sentence)}: {_concerned(by_detail)}" for sentence, by_detail in cells.items()]
+            detailed = DETAILED.fullmatch(note)
+            sentence, detail = detailed.groups() if detailed else (note, "")
+            found.setdefault(sentence, []).append((verdict.cell, f" ({visible(detail)})" if detail else ""))
+    lines = []
+    for sentence, cells in found.items():
+        others = f"{len(cells)} cells of {_models(cell for cell, _ in cells)}, such as " if len(cells) > 1 else ""
+        lines.append(f"· {visible(sentence)}: {others}{''.join(cells[0])}")
+    return lines
 
 
-def _concerned(cells: dict[str, list[str]]) -> str:
-    """The cells that a remark concerns, by its details: one by name, more by their number and one of them."""
-    every = [cell for named in cells.values() for cell in named]
-    detail = next(iter(cells))
-    first = f"{every[0]}{f' ({visible(detail)})' if detail else ''}"
-    if len(every) == 1:
-        return first
-    models = dict.fromkeys(map(model_of, every))
-    of = f"of {next(iter(models))}" if len(models) == 1 else f"of {len(models)} models"
-    return f"{len(every)} cells {of}, such as {first}"
+def _models(cells: Iterable[str]) -> str:
+    """The model of some cells, or how many models they are of."""
+    models = list(dict.fromkeys(map(model_of, cells)))
+    return models[0] if len(models) == 1 else f"{len(models)} models"
 
 
 def _red_lines(verdicts: list[Verdict]) -> Iterator[str]:
@@ -255,9 +253,8 @@ def _left_out(plan: Plan, cells: Sequence[PlannedCell]) -> str:
 
 
 def _kept_references(verdicts: list[Verdict]) -> list[str]:
-    models = list(dict.fromkeys(model_of(v.cell) for v in verdicts if KEPT in v.observation.seconds))
-    whose = models[0] if len(models) == 1 else f"{len(models)} models"
-    return [f"· references of an earlier run: {whose} (--fresh makes new ones)"] if models else []
+    kept = [verdict.cell for verdict in verdicts if KEPT in verdict.observation.seconds]
+    return [f"· references of an earlier run: {_models(kept)} (--fresh makes new ones)"] if kept else []
 
 
 def totals(contents: Contents, *, folder: Path | None, seconds: float | None = None) -> str:

@@ -1,6 +1,7 @@
 """The runner of probes: a process and a cache for each, the table, and what cannot be run."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from conformance.commands import probes
 from conformance.errors import UsageError
 from conformance.process import environment
-from conformance.records.tasks import ProbeInfo, SeenOn
+from conformance.records.tasks import SeenOn
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PATIENCE = 120.0
@@ -59,17 +60,12 @@ def write(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("body", "torch", "symptom", "status"),
     [
-        ("return ''", NEVER, "a wrong number", "PASS"),
-        ("return 'a wrong number'", ALWAYS, "a wrong number", "EXPECTED"),
-        ("return 'a wrong number'", NEVER, "a wrong number", "FAIL"),
         ("return ''", ALWAYS, "a wrong number", "STALE"),
         ("return device", ALWAYS, "cpu", "EXPECTED"),
         ("return None", NEVER, "a wrong number", "ERROR"),
         ("raise LookupError('gone')", ALWAYS, "LookupError: gone", "ERROR"),
         ("raise Unavailable('no such thing')", ALWAYS, "a wrong number", "UNSUPPORTED"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", ALWAYS, "killed by SIGSEGV", "EXPECTED"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", NEVER, "killed by SIGSEGV", "FAIL"),
-        ("os.kill(os.getpid(), signal.SIGABRT)", ALWAYS, "killed by SIGSEGV", "CRASH"),
         ("os._exit(0)", ALWAYS, "a wrong number", "CRASH"),
     ],
 )
@@ -92,11 +88,6 @@ def test_a_probe_about_another_device_is_not_run(write, capsys):
     assert probes.show_probes((), device="cpu", timeout=PATIENCE) == 0
     words = "· mine SKIPPED not run: it is about cuda alone a source"
     assert capsys.readouterr().out.splitlines()[2].split() == words.split()
-
-
-def test_an_unknown_device_is_a_usage_error():
-    with pytest.raises(UsageError, match="unknown device 'tpu'; did you mean cpu\\?"):
-        probes.observe((), "tpu", PATIENCE)
 
 
 def test_an_absent_device_is_a_usage_error_and_runs_nothing():
@@ -138,18 +129,14 @@ def test_each_probe_has_a_process_and_an_empty_cache_of_its_own(write, tmp_path)
     assert not Path(first[1]).exists()
 
 
-def test_names_choose_and_set_the_order(write):
-    for name in ("one", "two", "three"):
+def test_names_choose_and_an_unknown_one_is_refused_with_its_neighbours(write):
+    for name in ("one", "two", "double_backward"):
         write(name, "return ''")
     assert [f.probe for f in probes.observe(("two", "one"), "cpu", PATIENCE).findings] == ["two", "one"]
-
-
-def test_an_unknown_name_is_refused_with_its_neighbours(write):
-    write("double_backward", "return ''")
+    with pytest.raises(UsageError, match="unknown device 'tpu'; did you mean cpu\\?"):
+        probes.observe((), "tpu", PATIENCE)
     with pytest.raises(UsageError, match=r"no probe named 'double_backwards'; did you mean double_backward\?"):
         probes.observe(("double_backwards",), "cpu", PATIENCE)
-    with pytest.raises(UsageError, match=r"no probe named 'zzz'; known: double_backward"):
-        probes.observe(("zzz",), "cpu", PATIENCE)
 
 
 def test_probes_that_cannot_be_read_are_a_usage_error(write):
@@ -166,45 +153,20 @@ def test_the_table_shows_all_and_the_exit_code_tells_whether_any_is_red(write, c
     assert lines[0].split() == ["probe", "verdict", "seen", "issue"]
     assert lines[2].split() == ["✓", "right", "PASS", "a", "source"]
     assert lines[3].split() == ["≠", "wrong", "EXPECTED", "a", "wrong", "number", "a", "source"]
-    write("wrong", "return 'a wrong number'", NEVER)
+    write("wrong", r"return '\x1b[2J'", NEVER)
     assert probes.show_probes((), device="cpu", timeout=PATIENCE) == 1
-    assert "✗ wrong" in capsys.readouterr().out
+    assert re.search(r"✗ wrong +FAIL +\\u001b\[2J", capsys.readouterr().out)
     assert probes.show_probes(("right",), device="cpu", timeout=PATIENCE) == 0
-
-
-def test_the_words_of_a_probe_cannot_command_the_terminal(write, capsys):
-    write("mine", r"return '\x1b[2J'")
-    assert probes.show_probes((), device="cpu", timeout=PATIENCE) == 1
-    assert "\\u001b[2J" in capsys.readouterr().out
 
 
 def test_probes_are_read_with_what_they_declare_for_a_device(write):
     write("always", "return ''", ALWAYS)
     write("elsewhere", "return ''", device="cuda", devices=("cuda",))
-    assert probes.read("cpu").probes == (
-        ProbeInfo(
-            name="always",
-            summary="s",
-            issue="",
-            source="a source",
-            symptom="a wrong number",
-            devices=(),
-            seen={"cpu": SeenOn(ALWAYS, ("2.4.1",))},
-            concerns=True,
-            declared=True,
-        ),
-        ProbeInfo(
-            name="elsewhere",
-            summary="s",
-            issue="",
-            source="a source",
-            symptom="a wrong number",
-            devices=("cuda",),
-            seen={"cuda": SeenOn(NEVER, ("2.4.1",))},
-            concerns=False,
-            declared=None,
-        ),
+    always, elsewhere = probes.read("cpu").probes
+    assert (always.name, always.seen, always.concerns, always.declared) == (
+        *("always", {"cpu": SeenOn(ALWAYS, ("2.4.1",))}, True, True),
     )
+    assert (elsewhere.devices, elsewhere.concerns, elsewhere.declared) == (("cuda",), False, None)
 
 
 def test_the_runner_itself_never_imports_torch():

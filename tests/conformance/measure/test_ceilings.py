@@ -4,7 +4,7 @@ import contextlib
 
 from conformance.axes import PRECISIONS
 from conformance.measure import ceilings
-from conformance.measure.ceilings import CeilingCandidates, observe
+from conformance.measure.ceilings import observe
 from conformance.process import machine_lock
 from conformance.process.child_side import WAITING, ChildProcess
 from conformance.records.tasks import CeilingsTask
@@ -23,7 +23,7 @@ def test_the_best_sample_counts(monkeypatch):
     monkeypatch.setattr(ceilings, "_seconds", lambda *_: next(seconds))
     monkeypatch.setattr(ceilings.time, "perf_counter", lambda: next(moments))
     monkeypatch.setattr(ceilings.tf32, "switch", lambda _: None)
-    assert ceilings._best(CeilingCandidates(PRECISIONS["fp32"], [(8.0, None), (1.0, None)]), "cpu") == 4.0
+    assert ceilings._best(PRECISIONS["fp32"], [(8.0, None), (1.0, None)], "cpu") == 4.0
 
 
 def test_the_measurement_has_a_rate_for_each_precision_and_size_and_the_machine_to_itself(monkeypatch):
@@ -77,4 +77,4 @@ def test_a_slow_first_call_does_not_keep_larger_products_out(monkeypatch):
     monkeypatch.setattr(ceilings, "_product", product)
     monkeypatch.setattr(ceilings, "_seconds", seconds)
     monkeypatch.setattr(ceilings.tf32, "switch", lambda _: None)
-    assert [amount for amount, _ in ceilings._products(PRECISIONS["fp32"], "cpu").work] == [16.0, 128.0, 1024.0]
+    assert [amount for amount, _ in ceilings._products(PRECISIONS["fp32"], "cpu")[1]] == [16.0, 128.0, 1024.0]
