@@ -12,7 +12,6 @@ from torch.nn import functional
 import zoo
 from zoo.functions.batch_norm2d import batch_norm2d, batch_norm2d_op
 from zoo.functions.conv2d import conv2d
-from zoo.functions.cube import CubeBackward
 from zoo.functions.fused_conv_bn2d import fused_conv_bn2d, fused_conv_bn2d_op
 from zoo.functions.matmul_amp import matmul_amp, matmul_amp_op
 from zoo.functions.relu_amp import relu_amp, relu_amp_op
@@ -224,14 +223,6 @@ def test_operator_scripts_saves_reloads_and_differentiates(name):
     for low in LOWS if "conv" in name else ():
         with torch.autocast("cpu", dtype=low):
             assert reloaded(*(t.float() for t in args), *eps).dtype == low
-
-
-def test_cube_backward_orders_its_gradients_as_its_arguments():
-    grad = torch.tensor(5.0, requires_grad=True)
-    x = torch.tensor(2.0, requires_grad=True)
-    CubeBackward.apply(grad, x).backward()
-    assert grad.grad == 12
-    assert x.grad == 60
 
 
 # under autocast

@@ -189,12 +189,6 @@ GOOD = {
 }
 
 
-def test_a_record_keeps_what_it_is_given():
-    probe = Probe(**GOOD)
-    assert (probe.name, probe.symptom, probe.source, probe.devices) == ("example", "a wrong number", "", ())
-    assert (probe.seen["cpu"].torch, probe.observe("cpu")) == (">=2.6,<2.15", "cpu")
-
-
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
