@@ -37,8 +37,7 @@ faults/test_around_the_run.py faults/test_caches.py faults/test_channel.py fault
 faults/test_exceptions.py faults/test_failpoints.py faults/test_interrupts.py faults/test_orphans.py
 faults/test_output.py faults/test_processes.py faults/test_resume.py faults/test_run_folder.py
 faults/test_sources_apart.py faults/test_terminal.py faults/test_workers.py
-zoo/test_counterexamples.py zoo/test_distributed.py zoo/test_peak_bytes.py zoo/test_tar_images.py
-zoo/test_tar_shards.py
+zoo/test_counterexamples.py zoo/test_distributed.py zoo/test_tar_images.py
 """.split()
 
 

@@ -1,10 +1,9 @@
 """The rooms: which may import which, which run with torch, and what the documents tell of them."""
 
 import re
-import subprocess
-import sys
 
 import pytest
+from harness.processes import fresh
 from harness.sources import MODULES, PACKAGES, ROOT, arrows, below, imports, reached, room_of, rooms
 
 CONTRACT = (
@@ -127,12 +126,6 @@ def test_there_is_no_circle_between_modules(package):
 def test_no_module_locks_with_what_windows_lacks():
     assert [name for name in MATRIX if "fcntl" in imports(name)] == ["conformance.process.lifeline"]
     assert "fcntl" not in imports("conformance.process.lifeline", inner=False)  # it does without where that is absent
-
-
-def fresh(code):
-    """What a fresh interpreter prints."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout.split()
 
 
 def test_the_light_rooms_leave_torch_out_of_a_fresh_interpreter():

@@ -22,6 +22,14 @@ def printed(script, **environment):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def fresh(script, *arguments):
+    """The words that a script prints in a fresh interpreter, in the folder of the project."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=FOLDERS[0], check=True, capture_output=True, text=True
+    )
+    return done.stdout.split()
+
+
 def outlives(process, seconds=10.0):
     """Whether a process still runs after so long; a zombie does not."""
     try:

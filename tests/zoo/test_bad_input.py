@@ -13,7 +13,7 @@ from dataclasses import is_dataclass
 
 import pytest
 import torch
-from bad_input_examples import EXAMPLES, OPEN, RESULTS
+from bad_input_examples import EXAMPLES, RESULTS
 from torch import Tensor, nn
 
 import zoo
@@ -138,10 +138,7 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.setattr("zoo.catalog._registered", {})
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.xfail(reason=OPEN[n])) if n in OPEN else n for n in NAMES],
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_bad_input_is_refused_by_name(name):
     complaints = []
     for call, signature, arguments in doors(name, NAMES[name]):
@@ -168,7 +165,7 @@ def test_bad_input_is_refused_by_name(name):
 
 
 def test_the_lists_name_nothing_that_does_not_exist():
-    assert {*EXAMPLES, *OPEN, *RESULTS} - {name for name, _ in public_names()} == set()
+    assert {*EXAMPLES, *RESULTS} - {name for name, _ in public_names()} == set()
 
 
 @pytest.mark.parametrize(

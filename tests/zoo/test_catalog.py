@@ -1,9 +1,15 @@
-"""Names of models are listed and found by wildcard patterns, and an unknown name is an error."""
+"""What the zoo offers: names and wildcards, folders and their classes and functions, examples and sources."""
 
+import importlib
+import inspect
+import pkgutil
 from dataclasses import replace
 
 import pytest
+from harness.processes import fresh, printed
+from harness.sources import ROOT
 
+import conformance
 import zoo
 from conformance.errors import UsageError
 from conformance.plan.find import find
@@ -48,14 +54,6 @@ def test_an_unknown_module_is_refused():
         found("murge*")
 
 
-@pytest.mark.parametrize(("arguments", "named"), [((None,), "filter"), (([3],), "filter")])
-def test_a_pattern_is_a_string(arguments, named):
-    with pytest.raises(TypeError, match=rf"^list_models: {named} must be a string, got "):
-        zoo.list_models(*arguments)
-    with pytest.raises(TypeError, match=r"^list_models: module must be a string, got int$"):
-        zoo.list_models(module=3)
-
-
 def test_models_that_are_wrong_on_purpose_are_listed_only_by_their_folder():
     everything = zoo.list_models(module="*")
     assert everything == zoo.list_models()
@@ -78,3 +76,111 @@ def test_a_second_name_means_the_same_model():
 def test_an_alias_is_a_name(alias):
     with pytest.raises(SpecError, match=r"^spec alias .*: want lower-case letters"):
         replace(zoo.get_spec("merge"), alias=alias)
+
+
+# after an import, all that is public and nothing else
+
+
+FOLDERS = sorted(path.parent.name for path in (ROOT / "zoo").glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("package", [zoo, conformance])
+def test_dir_lists_what_is_public_and_all_of_it_is_there(package):
+    listed = dir(package)
+    assert set(package.__all__) <= set(listed)
+    assert not [name for name in listed if name.startswith("_") or not hasattr(package, name)]
+    assert set(listed) - set(package.__all__) == (set(FOLDERS) if package is zoo else set())
+
+
+FRESH = f"""
+import json, sys, torch
+before, compiler = {{*sys.modules}}, {{"torch._dynamo", "torch._inductor", "torch._functorch.config"}}
+import zoo
+told = [[name for name in sys.modules if name.startswith("zoo.") and name.count(".") > 1]]
+from zoo.functions import Square, square
+from zoo.ops import softmax
+told += [[thing.__name__ for thing in (Square, square, softmax, zoo.training.train_step, zoo.models.Merge)]]
+told += [zoo.data.__all__, len(zoo.list_models()) > 50, "zoo.probe" in sys.modules, "zoo.probes" in sys.modules]
+zoo.get_spec("cube_cpp"), zoo.get_spec("cube_numpy")
+told += [[*{{"PIL", "numpy", "setuptools", "torch.utils.cpp_extension"}} & ({{*sys.modules}} - before)]]
+known = compiler & {{*sys.modules}}
+from zoo.probe import find
+told += [len(find()) > 0, [*compiler & {{*sys.modules}} - known], [getattr(zoo, name).__name__ for name in {FOLDERS}]]
+print(json.dumps(told))
+"""
+
+
+def test_an_import_brings_what_is_touched_and_a_name_of_a_folder_is_the_function_and_not_its_file():
+    assert printed(FRESH) == [
+        [],
+        ["Square", "square", "softmax", "train_step", "Merge"],
+        *(["ImageDirectoryDataset", "ResizeCenterCrop", "TarImage", "TarImageDataset"], True, False, False),
+        [],  # neither Pillow nor NumPy nor what compiles C++
+        *(True, []),  # to read the probes loads no compiler
+        [f"zoo.{name}" for name in FOLDERS],
+    ]
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = zoo.nothing
+
+
+def test_a_fresh_interpreter_completes_the_names_of_conformance():
+    words = fresh("import conformance; print(*dir(conformance))")
+    assert {"check", "register_backend", "register_mode", "Report"} <= set(words)
+
+
+# each folder gives the public classes and functions of its files
+
+
+def defined(module):
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not name.isupper()
+        and callable(value)
+        and getattr(value, "__module__", None) == module.__name__
+    }
+
+
+@pytest.mark.parametrize("folder", ["models", "ops", "functions", "training"])
+def test_a_folder_gives_what_its_files_define(folder):
+    package = importlib.import_module(f"zoo.{folder}")
+    files = [entry.name for entry in pkgutil.iter_modules(package.__path__) if entry.name != "__main__"]
+    wanted = {name for file in files for name in defined(importlib.import_module(f"zoo.{folder}.{file}"))}
+    assert set(package.__all__) == wanted
+    assert all(callable(getattr(package, name)) for name in wanted)
+
+
+# every public function and class has an example; pytest runs them as doctests
+
+
+MODULES = [
+    entry.name
+    for entry in pkgutil.walk_packages(zoo.__path__, "zoo.")
+    if not entry.ispkg
+    and ".probes." not in entry.name  # a probe is its own example
+    and entry.name != "zoo.internals"  # of this project alone
+]
+
+
+def is_shown(thing):
+    """Return whether a public function, or a class or one of its members, has an example."""
+    parts = [thing, *(vars(thing).values() if inspect.isclass(thing) else ())]
+    return any(">>>" in (getattr(part, "__doc__", None) or "") for part in parts)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_public_names_have_an_example(name):
+    module = importlib.import_module(name)
+    public = {
+        key: value
+        for key, value in vars(module).items()
+        if not key.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == name
+        and not (inspect.isclass(value) and issubclass(value, BaseException))
+        and not getattr(value, "_is_protocol", False)  # nothing to call
+    }
+    functions = [key for key, value in public.items() if hasattr(value, "apply") and hasattr(value, "backward")]
+    missing = [key for key, value in public.items() if key not in functions and not is_shown(value)]
+    assert missing == [], f"{name}: {', '.join(missing)} without an example"

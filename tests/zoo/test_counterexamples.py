@@ -11,8 +11,6 @@ from functools import cache
 
 import pytest
 import torch
-from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
-from torch.utils.data import DataLoader
 
 import zoo.counterexamples
 from conformance.judging.executor import Executor
@@ -21,9 +19,7 @@ from conformance.records.cell import Cell
 from conformance.records.tasks import PLAN, PlanRequest
 from conformance.verdict import judge
 from zoo.counterexamples import every_worker_reads_all as reading
-from zoo.counterexamples.fused_conv_bn import fused_conv_bn_twice
 from zoo.counterexamples.index_changed_in_place import index_changed_in_place
-from zoo.counterexamples.sinh import sinh_gradients_ignored, sinh_kept_on_ctx, sinh_non_differentiable
 
 MODES = frozenset({"eager", "scripted", "compiled"})
 PRECISIONS = frozenset({"fp32", "amp_fp16", "amp_bf16"})
@@ -136,37 +132,12 @@ def test_is_red_without_the_declaration(model, mode, precision, verdict_of):
     assert re.search(CAUGHT[model].text, undeclared.text), undeclared.text
 
 
-@pytest.mark.parametrize("sinh", [sinh_kept_on_ctx, sinh_gradients_ignored, sinh_non_differentiable])
-def test_sinh_is_right_once_and_wrong_twice(sinh):
-    x = torch.tensor([-1.5, 0.25, 2.0], dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(sinh(x), torch.sinh(x))
-    assert gradcheck(sinh, (x,))
-    with pytest.raises(GradcheckError, match="Jacobian mismatch"):
-        gradgradcheck(sinh, (x,))
-
-
-def test_fused_conv_bn_is_right_once_and_wrong_twice():
-    generator = torch.Generator().manual_seed(0)
-    args = [torch.randn(2, 1, k, k, generator=generator, dtype=torch.float64).requires_grad_() for k in (3, 2)]
-    assert gradcheck(fused_conv_bn_twice, args)
-    with pytest.raises(GradcheckError, match="Jacobian mismatch"):
-        gradgradcheck(fused_conv_bn_twice, args)
-
-
 def test_index_changed_in_place_is_right_once():
     tensor, index = torch.arange(6).reshape(3, 2, 1), torch.tensor([[0], [1], [1]])
     assert index_changed_in_place(tensor, index).flatten().tolist() == [0, 3, 5]
     assert index.flatten().tolist() == [0, 3, 5]
     with pytest.raises(IndexError, match="index 9 is out of bounds"):
         index_changed_in_place(tensor, index)
-
-
-@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a machine with one core
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # from Python 3.12
-@pytest.mark.parametrize(("workers", "seen"), [(0, [0, 1, 2]), (2, [0, 0, 1, 1, 2, 2])])
-def test_every_worker_of_a_loader_reads_all(workers, seen):
-    loader = DataLoader(reading.EveryWorkerReadsAll(torch.arange(3)), batch_size=None, num_workers=workers)
-    assert sorted(int(item) for item in loader) == seen
 
 
 def test_a_dataset_without_self_or_getitem_fails_at_once():

@@ -89,15 +89,25 @@ def refused_with_nan(rank):
     return ""
 
 
+def both(rank):
+    return [trained_in_parallel(rank), refused_with_nan(rank)]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What two processes, started once, do: the results of both works, each of both ranks."""
+    return list(zip(*on_two_ranks(tmp_path_factory.mktemp("ranks"), both), strict=True))
+
+
 @two_processes
-def test_two_ranks_take_the_steps_of_the_whole_batch(tmp_path):
-    one, two = on_two_ranks(tmp_path, trained_in_parallel)
+def test_two_ranks_take_the_steps_of_the_whole_batch(found):
+    one, two = found[0]
     wide = TensorDataset(*(t.double() for t in data().tensors))
     true = trained(net().double(), [wide[:24]], "fp32", 1)
     for precision, bound in (("fp32", 1e-5), ("amp_fp16", 5e-3), ("amp_bf16", 4e-2)):
-        (found, sent), (other, _) = one[precision], two[precision]
+        (result, sent), (other, _) = one[precision], two[precision]
         assert sent == 3, "the gradients are sent once for each step, and not for each batch"
-        for mine, theirs, truth in zip(flat(found), flat(other), flat(true), strict=True):
+        for mine, theirs, truth in zip(flat(result), flat(other), flat(true), strict=True):
             assert torch.equal(mine, theirs)
             assert (mine - truth).norm() < bound * truth.norm()
             assert precision == "fp32" or (mine - truth).norm() > 1e-5 * truth.norm()  # autocast was on
@@ -110,8 +120,8 @@ def flat(result):
 
 
 @two_processes
-def test_a_nan_on_one_rank_ends_both(tmp_path):
-    assert on_two_ranks(tmp_path, refused_with_nan) == ["train: epoch 1, step 1: the loss is nan"] * 2
+def test_a_nan_on_one_rank_ends_both(found):
+    assert list(found[1]) == ["train: epoch 1, step 1: the loss is nan"] * 2
 
 
 @pytest.mark.parametrize("samples", [24, 25])
@@ -133,19 +143,3 @@ def test_train_tells_the_sampler_the_epoch():
     share = share_of(data(), 6, rank=0, world_size=2)
     trained(net(), share, "fp32", 1)
     assert share.sampler.epoch == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"rank": 2}, "rank must be at least 0 and below 2, got 2"),
-        ({"rank": None}, "rank must be an integer, got None"),
-        ({"world_size": -2}, "world_size must be at least 1, got -2"),
-        ({"world_size": 99}, "dataset must have a sample for each of 99 ranks, got 24"),
-    ],
-)
-def test_bad_arguments_are_named(changes, message):
-    arguments = {"dataset": data(), "batch_size": 6, "rank": 0, "world_size": 2, **changes}
-    with pytest.raises((TypeError, ValueError), match=f"^share_of: {message}$"):
-        share_of(**arguments)

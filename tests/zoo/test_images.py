@@ -1,7 +1,10 @@
-"""A folder as a data set: its order, its index and its errors."""
+"""Image files as tensors, a folder of them as a data set, and the crop that makes them one size."""
 
+import io
 import os
+import pickle
 import re
+import sys
 
 import pytest
 import torch
@@ -9,10 +12,86 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from zoo.data import ImageDirectoryDataset, ResizeCenterCrop
+from zoo.data.pixels import decode_rgb
+from zoo.data.transforms import transformed
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.* use of fork\\(\\) may lead to deadlocks:DeprecationWarning"
-)  # from Python 3.12 on
+# decode_rgb
+
+
+def encoded(image, kind="PNG", **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def colours():
+    image = Image.new("RGB", (16, 12))
+    image.putdata([(i % 256, (7 * i) % 256, (31 * i) % 256) for i in range(16 * 12)])
+    return image
+
+
+def test_channels_rows_and_columns_come_in_that_order():
+    image = Image.new("RGB", (3, 2))
+    image.putpixel((2, 1), (10, 20, 30))
+    pixels = decode_rgb(encoded(image), "x")
+    assert (pixels.shape, pixels.dtype, pixels.is_contiguous()) == ((3, 2, 3), torch.uint8, True)
+    assert pixels[:, 1, 2].tolist() == [10, 20, 30]
+    assert pixels.count_nonzero() == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "kind", "rgb"),
+    [
+        ("1", 1, "PNG", [255, 255, 255]),
+        ("L", 7, "PNG", [7, 7, 7]),
+        ("LA", (7, 0), "PNG", [7, 7, 7]),
+        ("RGB", (1, 2, 3), "PNG", [1, 2, 3]),
+        ("RGBA", (1, 2, 3, 0), "PNG", [1, 2, 3]),
+        ("CMYK", (255, 0, 0, 0), "TIFF", [0, 255, 255]),
+    ],
+)
+def test_modes_become_rgb(mode, colour, kind, rgb):
+    assert decode_rgb(encoded(Image.new(mode, (1, 1), colour), kind), "x").flatten().tolist() == rgb
+
+
+def test_a_palette_is_looked_up_and_its_transparency_dropped():
+    image = Image.new("P", (2, 1), 1)
+    image.putpalette([9, 8, 7, 1, 2, 3])
+    image.putpixel((0, 0), 0)
+    # a plain convert of Pillow would warn, which is an error in this test run
+    pixels = decode_rgb(encoded(image, transparency=b"\x00\x80"), "x")
+    assert pixels[:, 0].tolist() == [[9, 1], [8, 2], [7, 3]]
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("I;16", "PNG"), ("I;16", "TIFF"), ("I", "TIFF"), ("F", "TIFF")])
+def test_values_beyond_8_bits_are_refused(mode, kind):
+    with pytest.raises(
+        ValueError, match=rf"^deep\.x: not readable as an image: mode {mode[0]}\S* does not fit 8 bits$"
+    ):
+        decode_rgb(encoded(Image.new(mode, (1, 1), 1000 if mode != "F" else 0.5), kind), "deep.x")
+
+
+@pytest.mark.parametrize(("kind", "pixels_end"), [("PNG", 120), ("JPEG", 740), ("BMP", 630), ("GIF", 1000)])
+def test_a_cut_image_is_an_error_unless_all_pixels_are_there(kind, pixels_end):
+    whole = encoded(colours(), kind)
+    expected = decode_rgb(whole, "x")
+    for length in range(len(whole)):
+        try:
+            pixels = decode_rgb(whole[:length], "cut.x")
+        except ValueError as error:
+            assert str(error).startswith("cut.x: not readable as an image: ")  # noqa: PT017 - many lengths, one test
+        else:
+            assert length >= pixels_end
+            assert torch.equal(pixels, expected)
+
+
+def test_without_pillow_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r"needs Pillow: pip install pillow"):
+        decode_rgb(b"", "x")
+
+
+# ImageDirectoryDataset: its order, its index and its errors
 
 
 @pytest.fixture
@@ -160,17 +239,56 @@ def test_images_of_two_sizes_are_batched_with_a_transform(folder, workers):
     assert [red for batch in batches for red in reds(batch)] == [5, 1, 3, 0, 6, 9, 9]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "line"),
-    [
-        ({"path": None}, TypeError, "path must be a path, got None"),
-        ({"path": ["."]}, TypeError, "path must be a path, got list"),
-        ({"pattern": None}, TypeError, "pattern must be a string, got None"),
-        ({"pattern": ""}, ValueError, "pattern must be relative to the folder, got ''"),
-        ({"pattern": "/*.png"}, ValueError, "pattern must be relative to the folder, got '/*.png'"),
-        ({"transform": [1]}, TypeError, "transform must be callable, got list"),
-    ],
-)
-def test_arguments_that_make_no_sense_are_named(folder, arguments, error, line):
-    with pytest.raises(error, match=f"^ImageDirectoryDataset: {re.escape(line)}$"):
-        ImageDirectoryDataset(**{"path": folder, **arguments})
+# ResizeCenterCrop, against Pillow
+
+
+def pillow(image, height, width):
+    """The same with Pillow, whose bilinear filter widens with the reduction too."""
+    rows, columns = image.shape[1:]
+    scale = max(height / rows, width / columns)
+    size = max(width, round(columns * scale)), max(height, round(rows * scale))
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
+    raw = bytes(image.permute(1, 2, 0).flatten().tolist())
+    scaled = Image.frombytes("RGB", (columns, rows), raw).resize(size, Image.Resampling.BILINEAR)
+    crop = scaled.crop((left, top, left + width, top + height))
+    return torch.frombuffer(bytearray(crop.tobytes()), dtype=torch.uint8).reshape(height, width, 3).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize("size", [(40, 60), (60, 40), (8, 8), (7, 90), (3, 5), (1, 1), (41, 23)])
+@pytest.mark.parametrize("target", [(8, 8), (16, 5), (1, 20)])
+def test_it_agrees_with_pillow(size, target):
+    image = torch.randint(0, 256, (3, *size), dtype=torch.uint8)
+    found = ResizeCenterCrop(*target)(image)
+    assert (found.shape, found.dtype, found.is_contiguous()) == ((3, *target), torch.uint8, True)
+    assert (found.int() - pillow(image, *target).int()).abs().max() <= 1  # each rounds in its own way
+
+
+def test_an_image_of_the_size_is_unchanged():
+    image = torch.randint(0, 256, (3, 7, 9), dtype=torch.uint8)
+    assert torch.equal(ResizeCenterCrop(7, 9)(image), image)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_floating_images_keep_their_dtype_and_are_not_rounded(dtype):
+    image = torch.rand(1, 10, 20).to(dtype)
+    found = ResizeCenterCrop(5, 5)(image)
+    assert found.dtype == dtype
+    exact = ResizeCenterCrop(5, 5)(image.double())
+    torch.testing.assert_close(found.double(), exact, rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+def test_it_travels_to_a_worker():
+    crop = ResizeCenterCrop(4, 3)
+    assert pickle.loads(pickle.dumps(crop)) == crop
+
+
+def test_a_crop_does_not_carry_the_rest_of_the_image():
+    assert ResizeCenterCrop(2, 2)(torch.rand(1, 2, 100)).untyped_storage().nbytes() == 16
+
+
+def test_the_error_of_a_transform_names_the_image():
+    image = torch.zeros(3, 2, 2)
+    assert transformed(image, None, "x") is image
+    with pytest.raises(RuntimeError, match=r"^a\.png: transform raised ZeroDivisionError: division by zero$") as caught:
+        transformed(image, lambda _: 1 / 0, "a.png")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
