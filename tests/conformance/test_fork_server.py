@@ -33,15 +33,15 @@ print(json.dumps([told, asked]))
 """
 SERVE = """
 import json
-from harness.cuda_target import USE_CUDA
+from harness.targets import target_of, use_cuda
 from conformance.process import child
 
-ending = child.run(USE_CUDA, {}, deadline=120.0)
+ending = child.run(target_of(use_cuda), {}, deadline=120.0)
 print(json.dumps([ending.kind, ending.result, ending.message]))
 """
 POISONED_FORK = """
 import json, os, torch
-from harness.cuda_target import use_cuda
+from harness.targets import use_cuda
 
 torch.cuda.is_available()
 if os.fork() == 0:
@@ -51,10 +51,10 @@ os.wait()
 """
 COMPILER = """
 import json
-from harness.late_target import NEEDS_THE_COMPILER
+from harness.targets import needs_the_compiler, target_of
 from conformance.process import child
 
-print(json.dumps([child.run(NEEDS_THE_COMPILER, {}, deadline=120.0).result["there"] for _ in range(2)]))
+print(json.dumps([child.run(target_of(needs_the_compiler), {}, deadline=120.0).result["there"] for _ in range(2)]))
 """
 BUILTINS = """
 import json, weakref

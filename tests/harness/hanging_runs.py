@@ -3,12 +3,10 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-from harness.command import FP32, ROOT
+from harness import command
 from harness.spec_files import MODEL
 
 HANG = """
@@ -36,11 +34,8 @@ def write_hanging(folder, name="hanging"):
 @contextlib.contextmanager
 def started(folder, *arguments, **environment):
     """The command at work in a folder, in a session of its own, which does not outlive the test."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
-    env.pop("PYTEST_ADDOPTS", None)
-    command = [sys.executable, "-m", "conformance", *arguments]
     with (folder / "printed").open("wb") as printed:
-        process = subprocess.Popen(command, cwd=folder, env=env, stdout=printed, stderr=printed, start_new_session=True)
+        process = command.started(folder, *arguments, stdout=printed, stderr=printed, **environment)
     try:
         yield process
     finally:
@@ -51,7 +46,7 @@ def started(folder, *arguments, **environment):
 
 def run_of(folder, *sources, **environment):
     """`conformance run` of some sources, eager and in fp32."""
-    return started(folder, "run", *sources, *FP32, "--timeout=600", **environment)
+    return started(folder, "run", *sources, *command.FP32, "--timeout=600", **environment)
 
 
 def told(file: Path, seconds=120.0):

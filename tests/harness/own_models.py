@@ -12,20 +12,15 @@ class Net(nn.Module):
         self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the scores of each row."""
         return self.last(torch.tanh(self.first(x)))
 
 
-class Lazy(nn.Module):
+class Lazy(Net):
     """A network whose parameters the first call makes."""
 
     def __init__(self):
         super().__init__()
         self.first, self.last = nn.LazyLinear(8), nn.LazyLinear(3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the scores of each row."""
-        return self.last(torch.tanh(self.first(x)))
 
 
 def build():
@@ -48,14 +43,12 @@ class Cube(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, factor):
-        """Return factor x³, and x + 1."""
         ctx.save_for_backward(x)
         ctx.factor = factor
         return factor * x**3, x + 1
 
     @staticmethod
     def backward(ctx, slope, other):
-        """Return the gradient of x."""
         (x,) = ctx.saved_tensors
         return 3 * ctx.factor * x**2 * slope + other, None
 

@@ -41,17 +41,24 @@ def _nodes(tree, *, inner) -> Iterator[ast.AST]:
             yield from _nodes(child, inner=inner)
 
 
-def reached(name):
-    """Everything that a module brings in through modules of the project, their packages included."""
-    seen, pending = set(), [name]
+def _reached(start, step):
+    """Everything that steps lead to, one after the other; `step` gives the next of each."""
+    seen, pending = set(), list(start)
     while pending:
         current = pending.pop()
         if current not in seen:
             seen.add(current)
-            if current in MODULES:
-                pending += imports(current)
-                pending += [current.rpartition(".")[0]] if "." in current else []
+            pending += step(current)
     return seen
+
+
+def reached(name):
+    """Everything that a module brings in through modules of the project, their packages included."""
+
+    def step(module):
+        return {*imports(module), module.rpartition(".")[0]} - {""} if module in MODULES else ()
+
+    return _reached([name], step)
 
 
 def room_of(module):
@@ -72,13 +79,7 @@ def rooms():
 
 def below(room, graph):
     """All rooms that a room imports from, directly or through others."""
-    seen, pending = set(), list(graph[room])
-    while pending:
-        current = pending.pop()
-        if current not in seen:
-            seen.add(current)
-            pending += graph[current]
-    return seen
+    return _reached(graph[room], graph.get)
 
 
 def arrows(graph):

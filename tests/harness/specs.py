@@ -7,40 +7,17 @@ from harness.plans import material
 
 MINIATURE_FILES = tuple(
     f"miniatures/{name}.py"
-    for name in (
-        "values",
-        "conduct",
-        "side_effects",
-        "random_numbers",
-        "returned",
-        "staleness",
-        "recompiling",
-        "replacements",
-        "transforms",
-        "refusals",
-        "self_checks",
-        "endings",
-        "untrue_specs",
-        "expectations",
-    )
+    for name in """
+    values conduct side_effects random_numbers returned staleness recompiling replacements transforms refusals
+    self_checks endings untrue_specs expectations
+    """.split()
 )
 CORRECT_FILES = tuple(
     f"correct_models/{name}.py"
-    for name in (
-        "casts_and_gradients",
-        "outputs",
-        "conduct",
-        "inputs",
-        "networks",
-        "low_precisions",
-        "random_numbers",
-        "settling",
-        "transforms",
-        "self_checks",
-        "resampling",
-        "ties",
-        "tables_and_parts",
-    )
+    for name in """
+    casts_and_gradients outputs conduct inputs networks low_precisions random_numbers settling transforms
+    self_checks resampling ties tables_and_parts
+    """.split()
 )
 
 MINIATURES = tuple(case for file in MINIATURE_FILES for case in material(file).MINIATURES)

@@ -278,3 +278,25 @@ def answer_after(task, process):
     """Return after so many seconds."""
     time.sleep(task["seconds"])
     return {}
+
+
+def needs_the_compiler(task, process):
+    """Whether the compiler was there before this function imported it."""
+    there = "torch._dynamo" in sys.modules
+    import torch._dynamo  # noqa: F401, PLC0415
+
+    return {"there": there}
+
+
+def use_cuda(task, process):
+    """Whether CUDA refuses this process because it is forked, and what a cell would report."""
+    import torch  # noqa: PLC0415
+
+    from conformance.evaluate.error_text import one_line  # noqa: PLC0415
+
+    text = ""
+    try:
+        torch.ones(1, device="cuda")
+    except (RuntimeError, AssertionError) as problem:
+        text = one_line(problem)
+    return {"refused": torch.cuda._is_in_bad_fork(), "text": text}

@@ -97,20 +97,17 @@ def test_faults_stay_in_their_cells_and_are_told_in_one_line(tmp_path):
         assert not [word for word in ADVICE if word in told]
 
 
-def test_compiled_calls_are_replayed_from_graphs(tmp_path):
+@pytest.mark.parametrize(
+    ("mode", "precision", "facts"),
+    [
+        ("graphed", "fp32", {"CUDA graphs": 2, "tf32": "off"}),  # graphs of forward and of backward
+        ("eager", "tf32", {"tf32": "on"}),
+    ],
+)
+def test_calls_are_replayed_from_graphs_and_tf32_is_proven_where_they_are_asked_for(tmp_path, mode, precision, facts):
     (tmp_path / "nets.py").write_text(NETS)
-    axes = ("--mode=graphed", "--precision=fp32", "--device=cuda", "--no-speed")
+    axes = (f"--mode={mode}", f"--precision={precision}", "--device=cuda", "--no-speed")
     code, output = conformance(tmp_path, "run", "nets.py", *axes, "-n", "1", "-k", "good")
     assert code == 0, output
     (verdict,) = run_files.read(run_folder(output)).verdicts.values()
-    assert verdict.observation.facts["CUDA graphs"] == 2  # of forward and of backward
-    assert verdict.observation.facts["tf32"] == "off"
-
-
-def test_tf32_is_proven_where_it_is_asked_for(tmp_path):
-    (tmp_path / "nets.py").write_text(NETS)
-    axes = ("--mode=eager", "--precision=tf32", "--device=cuda", "--no-speed")
-    code, output = conformance(tmp_path, "run", "nets.py", *axes, "-n", "1", "-k", "good")
-    assert code == 0, output
-    (verdict,) = run_files.read(run_folder(output)).verdicts.values()
-    assert verdict.observation.facts["tf32"] == "on"
+    assert verdict.observation.facts.items() >= facts.items()
