@@ -9,7 +9,7 @@ from harness.references import reference_of
 
 from conformance.axes import PRECISIONS
 from conformance.gates import budget
-from conformance.gates.budget import TensorReference, budget_for
+from conformance.gates.budget import Budget, TensorReference, budget_for
 from conformance.gates.distance import OracleTensor
 
 FP32, FP16, BF16 = (PRECISIONS[name] for name in ("fp32", "amp_fp16", "amp_bf16"))
@@ -217,3 +217,66 @@ def test_a_slice_that_is_structurally_zero_shares_no_noise(oracle):
     reference = reference_of(oracle)
     noisy = with_strayed_rows(reference, {7: 2.0 * reference.oracle.slice_norms[0][7]})
     assert rejecting(oracle.index_copy(0, torch.tensor([3]), oracle[7:8]), noisy, BF16) >= {"slice"}
+
+
+def budget_of_the_page(reference, precision, eager):
+    """The budget of docs/method.md, section 3, apart from underflow, whose share is below a thousandth here."""
+    oracle, far, unit = reference.oracle, reference.spread[precision.name], precision.unit
+    is_noise, share, beside = far.absolute >= oracle.norm, far.absolute / oracle.norm, eager.absolute / oracle.norm
+    of_norm, of_slice, of_gain, of_point = (4, 4, 4, 4) if is_noise else (1.5, 4 if reference.kinked else 2, 2, 2)
+    strayed = [rows.max().expand_as(rows) if is_noise else rows for rows in far.slices]
+    return Budget(
+        max(of_norm * max(far.absolute, unit * oracle.norm), 2 * eager.absolute),
+        tuple(
+            torch.maximum(
+                of_slice * torch.maximum(rows, max(share, unit) * norms), 4 * torch.maximum(own, beside * norms)
+            )
+            for rows, own, norms in zip(strayed, eager.slices, oracle.slice_norms, strict=True)
+        ),
+        max(of_gain * far.gain, 4 * 2**-24, 2 * eager.gain),
+        max(of_point * max(far.point, unit), 4 * eager.point),
+    )
+
+
+@pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda precision: precision.name)
+@pytest.mark.parametrize("kinked", [False, True])
+@pytest.mark.parametrize("eager", [0.0, 3.0, 30.0])  # roundoffs
+@pytest.mark.parametrize("noise", [0.0, 4.0, math.inf])  # roundoffs; or eight times the tensor's size
+def test_the_factors_are_those_of_the_page(oracle, precision, kinked, eager, noise):
+    reference = reference_of(oracle, noise if math.isfinite(noise) else 8.0 / precision.unit, kinked=kinked)
+    beside = reference.oracle.distance(oracle * (1 + eager * precision.unit))
+    found, wanted = budget_for(reference, precision, beside), budget_of_the_page(reference, precision, beside)
+    underflow = 4 * precision.quantum
+    for name in ("norm", "gain", "point"):
+        assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-3, abs=underflow)
+    for one, other in zip(found.slices, wanted.slices, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=0)
+
+
+def test_a_structural_zero_has_eight_times_the_spread_or_four_times_eagers_error(oracle):
+    null = replace(reference_of(oracle), is_remainder=True)
+    far = null.spread["amp_bf16"].absolute
+    for eager, wanted in ((0.0, 8 * far), (1.9 * far, 8 * far), (3.0 * far, 12 * far)):
+        beside = replace(null.spread["amp_bf16"], absolute=eager)
+        assert budget_for(null, BF16, beside).norm == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize(("times", "is_null"), [(200, False), (300, True)])  # 2³⁰ roundoffs, of 4 · 2⁻²⁴ each, are 256
+def test_noise_of_float64_is_structurally_zero(oracle, times, is_null):
+    reference = reference_of(oracle)
+    norms = reference.oracle.slice_norms
+    far = replace(
+        reference.spread["fp32"], absolute=times * reference.oracle.norm, slices=tuple(times * n for n in norms)
+    )
+    noisy = replace(reference, spread={**reference.spread, "fp32": far})
+    assert noisy.is_null is is_null
+    assert bool(noisy.null_slices(1).all()) is is_null
+
+
+@pytest.mark.parametrize(("count", "share", "asked"), [(7, 0.6, False), (8, 0.6, True), (8, 0.4, False)])
+def test_the_angle_is_asked_of_eight_elements_and_beyond_half_of_the_size(count, share, asked):
+    reference = reference_of(torch.ones(count, dtype=torch.float64))
+    far = replace(reference.spread["amp_bf16"], absolute=share / 1.5 * reference.oracle.norm, cosine_gap=0.9)
+    allowed = budget_for(replace(reference, spread={**reference.spread, "amp_bf16": far}), BF16)
+    assert math.isfinite(allowed.cosine_gap) is asked
+    assert not asked or allowed.cosine_gap == pytest.approx(2 * 0.9)

@@ -167,3 +167,18 @@ def test_a_large_tensor_is_measured_in_blocks_as_in_one(shape, broken):
         others = [a for a in range(len(shape)) if a != axis]
         torch.testing.assert_close(found, gap.square().sum(others).sqrt())
         torch.testing.assert_close(norms, values.square().sum(others).sqrt())
+
+
+def test_bits_tell_nothing_in_an_element_below_a_4096th_of_the_rms():
+    found = []
+    for size in (0.75, 1.5):
+        oracle = torch.ones(1024, dtype=torch.float64)
+        oracle[:4] = size * 2**-12 * (1 + 0.1 * torch.arange(1.0, 5.0).double())
+        found += dropped_bits_shares(oracle.bfloat16().float(), OracleTensor(oracle), (16,), 2)
+    assert math.isnan(found[0])
+    assert found[1] == 1.0
+
+
+@pytest.mark.parametrize(("length", "gap"), [(0.75, 1.0), (1.5, 0.0)])
+def test_a_tensor_shorter_than_the_roundings_of_float64_has_no_angle(measured, oracle, length, gap):
+    assert measured.distance(length * 2**-22 * oracle).cosine_gap == pytest.approx(gap, abs=1e-2)

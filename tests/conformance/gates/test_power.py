@@ -7,6 +7,8 @@ import torch
 from harness.references import criteria_of, exact_reference, reference_of
 
 from conformance.axes import PRECISIONS
+from conformance.gates.budget import budget_for
+from conformance.gates.canaries import global_canaries, local_canaries
 from conformance.gates.compare import accepts, name_of
 from conformance.gates.power import Power, power_of
 from conformance.records.observation import OTHER_WEIGHTS
@@ -196,3 +198,13 @@ def test_a_tensor_that_a_flipped_unit_hides_is_left_to_other_weights_that_tell_i
         for left in (seen(flipped, precision), seen(flipped, precision, blurred), seen(blurred, precision, clear)):
             assert "1.25 times" in left.accepted
             assert not left.left_to
+
+
+def test_the_damage_of_two_canaries_is_half_of_the_size_and_the_median_of_the_large_elements(oracle):
+    reference = reference_of(oracle)
+    made = {c.name: c.make(oracle) for c in global_canaries(torch.float64, reference, held_to_float32=True)}
+    assert float((made["noise of half its size"] - oracle).norm() / oracle.norm()) == pytest.approx(0.5)
+    parts = torch.tensor([0.4, 0.4, 0.4, 0.4, 0.7, 0.8, 2.2], dtype=torch.float64)  # their rms is 0.98
+    canaries = local_canaries(reference_of(parts), budget_for(reference_of(parts), PRECISIONS["fp32"]))
+    made = {canary.name: canary.make(parts) for canary in canaries}
+    assert made["one element zeroed"].tolist() == [0.4, 0.4, 0.4, 0.4, 0.7, 0.0, 2.2]

@@ -194,3 +194,36 @@ def test_large_and_complex_tensors_are_sampled():
     assert sample(torch.ones(3, dtype=torch.complex64)).shape == (3, 2)
     large = torch.arange(3.0 * SAMPLE).reshape(3, -1)
     assert sample(large).tolist() == large.flatten()[::3].tolist()
+
+
+@pytest.mark.parametrize(("size", "is_added"), [(12_000.0, True), (20_000.0, False)])  # float16 ends at 65 504
+def test_sums_hold_numbers_up_to_a_quarter_of_the_largest(size, is_added):
+    sums = sums_of([torch.tensor([size + 8.0], dtype=torch.float16)], [torch.tensor([size], dtype=torch.float64)])
+    assert sums.shift.tolist() == [8.0 if is_added else 0.0]
+
+
+def test_a_tensor_is_whole_up_to_16384_elements():
+    assert [sample(torch.ones(count)).numel() for count in (16_384, 16_386)] == [16_384, 8193]
+
+
+def test_the_factors_over_draws_are_those_of_the_page(reference):
+    """Of docs/method.md, "Many draws": each is what one term adds where the others are nothing."""
+    runs, none, oracle = reference.redraws.rounded["amp_bf16"], Sums(torch.zeros(15), torch.zeros(15)), reference.oracle
+    first, counts = parts(oracle.values.square()), parts(torch.ones(8, 6))
+
+    def allowed(strayed=none, share=0.0, **sums):
+        spread = {**reference.spread, "amp_bf16": replace(reference.spread["amp_bf16"], absolute=share * oracle.norm)}
+        judged = replace(reference, spread=spread, strayed={"amp_bf16": strayed})
+        return budgets(judged, BFLOAT16, replace(runs, **{"bias": none, "noise": none, **sums}))
+
+    some = Sums(runs.squares, runs.squares.sqrt())
+    strays = Sums(some.gain * runs.crowding / first, some.shift * (runs.squares / first).sqrt())
+    errors = Sums(0.1 * runs.crowding / counts.sqrt(), 0.1 * runs.squares.sqrt())
+    for found, factor, term in (
+        (allowed(bias=some), 2, some),
+        (allowed(noise=some), 5, some),
+        (allowed(strayed=some), 5 * 0.4, strays),
+        (allowed(share=0.1), 5 * 0.8, errors),
+    ):
+        torch.testing.assert_close(found.gain - allowed().gain, factor * term.gain, check_dtype=False)
+        torch.testing.assert_close(found.shift - allowed().shift, factor * term.shift, check_dtype=False)

@@ -1,0 +1,120 @@
+"""Breaks the gates in one place at a time, and says which breaks their own tests do not notice.
+
+    python -m benchmarks.mutants [--jobs 2] [PART OF A NAME …]
+
+A mutant turns one comparison of `conformance/gates` round, or that of a measure with its budget, or doubles or halves a
+named constant. It is noticed if a test under `tests/conformance/gates` fails. A survivor must stand in `SURVIVORS` with
+a reason; any other ends the script with exit code 1, as does a row whose mutant is noticed by now. Each mutant has a
+process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import importlib.util
+import io
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = (
+    *sorted((ROOT / "conformance" / "gates").glob("[!_]*.py")),
+    ROOT / "conformance" / "records" / "observation.py",
+)
+TESTS = ROOT / "tests" / "conformance" / "gates"
+SLOW = TESTS / "test_certainty.py"  # takes longer than all others together
+ROUND = {ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt}
+CHANGES = {"doubled": 2.0, "halved": 0.5}
+SURVIVORS: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One break: its name, and the module's name and source."""
+
+    name: str
+    module: str
+    source: str
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Every mutant of a file; its name is the file's, and the comparison or the constant, with the change."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for number, node in enumerate(ast.walk(tree)):
+        for change, broken in _broken(node):
+            changed = copy.deepcopy(tree)
+            vars(list(ast.walk(changed))[number]).update(vars(broken))
+            yield Mutant(f"{path.stem}: {ast.unparse(node)} {change}", module, ast.unparse(changed))
+
+
+def _broken(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """What a node may become, each with a word for the change."""
+    if isinstance(node, ast.Compare):
+        for place, operator in enumerate(node.ops):
+            if type(operator) in ROUND:
+                turned = copy.deepcopy(node)
+                turned.ops[place] = ROUND[type(operator)]()
+                yield f"turned round{f' at {place}' if place else ''}", turned
+    named = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper()
+    if named and isinstance(node, ast.Assign) and _is_number(node.value):
+        for change, factor in CHANGES.items():
+            scaled = copy.deepcopy(node)
+            scaled.value = (
+                ast.parse(f"type({ast.unparse(node.value)})(({ast.unparse(node.value)}) * {factor})").body[0].value
+            )
+            yield change, scaled
+
+
+def _is_number(value: ast.expr) -> bool:
+    return isinstance(value, (ast.Constant, ast.BinOp)) and not isinstance(getattr(value, "value", 0), (str, bytes))
+
+
+def is_noticed(mutant: Mutant) -> bool:
+    """Whether a test fails with a mutant in the place of its module; this process is of no use afterwards."""
+    found = importlib.util.find_spec(mutant.module)
+    assert found is not None
+    module = sys.modules[mutant.module] = importlib.util.module_from_spec(found)
+    package, _, name = mutant.module.rpartition(".")
+    setattr(sys.modules[package], name, module)
+    files = sorted(set(TESTS.glob("test_*.py")) - {SLOW}, key=lambda file: (file.stem != f"test_{name}", file.name))
+    files += [SLOW] if name in ("canaries", "power") else []  # it tests what is foreseen of canaries
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            exec(compile(mutant.source, str(found.origin), "exec"), vars(module))  # noqa: S102 -- this is the point
+        except Exception:  # noqa: BLE001 -- a module that does not even load is noticed
+            return True
+        options = ("-x", "-q", "--assert=plain", "-p", "no:cacheprovider", f"--rootdir={ROOT}")
+        return pytest.main([*options, *map(str, files)]) != 0
+
+
+def main() -> int:
+    """Try the mutants; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    every = [mutant for path in FILES for mutant in mutants_of(path)]
+    chosen = [m for m in every if not given.parts or any(part in m.name for part in given.parts)]
+    wrong = 0
+    with multiprocessing.get_context("fork").Pool(given.jobs, maxtasksperchild=1) as pool:
+        for mutant, noticed in zip(chosen, pool.imap(is_noticed, chosen), strict=True):
+            reason = SURVIVORS.get(mutant.name, "")
+            wrong += noticed == bool(reason)
+            print(f"{'noticed ' if noticed else 'survives'}  {mutant.name}  {reason}".rstrip(), flush=True)
+    print(f"{len(chosen)} mutants, {wrong} not as listed")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
