@@ -10,7 +10,7 @@ from harness.references import criteria_of, exact_reference, reference_of
 from conformance.axes import PRECISIONS
 from conformance.gates import dropped_bits
 from conformance.gates.budget import FLOAT32, Budget, budget_for
-from conformance.gates.compare import accepts, compare
+from conformance.gates.compare import accepts, compare, measures_of
 
 NO_BUDGET = Budget(0.0, (), 0.0, 0.0)
 LOW = ("amp_fp16", "amp_bf16")
@@ -183,4 +183,19 @@ def test_in_float16_numbers_tell_that_are_2048_times_its_smallest(size, is_met):
     (measure,) = dropped_bits.precision_measure(
         oracle.bfloat16().float(), criteria_of(reference_of(oracle), "amp_fp16")
     )
+    assert measure.met is is_met
+
+
+@pytest.mark.parametrize(("error", "closer"), [(1.0, True), (3.0, False)])
+def test_a_candidate_is_closer_than_eager_if_its_error_is_smaller(error, closer):
+    oracle = torch.randn(32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    criteria = criteria_of(reference_of(oracle), "amp_bf16", baseline=oracle * (1 + 2 * BF16.unit))
+    assert compare(oracle * (1 + error * BF16.unit), criteria, None, "").closer is closer
+
+
+@pytest.mark.parametrize(("size", "is_met"), [(65_500.0, True), (60_000.0, False)])
+def test_an_infinity_is_right_where_the_oracle_is_near_the_largest_number(size, is_met):
+    oracle = torch.full((64,), size, dtype=torch.float64)
+    y = torch.cat([oracle[:63].half(), torch.tensor([torch.inf], dtype=torch.half)])
+    (measure,) = (m for m in measures_of(y, criteria_of(reference_of(oracle), "amp_fp16")) if m.gate == "class")
     assert measure.met is is_met
