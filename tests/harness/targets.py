@@ -267,3 +267,11 @@ def answer_after(task, process):
     """Return after so many seconds."""
     time.sleep(task["seconds"])
     return {}
+
+
+def needs_the_compiler(task, process):
+    """Whether the compiler was there before this function imported it."""
+    there = "torch._dynamo" in sys.modules
+    import torch._dynamo  # noqa: F401, PLC0415
+
+    return {"there": there}

@@ -43,10 +43,11 @@ os.wait()
 """
 COMPILER = """
 import json
-from harness.late_target import NEEDS_THE_COMPILER
+from harness import targets
 from conformance.process import child
 
-print(json.dumps([child.run(NEEDS_THE_COMPILER, {}, deadline=120.0).result["there"] for _ in range(2)]))
+target = targets.target_of(targets.needs_the_compiler)
+print(json.dumps([child.run(target, {}, deadline=120.0).result["there"] for _ in range(2)]))
 """
 BUILTINS = """
 import json, weakref
