@@ -1,4 +1,8 @@
-"""Holds the table of ops: what the perturbed runs and the watch of kinks know about each ATen op."""
+"""Holds the table of ops: what the perturbed runs and the watch of kinks know about each ATen op.
+
+To add an op, add its name to the row of its like, or a row to `ROWS`. An op that writes in place has the row of the one
+that does not.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,6 @@ Rows = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 EXTREMES = frozenset({"amax", "amin", "max", "min"})  # values of the argument `reduce` of scatter_reduce and its kin
 LARGEST = 256  # bfloat16 represents every whole number up to here
 PASSES = 16  # over a matrix, of iterations such as those of an SVD
-VIEWS = frozenset({torch.Tag.inplace_view, torch.Tag.view_copy})  # views that are copied, or made in place
 EDGE = 3.0  # where hardswish and hardsigmoid bend
 
 
@@ -80,7 +83,7 @@ class Rule:
     products: tuple[int, ...] = ()  # arguments that tensor cores multiply: cuBLAS and cuDNN may round these to TF32
     probabilities: tuple[int, ...] = ()  # arguments in which it refuses numbers below zero and above one
     keeps_masks: bool = False  # forward hands a mask of zeros and ones to backward, as a floating tensor
-    divides: bool = False
+    divides: bool = False  # numbers by a number, such as a dropout's mask by 1 - p
     grid: int = 0  # the argument that says at which places it samples an image
     kernel: str = ""  # of an interpolation; see resampling.py
     picks: bool = False  # an interpolation that takes elements as they are
@@ -95,11 +98,11 @@ class Rule:
     compares: bool = False  # its result is a mask
     masks: tuple[int, ...] = ()  # arguments that may be such a mask, and split the result in two
     indexes: bool = False  # its result has no gradient
-    casts: bool = False
+    casts: bool = False  # a mask stays one in another dtype
     draws: bool = False  # if called by the overload `default`: by probabilities or rates, its first argument
     groups: bool = False  # its arguments 1, 2 and 3 are the axis, the index and the terms of groups
     shapes: bool = False  # it takes from a tensor nothing but its shape
-    detaches: bool = False
+    detaches: bool = False  # from the graph, but rounding moves its result as it does its operand
 
 
 _largest, _smallest = partial(kink_gaps.lead, largest=True), partial(kink_gaps.lead, largest=False)
@@ -122,7 +125,7 @@ ROWS: tuple[tuple[str, Rule], ...] = (
         lift_fresh logical_and logical_not logical_or logical_xor lu_unpack masked_scatter masked_scatter_backward
         masked_select max_unpool2d max_unpool3d nan_to_num narrow_copy ne neg nonzero ones pixel_shuffle pixel_unshuffle
         reflection_pad1d reflection_pad2d reflection_pad3d repeat replication_pad1d replication_pad2d replication_pad3d
-        resize resize_as roll rot90 scalar_tensor select_backward select_scatter set signbit slice_backward
+        resize resize_as roll rot90 scalar_tensor select_backward select_scatter set sgn signbit slice_backward
         slice_scatter softshrink_backward split_with_sizes_copy stack take threshold_backward tril triu unbind_copy
         unique_consecutive unique_dim unique_dim_consecutive unsafe_split zero zeros
         """,
@@ -156,7 +159,7 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     ("frac", Rule(jump=kink_gaps.gap_to_whole)),
     ("round", Rule(moves=lambda _, __, kwargs: not kwargs.get("decimals"), jump=kink_gaps.gap_to_half)),
     ("angle", Rule(jump=lambda x, **_: x)),
-    ("sgn sign", Rule(moves=always, jump=lambda x, **_: x)),
+    ("sign", Rule(moves=always, jump=lambda x, **_: x)),
     # decide
     ("ge gt le lt", Rule(moves=always, compares=True, border=lambda x, other, **_: x - other)),
     ("_to_copy", Rule(moves=always, casts=True, border=kink_gaps.gap_to_whole)),
@@ -266,7 +269,7 @@ def _rule_of(func: Any) -> Rule:
     name = func.overloadpacket.__name__.rstrip("_")
     if name in OPS:
         return OPS[name]
-    if func.is_view or not VIEWS.isdisjoint(func.tags):
+    if func.is_view or torch.Tag.view_copy in func.tags:
         return Rule(moves=always)
     rule = Rule(terms=summed_terms) if any(part in name for part in SUMMING) else Rule()
     return replace(rule, moves=keeps_extremes) if "reduce" in name else rule

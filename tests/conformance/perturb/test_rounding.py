@@ -50,7 +50,6 @@ def test_noise_is_fresh_for_each_element_run_and_seeded(x):
     "move",
     [
         lambda x: x.t()[::2].reshape(-1),
-        lambda x: x.clone().t_(),
         torch.ops.aten.t_copy,
         lambda x: x == x.amax(-1, keepdim=True),
         lambda x: torch.where(x > 3, x, -x),
