@@ -113,18 +113,17 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     # move, select or compare
     (
         """
-        _chunk_cat _local_scalar_dense _reshape_alias _unique2 _unsafe_masked_index _unsafe_view alias alias_copy all
-        any as_strided_copy as_strided_scatter block_diag cat channel_shuffle clone complex conj_physical
-        constant_pad_nd copy copysign count_nonzero diag_embed diagonal_backward diagonal_copy diagonal_scatter
-        embedding empty empty_strided eq equal expand_copy fill flip fractional_max_pool2d fractional_max_pool3d full
-        gather hardshrink_backward hardtanh_backward heaviside histc im2col index index_copy index_fill index_select
-        is_same_size isin isinf isnan isneginf isposinf lift_fresh lift_fresh_copy logical_and logical_not logical_or
-        logical_xor lu_unpack masked_scatter masked_scatter_backward masked_select max_unpool2d max_unpool3d nan_to_num
-        narrow_copy ne neg nonzero ones permute_copy pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
-        reflection_pad3d repeat replication_pad1d replication_pad2d replication_pad3d resize resize_as roll rot90
-        scalar_tensor scatter select_backward select_scatter set sgn signbit slice_backward slice_scatter
-        split_with_sizes_copy squeeze_copy stack take threshold_backward transpose_copy tril triu unbind_copy
-        unfold_copy unsafe_split unsqueeze_copy view_as_complex_copy view_copy zero zeros
+        _chunk_cat _conj_physical _local_scalar_dense _reshape_alias _unique2 _unsafe_masked_index _unsafe_view alias
+        all any as_strided_scatter block_diag cat channel_shuffle clone complex conj_physical constant_pad_nd copy
+        copysign count_nonzero diag_embed diagonal_backward diagonal_scatter embedding empty empty_strided eq equal fill
+        flip fractional_max_pool2d fractional_max_pool3d frexp full gather hardshrink_backward hardtanh_backward
+        heaviside histc im2col index index_copy index_fill index_select is_same_size isin isinf isnan isneginf isposinf
+        lift_fresh logical_and logical_not logical_or logical_xor lu_unpack masked_scatter masked_scatter_backward
+        masked_select max_unpool2d max_unpool3d nan_to_num narrow_copy ne neg nonzero ones pixel_shuffle pixel_unshuffle
+        reflection_pad1d reflection_pad2d reflection_pad3d repeat replication_pad1d replication_pad2d replication_pad3d
+        resize resize_as roll rot90 scalar_tensor select_backward select_scatter set sgn signbit slice_backward
+        slice_scatter softshrink_backward split_with_sizes_copy stack take threshold_backward tril triu unbind_copy
+        unique_consecutive unique_dim unique_dim_consecutive unsafe_split zero zeros
         """,
         Rule(moves=always),
     ),
@@ -132,8 +131,7 @@ ROWS: tuple[tuple[str, Rule], ...] = (
         "empty_like full_like new_empty new_empty_strided new_full new_ones new_zeros ones_like rand_like randn_like",
         Rule(moves=always, shapes=True),
     ),
-    ("zeros_like", Rule(moves=always, shapes=True)),
-    ("randint_like", Rule(shapes=True)),
+    ("randint_like zeros_like", Rule(moves=always, shapes=True)),
     ("detach", Rule(moves=always, detaches=True)),
     ("arange", Rule(moves=always, tabulates=True)),
     (
@@ -144,7 +142,7 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     ("masked_fill", Rule(moves=always, masks=(1,))),
     # bend or jump at fixed values
     ("abs relu", Rule(moves=always, gaps=_zero)),
-    ("_prelu_kernel leaky_relu rrelu_with_noise", Rule(gaps=_zero)),
+    ("_prelu_kernel leaky_relu rrelu_with_noise special_i0e", Rule(gaps=_zero)),
     ("clamp clamp_max clamp_min hardtanh", Rule(moves=always, gaps=kink_gaps.limit_gaps)),
     ("fmax fmin maximum minimum threshold", Rule(moves=always, gaps=lambda x, limit, *_, **__: [x - limit])),
     ("hardshrink", Rule(moves=always, gaps=kink_gaps.shrink_gaps)),
@@ -155,7 +153,8 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     ("grid_sampler_2d_backward grid_sampler_3d_backward", Rule(grid=2)),
     ("ceil floor trunc", Rule(moves=always, jump=kink_gaps.gap_to_whole)),
     ("frac", Rule(jump=kink_gaps.gap_to_whole)),
-    ("round", Rule(moves=always, jump=kink_gaps.gap_to_half)),
+    ("round", Rule(moves=lambda _, __, kwargs: not kwargs.get("decimals"), jump=kink_gaps.gap_to_half)),
+    ("angle", Rule(jump=lambda x, **_: x)),
     ("sign", Rule(moves=always, jump=lambda x, **_: x)),
     # decide
     ("ge gt le lt", Rule(moves=always, compares=True, border=lambda x, other, **_: x - other)),
@@ -205,6 +204,7 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     # add up
     ("cumsum nansum sum", Rule(moves=adds_single_terms, terms=summed_terms, whole_from=0)),
     ("cumprod mean prod trace", Rule(moves=adds_single_terms, terms=summed_terms)),
+    ("scatter", Rule(moves=lambda _, __, kwargs: "reduce" not in kwargs)),
     ("index_add scatter_add", Rule(terms=summed_terms, whole_from=0, places=3)),
     ("index_put", Rule(terms=summed_terms, whole_from=0, places=2)),
     ("_index_put_impl", Rule(terms=summed_terms, places=2)),
@@ -265,7 +265,7 @@ def _rule_of(func: Any) -> Rule:
     name = func.overloadpacket.__name__.rstrip("_")
     if name in OPS:
         return OPS[name]
-    if func.is_view:
+    if func.is_view or torch.Tag.view_copy in func.tags:
         return Rule(moves=always)
     rule = Rule(terms=summed_terms) if any(part in name for part in SUMMING) else Rule()
     return replace(rule, moves=keeps_extremes) if "reduce" in name else rule

@@ -11,7 +11,7 @@ import zoo
 from conformance.axes import PRECISIONS
 from conformance.evaluate.inputs import seed_generator
 from conformance.gates.budget import NOISE
-from conformance.perturb.rounding import LARGE, Nearest, Rounding
+from conformance.perturb.rounding import LARGE, WINDOW, Nearest, Rounding, perturb, uniform
 
 PRECISION = PRECISIONS["amp_bf16"]
 ETA = NOISE * PRECISION.unit
@@ -50,24 +50,13 @@ def test_noise_is_fresh_for_each_element_run_and_seeded(x):
     "move",
     [
         lambda x: x.t()[::2].reshape(-1),
+        torch.ops.aten.t_copy,
         lambda x: x == x.amax(-1, keepdim=True),
-        lambda x: torch.cat([x, x.flip(0)]),
-        lambda x: x[torch.tensor([3, 1, 1])],
-        lambda x: x.gather(0, torch.zeros(2, 8, dtype=torch.int64)),
         lambda x: torch.where(x > 3, x, -x),
-        torch.relu,
         lambda x: torch.histc(torch.tensor([0.3, 1.1, 1.9, 2.7], dtype=x.dtype) / 1, bins=4, min=0, max=3),
-        lambda x: x.max(0).values,
-        lambda x: x.kthvalue(3).values,
-        lambda x: x.round().mode(-1).values,
-        lambda x: torch.stack(torch.aminmax(x, dim=0)),
-        lambda x: nn.functional.pad(x, (2, 2), mode="reflect"),
-        lambda x: x.sort(-1).values,
-        lambda x: x.clamp(2, 4).abs().neg(),
-        lambda x: torch.stack([x, x]).amax(0),
         lambda x: x.clone().masked_fill_(x > 3, 0.0),
-        lambda x: nn.functional.pad(x, (1, 1)),
         lambda x: nn.functional.max_pool2d(x[None, None], 2),
+        lambda x: x.scatter_reduce(0, torch.zeros(16, 8, dtype=torch.int64), x, "amax"),
         lambda x: x.to(torch.float32).double(),
         lambda x: x.sum(0, keepdim=True)[:0],
         lambda x: x.reshape(16, 8, 1).sum(-1),
@@ -83,17 +72,14 @@ def test_what_moves_or_selects_is_exact(x, move):
     "rounding",
     [
         lambda x: x + x,
-        lambda x: x * 2,
-        lambda x: x.sum(),
         lambda x: x.sum(0),
-        lambda x: x.mean(-1),
         lambda x: x @ x.t(),
         lambda x: x.clone().mul_(1.5),
-        lambda x: x.clone().add_(x),
-        lambda x: torch.softmax(x, -1),
         lambda x: nn.functional.layer_norm(x, (8,)),
         nn.functional.gelu,
-        lambda x: x.cumsum(0),
+        lambda x: x.round(decimals=2),
+        lambda x: x.scatter(0, torch.zeros(16, 8, dtype=torch.int64), 1.5, reduce="multiply"),
+        lambda x: x.scatter_reduce(0, torch.zeros(16, 8, dtype=torch.int64), x, "sum"),
         lambda x: torch.zeros_like(x).index_add_(0, torch.zeros(16, dtype=torch.int64), x),
         lambda x: x.norm(),
         lambda x: x.lerp(x.flip(0), 0.5),
@@ -288,3 +274,172 @@ def test_forward_mode_derivatives_are_perturbed_too():
     for ours, theirs in zip(perturbed, plain, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
         assert not torch.equal(ours, theirs)
+
+
+# Small whole numbers round nothing.
+
+WHOLE = torch.arange(12, dtype=torch.float64).reshape(3, 4)
+HALVES = WHOLE / 2 + 0.5
+WHOLE_OPS = [
+    lambda x: x + 1,
+    lambda x: x * 2.0 - x,
+    lambda x: x // 3 + x % 5 - x.fmod(7),
+    lambda x: torch.div(x, 2, rounding_mode="trunc") - x.div(4, rounding_mode="floor"),
+    lambda x: x.sum(0),
+    lambda x: x.cumsum(1),
+    lambda x: (x > 3).to(x.dtype).t() @ torch.ones(3, 2, dtype=x.dtype) + x[:1].t(),
+    lambda x: torch.zeros(3, 4, dtype=x.dtype).index_add_(0, torch.tensor([0, 0, 1]), x),
+]
+
+
+@pytest.mark.parametrize("op", WHOLE_OPS)
+def test_small_whole_numbers_round_nothing(op):
+    assert torch.equal(perturbed(op, WHOLE), op(WHOLE))
+
+
+@pytest.mark.parametrize("op", WHOLE_OPS)
+def test_other_numbers_round(op):
+    assert not torch.equal(perturbed(op, HALVES), op(HALVES))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda x: x * 100,
+        lambda x: x + 250.0,
+        lambda x: x * 0.5,
+        lambda x: x / 1.0,
+        lambda x: x % 0.7,
+        lambda x: x.exp(),
+    ],
+    ids=["large", "sum", "fraction", "division", "remainder", "exp"],
+)
+def test_what_a_low_precision_may_round_is_perturbed(op):
+    assert not torch.equal(perturbed(op, WHOLE), op(WHOLE))
+
+
+def test_a_sum_of_both_signs_may_round_on_its_way():
+    x = torch.tensor([200.0, 201.0, -200.0, -200.0], dtype=torch.float64)
+    assert not torch.equal(perturbed(torch.sum, x), x.sum())
+
+
+# Ops whose results have many roundings inside, and ops that refuse what noise could make of their inputs.
+
+FP32, BF16 = PRECISIONS["fp32"], PRECISIONS["amp_bf16"]
+MATRIX = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 4 * torch.eye(8)
+
+
+def strayed(function, precision, runs=8):
+    """How far perturbed runs stray, relative to the result, the farthest."""
+    truth, far = function(), 0.0
+    for run in range(runs):
+        with Rounding(precision, seed_generator("terms", run)):
+            far = max(far, float((function() - truth).norm() / truth.norm()))
+    return far
+
+
+@pytest.mark.parametrize(
+    "decomposed",
+    [torch.linalg.svdvals, torch.linalg.inv, torch.linalg.matrix_exp, torch.linalg.det, lambda x: torch.linalg.qr(x).R],
+    ids=["svdvals", "inv", "matrix_exp", "det", "qr"],
+)
+def test_what_is_computed_from_a_whole_matrix_strays_more_than_one_rounding(decomposed):
+    assert NOISE * FP32.unit < strayed(lambda: decomposed(MATRIX), FP32) < 2000 * FP32.unit
+    single = decomposed(MATRIX.float()).double()
+    truth = decomposed(MATRIX)
+    assert (single - truth).norm() <= 1.5 * strayed(lambda: decomposed(MATRIX), FP32) * truth.norm()
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16], ids=["fp32", "amp_bf16"])
+def test_noise_moves_no_probability_out_of_its_range(precision):
+    target = torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+    probability = torch.tensor([0.0, 1.0, 0.7, 0.2], dtype=torch.float64, requires_grad=True)
+
+    def gradient():
+        return torch.autograd.grad(functional.binary_cross_entropy(probability, target), probability)[0][2:]
+
+    assert 0 < strayed(gradient, precision) < 4 * NOISE * precision.unit
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16], ids=["fp32", "amp_bf16"])
+def test_noise_leaves_the_mask_of_a_loss_as_it_is(precision):
+    """`multilabel_margin_loss` hands it to its backward, which refuses any number but 0 and 1."""
+    labels = torch.tensor([[3, 0, -1, 1], [1, -1, 2, 0]])
+    scores = torch.tensor([[0.3, -1.2, 0.9, 0.1], [2.0, 0.4, -0.3, 0.7]], dtype=torch.float64, requires_grad=True)
+
+    def gradient():
+        return torch.autograd.grad(functional.multilabel_margin_loss(scores, labels), scores)[0]
+
+    assert 0 < strayed(gradient, precision) < 4 * NOISE * precision.unit
+
+
+# The noise: its range, its strides, and that of large tensors from the pool.
+
+SMALL = 2.0**-10
+
+
+@pytest.fixture(params=[1000, LARGE, WINDOW + 12345], ids=["small", "pool", "two windows"])
+def count(request):
+    return request.param
+
+
+def test_factors_are_uniform_between_their_ends(count):
+    found = perturb(torch.ones(count, dtype=torch.float64), 2 * SMALL, SMALL, seed_generator("run")) - 1.0
+    assert -2 * SMALL <= found.amin() < -1.95 * SMALL
+    assert 0.95 * SMALL < found.amax() <= SMALL
+    assert abs(float(found.mean()) + SMALL / 2) < 4 * 1.5 * SMALL / (3 * count) ** 0.5
+    assert float(found.std()) == pytest.approx(1.5 * SMALL / 3**0.5, rel=0.05)
+
+
+def test_infinities_and_zeros_stay(count):
+    special = torch.tensor([torch.inf, -torch.inf, 0.0], dtype=torch.float64).repeat(count // 3 + 1)
+    assert torch.equal(perturb(special, SMALL, SMALL, seed_generator("run")), special)
+
+
+def test_two_runs_differ_and_one_seed_repeats_itself(count):
+    ones = torch.ones(count, dtype=torch.float64)
+    first, again, other = (perturb(ones, SMALL, SMALL, seed_generator(word)) for word in ("a", "a", "b"))
+    assert torch.equal(first, again)
+    assert (first != other).double().mean() > 0.99
+
+
+def test_no_number_comes_twice_within_a_window():
+    found = perturb(torch.ones(WINDOW, dtype=torch.float64), SMALL, SMALL, seed_generator("run"))
+    half = WINDOW // 2
+    assert abs(float(torch.dot(found[:half] - 1.0, found[half:] - 1.0))) < 5 * SMALL**2 / 3 * half**0.5
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t,
+        lambda t: t.T,
+        lambda t: t[:, ::2],
+        lambda t: t[:1].expand(700, 700),
+        lambda t: t.view(10, 70, 7, 100).permute(0, 3, 1, 2),
+    ],
+    ids=["contiguous", "transposed", "gaps", "expanded", "channels last"],
+)
+def test_the_result_has_the_strides_of_a_dense_tensor(view):
+    tensor = view(torch.randn(700, 700, dtype=torch.float64))
+    assert tensor.numel() >= LARGE
+    found = perturb(tensor, SMALL, SMALL, seed_generator("run"))
+    assert found.stride() == torch.empty_like(tensor).stride()
+    ratio = found / tensor - 1.0
+    assert ratio.abs().amax() <= SMALL * (1.0 + 1e-9)
+    assert ratio.std() == pytest.approx(SMALL / 3**0.5, rel=0.05)
+    assert abs(torch.corrcoef(ratio.reshape(700, -1))[0, 1]) < 0.3
+
+
+def test_complex_numbers_get_one_factor_for_both_parts():
+    tensor = torch.randn(LARGE, dtype=torch.complex128)
+    ratio = perturb(tensor, SMALL, SMALL, seed_generator("run")) / tensor
+    assert ratio.imag.abs().amax() < 1e-12
+    assert 0.9 * SMALL < (ratio.real - 1.0).abs().amax() <= SMALL * (1.0 + 1e-9)
+
+
+def test_the_pool_is_not_written(count):
+    before = uniform(torch.Size([LARGE]), seed_generator("run")).clone()
+    perturb(torch.ones(count, dtype=torch.float64), SMALL, SMALL, seed_generator("other")).zero_()
+    uniform(torch.Size([count]), seed_generator("other")).mul_(0.0)
+    assert torch.equal(uniform(torch.Size([LARGE]), seed_generator("run")), before)
