@@ -1,4 +1,8 @@
-"""Holds the table of ops: what the perturbed runs and the watch of kinks know about each ATen op."""
+"""Holds the table of ops: what the perturbed runs and the watch of kinks know about each ATen op.
+
+To add an op, add its name to the row of its like, or a row to `ROWS`. An op that writes in place has the row of the one
+that does not.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,7 @@ class Rule:
     products: tuple[int, ...] = ()  # arguments that tensor cores multiply: cuBLAS and cuDNN may round these to TF32
     probabilities: tuple[int, ...] = ()  # arguments in which it refuses numbers below zero and above one
     keeps_masks: bool = False  # forward hands a mask of zeros and ones to backward, as a floating tensor
-    divides: bool = False
+    divides: bool = False  # numbers by a number, such as a dropout's mask by 1 - p
     grid: int = 0  # the argument that says at which places it samples an image
     kernel: str = ""  # of an interpolation; see resampling.py
     picks: bool = False  # an interpolation that takes elements as they are
@@ -94,11 +98,11 @@ class Rule:
     compares: bool = False  # its result is a mask
     masks: tuple[int, ...] = ()  # arguments that may be such a mask, and split the result in two
     indexes: bool = False  # its result has no gradient
-    casts: bool = False
+    casts: bool = False  # a mask stays one in another dtype
     draws: bool = False  # if called by the overload `default`: by probabilities or rates, its first argument
     groups: bool = False  # its arguments 1, 2 and 3 are the axis, the index and the terms of groups
     shapes: bool = False  # it takes from a tensor nothing but its shape
-    detaches: bool = False
+    detaches: bool = False  # from the graph, but rounding moves its result as it does its operand
 
 
 _largest, _smallest = partial(kink_gaps.lead, largest=True), partial(kink_gaps.lead, largest=False)
