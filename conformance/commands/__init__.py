@@ -1,1 +1,1 @@
-"""Holds the commands, one file each. Without torch."""
+"""Holds the commands. Without torch."""

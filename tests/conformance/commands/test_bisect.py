@@ -72,19 +72,24 @@ def test_what_was_judged_stays_beside_what_could_not_be_installed(project, stand
     assert not list(project.rglob("environment"))
 
 
-def test_a_green_cell_is_zero_and_a_red_one_is_one_with_its_reason(project, stand_in, capsys):
-    code, output = bisected(capsys, f"nets.py::{CELL}", "--torch", INSTALLED)
+def test_a_green_cell_is_zero_its_environment_is_kept_if_asked_and_github_is_told_nothing(
+    project, stand_in, capsys, monkeypatch
+):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project / "summary.md"))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    code, output = bisected(capsys, f"nets.py::{CELL}", "--torch", INSTALLED, "--keep")
     assert code == ExitCode.OK, output
+    (kept,) = project.rglob("environment")
+    assert [path.name for path in kept.iterdir()] == ["a file"]
+    assert not (project / "summary.md").exists()
+    assert stand_in
+
+
+def test_a_red_cell_is_one_with_its_reason(project, stand_in, capsys):
     code, output = bisected(capsys, "nets.py::wrong[eager-fp32-cpu]", "--torch", INSTALLED)
     assert code == ExitCode.RED
     assert "✗ FAIL" in output
     assert "dtype  output, case typical: float64, should be float32" in output
-
-
-def test_environments_are_kept_if_asked(project, stand_in, capsys):
-    bisected(capsys, f"nets.py::{CELL}", "--torch", INSTALLED, "--keep")
-    (kept,) = project.rglob("environment")
-    assert [path.name for path in kept.iterdir()] == ["a file"]
     assert stand_in
 
 
@@ -102,14 +107,6 @@ def test_a_version_for_which_the_source_does_not_import_says_why(project, stand_
     assert code == ExitCode.RED
     assert "not judged" in output
     assert "does not import: ModuleNotFoundError: No module named 'nothing_of_that_name'" in output
-    assert stand_in
-
-
-def test_a_run_of_one_version_tells_github_nothing(project, stand_in, capsys, monkeypatch):
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project / "summary.md"))
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    bisected(capsys, f"nets.py::{CELL}", "--torch", INSTALLED)
-    assert not (project / "summary.md").exists()
     assert stand_in
 
 
