@@ -198,8 +198,8 @@ def test_large_and_complex_tensors_are_sampled():
 
 @pytest.mark.parametrize(("size", "is_added"), [(12_000.0, True), (20_000.0, False)])  # float16 ends at 65 504
 def test_sums_hold_numbers_up_to_a_quarter_of_the_largest(size, is_added):
-    sums = sums_of([torch.tensor([size + 8.0], dtype=torch.float16)], [torch.tensor([size], dtype=torch.float64)])
-    assert sums.shift.tolist() == [8.0 if is_added else 0.0]
+    sums = sums_of([torch.tensor([size + 16.0], dtype=torch.float16)], [torch.tensor([size], dtype=torch.float64)])
+    assert sums.shift.tolist() == [16.0 if is_added else 0.0]
 
 
 def test_a_tensor_is_whole_up_to_16384_elements():
