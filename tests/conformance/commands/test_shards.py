@@ -1,10 +1,8 @@
-"""`conformance run --shard` with real cells, joined by `conformance merge`; and the arguments that do not fit."""
+"""`conformance run --shard` with real cells, joined by `conformance merge`."""
 
-import pytest
 from harness.command import FP32, conformance, run_folder
 from harness.tiny import models
 
-from conformance import cli
 from conformance.one_line import counted
 from conformance.store import run_files
 
@@ -28,35 +26,6 @@ def test_the_shards_of_a_command_make_its_whole_run(tmp_path):
     code, output = conformance(tmp_path, "run", "--resume", "half", source, "-n1")
     assert code == 0, output  # what is missing can be judged here
     assert "3 cells: 3 pass" in output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run", "--shard=3"], "argument --shard: want a shard such as 1/4, got '3'"),
-        (["run", "--shard=a/b"], "argument --shard: want a shard such as 1/4, got 'a/b'"),
-        (["run", "--shard=1/2/3"], "argument --shard: want a shard such as 1/4, got '1/2/3'"),
-        (["run", "--shard=0/4"], "argument --shard: want a shard such as 1/4, got '0/4'"),
-        (["run", "--shard=5/4"], "argument --shard: want a shard such as 1/4, got '5/4'"),
-        (["run", "--shard=1/99999999"], "argument --shard: want a shard such as 1/4"),
-        (["run", "--shard=1/2", "-k", "x"], "it does not take -k"),
-        (["run", "--shard=1/2", "--resume", "x"], "it does not take --resume"),
-        (["run", "--balance=x"], "--balance is about shards, and there is no --shard"),
-        (["merge", "a"], "the following arguments are required: --into"),
-        (["merge", "--into", "a"], "the following arguments are required: RUN"),
-        (["merge", "nowhere", "--into", "a"], "nowhere is no run folder: it has no plan.json"),
-        (["diff", "a"], "the following arguments are required: B"),
-        (["diff", "a", "b", "--jsn=x"], "diff: unknown option --jsn=x; did you mean --json?"),
-        (["compat"], "the following arguments are required: RUN"),
-    ],
-)
-def test_what_cannot_be_read_is_four_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(arguments) == 4
-    said = capsys.readouterr().err
-    assert message in said
-    assert len(said.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_more_shards_than_models_leave_no_run(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 from harness.command import FP32, conformance, run_folder
 
-from conformance import __version__
+from conformance import __version__, cli
 from conformance.errors import ExitCode
 
 NETS = """
@@ -44,15 +44,7 @@ def check_usage(folder, arguments, message):
         (("run", "merge", "--mode", "compield"), "conformance: unknown mode 'compield'; did you mean compiled?"),
         (("run", "merge", "--mode", "xyz"), "conformance: unknown mode 'xyz'; known: eager"),
         (("run", "merge", "--device", "tpu"), "conformance: unknown device 'tpu'; did you mean cpu?"),
-        (("run", "--resume", "nowhere"), "is no run folder: it has no plan.json"),
-        (("show", "nowhere"), "is no run folder: it has no plan.json"),
-        (("run", "--mode=eager", "--resume", "nowhere"), "leave out axes"),
-        (("run", "--every-tensor", "--resume", "nowhere"), "leave out --every-tensor"),
-        (("run", "--full", "--resume", "nowhere"), "leave out --full"),
         (("probes", "double_forward"), "no probe named 'double_forward'; did you mean double_backward"),
-        (("probes", "--mode=eager"), "probes: unknown option --mode=eager"),
-        (("show", "nowhere", "-k", "merge"), "show: unknown option -k"),
-        (("probes", "--devce=cpu"), "probes: unknown option --devce=cpu; did you mean --device?"),
     ],
 )
 def test_what_cannot_be_done_is_four_in_one_line(tmp_path, arguments, message):
@@ -77,10 +69,39 @@ def test_what_cannot_be_done_is_four_in_one_line(tmp_path, arguments, message):
         (("run", "-p"), "argument -p: expected one argument"),
         (("run", "--mode"), "argument --mode: expected one argument"),
         (("show",), "the following arguments are required: run; conformance show --help lists the options"),
+        (("run", "--resume", "nowhere"), "is no run folder: it has no plan.json"),
+        (("show", "nowhere"), "is no run folder: it has no plan.json"),
+        (("run", "--mode=eager", "--resume", "nowhere"), "leave out axes"),
+        (("run", "--every-tensor", "--resume", "nowhere"), "leave out --every-tensor"),
+        (("run", "--full", "--resume", "nowhere"), "leave out --full"),
+        (("probes", "--mode=eager"), "probes: unknown option --mode=eager"),
+        (("show", "nowhere", "-k", "merge"), "show: unknown option -k"),
+        (("probes", "--devce=cpu"), "probes: unknown option --devce=cpu; did you mean --device?"),
+        (("run", "--shard=3"), "argument --shard: want a shard such as 1/4, got '3'"),
+        (("run", "--shard=a/b"), "argument --shard: want a shard such as 1/4, got 'a/b'"),
+        (("run", "--shard=1/2/3"), "argument --shard: want a shard such as 1/4, got '1/2/3'"),
+        (("run", "--shard=0/4"), "argument --shard: want a shard such as 1/4, got '0/4'"),
+        (("run", "--shard=5/4"), "argument --shard: want a shard such as 1/4, got '5/4'"),
+        (("run", "--shard=1/99999999"), "argument --shard: want a shard such as 1/4"),
+        (("run", "--shard=1/2", "-k", "x"), "it does not take -k"),
+        (("run", "--shard=1/2", "--resume", "x"), "it does not take --resume"),
+        (("run", "--balance=x"), "--balance is about shards, and there is no --shard"),
+        (("merge", "a"), "the following arguments are required: --into"),
+        (("merge", "--into", "a"), "the following arguments are required: RUN"),
+        (("merge", "nowhere", "--into", "a"), "nowhere is no run folder: it has no plan.json"),
+        (("diff", "a"), "the following arguments are required: B"),
+        (("diff", "a", "b", "--jsn=x"), "diff: unknown option --jsn=x; did you mean --json?"),
+        (("compat",), "the following arguments are required: RUN"),
     ],
 )
-def test_what_cannot_be_read_is_four_in_one_line(tmp_path, arguments, message):
-    check_usage(tmp_path, arguments, message)
+def test_what_cannot_be_read_is_four_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(list(arguments)) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("conformance: ")
+    assert message in said
+    assert len(said.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_source_that_ends_the_planning_process_is_four_with_the_ending(nets):
