@@ -83,4 +83,3 @@ def test_a_candidate_can_be_counted_like_a_mode(tmp_path):
     location = SpecLocation(file=str(path))
     seen = counted(Cell("gate", "fused", "fp32", "cpu"), location, sources=(location,))
     assert seen.count("saved") > 0
-    assert seen.why["graphs"].short == "only a mode that calls torch.compile has graphs"

@@ -22,7 +22,7 @@ def test_the_best_sample_counts(monkeypatch):
     monkeypatch.setattr(ceilings, "BURST", 1.0)
     monkeypatch.setattr(ceilings, "_seconds", lambda *_: next(seconds))
     monkeypatch.setattr(ceilings.time, "perf_counter", lambda: next(moments))
-    monkeypatch.setattr(ceilings.tf32, "switch", lambda _: None)
+    monkeypatch.setattr(ceilings.policy, "switch_tf32", lambda _: None)
     assert ceilings._best(PRECISIONS["fp32"], [(8.0, None), (1.0, None)], "cpu") == 4.0
 
 
@@ -33,7 +33,7 @@ def test_the_measurement_has_a_rate_for_each_precision_and_size_and_the_machine_
     monkeypatch.setattr(ceilings, "_last_cache", lambda _: 2**14)
     monkeypatch.setattr(ceilings, "set_policy", lambda: None)  # it would change this process for good
     switched, phases, alone = [], [], []
-    monkeypatch.setattr(ceilings.tf32, "switch", lambda precision: switched.append(precision.name))
+    monkeypatch.setattr(ceilings.policy, "switch_tf32", lambda precision: switched.append(precision.name))
 
     @contextlib.contextmanager
     def lock():
@@ -76,5 +76,5 @@ def test_a_slow_first_call_does_not_keep_larger_products_out(monkeypatch):
     monkeypatch.setattr(ceilings, "SIDES", {"cpu": (2, 4, 8)})
     monkeypatch.setattr(ceilings, "_product", product)
     monkeypatch.setattr(ceilings, "_seconds", seconds)
-    monkeypatch.setattr(ceilings.tf32, "switch", lambda _: None)
+    monkeypatch.setattr(ceilings.policy, "switch_tf32", lambda _: None)
     assert [amount for amount, _ in ceilings._products(PRECISIONS["fp32"], "cpu")[1]] == [16.0, 128.0, 1024.0]
