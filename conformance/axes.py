@@ -4,8 +4,6 @@ A precision is one row here. A mode is one row here and one builder in `cell.mod
 from outside. This module does not import torch, so planning and reporting start quickly.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

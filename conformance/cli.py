@@ -1,7 +1,5 @@
 """Reads the command line, runs the command, and returns its exit code."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable

@@ -16,8 +16,6 @@ A `UsageError` ends the command with exit code 4 and one line. No other error le
 of its cell, or the reason why there is no figure.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from enum import IntEnum

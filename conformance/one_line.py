@@ -4,8 +4,6 @@ A model may raise what it likes: a text of 10 MB, half of a surrogate pair, esca
 cannot say what it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 HEAD, TAIL = 120, 280  # TorchScript puts the cause at the end of a long traceback

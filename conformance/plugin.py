@@ -4,8 +4,6 @@ It does nothing in other test suites, and costs them next to nothing. It never i
 processes do.
 """
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """Makes the seeds of all random numbers."""
 
-from __future__ import annotations
-
 import zlib
 
 

@@ -1,7 +1,5 @@
 """Lists the versions of torch that the zoo is judged on, the last of each minor version, and those of Python."""
 
-from __future__ import annotations
-
 import importlib.util
 import platform
 from importlib import metadata

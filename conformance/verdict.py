@@ -1,7 +1,5 @@
 """Judges an observation by the contract of its spec. It takes and returns records, and does not import torch."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Keeps the references of a run, each made once by one of the processes that judge its cells."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -4,8 +4,6 @@ Each is told by a digest, to notice that it has changed. What native code opens 
 safetensors do; see `evaluate.weights`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Builds the callables of compiled and graphed cells, proves that compiled code ran, and counts what compiles again."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

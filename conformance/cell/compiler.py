@@ -3,8 +3,6 @@
 So a machine without a compiler blames no model.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import os

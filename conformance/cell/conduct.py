@@ -1,7 +1,5 @@
 """Judges what calls do apart from their numbers: containers, shared memory, state, a second call, and error inputs."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Builds the callables of exported and packaged cells, from programs of `torch.export`, one a signature."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Builds the callable of a mode, and the proof that the mode took effect."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Child process: runs one cell, or one probe of a known torch fault, and returns what it observed."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Sets what a whole process of a cell is bound to: switches, TF32, random numbers, and its share of a GPU's memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import warnings

@@ -4,8 +4,6 @@ A count at the entrance of a mode proves nothing, because the entrance is passed
 each of these counts at the far end, and compares before and after every single call.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import partial, wraps

@@ -1,7 +1,5 @@
 """Child process: makes the reference of a model, before any of its cells runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -4,8 +4,6 @@ Each version has an environment of its own, with this Python. `uv` makes it wher
 pip do. What configures them (index, proxy, folders of wheels) is left to them. All judge with the same code: a copy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

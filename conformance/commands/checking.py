@@ -1,7 +1,5 @@
 """Judges one model for `conformance.check`, in the caller's process and without pytest, and reports the verdicts."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -1,7 +1,5 @@
 """`conformance expect record`: writes the red cells of a run as declared divergences, for a person to review."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ main thread. Further signals are ignored. If the command still runs a few second
 from another thread.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """Judges the cells of a run folder under pytest, which is told nothing but what this project tells it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -4,8 +4,6 @@ A run must not depend on who reads it. Characters that the encoding of a stream 
 cannot be written, because its reader went away or a disk is full, what is printed is lost and the command goes on.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import errno

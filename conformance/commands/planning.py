@@ -1,7 +1,5 @@
 """Plans a run: its cells, the code that judges them, and the caches of the child processes."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.util

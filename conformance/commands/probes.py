@@ -5,8 +5,6 @@ longer shows. On a device for which nothing is declared, every probe that runs i
 processes read and run them, so this process never imports torch.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from conformance.axes import DEVICES, choose

@@ -5,8 +5,6 @@ What is left is scaled by the pace of this run, which counts more the longer it 
 else the machine does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

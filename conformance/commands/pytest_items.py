@@ -4,8 +4,6 @@
 judges one cell, in a process of its own. The process that has the terminal stores the verdicts.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path

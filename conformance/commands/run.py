@@ -1,7 +1,5 @@
 """`conformance run` and `conformance bench`: plan, judge under pytest, measure the cells that pass, print tables."""
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import shlex

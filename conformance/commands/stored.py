@@ -4,8 +4,6 @@ GitHub takes lines of a log that begin with `::` as commands. So nothing that a 
 annotations: a text of a model could be the start of a line.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import sys

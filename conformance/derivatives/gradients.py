@@ -1,7 +1,5 @@
 """Compares the oracle's gradients with finite differences: the only check that sees a wrong backward in float64."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections import OrderedDict

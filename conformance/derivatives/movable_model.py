@@ -1,7 +1,5 @@
 """Runs a model of the oracle again and again from the same state, on leaves that finite differences move in place."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ At a kink, such as a tie of a maximum, the slopes on the two sides differ, and a
 jump, such as that of `round`, each slope is taken beyond the jump.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Under float16, the judge scales its cotangents, as a `GradScaler` does the loss.
 takes gradients in its forward, as a gradient penalty does, so their small numbers underflow.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar

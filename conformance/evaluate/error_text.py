@@ -1,7 +1,5 @@
 """Shortens the text of an exception to one line, and recognises those that mean a failure of memory or machine."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -3,8 +3,6 @@
 The oracle, its perturbed runs and every cell use this code, so their results can be compared.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace

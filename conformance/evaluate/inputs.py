@@ -1,7 +1,5 @@
 """Makes inputs, weights and cotangents that every precision represents exactly."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Finds tensors that share memory: writing into one of them changes the other. Gives memory an identity."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -4,8 +4,6 @@ The oracle does not use the rules that a cell is asked about. It calls the model
 the backward.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection
 from functools import reduce

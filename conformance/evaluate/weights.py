@@ -1,7 +1,5 @@
 """Reads, restores, casts and fingerprints the parameters and buffers of a model; a plain function has none."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 from typing import Any

@@ -3,8 +3,6 @@
 An atlas is made of runs and of an earlier atlas, written to a file and read from it.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

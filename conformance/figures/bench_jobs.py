@@ -4,8 +4,6 @@ Each is one job, stored under its name: `speed FIGURE GROUP #INDEX`, `compile CE
 `ceilings DEVICE`.
 """
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from functools import partial

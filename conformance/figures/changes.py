@@ -1,7 +1,5 @@
 """Compares two stored runs cell by cell: verdicts, dtypes, errors and speeds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 

@@ -3,8 +3,6 @@
 The line is about the tried sizes only, and names each size without a clear verdict.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -3,8 +3,6 @@
 Only cells that pass are timed, next to eager fp32 with the same weights and inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Copies a model whole: what its functions and hooks name of the model is, in the copy, that of the copy."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import io

@@ -1,7 +1,5 @@
 """Widens models that are graphs already: scripted, traced or exported ones, whose casts no Python code can see."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

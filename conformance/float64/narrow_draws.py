@@ -1,7 +1,5 @@
 """Draws the random numbers of the oracle as float32 does: from one seed, torch draws others in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Holds what stands in torch's place in a run in float64: attention op by op, `torch.cond`, and grouped products."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence

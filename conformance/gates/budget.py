@@ -3,8 +3,6 @@
 `docs/method.md` gives the reason and the evidence for each constant.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

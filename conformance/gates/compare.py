@@ -1,7 +1,5 @@
 """Compares one tensor of a candidate with the oracle's: the measure of every gate, and which canaries they reject."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Large tensors are measured in blocks: what fits into a processor's cache is measured ten times as fast.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Finds float32 tensors that went through a narrower dtype: their low bits are zero."""
 
-from __future__ import annotations
-
 import math
 
 import torch

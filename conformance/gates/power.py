@@ -3,8 +3,6 @@
 Of most canaries it is known how far they are from the oracle before they are made.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The budgets come from rounded runs: the oracle, with the result of every op roun
 An honest mode rounds no more often than that.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Reads and writes the divergences that people declare outside the code: a TOML file with a list for each model."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping

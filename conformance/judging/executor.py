@@ -1,7 +1,5 @@
 """Runs each cell in its own process, and makes the reference of a model before its cells."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

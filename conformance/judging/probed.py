@@ -1,7 +1,5 @@
 """Runs probes, and finds out whether the faults show on which some declared divergences hang."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Mapping
 

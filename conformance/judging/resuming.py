@@ -4,8 +4,6 @@ Resuming a run executes the files and modules that its plan names, and the run f
 the command names each of them again. The models of the zoo are part of this project and need no name.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection
 from pathlib import Path

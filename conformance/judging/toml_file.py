@@ -1,7 +1,5 @@
 """Reads TOML files of people."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

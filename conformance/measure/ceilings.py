@@ -5,8 +5,6 @@ single ceiling: data that fits a cache moves several times faster, and a model t
 tensors in the cache. So the rate is measured at many sizes, and `crossover.byte_rate` chooses the one for a model.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Child process: times how long a mode takes to its first output and its first gradient."""
 
-from __future__ import annotations
-
 import gc
 import time
 

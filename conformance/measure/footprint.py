@@ -1,7 +1,5 @@
 """Child process: counts what a cell costs in bytes and operations. A repeated count gives the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Two controls test the meter itself; see `figures.meter`.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace

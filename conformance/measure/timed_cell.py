@@ -1,7 +1,5 @@
 """Prepares one cell for timing, and checks one of its timed calls, drawn at random."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -5,8 +5,6 @@ Without pickle, and so that a tensor that nobody reads costs nothing. The tensor
 CRC-32 of every tensor, which is checked when it is read; it is mapped into memory, and not copied.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import mmap

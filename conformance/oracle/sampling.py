@@ -1,7 +1,5 @@
 """Chooses the inputs of a case away from kinks, where a gradient jumps and has no single right value."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from conformance.errors import SelfCheckError

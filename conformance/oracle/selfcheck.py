@@ -3,8 +3,6 @@
 A wrong backward is just as wrong in float64. Only finite differences find it.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

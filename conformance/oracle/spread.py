@@ -1,7 +1,5 @@
 """Measures how far the perturbed runs of one case stray from the oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce

@@ -1,7 +1,5 @@
 """`conformance.check`: judges a model of one's own in one call, from a script, a notebook or a test."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

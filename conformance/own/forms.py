@@ -1,7 +1,5 @@
 """Tells what a thing is (module, class, function, operator …), and builds its eager and its scripted form."""
 
-from __future__ import annotations
-
 import inspect
 import linecache
 import typing

@@ -3,8 +3,6 @@
 A name reads like "torchvision:resnet18?size=64": library, architecture, and settings for its constructor.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

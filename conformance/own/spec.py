@@ -1,7 +1,5 @@
 """Makes the spec of a model that has none, in any process."""
 
-from __future__ import annotations
-
 import math
 import operator
 import re

@@ -1,7 +1,5 @@
 """Calls a model without a spec once in eager, and takes what it does as its contract."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Tells whether a gradient may flow through an op that a dispatch mode sees."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import sys

@@ -3,8 +3,6 @@
 These functions take the arguments of the op that `ops.py` lists them for, in its order and with its names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

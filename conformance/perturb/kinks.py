@@ -1,7 +1,5 @@
 """Watches runs of the oracle for kinks: points at which a gradient jumps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ To add an op, add its name to the row of its like, or a row to `ROWS`. An op tha
 that does not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ around, all in float32. Torch dispatches the kernel as one op, so a mode sees on
 of a place grows with the place, and no perturbation of operands shows it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

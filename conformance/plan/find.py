@@ -1,7 +1,5 @@
 """Finds the specs that the user names: models of the zoo, files, modules."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Plans a run: turns sources and axes into ordered cells, as records that do not need torch."""
 
-from __future__ import annotations
-
 import importlib
 import linecache
 import os

@@ -1,7 +1,5 @@
 """Child process: reads the probes of known torch faults as data."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 

@@ -1,7 +1,5 @@
 """Runs in the child: calls one function, reports its phases, and sends the result."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

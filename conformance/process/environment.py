@@ -1,7 +1,5 @@
 """Sets the environment variables that child processes inherit. No other module sets them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

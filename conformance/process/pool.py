@@ -1,7 +1,5 @@
 """Runs jobs in child processes, several at a time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed

@@ -3,8 +3,6 @@
 Linux tells everything. macOS has process groups and no `/proc`, so what left its group stays. Windows has neither.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -8,8 +8,6 @@ with the task. So bytes that a model writes to file descriptors that it does not
 message. The key is no secret from code that looks for it in its own process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

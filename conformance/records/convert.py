@@ -4,8 +4,6 @@ A field that equals its default is left out. Infinities and NaN become text, bec
 value of a union of records carries the name of its record under "record".
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

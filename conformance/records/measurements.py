@@ -1,7 +1,5 @@
 """The records that measuring processes return, and the words of their verdicts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What was observed in a cell, before it is judged: measures, tensors, and how the cell ended."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

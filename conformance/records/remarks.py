@@ -3,8 +3,6 @@
 A remark is a sentence that many cells may share, and what is this cell's own of it in brackets at the end.
 """
 
-from __future__ import annotations
-
 from conformance.axes import NOT_PROVEN, SYMBOLIC
 from conformance.one_line import some
 from conformance.records.observation import FP32, LEFT_ASIDE, OTHER_WEIGHTS, RAISES, Observation

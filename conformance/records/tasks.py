@@ -1,7 +1,5 @@
 """Tasks and results of child processes. A target names a function, and the records that it takes and returns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Generic, TypeVar

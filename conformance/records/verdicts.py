@@ -1,7 +1,5 @@
 """Verdicts: the table of statuses, and the record of one cell's verdict."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated
 

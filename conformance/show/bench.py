@@ -1,7 +1,5 @@
 """Draws a bench as text: times and costs of each model and size, and the sizes at which variants pay."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Groups the red cells of a run by cause: cells of one model that fail in the same way are one line."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass

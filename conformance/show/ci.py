@@ -4,8 +4,6 @@ A text that comes from a model stands on the page between `<code>` tags, or in a
 escaped that Markdown or HTML could read. The page is cut to `LARGEST` bytes, whatever the run holds.
 """
 
-from __future__ import annotations
-
 import html
 import string
 import xml.etree.ElementTree as ET  # it only writes

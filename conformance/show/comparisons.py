@@ -1,7 +1,5 @@
 """Draws what several runs say: the changes between two of them, and what works since which torch version."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 

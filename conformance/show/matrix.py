@@ -1,7 +1,5 @@
 """Draws a run as text: the matrix, every red cell on one line, the declared divergences as footnotes."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

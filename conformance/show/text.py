@@ -1,7 +1,5 @@
 """Formats numbers and words as every report prints them."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 import unicodedata

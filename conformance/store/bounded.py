@@ -1,7 +1,5 @@
 """Bounds what is stored of a cell: all that matters of a tensor stays, and of the others their margins and dtypes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """About how many seconds the cells of a plan will take: as many as in a stored run, or as the zoo took once."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Iterable, Mapping

@@ -7,8 +7,6 @@ The first field of a record, "crc32", is the CRC-32 of the line without that fie
 is noticed. The sum finds damage; it does not prove who wrote the record. A document is one such line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

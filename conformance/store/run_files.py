@@ -5,8 +5,6 @@ of the other files. A torn last line is dropped and reported, unless the run is 
 error. One writer at a time holds the lock.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -5,8 +5,6 @@ is first read, so that none is damaged. Then all plans must be the same: a cell 
 none, and then the joined run is incomplete.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -3,8 +3,6 @@
 The sums of a run are checked as everywhere. What was observed is left as text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
