@@ -168,7 +168,7 @@ class Recompiles:
         self._compiled: dict[str, list[int]] = {}  # by case, what each call compiled
         self._reasons: dict[str, str] = {}
 
-    def watched(self, case: str, call: Callable[[], ResultT]) -> ResultT:
+    def watch(self, case: str, call: Callable[[], ResultT]) -> ResultT:
         """Make a call, and count what it compiles.
 
         Args:
@@ -186,7 +186,7 @@ class Recompiles:
         """Repeat the call while each compiles again, at most `FURTHER_CALLS` times. Most cases need no further call."""
         for _ in range(FURTHER_CALLS):
             if self._compiled[case][-1]:
-                self.watched(case, call)
+                self.watch(case, call)
 
     def discrepancies(self) -> list[Discrepancy]:
         """One for each case whose last identical call compiled again."""

@@ -53,7 +53,7 @@ def compare_conduct(session: CellSession, case: Case, found: Evaluation, again: 
     yield from _second_call(case, found, again)
 
 
-def overwritten(session: CellSession, case: Case, question: Question, found: Evaluation) -> list[Discrepancy]:
+def compare_overwritten(session: CellSession, case: Case, question: Question, found: Evaluation) -> list[Discrepancy]:
     """The outputs that no longer hold what they held when they were returned, after one more call with other inputs.
 
     Outputs that share memory with an argument, a parameter or a buffer may change with it.
@@ -82,7 +82,7 @@ def _call_with_other_inputs(session: CellSession, case: Case, question: Question
     """Call the model forward on another draw of the case, in the memory of the same arguments."""
     picks = session.known(case).picks
     far = FAR_DRAW if isinstance(picks, int) else [(FAR_DRAW + draw, row) for draw, row in picks]
-    drawn = session.placed(inputs.draw(case, session.seed, far))
+    drawn = session.place(inputs.draw(case, session.seed, far))
     if not inputs.alike(drawn, question.pristine):
         return  # a case may draw its shapes; another shape would be another compiled graph
     owner = session.made.parameters_of
@@ -90,7 +90,7 @@ def _call_with_other_inputs(session: CellSession, case: Case, question: Question
     inputs.restore(question.call, drawn)
     watch = Watch(owner, {}, question.changes_state, noted=False)
     with evaluation.autocast(question), watch.during("forward"):
-        inputs.called(session.made.call, question.call)
+        inputs.invoke(session.made.call, question.call)
     weights.reset(owner, state)
     inputs.restore(question.call, question.pristine)
 

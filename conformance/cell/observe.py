@@ -90,7 +90,7 @@ def observation_of(session: CellSession) -> Observation:
         with process.phase("call"):
             with session.around_calls():
                 measured, again = _two_calls(session, case, question)
-                overwritten = conduct.overwritten(session, case, question, measured)
+                overwritten = conduct.compare_overwritten(session, case, question, measured)
             baseline = None if session.is_eager else session.baseline(session.eager, question)
         with process.phase("redraw"):
             orders = replace(question, second=question.second and not measured.refused)
@@ -127,9 +127,9 @@ def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Ev
         return evaluation.evaluate(made.call, owner, question, noted=True)
 
     with graphs.note_scripts() as scripts:
-        calls = [session.recompiles.watched(case.name, identical)]
+        calls = [session.recompiles.watch(case.name, identical)]
     warm = max(session.mode.warm_calls, MODES["scripted"].warm_calls if scripts else 0)
-    calls += [session.recompiles.watched(case.name, identical) for _ in range(warm + 1)]
+    calls += [session.recompiles.watch(case.name, identical) for _ in range(warm + 1)]
     session.recompiles.settle(case.name, identical)
     measured, again = calls[-2:]
     if question.second:
@@ -292,7 +292,7 @@ def _evaluate_or_none(session: CellSession, redraw: Redraw, asked: Question) -> 
 
 
 def _ask(session: CellSession, case: Case, question: Question, redraw: Redraw) -> Question:
-    return redraw.question(question, session.placed(redraw.inputs(case, session.seed)), session.eager)
+    return redraw.question(question, session.place(redraw.inputs(case, session.seed)), session.eager)
 
 
 def _evaluate(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation:

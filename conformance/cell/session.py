@@ -146,7 +146,7 @@ class CellSession:
         model = wide.prepared_model(self.spec, self.seed, build)
         return weights.model_in(model, self.cast, self.cell.device)
 
-    def placed(self, call: Call) -> Call:
+    def place(self, call: Call) -> Call:
         """A copy of the arguments of a call, on the device of the cell and in the dtypes of its precision."""
         return inputs.place(call, self.convert)
 
@@ -170,7 +170,7 @@ class CellSession:
     def question(self, case: Case, model: Any) -> Question:
         """The question of one case, on the cell's device and at its precision; `model` names the inputs."""
         known = self.known(case)
-        question = question_of(self.spec, case, self.seed, known.picks, self.placed, model)
+        question = question_of(self.spec, case, self.seed, known.picks, self.place, model)
         if self.mode.compiles and case.name != self.spec.cases[0].name:  # compiling a transform takes seconds
             question = replace(question, stacked=None, forward_mode=False)
         if self.mode.forward_only:

@@ -101,7 +101,7 @@ class GradientCheck:
         except RuntimeError as problem:  # GradcheckError and SelfCheckError are some
             set_to([*here], [*here.values()])  # after an error of the model, they are where gradcheck has moved them
             disagrees = isinstance(problem, (GradcheckError, SelfCheckError))
-            if disagrees and (self._without_hooks(leaves.asked) or self._stopped()):
+            if disagrees and (self._without_hooks(leaves.asked) or self._stop_gradients()):
                 self._compare(leaves)
                 return
             if isinstance(problem, SelfCheckError):
@@ -120,7 +120,7 @@ class GradientCheck:
             self.assumed.append(HOOKED)
         return changed is not None
 
-    def _stopped(self) -> bool:
+    def _stop_gradients(self) -> bool:
         """Hold what forward takes out of autograd from here on, if outputs change by way of it and it is on purpose."""
         if STOPPED in self.assumed or not self._spec.stops_gradients or not self._stops_gradients():
             return False
@@ -200,14 +200,14 @@ class GradientCheck:
         outputs = {name: t for name, t in self._model.outputs().items() if t.requires_grad}
         cotangents = {name: inputs.cotangent(name, t, self._model.question.seed) for name, t in outputs.items()}
         found = torch.autograd.grad([*outputs.values()], leaves, [*cotangents.values()], allow_unused=True)
-        return outputs, [_given(leaf, t) for leaf, t in zip(leaves, found, strict=True)], cotangents
+        return outputs, [_fill_missing(leaf, t) for leaf, t in zip(leaves, found, strict=True)], cotangents
 
     def _agree(self, leaves: list[torch.Tensor], name: str) -> bool:
         """Whether the gradients of one output, for all leaves together, agree with finite differences."""
         output, seed = self._model.outputs()[name], self._model.question.seed
         cotangent = inputs.cotangent(name, output, seed)
         found = torch.autograd.grad(output, leaves, cotangent, allow_unused=True)
-        given = ((leaf, _given(leaf, t)) for leaf, t in zip(leaves, found, strict=True))
+        given = ((leaf, _fill_missing(leaf, t)) for leaf, t in zip(leaves, found, strict=True))
         slopes = Slopes(lambda: {name: self._model.outputs()[name]}, {name: cotangent})
         return slopes.agree(output, dict(given), inputs.seed_generator("together", name, *seed))
 
@@ -280,7 +280,7 @@ class GradientCheck:
         return lambda *_: tuple(t for t in self._model.outputs().values() if t.requires_grad)
 
 
-def _given(leaf: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+def _fill_missing(leaf: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
     """The gradient of a leaf; zeros if it has none."""
     return torch.zeros_like(leaf) if gradient is None else inputs.dense(gradient)
 

@@ -278,11 +278,11 @@ def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Wa
             _prove_autocast(question, "forward returned")
     else:
         with watch.during("training"), question.around():
-            returned = _trained(call, owner, question)
+            returned = _train(call, owner, question)
     return returned, containers.tensors_of(returned, device=question.device)
 
 
-def _trained(call: Callable[..., Any], owner: Any, question: Question) -> Any:
+def _train(call: Callable[..., Any], owner: Any, question: Question) -> Any:
     assert question.fit is not None
     calls = 0
 
@@ -344,10 +344,10 @@ def _gradients(
 def _unscale(gradients: Leaves, scale: float) -> Leaves:
     """Copies divided by the scale, which is exact. The next replay of a CUDA graph cannot overwrite a copy."""
 
-    def unscaled(gradient: torch.Tensor) -> torch.Tensor:
+    def unscale(gradient: torch.Tensor) -> torch.Tensor:
         return gradient.detach().clone() if scale == 1.0 else gradient.detach() / scale
 
-    return {name: gradient if gradient is None else unscaled(gradient) for name, gradient in gradients.items()}
+    return {name: gradient if gradient is None else unscale(gradient) for name, gradient in gradients.items()}
 
 
 def _dense(kind: str, gradients: Leaves) -> Tensors:

@@ -170,10 +170,10 @@ def fewer_rows(call: Call) -> Call:
     """The same inputs without the last row of every tensor that has as many rows as the first."""
     rows = row_count(call)
 
-    def shortened(leaf: Any) -> Any:
+    def shorten(leaf: Any) -> Any:
         return leaf[:-1] if _has_rows(leaf, rows) else leaf
 
-    return map_call(call, shortened)
+    return map_call(call, shorten)
 
 
 def reorder(call: Call) -> Call:
@@ -248,7 +248,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((extent,), (1,), tensor.storage_offset())
 
 
-def called(function: Callable[..., Any], call: Call) -> Any:
+def invoke(function: Callable[..., Any], call: Call) -> Any:
     """What a function returns for some arguments; it gets containers of its own, which it may fill, empty or change."""
     given = fresh(call)
     return function(*given.args, **given.kwargs)

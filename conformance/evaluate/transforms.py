@@ -69,7 +69,7 @@ def _transpose(model: Any, question: Question) -> Tensors:
     """Jv as the gradient of ⟨Jᵀw, v⟩ with respect to w, in which Jᵀw is linear."""
     inputs.restore(question.call, question.pristine)
     leaves = {name: t for name, t in evaluation.leaves_of(model, question).items() if t.requires_grad}
-    outputs = rounded_outputs(inputs.called(model, question.call))
+    outputs = rounded_outputs(inputs.invoke(model, question.call))
     found: Leaves = {name: torch.zeros_like(t) for name, t in outputs.items()}
     roots = {name: t for name, t in outputs.items() if t.requires_grad}
     if roots and leaves:

@@ -182,7 +182,7 @@ def _histories(runs: Sequence[Summary], earlier: Sequence[History]) -> tuple[His
     judges: dict[tuple[str, str, str], Summary] = {}
     for run in runs:
         version, python = _versions_of(run)
-        for planned, verdict in _judged(run):
+        for planned, verdict in _judged_cells(run):
             state = _state(verdict)
             twin = judges.setdefault((version, python, planned.id), run)
             if twin is not run:
@@ -204,7 +204,7 @@ def _versions_of(run: Summary) -> tuple[str, str]:
     return version_of(known.torch), ".".join(known.python.split(".")[:2])
 
 
-def _judged(run: Summary) -> Iterator[tuple[PlannedCell, Verdict]]:
+def _judged_cells(run: Summary) -> Iterator[tuple[PlannedCell, Verdict]]:
     """The cells of a run whose verdicts say anything of their models, at all their cases."""
     for planned in run.plan.own_cells:
         verdict = run.verdicts.get(planned.id)
@@ -246,7 +246,7 @@ def _faults(found: Sequence[ProbeRun], earlier: Sequence[Fault]) -> tuple[Fault,
 
 def _maker(run: Summary) -> Maker:
     torch, python = _versions_of(run)
-    cells = [planned.cell for planned, _ in _judged(run)]
+    cells = [planned.cell for planned, _ in _judged_cells(run)]
     devices = tuple(dict.fromkeys(cell.device for cell in cells))
     counts = dict(Counter(cell.mode for cell in cells))
     return Maker(torch, python, devices, counts, run.plan.judge, _maker_in_words(run, len(cells)))

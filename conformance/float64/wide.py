@@ -230,7 +230,7 @@ class Oracle:
         self._ask_gradients(wide)
         try:
             with self.widened(), torch.set_grad_enabled(self._differentiates):
-                inputs.called(self.model, wide)
+                inputs.invoke(self.model, wide)
         except REFUSALS as problem:
             if not self._watched:  # a scripted function inside Python code may have mixed the dtypes
                 self._ops = self._watched = True
@@ -252,7 +252,7 @@ class Oracle:
             raise problem
         self._ask_gradients(call)
         try:
-            inputs.called(self._narrow, call)
+            inputs.invoke(self._narrow, call)
         except Exception:  # noqa: BLE001 -- it fails in float32 too, so the spec is wrong
             raise SpecError(f"case {case.name}: {describe_error(problem)}") from problem
         text = f"case {case.name} runs in float32 but not in float64: {one_line(problem)}"

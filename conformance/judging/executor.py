@@ -70,26 +70,26 @@ class Executor:
         if planned.skip:
             return Verdict(cell.id, "SKIPPED", planned.skip, short="skipped")
         if cell.mode not in self._plan.compiling_modes:
-            return self._judged(planned)
+            return self._judge(planned)
         environment.compile_for(self._plan.compiles_for)
         self._stored = self._stored or _filled_cache()
-        found = self._judged(planned)
-        return self._judged_anew(planned, found, self._stored) if self._stored and _is_spoiled(found) else found
+        found = self._judge(planned)
+        return self._judge_anew(planned, found, self._stored) if self._stored and _is_spoiled(found) else found
 
-    def _judged_anew(self, planned: PlannedCell, first: Verdict, stored: Path) -> Verdict:
+    def _judge_anew(self, planned: PlannedCell, first: Verdict, stored: Path) -> Verdict:
         """The verdict of code that is compiled anew, in a process that shares nothing with the others."""
         with TemporaryDirectory(prefix="conformance-cache-", ignore_cleanup_errors=True) as cache:
-            found = self._judged(planned, cache=cache, method="spawn")
+            found = self._judge(planned, cache=cache, method="spawn")
         if _is_spoiled(found):
             return replace(found, notes=(*found.notes, CONFIRMED))
         shutil.rmtree(stored, ignore_errors=True)
         return replace(found, notes=(*found.notes, HEALED.format(status=first.status, text=first.text)))
 
-    def _judged(self, planned: PlannedCell, *, cache: str = "", method: str = "forkserver") -> Verdict:
+    def _judge(self, planned: PlannedCell, *, cache: str = "", method: str = "forkserver") -> Verdict:
         cell = planned.cell
-        shown, untold = self._shown(planned)
+        shown, untold = self._ask_probes(planned)
         for _ in range(1 + REFERENCES_MADE_AGAIN):
-            made = self._references.of(cell.model, self._made)
+            made = self._references.of(cell.model, self._make)
             if made.refused is not None:
                 return judge(cell.id, replace(made.refused, facts=shown), planned.expect)
             task = cell_task(self._plan, cell, self._references.path(cell.model))
@@ -109,7 +109,7 @@ class Executor:
         notes = (*verdict.notes, *ending.remarks, *untold)
         return replace(verdict, seconds=ending.seconds, notes=notes)
 
-    def _shown(self, planned: PlannedCell) -> tuple[dict[str, bool], tuple[str, ...]]:
+    def _ask_probes(self, planned: PlannedCell) -> tuple[dict[str, bool], tuple[str, ...]]:
         """What the probes show on which the divergences of a cell hang; see `Probed.facts`."""
         try:
             return self._probed.facts(planned.expect, planned.cell.device)
@@ -126,7 +126,7 @@ class Executor:
         Raises:
             MachineError: the machine failed, so there is no reference.
         """
-        return self._references.of(model, self._made).refused or self._references.path(model)
+        return self._references.of(model, self._make).refused or self._references.path(model)
 
     def _task(self, model: str) -> ReferenceTask:
         wanted = {planned.cell.precision for planned in self._plan.cells} | {"fp32"}
@@ -135,7 +135,7 @@ class Executor:
         planned = plan.models[model.partition("@")[0] if for_timing else model]
         return ReferenceTask(model, planned.location, plan.seed, precisions, str(path), for_timing)
 
-    def _made(self, model: str) -> MadeReference:
+    def _make(self, model: str) -> MadeReference:
         task = self._task(model)
         kept = self._kept.fetch(task)
         if kept is not None:

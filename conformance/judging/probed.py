@@ -53,12 +53,12 @@ class Probed:
         remarks = []
         for one in expected:
             if one.probe:
-                shown, why = self._shown(one.probe, device)
+                shown, why = self._find_out(one.probe, device)
                 found[PROBED + one.probe] = bool(shown)
                 remarks += [UNTOLD.format(name=one.probe, why=why)] if shown is None else []
         return found, tuple(remarks)
 
-    def _shown(self, probe: str, device: str) -> tuple[bool | None, str]:
+    def _find_out(self, probe: str, device: str) -> tuple[bool | None, str]:
         key = probe, device
         if key not in self._known:
             found = outcome_of(observe(probe, device, self._deadline))

@@ -33,7 +33,7 @@ def _first_results(session: CellSession, question: Question) -> CompileRun:
     made = session.prepare()
     leaves = [t for t in evaluation.leaves_of(made.parameters_of, question).values() if t.requires_grad]
     with evaluation.autocast(question):
-        returned = inputs.called(made.call, question.call)
+        returned = inputs.invoke(made.call, question.call)
     _finish(session.cell.device)
     first_output = time.perf_counter() - started
     named = dict(containers.leaves_of(returned, "output"))

@@ -56,7 +56,7 @@ class _Subject:
     def forward(self, *_: Any) -> Any:
         inputs.restore(self._question.call, self._question.pristine)  # in place, so it allocates nothing
         with evaluation.autocast(self._question):
-            return inputs.called(self._call, self._question.call)
+            return inputs.invoke(self._call, self._question.call)
 
     def both(self) -> tuple[torch.Tensor | None, ...]:
         roots = self._roots(dict(containers.leaves_of(self.forward(), "output")))

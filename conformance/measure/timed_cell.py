@@ -82,12 +82,12 @@ class TimedCell:
         if self.session.cell.device == "cpu":
             return put_back
 
-        def switched() -> None:
+        def switch_then_call() -> None:
             policy.switch_tf32(self.session.precision)  # another cell of this process may have another precision
             if put_back is not None:
                 put_back()
 
-        return switched
+        return switch_then_call
 
     def _put_back(self) -> Callable[[], None] | None:
         if self._figure == "fit":
@@ -112,12 +112,12 @@ class TimedCell:
 
         return put_back
 
-    def _called(self) -> Any:
+    def _inner_call(self) -> Any:
         return self._call(*self._given.args, **self._given.kwargs)
 
     def _forward(self) -> Callable[[], Any]:
         """Forward, with the entry into autocast, because every call of the model pays for that too."""
-        call = self._called
+        call = self._inner_call
         if not self.session.precision.autocast:
             return call
 
@@ -162,7 +162,7 @@ class TimedCell:
         device = self.session.cell.device
         half = self.session.precision.name == "amp_fp16"
         scaler = GradScaler(device, init_scale=LOSS_SCALE, enabled=half)
-        call = self._called
+        call = self._inner_call
 
         def loss(returned: Any, _: torch.Tensor) -> torch.Tensor:
             return torch.stack([(t * w).sum() for t, w in zip(roots(returned), weights, strict=True)]).sum()

@@ -81,7 +81,7 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
 
     add_up_to(ROUNDED_RUNS)
     if len(draws.redraws) == ROUNDED_RUNS:
-        add_up_to(max(draws.needed().values()))
+        add_up_to(max(draws.count_needed().values()))
     return tuple(draws.redraws), {**tensors, **draws.references()}
 
 
@@ -203,14 +203,14 @@ class _ManyDraws:
                 truth = there.evaluate(asked).tensors
             if not self._scale.fits(truth, inner.largest):
                 return None
-            rounded = {word: self._kept(there.evaluate(asked, mode).tensors) for word, mode in modes.items()}
+            rounded = {word: self._keep(there.evaluate(asked, mode).tensors) for word, mode in modes.items()}
         except Exception as problem:  # the model's own code may raise anything
             if is_out_of_memory(problem):
                 raise
             return None
         underflew = any(mode.underflew for mode in modes.values())
         constants = {word: mode.constant for word, mode in modes.items()}
-        narrow = {n: t.to(torch.float32) for n, t in self._kept(truth).items()}
+        narrow = {n: t.to(torch.float32) for n, t in self._keep(truth).items()}
         return _Run(redraw, narrow, rounded, underflew, constants)
 
     def add(self, runs: Sequence[_Run | None]) -> None:
@@ -228,21 +228,21 @@ class _ManyDraws:
                 for word, tensors in run.rounded.items():
                     self._found[word, name].append(tensors[name])
 
-    def _kept(self, run: Tensors) -> Kept:
+    def _keep(self, run: Tensors) -> Kept:
         """What is kept of each judged tensor of a run, if it has the shape that it had in the first draw."""
         found = ((name, run.get(name), known) for name, known in self._judged.items())
         return {name: sample(t) for name, t, known in found if t is not None and tuple(t.shape) == known.oracle.shape}
 
-    def _rounded(self, name: TensorName, precision: Precision, draws: int = max(DRAWS)) -> Rounded:
+    def _add_up(self, name: TensorName, precision: Precision, draws: int = max(DRAWS)) -> Rounded:
         found = self._found[precision.name, name][:draws]
         return rounded_sums(found, self._truths[name][: len(found)], self._constants[precision.name])
 
-    def needed(self) -> dict[str, int]:
+    def count_needed(self) -> dict[str, int]:
         """How many draws each precision needs, so that the gain of every tensor is judged finely enough."""
         return {p.name: max((self._needs(name, p) for name in self._judged), default=0) for p in self._precisions}
 
     def _needs(self, name: TensorName, precision: Precision) -> int:
-        rounded, reference = self._rounded(name, precision), self._judged[name]
+        rounded, reference = self._add_up(name, precision), self._judged[name]
         for draws in DRAWS:
             more = rounded.over(draws)
             if float(budgets(reference, precision, more).gain[0]) <= ENOUGH * float(more.squares[0]):
@@ -253,12 +253,12 @@ class _ManyDraws:
         """The references of the tensors that every draw has, with their redraws."""
         if not self.redraws:
             return {}
-        draws = {precision: min(count, len(self.redraws)) for precision, count in self.needed().items()}
+        draws = {precision: min(count, len(self.redraws)) for precision, count in self.count_needed().items()}
         with_redraws = {}
         for name, reference in self._judged.items():
             truths = self._truths[name]
             rounded = {
-                p.name: self._rounded(name, p, draws[p.name]).over(draws[p.name], truths[: draws[p.name]])
+                p.name: self._add_up(name, p, draws[p.name]).over(draws[p.name], truths[: draws[p.name]])
                 for p in self._precisions
             }
             with_redraws[name] = replace(reference, redraws=Redraws(tuple(truths), rounded))

@@ -164,14 +164,14 @@ class _Reader:
         return torch.frombuffer(self.content, dtype=dtype, count=count, offset=place).reshape(shape)
 
 
-def _rounded(draws: int, runs: int, rows: torch.Tensor) -> Rounded:
+def _rebuild_rounded(draws: int, runs: int, rows: torch.Tensor) -> Rounded:
     return Rounded(draws, runs, rows[0], rows[1], Sums(rows[2], rows[3]), Sums(rows[4], rows[5]))
 
 
 MAKERS: dict[str, Callable[..., Any]] = {
     **{record.__name__: record for record in (*RECORDS, OracleTensor)},
     **{kind.__name__: lambda items, kind=kind: kind(items) for kind in (dict, list, tuple, frozenset)},
-    "Rounded": _rounded,
+    "Rounded": _rebuild_rounded,
 }
 
 

@@ -52,7 +52,7 @@ class SelfCheck:
             self._oracle.reset()
             inputs.restore(question.call, question.pristine)
             with self._oracle.widened(), torch.no_grad():
-                wanted = inputs.called(partial(self._spec.reference, self._model), question.call)
+                wanted = inputs.invoke(partial(self._spec.reference, self._model), question.call)
             _agree("the spec's reference", evaluation.name_tensors("output", containers.tensors_of(wanted)), first)
         if self._spec.surrogate_gradient is not None:
             self._try_surrogate(question, first)
@@ -91,7 +91,7 @@ class SelfCheck:
                 raise SelfCheckError(f"twin {spec.name}: {problem}") from problem
         inputs.restore(question.call, question.pristine)
         with self._oracle.widened(), torch.no_grad():
-            outputs = inputs.called(twin, question.call)
+            outputs = inputs.invoke(twin, question.call)
         _agree(f"its twin {spec.name}", evaluation.name_tensors("output", containers.tensors_of(outputs)), first)
 
     def of_gradients(self, question: Question, first: Evaluation, forks: Forks) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ class Spread:
             SpecError: a tensor changes its shape with rounding.
         """
         modes = [(precision, mode) for precision in precisions for mode in self._modes(precision)]
-        runs = forks.results([partial(self._seen, precision, mode) for precision, mode in modes])
+        runs = forks.results([partial(self._stray, precision, mode) for precision, mode in modes])
         by_precision = {
             precision.name: [run for run, (of, _) in zip(runs, modes, strict=True) if of is precision]
             for precision in precisions
@@ -98,7 +98,7 @@ class Spread:
         ]
         return [*modes, *([Nearest(precision, self._scale)] if precision.low_dtype else [])]
 
-    def _seen(self, precision: Precision, mode: Rounding) -> dict[TensorName, _Seen]:
+    def _stray(self, precision: Precision, mode: Rounding) -> dict[TensorName, _Seen]:
         """What one run shows of each tensor."""
         seen = {}
         with blame_noise(str(self._question.seed[-1]), precision):
@@ -148,7 +148,7 @@ class Spread:
         if not near:
             return []
         noise = seed_generator("probe", *self._question.seed, FLOAT32.name, "wider")
-        seen = self._seen(FLOAT32, Rounding(FLOAT32, noise, WIDER * NOISE, self._scale))
+        seen = self._stray(FLOAT32, Rounding(FLOAT32, noise, WIDER * NOISE, self._scale))
         far = [name for name in near if seen[name].distance.absolute >= FAR * known[name].oracle.norm]
         return [name for name in far if not seen[name].lost]
 

@@ -145,12 +145,12 @@ def _build(text: str, build: Callable[..., nn.Module], *args: Any, **settings: A
 def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module], **settings: Any) -> Architecture:
     """An architecture that takes pictures; the first number of the shape says how many."""
 
-    def settled() -> nn.Module:
+    def build_settled() -> nn.Module:
         batch = torch.randn(BATCH, *shape[1:], generator=torch.Generator().manual_seed(seed_of(text)))
         return settle_statistics(build(**settings), batch)
 
     return Architecture(
-        partial(_build, text, settled), lambda generator: Call((torch.randn(*shape, generator=generator),))
+        partial(_build, text, build_settled), lambda generator: Call((torch.randn(*shape, generator=generator),))
     )
 
 

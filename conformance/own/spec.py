@@ -100,7 +100,7 @@ def _initialise(own: OwnModel, case: Case, model: Any) -> None:
     if isinstance(model, nn.Module) and any(map(is_lazy, chain(model.parameters(), model.buffers()))):
         call = inputs.raw_batch(case, 0, 0)
         with torch.no_grad():
-            inputs.called(model, call)
+            inputs.invoke(model, call)
 
 
 def _switch(own: OwnModel, model: Any) -> None:
@@ -240,9 +240,9 @@ def like(call: Call, generator: torch.Generator) -> Call:
 
 
 def _drawing(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tensor]:
-    def drawn(values: torch.Tensor) -> torch.Tensor:
+    def draw(values: torch.Tensor) -> torch.Tensor:
         if values.is_complex():
-            return torch.view_as_complex(drawn(torch.view_as_real(values).flatten()).view(-1, 2))
+            return torch.view_as_complex(draw(torch.view_as_real(values).flatten()).view(-1, 2))
         if not values.is_floating_point() or values.numel() < 2 or not bool(values.isfinite().all()):  # noqa: PLR2004
             return values
         known = values.double().sort().values
@@ -253,7 +253,7 @@ def _drawing(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tenso
         below = place.long().clamp(max=known.numel() - 2)
         return torch.lerp(known[below], known[below + 1], place - below).to(values.dtype)
 
-    return drawn
+    return draw
 
 
 # Opens a saved model: a TorchScript archive, an exported program, or whatever `torch.save` has pickled.

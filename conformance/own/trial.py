@@ -119,10 +119,10 @@ def _move(model: Any, names: list[str], step: float, call: Call) -> Call:
     named_leaves = inputs.named_inputs(model, call)
     chosen = {id(named_leaves[name]) for name in names}
 
-    def moved(leaf: Any) -> Any:
+    def move(leaf: Any) -> Any:
         return leaf + step * leaf.abs().clamp_min(1.0) if id(leaf) in chosen else leaf
 
-    args, kwargs = internals.tree_map(moved, (call.args, dict(call.kwargs)))
+    args, kwargs = internals.tree_map(move, (call.args, dict(call.kwargs)))
     return Call(args, kwargs)
 
 
@@ -143,13 +143,15 @@ def _has_gradients(found: Evaluation) -> bool:
 def _call(spec: Spec, model: Any, seed: int) -> Evaluation:
     """What the call gives; `refused` if its gradients raise an error, which the judge then names."""
 
-    def called() -> Evaluation:
+    def call_once() -> Evaluation:
         return evaluation.evaluate(model, model, _question(spec, model, seed), noted=True)
 
     try:
         with graphs.note_scripts() as scripts:
-            calls = [called()]
-        calls += [called() for _ in range(MODES["scripted"].warm_calls if scripts else 0)]  # it may do otherwise later
+            calls = [call_once()]
+        calls += [
+            call_once() for _ in range(MODES["scripted"].warm_calls if scripts else 0)
+        ]  # it may do otherwise later
         return replace(calls[-1], changes=[change for call in calls for change in call.changes])
     except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
         try:

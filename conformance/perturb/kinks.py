@@ -59,7 +59,7 @@ class KinkWatch(OpMode):
         elif rule.masks and self._compared:
             self._note_masked(rule, args)
         sampled = rule.draws and internals.overload_of(func) == "default" and self._moves(args[0])
-        result = self._sampled(func, args, kwargs) if sampled else func(*args, **kwargs)
+        result = self._sample(func, args, kwargs) if sampled else func(*args, **kwargs)
         if rule.groups and rule.moves(func, args, kwargs):
             self._note_groups(result, *args[1:4], flows=has_gradient(*args))
         if self._chosen and not sampled:
@@ -138,7 +138,7 @@ class KinkWatch(OpMode):
                 self.kinked = True
                 self._keep([behind], behind, _rms(x.detach()), sides=False)
 
-    def _sampled(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    def _sample(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """Draw by probabilities, and note as a choice how little would make each number another."""
         generator = kwargs.get("generator") or torch.default_generator
         before = generator.get_state()

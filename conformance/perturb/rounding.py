@@ -83,7 +83,7 @@ class Rounding(OpMode):
         rule = rule_of(func, kwargs)
         if not _has_rounded((args, kwargs)) or rule.moves(func, args, kwargs):
             result = func(*args, **kwargs)
-            return self._made(result) if rule.tabulates else result
+            return self._make_table(result) if rule.tabulates else result
         eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(_count_terms(rule, args)))
         written = [tensor for tensor in written_tensors(func, args, kwargs) if is_rounded(tensor)]
         whole = are_whole((args, kwargs), rule.whole_from)
@@ -98,30 +98,30 @@ class Rounding(OpMode):
                 or (rule.keeps_masks and _is_mask(leaf))
             ):
                 return leaf
-            leaf = self._perturbed(leaf, eta, eta)
+            leaf = self._perturb(leaf, eta, eta)
             return leaf if leaf.is_complex() or not stored else self._underflown(leaf)
 
         if rule.kernel and bool(args[0].isfinite().all()):
-            return self._resampled(rule, func, args, kwargs, eta)
+            return self._resample(rule, func, args, kwargs, eta)
         if not whole:
             args, kwargs = self._operands(rule, args, eta, perturb), map_leaves(perturb, kwargs)
         result = func(*args, **kwargs)
         if whole and are_whole(result, rule.whole_from):
             return result
         for tensor in written:
-            tensor.copy_(self._perturbed(tensor, eta, eta))
+            tensor.copy_(self._perturb(tensor, eta, eta))
         result = map_leaves(perturb, result)
         if self._cast and rule.places is not None:
             with Unwatched():
                 added, squares = count_in_places(rule.places, func, args, kwargs)
-                result.copy_(self._strayed(result, squares, self._step * added.sqrt()))
+                result.copy_(self._add_strays(result, squares, self._step * added.sqrt()))
         if rule.rows:
             return result[:1] + tuple(
                 t if t is None else self._added_up(rule.rows, args[0], t, eta) for t in result[1:]
             )
         return result
 
-    def _made(self, table: torch.Tensor) -> torch.Tensor:
+    def _make_table(self, table: torch.Tensor) -> torch.Tensor:
         """A perturbed table of numbers. What float32 holds, as a range of whole numbers, stays as it is."""
         if not is_rounded(table):
             return table
@@ -136,9 +136,9 @@ class Rounding(OpMode):
         """The perturbed gradient of a norm's weight or bias. What multiplies a term has the mean square 1."""
         with Unwatched():
             rows = max(1.0, gradient.numel() / max(1, sums.numel()))
-            return self._strayed(sums, add(gradient.square(), sums), eta * math.sqrt(rows))
+            return self._add_strays(sums, add(gradient.square(), sums), eta * math.sqrt(rows))
 
-    def _strayed(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:
+    def _add_strays(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:
         """Sums whose partial sums are perturbed.
 
         These are as large as the root of the sum of the squares of their terms, also where the sum itself cancels.
@@ -151,9 +151,9 @@ class Rounding(OpMode):
         """The perturbed operands of an op."""
         multiplied = rule.products if self._product else ()
         return tuple(
-            self._multiplied(arg, eta)
+            self._perturb_factor(arg, eta)
             if i in multiplied
-            else self._placed(arg, eta)
+            else self._perturb_grid(arg, eta)
             if rule.grid and i == rule.grid
             else perturb(arg).clamp(0.0, 1.0)
             if i in rule.probabilities
@@ -161,19 +161,19 @@ class Rounding(OpMode):
             for i, arg in enumerate(args)
         )
 
-    def _resampled(
+    def _resample(
         self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], eta: float
     ) -> torch.Tensor:
         """The result of an interpolation, whose kernel computes places in float32 in every precision."""
         place = NOISE * PRECISIONS["fp32"].unit
 
         def perturb(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor if rule.picks else self._perturbed(tensor, eta, eta)
+            return tensor if rule.picks else self._perturb(tensor, eta, eta)
 
         result = func(*args, **kwargs)
         with Unwatched():
             found = resample(
-                func, (perturb(args[0]), *args[1:]), kwargs, lambda t: self._perturbed(t, place, place), perturb
+                func, (perturb(args[0]), *args[1:]), kwargs, lambda t: self._perturb(t, place, place), perturb
             )
             return torch.empty_like(result).copy_(perturb(found))
 
@@ -196,21 +196,21 @@ class Rounding(OpMode):
         share = size.reciprocal_().mul_(NOISE / 2 * quantum).clamp_(max=1.0)
         return share.mul_(uniform(tensor.shape, self._generator)).add_(1.0).mul_(tensor)
 
-    def _placed(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
+    def _perturb_grid(self, grid: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed grid of grid_sampler, which adds one to every coordinate before it rounds."""
         with Unwatched():
-            return self._perturbed(self._perturbed(grid, eta, eta) + 1.0, eta, eta) - 1.0
+            return self._perturb(self._perturb(grid, eta, eta) + 1.0, eta, eta) - 1.0
 
-    def _multiplied(self, operand: torch.Tensor, eta: float) -> torch.Tensor:
+    def _perturb_factor(self, operand: torch.Tensor, eta: float) -> torch.Tensor:
         """A perturbed operand of a product. A device may round or truncate it, and truncation only makes it smaller."""
-        coarse = self._perturbed(operand, max(eta, self._product + self._cut), max(eta, self._product))
+        coarse = self._perturb(operand, max(eta, self._product + self._cut), max(eta, self._product))
         if operand.is_complex():
             return coarse
         with Unwatched():
             held = operand.view(torch.int64) & BELOW_TF32 == 0
-            return torch.where(held, self._perturbed(operand, eta, eta), coarse)
+            return torch.where(held, self._perturb(operand, eta, eta), coarse)
 
-    def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
+    def _perturb(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
         with Unwatched():
             tensor = tensor.resolve_conj().resolve_neg()  # below autograd, a product forgets both
             return perturb(tensor, down, up, self._generator)
@@ -266,7 +266,7 @@ class Nearest(Rounding):
             self.constant = math.hypot(self.constant, float(result.abs().max()) / exact - 1.0)
         return result
 
-    def _perturbed(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
+    def _perturb(self, tensor: torch.Tensor, down: float, up: float) -> torch.Tensor:
         """The tensor, rounded to nearest; as it is if every precision keeps it in float32."""
         if max(down, up) < self._low:
             return tensor
@@ -276,7 +276,7 @@ class Nearest(Rounding):
             nearest -= nearest - tensor
             return nearest if all_finite(nearest) else torch.where(nearest.isfinite(), nearest, tensor)
 
-    def _strayed(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:  # noqa: ARG002
+    def _add_strays(self, sums: torch.Tensor, squares: torch.Tensor, eta: torch.Tensor | float) -> torch.Tensor:  # noqa: ARG002
         """The sums as they are: how the partial sums round, one run cannot tell."""
         return sums
 

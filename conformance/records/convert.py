@@ -75,7 +75,7 @@ Codec = tuple[Convert, Convert]  # one to JSON, and one back
 def _codec(hint: Any) -> Codec:  # noqa: PLR0911 -- one for each kind of type
     """How a value of a declared type becomes JSON, and how it is made of it again."""
     if get_origin(hint) is Annotated:
-        return _annotated(*get_args(hint))
+        return _annotated_codec(*get_args(hint))
     origin, inside = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, types.UnionType):
         return _union(tuple(member for member in inside if member is not types.NoneType))
@@ -111,7 +111,7 @@ def _is_record(kind: Any) -> bool:
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
-def _annotated(bare: Any, *extras: Any) -> Codec:
+def _annotated_codec(bare: Any, *extras: Any) -> Codec:
     """A type whose numbers are rounded, or whose values are limited."""
     encode, decode = _codec(bare)
     limits = [extra for extra in extras if isinstance(extra, Limit)]

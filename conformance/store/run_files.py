@@ -152,10 +152,10 @@ class _Lines:
         record = files.parse(text)
         if record.keys() == {"selected"}:
             selected = dict.fromkeys(from_json(tuple[str, ...], record["selected"]))
-            self.selected = tuple(map(self._planned, selected))
+            self.selected = tuple(map(self._check_planned, selected))
         elif record.keys() == {"verdict"}:
             verdict: Verdict = from_json(Verdict, record["verdict"])
-            self.verdicts[self._planned(verdict.cell)] = verdict
+            self.verdicts[self._check_planned(verdict.cell)] = verdict
             if self._observations is not None:
                 self._observations[verdict.cell] = observation or b""
         elif record.keys() == {"job", "result"}:
@@ -163,7 +163,7 @@ class _Lines:
         else:
             raise RecordError(f"unknown record with the fields {ascii(sorted(record))[:80]}")
 
-    def _planned(self, cell: str) -> str:
+    def _check_planned(self, cell: str) -> str:
         if cell not in self._own:
             raise RecordError(f"the plan has no cell {ascii(cell)[:80]}")
         return cell
