@@ -104,9 +104,10 @@ def judge(choice: Choice, contents: Contents, folder: Path, writer: Writer) -> i
 
 
 def order(plan: Plan, seconds: Mapping[str, float], workers: int) -> list[str]:
-    """Cells in the order in which they are judged: those that need no compiler first, the longest models first.
+    """Cells in the order in which they are judged: those that need no compiler first.
 
-    They come in rounds, one cell of each model in each. So the first round makes all references, and no worker waits
+    A quick model for each worker comes first, so that a person soon sees a verdict, and then the longest models.
+    The cells come in rounds, one of each model in each. So the first round makes all references, and no worker waits
     until another one has made that of its cell; and the first compiled round compiles what the precisions of a model
     have in common. xdist begins with two cells for each worker; these are of one model.
 
@@ -119,7 +120,8 @@ def order(plan: Plan, seconds: Mapping[str, float], workers: int) -> list[str]:
     weights: dict[str, float] = {}
     for name, taken in seconds.items():
         weights[cells[name].model] = weights.get(cells[name].model, 0.0) + taken
-    ranks = {model: rank for rank, model in enumerate(sorted(weights, key=weights.__getitem__, reverse=True))}
+    by_time, quick = sorted(weights, key=weights.__getitem__, reverse=True), max(workers, 1)
+    ranks = {model: rank for rank, model in enumerate([*by_time[-quick:], *by_time[:-quick]])}
     counts = Counter[tuple[str, bool]]()
     places = {}
     for name in seconds:
