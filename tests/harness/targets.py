@@ -263,12 +263,6 @@ def raise_by_name(task, process):
     raise getattr(builtins, task["type"])(task["text"])
 
 
-def answer_after(task, process):
-    """Return after so many seconds."""
-    time.sleep(task["seconds"])
-    return {}
-
-
 def needs_the_compiler(task, process):
     """Whether the compiler was there before this function imported it."""
     there = "torch._dynamo" in sys.modules

@@ -1,11 +1,7 @@
-"""Packages of a few lines, for tests that install: wheels, and archives of sources that do not build."""
+"""Packages of a few lines, for tests that install: wheels."""
 
-import io
-import tarfile
 import zipfile
 from pathlib import Path
-
-NOTHING_BUILDS = 'raise SystemExit("the sources of this package do not build")\n'
 
 
 def wheel(folder, name, version, *, requires=(), modules=None, scripts=(), tag="py3-none-any"):  # noqa: PLR0913
@@ -39,16 +35,3 @@ def wheel(folder, name, version, *, requires=(), modules=None, scripts=(), tag="
 def torch(folder, version, **options):
     """Write a wheel of a torch that knows its version and nothing else."""
     return wheel(folder, "torch", version, modules={"torch": f'__version__ = "{version}"\n'}, **options)
-
-
-def broken_sources(folder, name, version):
-    """Write an archive of sources that do not build."""
-    with tarfile.open(Path(folder) / f"{name}-{version}.tar.gz", "w:gz") as archive:
-        for inside, text in {
-            "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
-            "backend.py": NOTHING_BUILDS,
-            "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        }.items():
-            entry = tarfile.TarInfo(f"{name}-{version}/{inside}")
-            entry.size = len(text.encode())
-            archive.addfile(entry, io.BytesIO(text.encode()))
