@@ -120,8 +120,9 @@ def order(plan: Plan, seconds: Mapping[str, float], workers: int) -> list[str]:
     weights: dict[str, float] = {}
     for name, taken in seconds.items():
         weights[cells[name].model] = weights.get(cells[name].model, 0.0) + taken
-    by_time, quick = sorted(weights, key=weights.__getitem__, reverse=True), max(workers, 1)
-    ranks = {model: rank for rank, model in enumerate([*by_time[-quick:], *by_time[:-quick]])}
+    quick = sorted(weights, key=weights.__getitem__)[: max(workers, 1)]
+    longest = sorted((name for name in weights if name not in quick), key=weights.__getitem__, reverse=True)
+    ranks = {model: rank for rank, model in enumerate([*quick, *longest])}
     counts = Counter[tuple[str, bool]]()
     places = {}
     for name in seconds:

@@ -17,7 +17,7 @@ def test_cheap_cells_come_first_and_each_round_has_one_cell_of_each_model():
     found = ordered()
     assert sorted(found) == sorted(planned.id for planned in PLAN.cells)
     assert ["[compiled-" in cell for cell in found] == [False] * 18 + [True] * 9
-    assert [model_of(cell) for cell in found] == ["line", "net", "gate"] * 9
+    assert [model_of(cell) for cell in found] == ["net", "gate", "line"] * 9
 
 
 def test_a_quick_model_opens_a_round_and_then_the_longest_comes_first():
