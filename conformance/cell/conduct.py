@@ -80,9 +80,7 @@ def compare_overwritten(session: CellSession, case: Case, question: Question, fo
 
 def _call_with_other_inputs(session: CellSession, case: Case, question: Question) -> None:
     """Call the model forward on another draw of the case, in the memory of the same arguments."""
-    picks = session.known(case).picks
-    far = FAR_DRAW if isinstance(picks, int) else [(FAR_DRAW + draw, row) for draw, row in picks]
-    drawn = session.place(inputs.draw(case, session.seed, far))
+    drawn = far_inputs(session, case)
     if not inputs.alike(drawn, question.pristine):
         return  # a case may draw its shapes; another shape would be another compiled graph
     owner = session.made.parameters_of
@@ -93,6 +91,13 @@ def _call_with_other_inputs(session: CellSession, case: Case, question: Question
         inputs.invoke(session.made.call, question.call)
     weights.reset(owner, state)
     inputs.restore(question.call, question.pristine)
+
+
+def far_inputs(session: CellSession, case: Case) -> Call:
+    """Another draw of the case."""
+    picks = session.known(case).picks
+    far = FAR_DRAW if isinstance(picks, int) else [(FAR_DRAW + draw, row) for draw, row in picks]
+    return session.place(inputs.draw(case, session.seed, far))
 
 
 def _container(made: Prepared, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:

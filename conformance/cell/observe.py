@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from conformance.axes import MODES
-from conformance.cell import conduct, policy
+from conformance.cell import conduct, otherwise, policy
 from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError
 from conformance.evaluate import evaluation, inputs, transforms, weights
@@ -25,7 +25,16 @@ from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.process import environment
 from conformance.process.child_side import ChildProcess
-from conformance.records.observation import LEFT_ASIDE, REDRAWN, SHORTER, Discrepancy, Measure, Observation, TensorName
+from conformance.records.observation import (
+    LEFT_ASIDE,
+    REDRAWN,
+    SHORTER,
+    Discrepancy,
+    Measure,
+    Observation,
+    TensorName,
+    way_of,
+)
 from conformance.records.tasks import CellTask, ProbeSighting, ProbeTask
 from conformance.verdict import failed_gate
 from zoo import internals
@@ -105,6 +114,10 @@ def observation_of(session: CellSession) -> Observation:
     with process.phase("change"):
         for case in session.cases:
             found += after_changes(session, case)
+    if not session.precision.low_dtype:
+        with process.phase("otherwise"):
+            for case in session.cases:
+                found += otherwise.compare_ways(session, case, conduct.far_inputs(session, case))
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
     facts |= session.facts | policy.prove_tf32(session.precision, session.cell.device)
     if session.spec.error_inputs and not session.mode.forward_only:
@@ -263,7 +276,7 @@ def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
     for redraw, there in known.changed:
         if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
             continue
-        named = replace(case, name=f"{case.name}{SHORTER if redraw.fewer else REDRAWN}")
+        named = way_of(case.name, SHORTER if redraw.fewer else REDRAWN)
         question = replace(session.question(case, session.eager), second=False)
         plain = [replace(redraw, reordered=False)] if redraw.reordered else []  # the numbers are the same
         for way in (redraw, *plain):
@@ -273,7 +286,7 @@ def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
                 break
         if found is None:
             continue
-        compared = list(session.compared_values(named, there, asked, found))
+        compared = list(session.compared_values(named, there.of_call(session.precision), asked, found))
         yield from compared
         if any(failed_gate(d) for d in compared):
             return  # a second change would fail too, and hide which one is to blame

@@ -131,7 +131,7 @@ class CellSession:
 
     def known(self, case: Case) -> CaseReference:
         """The reference of a case; `ANY_DRAW`, the first draw, if the work needs no oracle."""
-        known = self.references[case.name] if self.references else ANY_DRAW
+        known = self.references[case.name].of_call(self.precision) if self.references else ANY_DRAW
         if not self.mode.forward_only:
             return known
         tensors = {name: reference and replace(reference, redraws=None) for name, reference in known.tensors.items()}
@@ -233,15 +233,18 @@ class CellSession:
             dtype = "" if is_number else self._dtype(name, question, contract, y)
             if y is not None and beside is not None and same_bytes(y, beside):
                 beside = None  # equal to eager, so it gets eager's verdict
-            criteria = self._criteria(case, name, reference, dtype, beside)
+            criteria = self._criteria(case.name, name, reference, dtype, beside)
             criteria = replace(criteria, others=partial(self.with_other_weights, case, name))
             fault = self._fault(name, y, known, found)
             yield self.comparison(y, criteria, again.tensors.get(name), fault, drawn.get(name, ()))
 
     def compared_values(
-        self, case: Case, known: CaseReference, question: Question, found: Evaluation
+        self, case: str, known: CaseReference, question: Question, found: Evaluation
     ) -> Iterator[Discrepancy]:
-        """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it."""
+        """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it.
+
+        `case` is what a report calls it.
+        """
         for name, reference in known.tensors.items():
             if reference is not None and name.kind not in transforms.left_out_kinds(question):
                 y = found.tensors.get(name)
@@ -249,11 +252,11 @@ class CellSession:
                 yield compare_values(y, criteria, self._fault(name, y, known, found))
 
     def _criteria(
-        self, case: Case, name: TensorName, reference: TensorReference, dtype: str, baseline: torch.Tensor | None = None
+        self, case: str, name: TensorName, reference: TensorReference, dtype: str, baseline: torch.Tensor | None = None
     ) -> TensorCriteria:
         declared = name.leaf if name.kind == "vmapped" else str(name)
         return criteria_for(
-            case.name,
+            case,
             name,
             reference,
             self.precision,

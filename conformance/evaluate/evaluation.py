@@ -4,7 +4,7 @@ The oracle, its perturbed runs and every cell use this code, so their results ca
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -47,6 +47,7 @@ class Question:
         scale: a power of two that multiplies the cotangents and divides the gradients again, so that small float16
             gradients do not vanish.
         around: makes the context in which the model's own code runs, forward and backward.
+        gradients: computes the gradients, as `backward.gradients` does.
     """
 
     call: Call
@@ -65,6 +66,7 @@ class Question:
     device: str = "cpu"
     scale: float = 1.0
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    gradients: Callable[..., Sequence[torch.Tensor | None]] = backward.gradients
 
 
 def question_of(  # noqa: PLR0913 -- one question, asked in two places
@@ -336,7 +338,7 @@ def _gradients(
     if question.scale != 1.0:
         cotangents = [c * question.scale for c in cotangents]
     with question.around():
-        found = backward.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
+        found = question.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
     by_leaf: Leaves = dict(zip(wanted, found, strict=True))
     return _unscale(by_leaf, question.scale) if unscale else by_leaf
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -17,7 +17,7 @@ from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.evaluate.memory_sharing import Pair
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates.budget import TensorReference
-from conformance.oracle import sampling
+from conformance.oracle import inference, sampling
 from conformance.oracle.many_draws import FIRST_NUMBER, Redraw, with_redraws
 from conformance.oracle.overflow import AMP_FP16, InnerGradients, Scale, choose_scale, scale_for
 from conformance.oracle.selfcheck import SelfCheck
@@ -44,6 +44,8 @@ class CaseReference:
         shared: the pairs of an output and an input, parameter, buffer or other output that share memory.
         drawn: what tells the random numbers that forward drew from others; "" if the spec declares none.
         redraws: the further draws over which low precisions are judged.
+        inferred: the references of the outputs that are others without gradients, by the dtype of the autocast, which
+            is "" for none.
         changed: the references of the case with other weights, by the draw; only for precisions that round to float32.
         unchanged: why there is none with other weights, although float32 is judged; "" if there is one.
         assumed: facts without which its gradients are not the derivative: see `GradientCheck`.
@@ -57,9 +59,18 @@ class CaseReference:
     shared: frozenset[Pair] = frozenset()
     drawn: str = ""
     redraws: tuple[Redraw, ...] = ()
+    inferred: dict[str, dict[TensorName, TensorReference]] = field(default_factory=dict)
     changed: tuple[tuple[Redraw, CaseReference], ...] = ()
     unchanged: str = ""
     assumed: tuple[str, ...] = ()
+
+    def without_gradients(self, precision: Precision) -> CaseReference:
+        """The reference of a call that runs without gradients."""
+        return replace(self, tensors=self.tensors | self.inferred.get(precision.autocast, {}))
+
+    def of_call(self, precision: Precision) -> CaseReference:
+        """The reference of the call that a cell measures, which may run without gradients by itself."""
+        return self if any(self.requires_grad.values()) else self.without_gradients(precision)
 
 
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
@@ -173,7 +184,11 @@ def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
     kinked: bool,
 ) -> CaseReference:
     tensors = Spread(oracle, question, found, scale, kinked=kinked).references(precisions, forks)
-    return CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared, found.drawn)
+    known = CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared, found.drawn)
+    differs = any(found.requires_grad.values())  # then only what a cell infers in float32 does
+    casts = {p.autocast for p in precisions if not (differs and p.low_dtype)}
+    others = {cast: inference.inferred(oracle, question, found, tensors, cast) for cast in sorted(casts)}
+    return replace(known, inferred={cast: tensors for cast, tensors in others.items() if tensors})
 
 
 def _with_changed_weights(

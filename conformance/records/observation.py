@@ -10,7 +10,7 @@ from conformance.records.convert import Rounded, one_of
 RAISES = "raises"  # the gate of the error inputs
 PROBED = "shows "  # begins the fact that a probe shows its fault on this machine, or does not; see `Expectation`
 LEFT_ASIDE = "left aside"  # the fact of a cell whose model returns other things than tensors
-REDRAWN, SHORTER = "-redrawn", "-shorter"  # added to the name of a case that runs again with other weights
+REDRAWN, SHORTER = "with other weights", "with a row less"  # the ways in which a case runs again with other weights
 FP32, OTHER_WEIGHTS = "fp32", "fp32 with other weights"  # who judges what a cell cannot
 PRINTED = {  # the name of a tensor as people read and write it, by its kind
     "output": "{}",
@@ -54,6 +54,20 @@ class TensorName:
 
 
 OUTPUT = TensorName("output", "output")  # of a model that returns one tensor
+
+
+def way_of(case: str, way: str) -> str:
+    """The name of a case that is asked in another way; `case_of` gives the case.
+
+    >>> way_of("typical", "under no_grad")
+    'typical, under no_grad'
+    """
+    return f"{case}, {way}"
+
+
+def case_of(name: str) -> str:
+    """The name of the case itself, in whatever way it was asked."""
+    return name.partition(", ")[0]
 
 
 @dataclass(frozen=True)

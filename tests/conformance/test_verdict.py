@@ -264,7 +264,7 @@ def test_a_declared_dtype_of_one_tensor_does_not_excuse_another():
 
 def test_a_dtype_as_the_contract_says_makes_its_expectation_stale():
     assert verdict(finished(tensor()), expect("dtype", **DOUBLE)).status == "STALE"
-    redrawn = replace(tensor(), case="typical-redrawn", dtype_asked="")  # with other weights, no dtype is asked for
+    redrawn = replace(tensor(), case="typical, with other weights", dtype_asked="")  # none is asked for there
     assert verdict(finished(tensor(), redrawn), expect("dtype", **DOUBLE)).status == "STALE"
 
 
