@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from conformance.evaluate.containers import describe, tensors_of
-from conformance.evaluate.memory_sharing import sharing
+from conformance.evaluate.containers import describe, sharing, tensors_of
 from zoo.case import SpecError
 
 T = torch.ones(3)
