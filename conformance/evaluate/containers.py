@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ IN_TORCHSCRIPT = {"tuple": ("list",), "Size": ("list",), "OrderedDict": ("dict",
 Part = tuple[str, str, Any]  # key of a part, what its name ends with, and the part
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Container:
     """What a model returned, without the numbers: a container of containers, or a leaf.
 

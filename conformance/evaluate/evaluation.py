@@ -6,7 +6,6 @@ The oracle, its perturbed runs and every cell use this code, so their results ca
 import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 import torch
@@ -208,7 +207,7 @@ def differentiate_twice(
     asked = {name: t for name, t in leaves.items() if wanted is None or TensorName("second", name) in wanted}
     if not slopes or not asked:
         return _dense("second", dict.fromkeys(leaves))
-    total = reduce(torch.add, slopes)
+    total = sum(slopes[1:], start=slopes[0])
     second = torch.autograd.grad(total, list(asked.values()), allow_unused=True)
     if wanted is not None and all(tensor is None for tensor in second):
         with backward.keep_grads(leaves.values()):

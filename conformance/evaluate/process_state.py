@@ -1,7 +1,5 @@
 """Watches what calls change apart from their results, in the process, a module and its leaves, and puts it back."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import random

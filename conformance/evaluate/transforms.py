@@ -6,7 +6,6 @@ the backward.
 
 import math
 from collections.abc import Callable, Collection
-from functools import reduce
 from typing import Any
 
 import torch
@@ -69,7 +68,7 @@ def _transpose(model: Any, question: Question) -> Tensors:
             list(roots.values()), list(leaves.values()), cotangents, create_graph=True, allow_unused=True
         )
         slopes = [_inner(g, direction(n, g, question)) for n, g in zip(leaves, pulled, strict=True) if g is not None]
-        pushed = torch.autograd.grad(reduce(torch.add, slopes), cotangents, allow_unused=True) if slopes else ()
+        pushed = torch.autograd.grad(sum(slopes[1:], start=slopes[0]), cotangents, allow_unused=True) if slopes else ()
         found |= {name: t for name, t in zip(roots, pushed, strict=False) if t is not None}
     return copies("tangent", found)
 

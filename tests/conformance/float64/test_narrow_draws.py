@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from conformance.float64 import graphs
-from conformance.float64.narrow_draws import NarrowDraws
+from conformance.float64.replacements import NarrowDraws
 
 WAYS = {
     "rand": lambda f, _: torch.rand(5, 4, dtype=f),
