@@ -163,35 +163,29 @@ SPEC = Spec(
 
 
 @pytest.mark.parametrize(
-    "problem",
+    ("problem", "means_memory"),
     [
-        MemoryError(),
-        torch.cuda.OutOfMemoryError("CUDA out of memory."),
-        RuntimeError("CUDA error: out of memory" + ADVICE),
-        RuntimeError("CUDA driver error: out of memory"),
-        RuntimeError("Triton Error [CUDA]: out of memory"),
-        RuntimeError(SCRIPTED + FULL),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        (MemoryError(), True),
+        (torch.cuda.OutOfMemoryError("CUDA out of memory."), True),
+        (RuntimeError("CUDA error: out of memory" + ADVICE), True),
+        (RuntimeError("CUDA driver error: out of memory"), True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
+        (RuntimeError(SCRIPTED + FULL), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory"),
+            True,
+        ),
+        (RuntimeError("out of resource: shared memory, Required: 262144, Hardware limit: 232448."), False),
+        (RuntimeError(ASSERTED + ADVICE), False),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (ValueError("the last batch is out of memory order"), False),
     ],
 )
-def test_memory_refused_in_every_form(problem):
-    assert is_out_of_memory(problem)
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        RuntimeError("out of resource: shared memory, Required: 262144, Hardware limit: 232448."),
-        RuntimeError(ASSERTED + ADVICE),
-        RuntimeError("CUDA error: an illegal memory access was encountered"),
-        ValueError("the last batch is out of memory order"),
-    ],
-)
-def test_another_refusal_is_no_refusal_of_memory(problem):
-    assert not is_out_of_memory(problem)
+def test_memory_refused_in_every_form_and_another_refusal(problem, means_memory):
+    assert is_out_of_memory(problem) is means_memory
 
 
 def test_the_advice_is_cut_off():
