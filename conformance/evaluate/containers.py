@@ -1,7 +1,5 @@
 """Describes the containers in which a model returns its results, and tells which of the tensors share memory."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -33,7 +31,7 @@ class Container:
 
     kind: str
     keys: tuple[str, ...] = ()
-    parts: tuple[Container, ...] = ()
+    parts: tuple["Container", ...] = ()
 
     def __str__(self) -> str:
         """Such as `dict[mean: Tensor, rest: tuple[Tensor, None]]`."""
@@ -47,7 +45,7 @@ class Container:
         own = (self.kind.removeprefix(OTHER),) if self.kind.startswith(OTHER) else ()
         return tuple(dict.fromkeys([*own, *(name for part in self.parts for name in part.others())]))
 
-    def stands_for(self, wanted: Container, *, scripted: bool) -> bool:
+    def stands_for(self, wanted: "Container", *, scripted: bool) -> bool:
         """Whether this is the same container as `wanted` or, if `scripted`, what TorchScript has in its place.
 
         It has no return types, no OrderedDict, and lists in place of the tuples that operators such as `chunk` return.

@@ -1,7 +1,5 @@
 """Defines a dispatch mode that sees the ops inside operators written in Python, and inside composite ops."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -40,7 +38,7 @@ class Unwatched:
 class OpMode(internals.Unwrapped, internals.TorchDispatchMode):  # type: ignore[misc]
     """Base of the modes that watch or change ops. A subclass defines `run_op`."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Self":
         if internals.COMPILER in sys.modules:
             _keep_compiler_out()
         super().__enter__()

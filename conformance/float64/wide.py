@@ -1,7 +1,5 @@
 """Runs the oracle, with which every cell is compared: the eager model in float64 on the CPU."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
@@ -127,7 +125,7 @@ class Oracle:
         self._watched = self._ops = graphs.has_graph(self.model)
         self._draws, self._differentiates = process_state.DRAWS in spec.changes_state, spec.differentiable
 
-    def starting_from(self, state: dict[str, torch.Tensor]) -> Oracle:
+    def starting_from(self, state: dict[str, torch.Tensor]) -> "Oracle":
         """The same oracle, whose runs start from other parameters and buffers; they are widened."""
         other = copy.copy(self)
         other.state = {name: tensor.to(inputs.widest(tensor.dtype)) for name, tensor in state.items()}

@@ -45,11 +45,6 @@ class Names(OpMode):
         return -result if self.seen[-1] == "sin" else result
 
 
-@pytest.fixture
-def x():
-    return torch.linspace(-1.0, 1.0, 5, dtype=torch.float64)
-
-
 def halved(x):
     halve(x)
     return x
@@ -63,7 +58,8 @@ def halved(x):
         (torch.ops.conformance_tests_in_one.thrice, ["thrice"], lambda x: x * 3),  # one op, of another kind
     ],
 )
-def test_a_mode_sees_and_changes_the_ops_inside_an_operator(x, function, ops, wanted):
+def test_a_mode_sees_and_changes_the_ops_inside_an_operator(function, ops, wanted):
+    x = torch.linspace(-1.0, 1.0, 5, dtype=torch.float64)
     given, plain = x.clone(), function(x.clone())
     with Names() as watch:
         found = function(given)

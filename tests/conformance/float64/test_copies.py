@@ -123,15 +123,6 @@ def test_functions_that_name_one_list_share_the_list_of_the_copy():
     assert found == [net.first]
 
 
-def test_other_functions_stay_what_they_are():
-    factor = 2.0
-    net = Net(lambda _: nn.functional.max_pool1d)
-    net.mine = lambda x: x * factor
-    twin = copy_model(net)
-    assert twin.last is nn.functional.max_pool1d
-    assert twin.mine is net.mine
-
-
 def test_hooks_use_the_parts_of_the_copy():
     net, accumulated = Net(lambda net: net.second), []
     net.seen, net.factor = {}, nn.Parameter(torch.tensor(2.0))
@@ -172,10 +163,13 @@ class Helper:
             return self.net.second(x).exp()
 
 
-def test_what_cannot_be_copied_is_shared():
-    net = Net(Helper)
+def test_other_functions_and_what_cannot_be_copied_are_shared():
+    net, factor = Net(Helper), 2.0
+    net.pool, net.mine = nn.functional.max_pool1d, lambda x: x * factor
     net.torch, net.output = torch, {"out": [sys.stdout, net.first]}
     twin = copy_model(net)
+    assert twin.pool is nn.functional.max_pool1d
+    assert twin.mine is net.mine
     assert twin.torch is torch
     assert twin.output["out"][0] is sys.stdout
     assert twin.output["out"][1] is twin.first
