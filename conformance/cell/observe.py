@@ -13,7 +13,7 @@ from conformance.axes import MODES
 from conformance.cell import conduct, otherwise, policy
 from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError
-from conformance.evaluate import evaluation, inputs, transforms, weights
+from conformance.evaluate import attributes, evaluation, inputs, transforms, weights
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import graphs
@@ -90,6 +90,7 @@ def observation_of(session: CellSession) -> Observation:
     with process.phase("build"):
         policy.leave_room(session.cell.device)
         session.eager = session.build()
+        session.initial = attributes.read(session.eager)
     with process.phase("prepare"):
         made = session.prepare()
     found: list[Discrepancy] = []
@@ -117,7 +118,7 @@ def observation_of(session: CellSession) -> Observation:
     if not session.precision.low_dtype:
         with process.phase("otherwise"):
             for case in session.cases:
-                found += otherwise.compare_ways(session, case, conduct.far_inputs(session, case))
+                found += otherwise.compare_ways(session, case)
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
     facts |= session.facts | policy.prove_tf32(session.precision, session.cell.device)
     if session.spec.error_inputs and not session.mode.forward_only:

@@ -15,20 +15,20 @@ import torch
 
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
-from conformance.evaluate import backward, evaluation, inputs, weights
+from conformance.evaluate import attributes, backward, evaluation, inputs, weights
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64.wide import ModuleMemory
 from conformance.one_line import name_of
 from conformance.records.observation import Discrepancy, Measure, TensorName, way_of
-from zoo.case import Call, Case
+from zoo.case import Case
 
 Tensors = Sequence[torch.Tensor]
 Gradients = Sequence[torch.Tensor | None]
-Ask = Callable[[Callable[..., Any], Any, Question, Call], Evaluation]
+Ask = Callable[[Callable[..., Any], Any, Question, Question], Evaluation]
 
-LOSS_SCALE = 2.0**16  # with which `torch.amp.GradScaler` begins; a power of two, so that it rounds nothing
-INFERRED = ("output", "buffer", "after", "put")  # the kinds of tensors that a call gives without gradients
+LOSS_SCALE = 2.0**8  # a power of two rounds nothing, and a larger one may overflow in a float16 part of a model
+INFERRED = ("output", "buffer", "attribute", "after", "put")  # the kinds of tensors that a call gives without gradients
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Way:
 
     Attributes:
         text: what a report says of it, after the name of the case.
-        ask: evaluates a callable of an owner on a question; the last argument is another call of the same shapes.
+        ask: evaluates a callable of an owner on a question; the last argument asks for another draw.
         kinds: the kinds of the tensors that are compared.
         other_graph: a compiler compiles the model again for it.
         refusable: a mode may raise an error for it, as torch documents.
@@ -50,7 +50,7 @@ class Way:
     refusable: bool = False
 
 
-def compare_ways(session: CellSession, case: Case, other: Call) -> Iterator[Discrepancy]:
+def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
     """Compare what a cell's callable gives in each way with the oracle's tensors.
 
     An error is red where the measured call has raised none, unless eager raises one too, or torch documents it.
@@ -58,13 +58,13 @@ def compare_ways(session: CellSession, case: Case, other: Call) -> Iterator[Disc
     Args:
         session: the open cell, in a precision that rounds to float32.
         case: the case.
-        other: another draw of the case, of the same shapes.
 
     Raises:
         NotProvenError: a call did not run in the mode.
         An error of memory or of the machine.
     """
     question = replace(session.question(case, session.eager), second=False, stacked=None, forward_mode=False)
+    other = question.of_call(session.place(inputs.draw(case, session.seed, inputs.FAR_DRAW)), session.eager)
     known = session.known(case)
     for way in _ways(session, case, question):
         named = way_of(case.name, way.text)
@@ -80,6 +80,8 @@ def compare_ways(session: CellSession, case: Case, other: Call) -> Iterator[Disc
                 yield Discrepancy(named, TensorName("subject", "the call"), "conduct", "", "", (error,))
             continue
         wanted = known.without_gradients(session.precision) if way in INFERENCE else known
+        if way is SECOND and known.following:
+            wanted = known.following
         tensors = {n: r for n, r in wanted.tensors.items() if n.kind in way.kinds and n in found.tensors}
         wanted = replace(wanted, tensors=tensors, requires_grad=found.requires_grad)
         yield from session.compared_values(named, wanted, question, found)
@@ -93,12 +95,14 @@ def _ways(session: CellSession, case: Case, question: Question) -> Iterator[Way]
     yield from INFERENCE
     if mode.forward_only or not question.differentiate:
         return
+    if session.known(case).following:
+        yield SECOND
     for way in GRADIENTS:
         if not (way.other_graph and mode.compiles and session.left_out):
             yield way
 
 
-def _answer(way: Way, call: Callable[..., Any], owner: Any, question: Question, other: Call) -> Evaluation:
+def _answer(way: Way, call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
     """What a callable gives in a way. What it leaves in the module, such as tensors of inference, is taken away."""
     state, memory = weights.state_of(owner), ModuleMemory(owner)
     try:
@@ -108,7 +112,7 @@ def _answer(way: Way, call: Callable[..., Any], owner: Any, question: Question, 
         weights.reset(owner, state)
 
 
-def _eager_refuses(way: Way, session: CellSession, question: Question, other: Call) -> bool:
+def _eager_refuses(way: Way, session: CellSession, question: Question, other: Question) -> bool:
     if session.is_eager:
         return way.other_graph  # a model may need gradients inside, and no two calls beside each other
     try:
@@ -126,7 +130,7 @@ def _infer(
     call: Callable[..., Any],
     owner: Any,
     question: Question,
-    _: Call,
+    _: Question,
 ) -> Evaluation:
     with context():
         return evaluation.evaluate(call, owner, replace(question, differentiate=False))
@@ -140,7 +144,7 @@ INFERENCE = (
 # Gradients for some of the leaves.
 
 
-def _freeze(call: Callable[..., Any], owner: Any, question: Question, _: Call) -> Evaluation:
+def _freeze(call: Callable[..., Any], owner: Any, question: Question, _: Question) -> Evaluation:
     """Evaluate with parameters that need no gradient."""
     trained = [p for p in weights.parameters_of(owner).values() if p.requires_grad]
     try:
@@ -152,12 +156,12 @@ def _freeze(call: Callable[..., Any], owner: Any, question: Question, _: Call) -
             parameter.requires_grad_(True)
 
 
-def _train(call: Callable[..., Any], owner: Any, question: Question, _: Call) -> Evaluation:
+def _train(call: Callable[..., Any], owner: Any, question: Question, _: Question) -> Evaluation:
     """Evaluate with inputs that need no gradient, as in training."""
     return evaluation.evaluate(call, owner, replace(question, constants=tuple(question.names)))
 
 
-def _ask_for_first(call: Callable[..., Any], owner: Any, question: Question, other: Call) -> Evaluation:
+def _ask_for_first(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
     """Evaluate with one input that needs a gradient, and nothing else that does."""
     inner = [
         name for name, leaf in question.names.items() if inputs.is_rounded(leaf) and name not in question.constants
@@ -169,7 +173,7 @@ def _ask_for_first(call: Callable[..., Any], owner: Any, question: Question, oth
 
 
 def _back(gradients: Callable[..., Gradients]) -> Ask:
-    def ask(call: Callable[..., Any], owner: Any, question: Question, _: Call) -> Evaluation:
+    def ask(call: Callable[..., Any], owner: Any, question: Question, _: Question) -> Evaluation:
         return evaluation.evaluate(call, owner, replace(question, gradients=gradients))
 
     return ask
@@ -199,9 +203,10 @@ def _spread_out(roots: Tensors, wanted: Tensors, cotangents: Tensors, **options:
 
 def _apart(tensor: torch.Tensor) -> torch.Tensor:
     """The same numbers, the axes in reversed order in memory, and a zero after each number."""
-    turned = tensor.permute(*reversed(range(tensor.dim())))
+    backwards = tuple(reversed(range(tensor.dim())))
+    turned = tensor.permute(backwards)
     turned = torch.stack([turned, torch.zeros_like(turned)], dim=-1)[..., 0]
-    return turned.permute(*reversed(range(tensor.dim())))
+    return turned.permute(backwards)
 
 
 def _leave_out(roots: Tensors, wanted: Tensors, cotangents: Tensors, **options: Any) -> Gradients:
@@ -214,7 +219,7 @@ def _give_zeros(roots: Tensors, wanted: Tensors, cotangents: Tensors, **options:
     return backward.gradients(roots, wanted, [*cotangents[:-1], torch.zeros_like(cotangents[-1])], **options)
 
 
-def _leave_one_out(call: Callable[..., Any], owner: Any, question: Question, other: Call) -> Evaluation:
+def _leave_one_out(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
     """Evaluate, and add what an unused output changes in place of one whose cotangent is zero: nothing, if right."""
     found = evaluation.evaluate(call, owner, question)
     if sum(found.requires_grad.values()) > 1:
@@ -228,25 +233,32 @@ def _leave_one_out(call: Callable[..., Any], owner: Any, question: Question, oth
     return found
 
 
-def _scale(call: Callable[..., Any], owner: Any, question: Question, _: Call) -> Evaluation:
+def _scale(call: Callable[..., Any], owner: Any, question: Question, _: Question) -> Evaluation:
     return evaluation.evaluate(call, owner, replace(question, scale=LOSS_SCALE * question.scale))
 
 
-def _call_between(call: Callable[..., Any], owner: Any, question: Question, other: Call) -> Evaluation:
+def _call_between(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
     """Evaluate, with another call of the model between forward and backward."""
 
     def gradients(*given: Any, **options: Any) -> Gradients:
         with evaluation.autocast(question):
-            inputs.invoke(call, other)
+            inputs.invoke(call, other.call)
         return backward.gradients(*given, **options)
 
     return evaluation.evaluate(call, owner, replace(question, gradients=gradients))
 
 
+def _call_again(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
+    """Evaluate another draw after a call, in the state that the call has left."""
+    evaluation.evaluate(call, owner, question)
+    return evaluation.evaluate(call, owner, replace(other, states=attributes.current(owner, question.states)))
+
+
+SECOND = Way("called a second time", _call_again, (*INFERRED, "gradient"), other_graph=True)
 GRADIENTS = (
     Way("into a .grad that is there", _back(_accumulate)),
     Way("with a cotangent that is not contiguous", _back(_spread_out)),
-    Way("with a loss 65536 times as large", _scale),
+    Way("with a loss 256 times as large", _scale),
     Way("with another call before backward", _call_between, refusable=True),
     Way("with an output unused", _leave_one_out),
     Way("twice with retain_graph", _back(_go_back_twice), refusable=True),

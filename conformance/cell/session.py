@@ -20,6 +20,7 @@ from conformance.cell.compiled import Recompiles
 from conformance.cell.policy import set_policy
 from conformance.errors import DamagedReferenceError
 from conformance.evaluate import evaluation, inputs, transforms, weights
+from conformance.evaluate.attributes import MISSING, States
 from conformance.evaluate.error_text import is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question, question_of
 from conformance.evaluate.weights import fingerprint
@@ -81,6 +82,7 @@ class CellSession:
         left_out: the names of the cases that are not judged.
         facts: proof of the mode, and other facts for the record.
         eager: the eager model, whose signature names the inputs; None if the work builds its own.
+        initial: the plain attributes of the eager model before its first call.
         made: the callable of the mode, set by `prepare`.
         dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
         comparison: compares one tensor; a study of the gates can replace it to see every tensor.
@@ -98,6 +100,7 @@ class CellSession:
     left_out: frozenset[str] = frozenset()
     facts: dict[str, Any] = field(default_factory=dict)
     eager: Any = None
+    initial: States = field(default_factory=dict)
     made: Prepared = field(init=False)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     comparison: Comparison = compare
@@ -176,7 +179,8 @@ class CellSession:
         if self.mode.forward_only:
             question = replace(question, differentiate=False, second=False, stacked=None, forward_mode=False)
         scale = known.scale if self.precision.is_scaled else 1.0
-        return replace(question, precision=self.precision, device=self.cell.device, scale=scale)
+        states = {path: self.initial.get(path, MISSING) for path in known.states}
+        return replace(question, precision=self.precision, device=self.cell.device, scale=scale, states=states)
 
     def baseline(self, eager: Any, question: Question) -> Evaluation | None:
         """The evaluation of the eager model at the cell's precision; None if eager raises an error."""

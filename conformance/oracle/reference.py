@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from conformance.axes import Precision
-from conformance.evaluate import inputs, weights
+from conformance.evaluate import attributes, inputs, weights
 from conformance.evaluate.containers import NOTHING, Container, Pair
 from conformance.evaluate.error_text import describe_error, is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, Question
@@ -21,6 +21,7 @@ from conformance.oracle.many_draws import FIRST_NUMBER, Redraw, with_redraws
 from conformance.oracle.overflow import AMP_FP16, InnerGradients, Scale, choose_scale, scale_for
 from conformance.oracle.selfcheck import SelfCheck
 from conformance.oracle.spread import Spread
+from conformance.oracle.states import find_states, other_question, same_tensors
 from conformance.perturb.kinks import KinkWatch
 from conformance.process.forks import ALONE, Forks
 from conformance.records.observation import TensorName
@@ -43,6 +44,9 @@ class CaseReference:
         shared: the pairs of an output and an input, parameter, buffer or other output that share memory.
         drawn: what tells the random numbers that forward drew from others; "" if the spec declares none.
         redraws: the further draws over which low precisions are judged.
+        states: paths of the plain attributes on which the next call depends; see `states.find_states`.
+        following: the reference of a second call, on another draw, in the state that the first one left; only for
+            precisions that round to float32. None: a call leaves no state.
         inferred: the references of the outputs that are others without gradients, by the dtype of the autocast, which
             is "" for none.
         changed: the references of the case with other weights, by the draw; only for precisions that round to float32.
@@ -58,6 +62,8 @@ class CaseReference:
     shared: frozenset[Pair] = frozenset()
     drawn: str = ""
     redraws: tuple[Redraw, ...] = ()
+    states: tuple[str, ...] = ()
+    following: CaseReference | None = None
     inferred: dict[str, dict[TensorName, TensorReference]] = field(default_factory=dict)
     changed: tuple[tuple[Redraw, CaseReference], ...] = ()
     unchanged: str = ""
@@ -92,7 +98,7 @@ def make(
     """
     oracle = Oracle(spec, seed)
     _check_dtype(oracle)
-    check = SelfCheck(oracle, twin)
+    check, initial = SelfCheck(oracle, twin), attributes.read(oracle.model)
     cases: dict[str, CaseReference] = {}
     smallest: tuple[float, Question, Evaluation] | None = None
     for case in spec.cases:
@@ -100,6 +106,9 @@ def make(
         question = oracle.question(case, picks)
         inner = _inner_gradients(precisions)
         found, kinked = _watch(oracle, question, inner)
+        if states := find_states(oracle, initial, case, question) if spec.fit is None else {}:
+            question = replace(question, states=states)
+            found, kinked = _watch(oracle, question, inner)
         check.of_outputs(question, found)
         scale = _scale(oracle, case, picks, found, inner)
         known = _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)
@@ -109,6 +118,9 @@ def make(
             fine = [p for p in precisions if not p.low_dtype]
             changed, reason = _with_changed_weights(oracle, case, question, fine, forks)
             known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
+            if states and fine:
+                following = _follow(oracle, case, question, fine, forks)
+                known = replace(known, states=tuple(states), following=following)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
         if size and (smallest is None or size < smallest[0]):
@@ -117,6 +129,18 @@ def make(
         assumed = check.of_gradients(smallest[1], smallest[2], forks)
         cases = {name: replace(known, assumed=assumed) for name, known in cases.items()}
     return cases
+
+
+def _follow(
+    oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision], forks: Forks
+) -> CaseReference:
+    """The reference of a second call, on another draw, in the state that the first one left."""
+    oracle.evaluate(replace(question, second=False, stacked=None, forward_mode=False))
+    there = oracle.starting_from(weights.state_of(oracle.model))
+    asked = replace(other_question(oracle, case, question), states=attributes.current(oracle.model, question.states))
+    found, kinked = _watch(there, asked)
+    scale = scale_for(found.tensors)
+    return _of_one_draw(there, inputs.FAR_DRAW, asked, found, precisions, forks, scale, kinked=kinked)
 
 
 def _check_dtype(oracle: Oracle) -> None:
@@ -225,8 +249,6 @@ def _with_changed_weights(
 
 # Finds the buffers and frozen parameters that further draws leave as they are.
 
-SAME = 1e-9  # of the size of an output
-
 
 def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
     """The names of what is not drawn again, for the model makes tables of it and keeps them.
@@ -252,15 +274,9 @@ def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
         with there.remembering():
             remembered = there.evaluate(asked).tensors
         forgotten = there.evaluate(asked).tensors
-        follows = all(_same(remembered.get(name), tensor) for name, tensor in forgotten.items())
+        follows = same_tensors(forgotten, remembered)
     except Exception as problem:  # the model's own code may raise anything
         if is_out_of_memory(problem):
             raise
         follows = True  # where the draws fail, they say so
     return tuple(sorted(tables if follows else tables | fixed))
-
-
-def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    if one is None or other is None or one.shape != other.shape:
-        return one is other
-    return not inputs.is_rounded(one) or float((one - other).norm()) <= SAME * float(other.norm())

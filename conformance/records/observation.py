@@ -17,6 +17,7 @@ PRINTED = {  # the name of a tensor as people read and write it, by its kind
     "gradient": "gradient of {}",
     "second": "second gradient of {}",
     "buffer": "buffer {}",
+    "attribute": "attribute {}",
     "after": "{} after",
     "put": "put into {}",
     "vmapped": "vmapped {}",
@@ -30,10 +31,11 @@ class TensorName:
     """What a tensor is, and of which leaf. Its text is for people and for what they declare; nothing parses it.
 
     Attributes:
-        kind: "output"; "gradient" and "second", the first and second gradients of a leaf; "buffer"; "after", a leaf
-            that forward may write, after it; "put", a tensor that forward has put into a container among its arguments;
-            "vmapped" and "tangent", an output under `torch.vmap` and in forward mode; or "subject", no tensor but what
-            a call did wrong: a state such as "grad mode", or "compiled code".
+        kind: "output"; "gradient" and "second", the first and second gradients of a leaf; "buffer"; "attribute", a
+            number that a module keeps otherwise; "after", a leaf that forward may write, after it; "put", a tensor that
+            forward has put into a container among its arguments; "vmapped" and "tangent", an output under `torch.vmap`
+            and in forward mode; or "subject", no tensor but what a call did wrong: a state such as "grad mode", or
+            "compiled code".
         leaf: the output ("output", "output[0]"), input, parameter or buffer.
 
     >>> print(TensorName("gradient", "x"))

@@ -31,6 +31,6 @@ PROBE = Probe(
     summary="a compiled `torch.add` with `alpha` of a matrix product",
     issue="https://github.com/pytorch/pytorch/issues/167313",
     symptom=SYMPTOM,
-    seen={"cpu": Seen(torch=">=2.13", checked=("2.13.0",))},
+    seen={"cpu": Seen(torch="<2.15", checked=("2.4.1", "2.9.1", "2.13.0", "2.14.1", "2.15.0"))},
     observe=observe,
 )

@@ -40,6 +40,6 @@ PROBE = Probe(
     issue="https://github.com/pytorch/pytorch/issues/55587",
     symptom=SYMPTOM,
     devices=("cpu",),
-    seen={"cpu": Seen(torch=">=2.13", checked=("2.13.0",))},
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.9.1", "2.13.0", "2.14.1", "2.15.0"))},
     observe=observe,
 )
