@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.cell.exported import export
+from conformance.cell.modes import export
 from conformance.errors import NotProvenError
 
 

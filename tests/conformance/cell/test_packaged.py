@@ -7,7 +7,7 @@ from torch import nn
 
 import conformance
 import zoo
-from conformance.cell.exported import package
+from conformance.cell.modes import package
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
 from conformance.plan import matrix

@@ -9,7 +9,8 @@ from harness.timed import timed_cell
 
 from benchmarks import tf32_device as device
 from conformance.axes import PRECISIONS
-from conformance.cell import policy, reference
+from conformance.cell import policy
+from conformance.cell.observe import make_reference
 from conformance.cell.policy import draw_in_float32
 from conformance.errors import NotMeasuredError, NotProvenError
 from conformance.evaluate import evaluation
@@ -35,7 +36,7 @@ def references(tmp_path_factory):
         path = tmp_path_factory.mktemp("references") / model
         location = SpecLocation(file=str(SPECS / "three_products.py"))
         task = ReferenceTask(model, location, seed=0, precisions=("fp32", "tf32"), path=str(path))
-        assert reference.make(task, ChildProcess()).ending == "ok"
+        assert make_reference(task, ChildProcess()).ending == "ok"
         known[model] = (spec_at(location, model), reference_file.load(path))
     yield known
     torch.set_num_threads(threads)
