@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from conformance.axes import Prepared
 from conformance.cell.session import CellSession
 from conformance.errors import NoOracleError, NotProvenError
 from conformance.evaluate import error_text, inputs, process_state, weights
@@ -38,7 +37,7 @@ def compare_conduct(session: CellSession, case: Case, found: Evaluation, again: 
         raise NoOracleError(OTHER_DRAWS)
     for change in dict.fromkeys(found.changes):
         yield _fault(case, change.subject, "structure", change.text)
-    yield from _container(session.made, case, known, found)
+    yield from _container(session, case, known, found)
     yield from _sharing(session, case, known, found)
     yield from _second_call(case, found, again)
 
@@ -79,13 +78,12 @@ def _call_with_other_inputs(session: CellSession, case: Case, question: Question
     inputs.restore(question.call, question.pristine)
 
 
-def _container(made: Prepared, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:
+def _container(session: CellSession, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:
     wanted, given = ({n for n, t in e.tensors.items() if t is not None and n.kind == "output"} for e in (known, found))
     if wanted != given and (wanted <= given or given <= wanted):
         return  # tensors are missing, or unexpected; that is said of each
-    scripted = any(
-        isinstance(m, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for m in (made.call, made.parameters_of)
-    )
+    made = (session.made.call, session.made.parameters_of)
+    scripted = any(isinstance(m, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for m in made)
     if not found.container.stands_for(known.container, scripted=scripted):
         yield _fault(case, "output", "structure", f"{found.container}, the oracle's is {known.container}")
 

@@ -100,7 +100,7 @@ def test_a_low_precision_reads_with_other_weights_what_float32_is_held_to(refere
     assert opened(task_for())["with_other_weights"] == []
 
 
-def test_a_source_or_a_spec_that_does_not_import_is_told_by_name(tmp_path):
+def test_what_does_not_import_or_is_gone_is_told_by_name(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("1 / 0")
     location, told = SpecLocation(file=str(path)), f"{path} does not import: ZeroDivisionError: division by zero"
@@ -109,9 +109,6 @@ def test_a_source_or_a_spec_that_does_not_import_is_told_by_name(tmp_path):
         assert (ending.kind, ending.message) == ("refused", told)
     seen = child.run(CELL, task_for(sources=(location,)), deadline=120.0).result
     assert (seen.ending, seen.phase, seen.error, seen.message) == ("raised", "import", "UsageError", told)
-
-
-def test_a_model_that_is_gone_is_named():
     ending = open_in_child(task_for("nobody"))
     assert ending.kind == "crashed"
     assert ending.message.startswith("UnknownModelError: no model named 'nobody'")
