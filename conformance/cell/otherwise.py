@@ -138,7 +138,7 @@ def _infer(
 
 INFERENCE = (
     Way("under no_grad", partial(_infer, torch.no_grad), INFERRED, other_graph=True),
-    Way("under inference_mode", partial(_infer, torch.inference_mode), INFERRED, other_graph=True),
+    Way("under inference_mode", partial(_infer, torch.inference_mode), INFERRED, other_graph=True, refusable=True),
 )
 
 # Gradients for some of the leaves.
