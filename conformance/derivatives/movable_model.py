@@ -12,9 +12,9 @@ from torch.overrides import TorchFunctionMode
 from conformance.derivatives.slopes import differ, random_direction, sides
 from conformance.errors import SelfCheckError
 from conformance.evaluate import containers, inputs, process_state, weights
+from conformance.evaluate.containers import home
 from conformance.evaluate.custom_ops import OpMode, written_names, written_tensors
 from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.evaluate.memory_sharing import home
 from conformance.float64.wide import Oracle
 from conformance.perturb.gradient_flow import applications_watched
 from conformance.records.observation import TensorName

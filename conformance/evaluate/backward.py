@@ -5,7 +5,7 @@ takes gradients in its forward, as a gradient penalty does, so their small numbe
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 from unittest import mock
@@ -78,25 +78,26 @@ def gradients(
     *,
     create_graph: bool,
 ) -> Sequence[torch.Tensor | None]:
-    """The gradients of leaves; None for one that no root depends on.
-
-    Args:
-        roots: the results of the last forward.
-        wanted: the leaves.
-        cotangents: one for each root.
-        create_graph: let the gradients have gradients in turn.
+    """The gradients of leaves; None for one that no root depends on. The roots are results of the last forward.
 
     Raises:
-        RuntimeError: they cannot have any behind a reentrant checkpoint.
+        RuntimeError: the gradients cannot have gradients in turn behind a reentrant checkpoint.
     """
     if not _used or create_graph:  # a second derivative raises torch's error
         return torch.autograd.grad(roots, wanted, cotangents, create_graph=create_graph, allow_unused=True)
-    before = [leaf.grad for leaf in wanted]
-    try:
+    with keep_grads(wanted):
         for leaf in wanted:
             leaf.grad = None
         torch.autograd.backward(roots, cotangents)
         return [leaf.grad for leaf in wanted]
+
+
+@contextlib.contextmanager
+def keep_grads(leaves: Collection[torch.Tensor]) -> Iterator[None]:
+    """A context that puts back each `.grad` at its end."""
+    before = [leaf.grad for leaf in leaves]
+    try:
+        yield
     finally:
-        for leaf, grad in zip(wanted, before, strict=True):
+        for leaf, grad in zip(leaves, before, strict=True):
             leaf.grad = grad

@@ -1,16 +1,13 @@
-"""Describes the containers in which a model returns its results, and names the tensors in them."""
-
-from __future__ import annotations
+"""Describes the containers in which a model returns its results, and tells which of the tensors share memory."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from zoo import internals
-from zoo.case import SpecError
+from conformance.evaluate import inputs
+from zoo import SpecError, internals
 
 NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 LEAVES = (torch.Tensor, type(None), str, *NUMBERS)
@@ -21,7 +18,7 @@ IN_TORCHSCRIPT = {"tuple": ("list",), "Size": ("list",), "OrderedDict": ("dict",
 Part = tuple[str, str, Any]  # key of a part, what its name ends with, and the part
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Container:
     """What a model returned, without the numbers: a container of containers, or a leaf.
 
@@ -34,7 +31,7 @@ class Container:
 
     kind: str
     keys: tuple[str, ...] = ()
-    parts: tuple[Container, ...] = ()
+    parts: tuple["Container", ...] = ()
 
     def __str__(self) -> str:
         """Such as `dict[mean: Tensor, rest: tuple[Tensor, None]]`."""
@@ -48,13 +45,10 @@ class Container:
         own = (self.kind.removeprefix(OTHER),) if self.kind.startswith(OTHER) else ()
         return tuple(dict.fromkeys([*own, *(name for part in self.parts for name in part.others())]))
 
-    def stands_for(self, wanted: Container, *, scripted: bool) -> bool:
-        """Whether this is the same container as `wanted`, or what TorchScript has in its place.
+    def stands_for(self, wanted: "Container", *, scripted: bool) -> bool:
+        """Whether this is the same container as `wanted` or, if `scripted`, what TorchScript has in its place.
 
-        Args:
-            wanted: the oracle's container.
-            scripted: TorchScript returned this. It has no return types, no OrderedDict, and lists in place of the
-                tuples that operators such as `chunk` return.
+        It has no return types, no OrderedDict, and lists in place of the tuples that operators such as `chunk` return.
         """
         if (self.keys, len(self.parts)) != (wanted.keys, len(wanted.parts)):
             return False
@@ -91,10 +85,6 @@ def tensors_of(value: Any, device: str = "cpu") -> dict[str, torch.Tensor | None
     A number becomes a tensor without axes, so that the same gates judge it, and a sparse tensor a dense one. Text and
     what is no tensor are left to `describe`.
 
-    Args:
-        value: what a model returned.
-        device: device of the tensors that are made of numbers.
-
     Raises:
         SpecError: there is something else in it, and no tensor.
     """
@@ -121,10 +111,7 @@ def leaves_of(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def _tensor(leaf: Any, device: str) -> torch.Tensor | None:
     if type(leaf) in NUMBERS:
         return torch.tensor(leaf, dtype=NUMBERS[type(leaf)], device=device)
-    if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided:
-        return leaf.to_dense()
-    tensor: torch.Tensor | None = leaf
-    return tensor
+    return inputs.dense(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _parts(value: Any) -> tuple[str, list[Part], bool] | None:
@@ -155,3 +142,55 @@ def _registered_parts(value: Any) -> tuple[str, list[Part], bool] | None:
         return None
     endings = [(internals.keystr(path), part) for path, part in registered]
     return type(value).__name__, [(ending.strip("[].'"), ending, part) for ending, part in endings], True
+
+
+# Tensors share memory if writing into one of them changes the other.
+
+Pair = tuple[str, str]
+Placed = tuple[torch.Tensor, tuple[int, int]]
+
+
+def sharing(outputs: Mapping[str, torch.Tensor | None], others: Mapping[str, torch.Tensor]) -> frozenset[Pair]:
+    """The pairs that share memory: an output and one of the others, or an output and a later output."""
+    returned = {name: (t, _extent(t)) for name, t in outputs.items() if t is not None and t.numel()}
+    given = {name: (t, _extent(t)) for name, t in others.items() if t.numel()}
+    pairs, names = set(), list(returned)
+    for i, name in enumerate(names):
+        for other, there in (*given.items(), *((later, returned[later]) for later in names[i + 1 :])):
+            if _overlap(returned[name], there):
+                pairs.add((name, other))
+    return frozenset(pairs)
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Address of the first byte of a tensor, and the address after its last."""
+    start = tensor.data_ptr()
+    return start, start + inputs.extent(tensor) * tensor.element_size()
+
+
+def _overlap(one: Placed, other: Placed) -> bool:
+    """Whether two tensors have an element in common; the rows of a matrix share a storage, but no element."""
+    (a, (start, end)), (b, (first, last)) = one, other
+    if a.device != b.device or end <= first or last <= start:
+        return False
+    size = a.element_size()
+    if start == first or size != b.element_size() or (start - first) % size:
+        return True
+    low = min(start, first)
+    taken = torch.zeros((max(end, last) - low) // size, dtype=torch.bool)
+    taken[_positions(a, (start - low) // size)] = True
+    return bool(taken[_positions(b, (first - low) // size)].any())
+
+
+def _positions(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """The places of a tensor's elements in its memory: int64, of one axis."""
+    places = torch.tensor([offset])
+    for n, s in zip(tensor.shape, tensor.stride(), strict=True):
+        if s:
+            places = (places.unsqueeze(-1) + torch.arange(n) * s).flatten()
+    return places
+
+
+def home(memory: torch.UntypedStorage) -> int:
+    """The identity of memory, also of an empty one, for as long as something holds it."""
+    return int(internals.identity_of(memory))

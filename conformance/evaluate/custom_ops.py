@@ -1,11 +1,8 @@
 """Defines a dispatch mode that sees the ops inside operators written in Python, and inside composite ops."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,20 +30,15 @@ class Unwatched:
         self._dispatch.__enter__()
         self._function.__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._function.__exit__(kind, problem, trace)
-        self._dispatch.__exit__(kind, problem, trace)
+    def __exit__(self, *problem: object) -> None:
+        self._function.__exit__(*problem)
+        self._dispatch.__exit__(*problem)
 
 
 class OpMode(internals.Unwrapped, internals.TorchDispatchMode):  # type: ignore[misc]
     """Base of the modes that watch or change ops. A subclass defines `run_op`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Self":
         if internals.COMPILER in sys.modules:
             _keep_compiler_out()
         super().__enter__()
@@ -119,9 +111,8 @@ def _implementation(func: Any) -> Callable[..., Any] | None:
 @cache
 def _is_composite(func: Any) -> bool:
     """Whether torch composes the op of others. Autograd does that before a mode sees it, but not inside an operator."""
-    key = "CompositeImplicitAutograd"
     try:
-        return bool(internals.has_kernel(func.name(), key))
+        return bool(internals.has_kernel(func.name(), "CompositeImplicitAutograd"))
     except RuntimeError:  # the dispatcher does not know it, such as `sym_size` of a nested tensor
         return False
 

@@ -11,8 +11,7 @@ import torch
 import conformance.one_line
 from conformance.axes import Precision
 from conformance.one_line import text_of
-from zoo import internals
-from zoo.case import SpecError
+from zoo import SpecError, internals
 
 CHECKS = "if it checks numbers that roundings may change, such as whether probabilities add up to one, turn that off"
 REFUSALS = (

@@ -6,7 +6,6 @@ The oracle, its perturbed runs and every cell use this code, so their results ca
 import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 import torch
@@ -14,12 +13,9 @@ import torch
 from conformance.axes import Precision
 from conformance.errors import NotProvenError
 from conformance.evaluate import backward, containers, inputs, process_state, weights
-from conformance.evaluate.containers import NOTHING, Container
-from conformance.evaluate.memory_sharing import Pair, sharing
 from conformance.evaluate.process_state import Change, Watch
 from conformance.records.observation import TensorName
-from zoo.case import Call, Case, SpecError
-from zoo.spec import Spec
+from zoo import Call, Case, Spec, SpecError
 
 Tensors = dict[TensorName, torch.Tensor | None]
 Leaves = dict[str, torch.Tensor | None]  # tensors of one kind, by leaf
@@ -70,15 +66,9 @@ class Question:
 def question_of(  # noqa: PLR0913 -- one question, asked in two places
     spec: Spec, case: Case, seed: int, picks: inputs.Picks, convert: Callable[[Call], Call], model: Any
 ) -> Question:
-    """The question of one case, with newly drawn inputs.
+    """The question of one case, with newly drawn inputs; `convert` moves them to the device and dtypes of the run.
 
-    Args:
-        spec: the spec of the model.
-        case: the case.
-        seed: seed of inputs and cotangents.
-        picks: the draw, or the rows of several draws, to take as inputs.
-        convert: moves the inputs to the device and dtypes of the run.
-        model: the model; its signature names the inputs.
+    The signature of the model names the inputs. The seed is that of inputs and cotangents.
     """
     call = convert(inputs.draw(case, seed, picks))
     pristine = inputs.place(call, convert=lambda t: t)
@@ -120,8 +110,8 @@ class Evaluation:
 
     tensors: Tensors = field(default_factory=dict)
     requires_grad: dict[str, bool] = field(default_factory=dict)
-    container: Container = NOTHING
-    shared: frozenset[Pair] = frozenset()
+    container: containers.Container = containers.NOTHING
+    shared: frozenset[containers.Pair] = frozenset()
     returned: Leaves = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     refused: str = ""
@@ -133,12 +123,8 @@ class Evaluation:
 def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted: bool = False) -> Evaluation:
     """Run forward and, if the question asks for gradients, backward; see also `differentiate_twice`.
 
-    Args:
-        call: the callable of some mode.
-        owner: the module whose parameters and buffers it uses, or a plain function.
-        question: what to evaluate.
-        noted: note what forward and backward change apart from their results, which is put back in any case, and which
-            tensors share memory.
+    The owner is the module whose parameters and buffers the callable uses, or a plain function. What forward and
+    backward change apart from their results is put back. If `noted`, it is noted too, and which tensors share memory.
 
     Raises:
         SpecError: an output is not a strided tensor.
@@ -159,19 +145,18 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
     result.returned = {name: t if t is None else t.detach() for name, t in outputs.items()}
     if noted:
         buffers = {f"buffer {name}": buffer for name, buffer in weights.buffers_of(owner).items()}
-        result.shared = sharing(result.returned, {**leaves, **weights.parameters_of(owner), **buffers})
-    result.tensors |= name_tensors("output", _copies(outputs))
+        result.shared = containers.sharing(result.returned, {**leaves, **weights.parameters_of(owner), **buffers})
+    result.tensors |= copies("output", outputs)
     if question.differentiate:
         with watch.during("backward"):
             found = _gradients(outputs, leaves, question)
         result.sparse = frozenset(name for name, t in found.items() if t is not None and t.layout != torch.strided)
         result.tensors |= _dense("gradient", found)
     result.changes = watch.changes
-    written = {name: leaf for name, leaf in leaves.items() if name in question.mutates}
-    result.tensors |= name_tensors("after", _copies(written))
+    result.tensors |= copies("after", {name: leaf for name, leaf in leaves.items() if name in question.mutates})
     if given is not question.call:
-        result.tensors |= name_tensors("put", _copies(inputs.new_leaves(owner, given, question.names)))
-    result.tensors |= name_tensors("buffer", _copies(weights.buffers_of(owner)))
+        result.tensors |= copies("put", inputs.new_leaves(owner, given, question.names))
+    result.tensors |= copies("buffer", weights.buffers_of(owner))
     return result
 
 
@@ -190,21 +175,18 @@ def name_tensors(kind: str, leaves: Mapping[str, torch.Tensor | None]) -> Tensor
     return {TensorName(kind, leaf): t for leaf, t in leaves.items()}
 
 
-def _copies(leaves: Mapping[str, torch.Tensor | None]) -> Leaves:
-    return {leaf: t if t is None else t.detach().clone() for leaf, t in leaves.items()}
+def copies(kind: str, leaves: Mapping[str, torch.Tensor | None]) -> Tensors:
+    """Copies of the tensors of one kind by name."""
+    return name_tensors(kind, {leaf: t if t is None else t.detach().clone() for leaf, t in leaves.items()})
 
 
 def differentiate_twice(
     call: Callable[..., Any], owner: Any, question: Question, wanted: Collection[TensorName] | None = None
 ) -> Tensors:
-    """Hessian-vector products: the gradient of ⟨gradient, random direction⟩, by name.
+    """Hessian-vector products: the gradient of ⟨gradient, random direction⟩, by name; see `evaluate`.
 
-    Args:
-        call: the callable of some mode.
-        owner: the module whose parameters it uses, or a plain function.
-        question: what to evaluate.
-        wanted: names of the tensors that have a second derivative; only these are computed. One that a mode has lost is
-            None. If it has lost them all, and `backward` raises an error for that, so does this. None: compute all.
+    If `wanted` names the tensors that have a second derivative, only these are computed. One that a mode has lost is
+    None. If it has lost them all, and `backward` raises an error for that, so does this.
 
     Raises:
         Whatever the mode raises; torch.compile raises an error for second derivatives.
@@ -214,7 +196,7 @@ def differentiate_twice(
     watch = _watch(owner, leaves, question, noted=False)
     _, outputs = _forward(call, owner, replace(question, call=inputs.fresh(question.call)), watch)
     with watch.during("backward"):
-        first = _gradients(outputs, leaves, question, create_graph=True, unscale=False)
+        first = _gradients(outputs, leaves, question, create_graph=True)
     first = {name: t if t is None else inputs.dense(t) for name, t in first.items()}
     products = (
         g * inputs.cotangent(f"direction of {name}", g, question.seed)
@@ -225,22 +207,13 @@ def differentiate_twice(
     asked = {name: t for name, t in leaves.items() if wanted is None or TensorName("second", name) in wanted}
     if not slopes or not asked:
         return _dense("second", dict.fromkeys(leaves))
-    total = reduce(torch.add, slopes)
+    total = sum(slopes[1:], start=slopes[0])
     second = torch.autograd.grad(total, list(asked.values()), allow_unused=True)
     if wanted is not None and all(tensor is None for tensor in second):
-        _reach_all(total, leaves.values())
+        with backward.keep_grads(leaves.values()):
+            total.backward()  # it runs nodes that lead to no leaf too; some raise an error that `grad` passes over
     found: Leaves = dict.fromkeys(leaves) | dict(zip(asked, second, strict=True))
     return _dense("second", _unscale(found, question.scale))
-
-
-def _reach_all(total: torch.Tensor, leaves: Collection[torch.Tensor]) -> None:
-    """Call `backward`, which runs nodes that lead to no leaf too: some raise an error there that `grad` passes over."""
-    kept = [leaf.grad for leaf in leaves]
-    try:
-        total.backward()
-    finally:
-        for leaf, grad in zip(leaves, kept, strict=True):
-            leaf.grad = grad
 
 
 def leaves_of(owner: Any, question: Question) -> dict[str, torch.Tensor]:
@@ -321,13 +294,9 @@ def _prove_autocast(question: Question, when: str) -> None:
 
 
 def _gradients(
-    outputs: Leaves,
-    leaves: dict[str, torch.Tensor],
-    question: Question,
-    *,
-    create_graph: bool = False,
-    unscale: bool = True,
+    outputs: Leaves, leaves: dict[str, torch.Tensor], question: Question, *, create_graph: bool = False
 ) -> Leaves:
+    """The gradients by leaf; those with a graph keep the scale of the cotangents."""
     wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
     roots = {name: t for name, t in outputs.items() if t is not None and t.requires_grad}
     if not wanted or not roots:
@@ -338,7 +307,7 @@ def _gradients(
     with question.around():
         found = backward.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
     by_leaf: Leaves = dict(zip(wanted, found, strict=True))
-    return _unscale(by_leaf, question.scale) if unscale else by_leaf
+    return by_leaf if create_graph else _unscale(by_leaf, question.scale)
 
 
 def _unscale(gradients: Leaves, scale: float) -> Leaves:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from conformance.seeds import seed_of
-from zoo import internals
-from zoo.case import Call, Case, SpecError
+from zoo import Call, Case, SpecError, internals
 
 COMPRESSED = {  # names of the methods that give the indices of a sparse tensor, by its layout
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -24,8 +23,7 @@ BELOW_ONE = 1.0 - 2.0**-8  # the largest number below one that bfloat16 represen
 
 def call_leaves(call: Call) -> list[Any]:
     """Every leaf of the arguments of a call, in order."""
-    leaves: list[Any] = internals.tree_leaves((call.args, dict(call.kwargs)))
-    return leaves
+    return list(internals.tree_leaves((call.args, dict(call.kwargs))))
 
 
 def map_call(call: Call, function: Callable[[Any], Any]) -> Call:
@@ -90,13 +88,7 @@ Picks = int | list[tuple[int, int]]
 def draw(case: Case, seed: int, picks: Picks, *, coarse: bool = True) -> Call:
     """The inputs of a case: one of its draws, or the picked rows of several.
 
-    Strides and aliasing are as drawn, unless rows are picked.
-
-    Args:
-        case: the case.
-        seed: seed of the draws.
-        picks: what to draw.
-        coarse: round floating inputs to representable numbers.
+    Strides and aliasing are as drawn, unless rows are picked. If `coarse`, floating inputs are made representable.
     """
     if isinstance(picks, int):
         return draw_batch(case, seed, picks, coarse=coarse)
@@ -169,11 +161,7 @@ def row_count(call: Call) -> int:
 def fewer_rows(call: Call) -> Call:
     """The same inputs without the last row of every tensor that has as many rows as the first."""
     rows = row_count(call)
-
-    def shorten(leaf: Any) -> Any:
-        return leaf[:-1] if _has_rows(leaf, rows) else leaf
-
-    return map_call(call, shorten)
+    return map_call(call, lambda leaf: leaf[:-1] if _has_rows(leaf, rows) else leaf)
 
 
 def reorder(call: Call) -> Call:
@@ -201,14 +189,17 @@ def place(call: Call, convert: Callable[[torch.Tensor], torch.Tensor]) -> Call:
     Raises:
         ValueError: a tensor is neither strided nor sparse.
     """
+    return _map_tensors(call, lambda tensor: _with_layout(tensor, convert))
+
+
+def _map_tensors(call: Call, function: Callable[[torch.Tensor], torch.Tensor]) -> Call:
+    """The call with every tensor replaced; what was one tensor stays one."""
     seen: dict[int, torch.Tensor] = {}
 
     def one(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if id(leaf) not in seen:
-            seen[id(leaf)] = _with_layout(leaf, convert)
-        return seen[id(leaf)]
+        if isinstance(leaf, torch.Tensor) and id(leaf) not in seen:
+            seen[id(leaf)] = function(leaf)
+        return seen.get(id(leaf), leaf)
 
     return map_call(call, one)
 
@@ -244,8 +235,12 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """The memory that a tensor covers, in one dimension; elements that share memory appear once."""
     if tensor.numel() == 0:
         return tensor
-    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((extent,), (1,), tensor.storage_offset())
+    return tensor.as_strided((extent(tensor),), (1,), tensor.storage_offset())
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """How many elements of memory lie between the first and the last of a tensor, both of them included."""
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def invoke(function: Callable[..., Any], call: Call) -> Any:
@@ -256,19 +251,11 @@ def invoke(function: Callable[..., Any], call: Call) -> Any:
 
 def fresh(call: Call) -> Call:
     """The same leaves in other containers; the same call if it has none."""
-    if not has_containers(call):
-        return call
-    return map_call(call, lambda leaf: leaf)
+    return map_call(call, lambda leaf: leaf) if has_containers(call) else call
 
 
 def new_leaves(model: Any, call: Call, before: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors that a model has put into the containers of its arguments, by name.
-
-    Args:
-        model: the model; its signature names the arguments.
-        call: the arguments after the call.
-        before: their leaves before it, by name.
-    """
+    """The tensors that a model has put into the containers of its arguments, by name; `before` are the old leaves."""
     old = {id(leaf) for leaf in before.values()}
     found = named_inputs(model, call)
     return {name: leaf for name, leaf in found.items() if isinstance(leaf, torch.Tensor) and id(leaf) not in old}
@@ -296,8 +283,7 @@ def cotangent(name: str, like: torch.Tensor, seed: tuple[object, ...]) -> torch.
 
 def named_leaves(tree: Any, name: str) -> dict[str, Any]:
     """The leaves of a nested container by path: {"x": …} or {"x[0]": …, "x['mean']": …}."""
-    leaves, _ = internals.tree_flatten_with_path(tree)
-    return {f"{name}{internals.keystr(path)}": leaf for path, leaf in leaves}
+    return {f"{name}{internals.keystr(path)}": leaf for path, leaf in internals.tree_flatten_with_path(tree)[0]}
 
 
 def named_inputs(model: Any, call: Call) -> dict[str, Any]:
@@ -307,11 +293,8 @@ def named_inputs(model: Any, call: Call) -> dict[str, Any]:
         bound = _signature(target).bind(*call.args, **call.kwargs).arguments
     except (TypeError, ValueError):  # built-in functions have no signature; a wrong call raises an error later
         bound = {**{f"input{i}": value for i, value in enumerate(call.args)}, **call.kwargs}
-    named: dict[str, Any] = {}
-    for argument, value in bound.items():
-        leaves = named_leaves(value, argument)
-        named |= {name: leaf for name, leaf in leaves.items() if getattr(leaf, "layout", None) not in SPARSE}
-    return named
+    leaves = (pair for argument, value in bound.items() for pair in named_leaves(value, argument).items())
+    return {name: leaf for name, leaf in leaves if getattr(leaf, "layout", None) not in SPARSE}
 
 
 def _signature(target: Callable[..., Any]) -> inspect.Signature:
@@ -319,11 +302,9 @@ def _signature(target: Callable[..., Any]) -> inspect.Signature:
     if not isinstance(target, (torch.ScriptMethod, torch.jit.ScriptFunction)):
         return inspect.signature(target)
     schema: Any = target.schema
-    names = [argument.name for argument in schema.arguments]
-    if isinstance(target, torch.ScriptMethod):
-        names = names[1:]  # the module itself
+    first = 1 if isinstance(target, torch.ScriptMethod) else 0  # after the module itself
     either = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature([inspect.Parameter(name, either, default=None) for name in names])
+    return inspect.Signature([inspect.Parameter(a.name, either, default=None) for a in schema.arguments[first:]])
 
 
 # Rounds inputs to bfloat16 so that values which differ stay different, and none lands on a likely kink.
@@ -339,24 +320,17 @@ def move_apart(call: Call, axis: int) -> Call:
 
     A number moves by the smallest steps that the format has. Numbers that were equal stay equal, and numbers that
     bfloat16 represents stay as they are, since the spec may mean them. Tensors that are not contiguous are left alone.
-
-    Args:
-        call: the arguments as drawn.
-        axis: the axis along which values must differ; in a small tensor they differ everywhere.
+    Values differ along the axis; in a small tensor, they differ everywhere.
     """
-    seen: dict[int, torch.Tensor] = {}
-
-    def one(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
-            return leaf
-        if leaf.layout != torch.strided or not leaf.is_contiguous() or not leaf.numel():
-            return leaf
-        return seen.setdefault(id(leaf), _tensor_apart(leaf.detach(), axis))
-
-    return map_call(call, one)
+    return _map_tensors(call, lambda tensor: _tensor_apart(tensor, axis))
 
 
 def _tensor_apart(values: torch.Tensor, axis: int) -> torch.Tensor:
+    if not values.is_floating_point() or values.layout != torch.strided:
+        return values
+    if not values.is_contiguous() or not values.numel():
+        return values
+    values = values.detach()
     if values.numel() <= LONGEST:
         return _line_apart(values.flatten()).view(values.shape)
     if values.shape[axis] > LONGEST:

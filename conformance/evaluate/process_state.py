@@ -1,7 +1,5 @@
 """Watches what calls change apart from their results, in the process, a module and its leaves, and puts it back."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import random
@@ -16,6 +14,7 @@ from conformance.gates.distance import same_bytes
 from zoo import internals
 
 _PRODUCTS = tuple((backend, op) for backend in ("cuda", "mkldnn") for op in ("matmul", "conv", "rnn"))
+_CUDNN = ("deterministic", "benchmark", "enabled")
 _BACKENDS = {
     "mkldnn": "mkldnn",
     "flash attention": "flash_attention",
@@ -29,13 +28,7 @@ _GUARDS: list[Any] = []  # what switches inference mode off again, for the life 
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch of the process.
-
-    Attributes:
-        state: its word in `zoo.states.STATES`.
-        read: returns its value, which `==` compares.
-        put: sets a value that `read` returned.
-    """
+    """A switch of the process, by its word in `zoo.states.STATES`; `==` compares its values."""
 
     state: str
     read: Callable[[], Any]
@@ -61,42 +54,36 @@ def _put_autocast(value: dict[str, Any]) -> None:
 
 def _products() -> dict[str, Any]:
     """The precision of float32 products. torch keeps it twice, and refuses to read the older form if they differ."""
+    found: dict[str, Any] = {}
     with contextlib.suppress(RuntimeError):
         found = {"float32": torch.get_float32_matmul_precision(), "cudnn tf32": torch.backends.cudnn.allow_tf32}
-        return found | _new_products()
-    return _new_products()
-
-
-def _new_products() -> dict[str, Any]:
-    if not hasattr(internals, "get_fp32_precision"):
-        return {}
-    return {f"{backend} {op}": internals.get_fp32_precision(backend, op) for backend, op in _PRODUCTS}
+    if hasattr(internals, "get_fp32_precision"):
+        found |= {f"{backend} {op}": internals.get_fp32_precision(backend, op) for backend, op in _PRODUCTS}
+    return found
 
 
 def _put_products(value: dict[str, Any]) -> None:
     if "float32" in value:
         torch.set_float32_matmul_precision(value["float32"])
         torch.backends.cudnn.allow_tf32 = value["cudnn tf32"]
-    for (backend, op), precision in ((k.split(" "), v) for k, v in value.items() if k not in ("float32", "cudnn tf32")):
-        internals.set_fp32_precision(backend, op, precision)
+    if hasattr(internals, "get_fp32_precision"):
+        for backend, op in _PRODUCTS:
+            internals.set_fp32_precision(backend, op, value[f"{backend} {op}"])
 
 
 def _determinism() -> dict[str, Any]:
-    cudnn = torch.backends.cudnn
     return {
         "algorithms": torch.are_deterministic_algorithms_enabled(),
         "warn only": torch.is_deterministic_algorithms_warn_only_enabled(),
         "filling of new memory": internals.get_filling(),
-        "cudnn.deterministic": cudnn.deterministic,
-        "cudnn.benchmark": cudnn.benchmark,
-        "cudnn.enabled": cudnn.enabled,
+        **{f"cudnn.{name}": getattr(torch.backends.cudnn, name) for name in _CUDNN},
     }
 
 
 def _put_determinism(value: dict[str, Any]) -> None:
     torch.use_deterministic_algorithms(value["algorithms"], warn_only=value["warn only"])
     internals.set_filling(value["filling of new memory"])
-    for name in ("deterministic", "benchmark", "enabled"):
+    for name in _CUDNN:
         setattr(torch.backends.cudnn, name, value[f"cudnn.{name}"])
 
 
@@ -122,14 +109,10 @@ def _put_saving(value: tuple[Any, ...]) -> None:
 
 
 class _Stack:
-    """The modes that are on, innermost last, without the one that `torch.set_default_device` puts there.
-
-    Args:
-        kind: "function" or "dispatch", as in the names of `zoo.internals`.
-    """
+    """The modes that are on, innermost last, without the one that `torch.set_default_device` puts there."""
 
     def __init__(self, kind: str) -> None:
-        self._kind = kind
+        self._kind = kind  # "function" or "dispatch", as in the names of `zoo.internals`
 
     def read(self) -> tuple[Any, ...]:
         """The modes; `==` compares them by identity."""
@@ -183,11 +166,7 @@ def read() -> list[Any]:
 
 
 def restore(before: list[Any]) -> dict[str, str]:
-    """Put the switches back to what `read` returned.
-
-    Returns:
-        What had changed, by state, as in "from on to off".
-    """
+    """Put the switches back to what `read` returned, and say by state what had changed, as in "from on to off"."""
     changed: dict[str, str] = {}
     for switch, old in zip(SWITCHES, before, strict=True):
         new = switch.read()
@@ -208,12 +187,7 @@ def keep_switches() -> Iterator[None]:
 
 
 def seed_draws(declared: Collection[str], owner: Any) -> None:
-    """Seed all random generators, if it is declared that a call draws: so every call draws the same numbers.
-
-    Args:
-        declared: words of `zoo.states.STATES`.
-        owner: the model, which may have generators of its own.
-    """
+    """Seed all random generators, if it is declared that a call draws: so every call draws the same numbers."""
     if DRAWS not in declared:
         return
     torch.manual_seed(0)
@@ -277,28 +251,16 @@ def _show(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """Something that a call changed and should not have.
+    """Something that a call changed and should not have."""
 
-    Attributes:
-        subject: name of an input or a parameter, or a word of `zoo.states.STATES`.
-        text: what happened to it.
-    """
-
-    subject: str
-    text: str
+    subject: str  # name of an input or a parameter, or a word of `zoo.states.STATES`
+    text: str  # what happened to it
 
 
 class Watch:
-    """Puts back what the phases of a call change, and notes it.
+    """Puts back what the phases of a call change, and notes it in `changes`, in order, if `noted`.
 
-    Args:
-        owner: the module that is called, or a plain function.
-        leaves: inputs and parameters by name.
-        may_change: names of inputs and parameters that the call may write, and words of `zoo.states.STATES`.
-        noted: note the changes; otherwise they are only put back.
-
-    Attributes:
-        changes: what was noted, in order.
+    `may_change` has names of inputs and parameters that the call may write, and words of `zoo.states.STATES`.
     """
 
     def __init__(
@@ -315,7 +277,8 @@ class Watch:
         if phase != "backward":
             seed_draws(self._may_change, self._owner)
         drawn = random_state(self._owner) if self._noted else {}
-        modules = self._modules()
+        parts = self._owner.named_modules() if isinstance(self._owner, torch.nn.Module) else ()
+        modules = [ModuleState(name, module) for name, module in parts]
         with internals.DisableTorchFunction():  # a look at a tensor is no work of the model
             for leaf in self._leaves:
                 leaf.begin()
@@ -328,23 +291,16 @@ class Watch:
             with internals.DisableTorchFunction():
                 self._note(phase, changed, drawn)
 
-    def _modules(self) -> list[ModuleState]:
-        if not isinstance(self._owner, torch.nn.Module):
-            return []
-        return [ModuleState(name, module) for name, module in self._owner.named_modules()]
-
     def _note(self, phase: str, changed: dict[str, str], drawn: dict[str, Any]) -> None:
         found = [Change(leaf.name, text) for leaf in self._leaves for text in [leaf.finish(phase)] if text]
         for state in ("gradients", "requires_grad", "hooks"):
             for leaf in self._leaves:
-                text = leaf.restore(state, kept=state in self._may_change)
-                if text:
+                if text := leaf.restore(state, kept=state in self._may_change):
                     changed.setdefault(state, text)
         if not self._noted:
             return
         now = random_state(self._owner)
-        touched = [whose for whose, state in drawn.items() if now[whose] != state]
-        if touched:
+        if touched := [whose for whose, state in drawn.items() if now[whose] != state]:
             changed[DRAWS] = f"by drawing from {touched[0]}, or seeding it"
         undeclared = {state: text for state, text in changed.items() if state not in self._may_change}
         self.changes += [*found, *(Change(state, f"{phase} changed it {text}") for state, text in undeclared.items())]
@@ -359,7 +315,7 @@ class _Leaf:
 
     def begin(self) -> None:
         leaf = self._leaf
-        self._version = 0 if leaf.is_inference() else internals.version_of(leaf)
+        self._version = _version_of(leaf)
         self._gradient = leaf.grad if leaf.is_leaf else None
         self._requires_grad = leaf.requires_grad
         self._hooks = dict(internals.hooks_of(leaf) or {})
@@ -372,8 +328,8 @@ class _Leaf:
         if not same_bytes(self._content, leaf):
             self._content = leaf.detach().clone()
             return f"changed in {phase}, undeclared"
-        version = 0 if leaf.is_inference() else internals.version_of(leaf)
-        return f"written in {phase}, undeclared, though with the same bytes" if version != self._version else ""
+        same = _version_of(leaf) == self._version
+        return "" if same else f"written in {phase}, undeclared, though with the same bytes"
 
     def restore(self, state: str, *, kept: bool) -> str:
         """Put one state back, and say what had changed; "" for nothing. Hooks that are `kept` stay."""
@@ -392,6 +348,10 @@ class _Leaf:
         return text
 
 
+def _version_of(leaf: torch.Tensor) -> int:
+    return 0 if leaf.is_inference() else internals.version_of(leaf)
+
+
 # Reads what a call may change of a module apart from its numbers: flags, hooks, and what belongs to it.
 
 REGISTRIES = {
@@ -403,12 +363,7 @@ REGISTRIES = {
 
 
 class ModuleState:
-    """The state of one module, without its submodules.
-
-    Args:
-        name: name of the module in the whole; "" for the whole.
-        module: the module. Of a ScriptModule, only what Python sees.
-    """
+    """The state of one module, without its submodules. Of a ScriptModule, only what Python sees."""
 
     def __init__(self, name: str, module: torch.nn.Module) -> None:
         self._name, self._module = name or "the model", module
@@ -417,13 +372,9 @@ class ModuleState:
         self._registries = {key: dict(own[key]) for key in REGISTRIES if isinstance(own.get(key), dict)}
 
     def restore(self, kept: tuple[str, ...]) -> dict[str, str]:
-        """Put everything back.
+        """Put everything back but declared states, and say by state what had changed.
 
-        Args:
-            kept: declared states. What a first call sets up on purpose stays.
-
-        Returns:
-            What had changed, by state.
+        What a first call sets up on purpose stays.
         """
         changed: dict[str, str] = {}
         if self._training is not None and self._module.training != self._training:

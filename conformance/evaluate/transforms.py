@@ -6,20 +6,16 @@ the backward.
 
 import math
 from collections.abc import Callable, Collection
-from functools import reduce
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.func import functional_call
 
 from conformance.axes import Prepared
 from conformance.errors import SelfCheckError
-from conformance.evaluate import containers, evaluation, inputs, weights
-from conformance.evaluate.error_text import is_out_of_memory, one_line
-from conformance.evaluate.evaluation import Evaluation, Leaves, Question, Tensors, name_tensors
-from zoo import internals
-from zoo.case import Call
+from conformance.evaluate import containers, error_text, evaluation, inputs, weights
+from conformance.evaluate.evaluation import Evaluation, Leaves, Question, Tensors, copies, name_tensors
+from zoo import Call, internals
 
 AGREEMENT = 1e-9  # largest difference of ⟨Jv, c⟩ and ⟨v, Jᵀc⟩ in float64, relative to the size of the tensors
 
@@ -27,10 +23,7 @@ AGREEMENT = 1e-9  # largest difference of ⟨Jv, c⟩ and ⟨v, Jᵀc⟩ in floa
 def of_oracle(model: Any, question: Question, reset: Callable[[], None]) -> Tensors:
     """What a cell must get under the transforms that the question asks for, from a loop and from reverse mode.
 
-    Args:
-        model: the model in float64.
-        question: what to evaluate.
-        reset: restores the model's parameters and buffers; called before each call of the model.
+    `reset`, which restores parameters and buffers, is called before each call of the model.
 
     Raises:
         SelfCheckError: the model's backward cannot be differentiated, so it tells no tangents.
@@ -51,16 +44,13 @@ def of_oracle(model: Any, question: Question, reset: Callable[[], None]) -> Tens
 
 
 def _loop(model: Any, batch: Call, reset: Callable[[], None]) -> Tensors:
-    returned: list[dict[str, Any]] = []
-    for sample in range(1 + len(inputs.OTHER_DRAWS)):
+    def run(sample: int) -> dict[str, Any]:
         reset()
-
-        def one(leaf: Any, sample: int = sample) -> Any:
-            return leaf[sample].clone() if isinstance(leaf, torch.Tensor) else leaf
-
-        call = inputs.map_call(batch, one)
+        call = inputs.map_call(batch, lambda leaf: leaf[sample].clone() if isinstance(leaf, torch.Tensor) else leaf)
         with torch.no_grad():
-            returned.append(containers.tensors_of(model(*call.args, **call.kwargs)))
+            return containers.tensors_of(model(*call.args, **call.kwargs))
+
+    returned = [run(sample) for sample in range(1 + len(inputs.OTHER_DRAWS))]
     reset()
     return name_tensors("vmapped", {leaf: torch.stack([sample[leaf] for sample in returned]) for leaf in returned[0]})
 
@@ -78,9 +68,9 @@ def _transpose(model: Any, question: Question) -> Tensors:
             list(roots.values()), list(leaves.values()), cotangents, create_graph=True, allow_unused=True
         )
         slopes = [_inner(g, direction(n, g, question)) for n, g in zip(leaves, pulled, strict=True) if g is not None]
-        pushed = torch.autograd.grad(reduce(torch.add, slopes), cotangents, allow_unused=True) if slopes else ()
+        pushed = torch.autograd.grad(sum(slopes[1:], start=slopes[0]), cotangents, allow_unused=True) if slopes else ()
         found |= {name: t for name, t in zip(roots, pushed, strict=False) if t is not None}
-    return name_tensors("tangent", {leaf: t if t is None else t.detach() for leaf, t in found.items()})
+    return copies("tangent", found)
 
 
 def check_adjoint(question: Question, found: Evaluation) -> None:
@@ -145,15 +135,7 @@ def add(
 ) -> dict[str, str]:
     """Add the results of the transforms that the question asks for to the evaluation of a cell.
 
-    Args:
-        found: the evaluation.
-        made: the callable of the cell's mode.
-        question: what to evaluate.
-        zero: see `in_forward_mode`.
-        raises: raise the errors of the mode.
-
-    Returns:
-        The errors that the mode raised, as facts for the record.
+    It raises the errors of the mode, or returns them as facts for the record. For `zero`, see `in_forward_mode`.
     """
     refused: dict[str, str] = {}
     for kind in transform_kinds(question):
@@ -163,22 +145,17 @@ def add(
             else:
                 found.tensors |= in_forward_mode(made, question, zero)
         except RuntimeError as problem:
-            if raises or is_out_of_memory(problem):
+            if raises or error_text.is_out_of_memory(problem):
                 raise
             found.left_out += (kind,)
-            refused[f"{WORDS[kind]} refused"] = one_line(problem)
+            refused[f"{WORDS[kind]} refused"] = error_text.one_line(problem)
     return refused
 
 
 def under_vmap(made: Prepared, question: Question) -> Tensors:
     """The outputs of `torch.vmap` on the question's stacked inputs, by name.
 
-    Args:
-        made: the callable of some mode. A mode that has `around` compiles the vmap of the model.
-        question: what to evaluate; it has stacked inputs.
-
-    Raises:
-        Whatever torch.vmap or the mode raises.
+    A mode that has `around` compiles the vmap of the model.
     """
     assert question.stacked is not None
     args, kwargs = question.stacked.args, dict(question.stacked.kwargs)
@@ -194,21 +171,14 @@ def under_vmap(made: Prepared, question: Question) -> Tensors:
     function = batch if made.around is None else made.around(batch)
     with torch.no_grad(), evaluation.autocast(question):
         returned = function(args, kwargs)
-    outputs = containers.tensors_of(returned)
-    return name_tensors("vmapped", {leaf: t.detach().clone() for leaf, t in outputs.items() if t is not None})
+    return copies("vmapped", {leaf: t for leaf, t in containers.tensors_of(returned).items() if t is not None})
 
 
-def in_forward_mode(made: Prepared, question: Question, zero: Collection[str] = ()) -> Tensors:
+def in_forward_mode(made: Prepared, question: Question, zero: Collection[str]) -> Tensors:
     """The tangents of the outputs by name, for random tangents of all floating inputs and parameters.
 
-    Args:
-        made: the callable of some mode. A mode that has `around` compiles the derivative of the model.
-        question: what to evaluate.
-        zero: the outputs whose tangents are zero. torch may leave these out; any other that is left out is lost, and
-            becomes None.
-
-    Raises:
-        Whatever the mode or the model raises, such as a Function without jvp.
+    A mode that has `around` compiles the derivative of the model. torch may leave out the tangents of `zero`, which are
+    zero; any other that is left out is lost, and becomes None.
     """
     inputs.restore(question.call, question.pristine)
     leaves = {name: t for name, t in evaluation.leaves_of(made.parameters_of, question).items() if t.requires_grad}
@@ -219,10 +189,8 @@ def in_forward_mode(made: Prepared, question: Question, zero: Collection[str] = 
     found: Leaves = {}
     for leaf, primal in rounded_outputs(primals).items():
         tangent = containers.tensors_of(pushed)[leaf]
-        if tangent is None and leaf in zero:
-            tangent = torch.zeros_like(primal)
-        found[leaf] = tangent if tangent is None else tangent.detach().clone()
-    return name_tensors("tangent", found)
+        found[leaf] = torch.zeros_like(primal) if tangent is None and leaf in zero else tangent
+    return copies("tangent", found)
 
 
 def _push_in_place(made: Prepared, arguments: Any, tangents: dict[int, torch.Tensor]) -> tuple[Any, Any]:
@@ -260,7 +228,7 @@ def _push_compiled(made: Prepared, arguments: Any, tangents: dict[int, torch.Ten
             if not parameters:
                 return _unpack(model(*args, **kwargs))
             duals = {name: forward_ad.make_dual(p, theirs[name]) for name, p in parameters.items()}
-            return _unpack(functional_call(model, duals, args, kwargs))
+            return _unpack(torch.func.functional_call(model, duals, args, kwargs))
 
     theirs = {name: tangents[id(p)] for name, p in owned.items()}
     pushed: tuple[Any, Any] = made.around(push)(flat, [tangents[id(flat[i])] for i in moving], owned, theirs)
@@ -281,5 +249,4 @@ def _unpack(returned: Any) -> tuple[Any, Any]:
 
 def _apart(leaf: torch.Tensor) -> torch.Tensor:
     """The tensor, or a copy if its elements share memory: torch gives such a tensor no tangent."""
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True))
-    return leaf.clone() if leaf.numel() > extent else leaf
+    return leaf.clone() if leaf.numel() > inputs.extent(leaf) else leaf

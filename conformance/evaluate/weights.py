@@ -9,9 +9,7 @@ import torch
 from conformance.axes import Precision
 from conformance.errors import NotProvenError
 from conformance.evaluate import inputs
-from zoo import internals
-from zoo.case import SpecError
-from zoo.spec import Spec
+from zoo import Spec, SpecError, internals
 
 
 def parameters_of(owner: Any) -> dict[str, torch.Tensor]:
@@ -27,10 +25,7 @@ def buffers_of(owner: Any) -> dict[str, torch.Tensor]:
 def reset(owner: Any, state: dict[str, torch.Tensor], *, tables: bool = False) -> None:
     """Restore parameters and buffers from `state_of`, in place, so that nothing recompiles, and drop each `.grad`.
 
-    Args:
-        owner: the module, or a plain function.
-        state: from `state_of`.
-        tables: restore the buffers too that are not persistent.
+    If `tables`, the buffers that are not persistent are restored too.
 
     Raises:
         SpecError: a parameter was made since then.
@@ -80,12 +75,7 @@ def cast_of(spec: Spec, precision: Precision | None) -> torch.dtype | None:
 
 
 def model_in(model: Any, dtype: torch.dtype | None, device: str) -> Any:
-    """The module on a device, cast in place; a function as it is.
-
-    Args:
-        model: a module or a function.
-        dtype: the dtype of its real parameters and buffers; None: as they are.
-        device: device type.
+    """The module on a device, its real parameters and buffers cast in place to a dtype, if any; a function as it is.
 
     Raises:
         NotProvenError: the module did not take the dtype, or it has complex numbers, which have no narrow dtype.
@@ -110,38 +100,30 @@ def model_in(model: Any, dtype: torch.dtype | None, device: str) -> Any:
 
 
 def fingerprint(spec: Spec, seed: int, model: Any) -> str:
-    """The fingerprint of a model and of the first inputs of its cases: 32 hexadecimal digits.
-
-    Args:
-        spec: the spec of the model.
-        seed: seed of the inputs.
-        model: the model, from `float64.wide.prepared_model`.
-    """
-    found = hashlib.blake2b(digest_size=16)
-    _add_weights(found, model)
+    """The fingerprint of a model and of the first inputs of its cases: 32 hexadecimal digits."""
+    found = _hash_weights(model)
     if isinstance(model, torch.nn.Module):
         for name, module in model.named_modules():
             found.update(f"{name} {getattr(module, 'code', '')}".encode())  # of a ScriptModule or a GraphModule
     for case in spec.cases:
-        call = inputs.draw(case, seed, 0)
-        for leaf in inputs.call_leaves(call):
+        for leaf in inputs.call_leaves(inputs.draw(case, seed, 0)):
             _add(found, case.name, leaf)
     return found.hexdigest()
 
 
 def fingerprint_of_weights(model: Any) -> str:
     """The fingerprint of the parameters and buffers of a model: 32 hexadecimal digits."""
+    return _hash_weights(model).hexdigest()
+
+
+def _hash_weights(model: Any) -> hashlib.blake2b:
     found = hashlib.blake2b(digest_size=16)
-    _add_weights(found, model)
-    return found.hexdigest()
-
-
-def _add_weights(found: Any, model: Any) -> None:
     for name, tensor in (parameters_of(model) | buffers_of(model)).items():
         _add(found, name, tensor)
+    return found
 
 
-def _add(found: Any, name: str, leaf: Any) -> None:
+def _add(found: hashlib.blake2b, name: str, leaf: Any) -> None:
     if not isinstance(leaf, torch.Tensor):
         found.update(f"{name} {leaf!r}".encode() if isinstance(leaf, (bool, int, float, str)) else name.encode())
         return

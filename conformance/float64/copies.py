@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 
-from conformance.evaluate import inputs, weights
-from conformance.evaluate.error_text import is_out_of_memory
+from conformance.evaluate import error_text, inputs, weights
 from conformance.one_line import describe_error, some
-from zoo import internals
-from zoo.case import SpecError
+from zoo import SpecError, internals
 
 EMPTY = types.CellType()
 DICTS = (dict, OrderedDict)
@@ -34,8 +32,7 @@ def copy_model(model: torch.nn.Module) -> torch.nn.Module:
         SpecError: a module or a parameter refuses to be copied.
     """
     shared: dict[int, Any] = {}
-    scripted: dict[int, Any] = {}
-    _collect(model, scripted)
+    scripted = _copy_scripts(model)
     for left in reversed(range(MOST)):
         memo = {**scripted, **shared}
         try:
@@ -45,7 +42,7 @@ def copy_model(model: torch.nn.Module) -> torch.nn.Module:
             refused = _refused_value(problem)
             computed = isinstance(refused, torch.Tensor) and not refused.is_leaf
             part = isinstance(refused, (torch.nn.Module, torch.Tensor, type(None)))
-            if is_out_of_memory(problem):
+            if error_text.is_out_of_memory(problem):
                 raise
             if (part and not computed) or not left:
                 raise SpecError(f"it cannot be copied: {describe_error(problem)}") from problem
@@ -76,14 +73,10 @@ def _refused_value(problem: Exception) -> Any:
 
 
 class _Rebound:
-    """Makes functions that use the parts of a copy out of those that use the parts of the original.
-
-    Args:
-        copies: what was copied, by the `id` of the original.
-    """
+    """Makes functions that use the parts of a copy out of those that use the parts of the original."""
 
     def __init__(self, copies: dict[int, Any]) -> None:
-        self._copies = copies
+        self._copies = copies  # by the `id` of the original
         self._made: dict[int, Any] = {}
 
     def replace(self) -> None:
@@ -169,16 +162,14 @@ def _keep_constants(copied_module: torch.nn.Module, original: torch.nn.Module) -
         copied_module.__dict__[name] = buffers.pop(name)
 
 
-def _collect(module: torch.nn.Module, scripted: dict[int, Any]) -> None:
-    """Copy the outermost ScriptModules into a memo of deepcopy."""
+def _copy_scripts(module: torch.nn.Module) -> dict[int, Any]:
+    """Copies of the outermost ScriptModules, as a memo of deepcopy."""
     if isinstance(module, torch.jit.ScriptModule):
         buffer = io.BytesIO()
         torch.jit.save(module, buffer)
         buffer.seek(0)
-        scripted[id(module)] = torch.jit.load(buffer)
-        return
-    for child in module.children():
-        _collect(child, scripted)
+        return {id(module): torch.jit.load(buffer)}
+    return {key: twin for child in module.children() for key, twin in _copy_scripts(child).items()}
 
 
 # Gives another implementation of a model the weights and flags of the model: a trusted one, or a candidate.
@@ -189,11 +180,7 @@ LISTED = 3  # names of each kind in a message
 def adopt_state(made: Any, model: Any, where: str, *, any_width: bool = False) -> None:
     """Copy parameters, buffers, training flags, frozen parameters and device of a model into another implementation.
 
-    Args:
-        made: the other implementation, a module or a function.
-        model: the model.
-        where: what the other implementation is, for messages.
-        any_width: floating dtypes may be wider or narrower than the model's.
+    With `any_width`, its floating dtypes may be wider or narrower than the model's. `where` names it in messages.
 
     Raises:
         SpecError: the two do not have the same parameters and buffers.

@@ -7,12 +7,11 @@ from unittest import mock
 
 import torch
 
-from conformance.evaluate.custom_ops import OpMode, leaves_of, map_leaves, written_names
-from conformance.evaluate.inputs import is_rounded, widest
+from conformance.evaluate import custom_ops, inputs
 from zoo import internals
 
 
-class WidenedOps(OpMode):
+class WidenedOps(custom_ops.OpMode):
     """Gives every op float64 in place of narrower dtypes and tensors, below TorchScript and exported graphs."""
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -22,20 +21,15 @@ class WidenedOps(OpMode):
         """
         if func.is_view or not internals.is_torch_function_enabled():
             return func(*args, **kwargs)
-        written = written_names(func)
+        written = custom_ops.written_names(func)
         names = [argument.name for argument in internals.schema_of(func).arguments]
         wide_args = [a if name in written else _wide(a) for name, a in zip(names, args, strict=False)]
         wide_kwargs = {name: value if name in written else _wide(value) for name, value in kwargs.items()}
         return func(*wide_args, **wide_kwargs)
 
 
-class NarrowWatch(OpMode):
-    """Notes whether any op gives a floating tensor that is narrower than float64, or draws from a given generator.
-
-    Attributes:
-        seen: an op gave one.
-        draws: an op was given a generator.
-    """
+class NarrowWatch(custom_ops.OpMode):
+    """Notes whether any op gives a floating tensor that is narrower than float64, or draws from a given generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +40,9 @@ class NarrowWatch(OpMode):
         with internals.DisableTorchFunction():
             result = func(*args, **kwargs)
         self.draws |= kwargs.get("generator") is not None
-        self.seen |= any(is_rounded(t) and t.dtype != widest(t.dtype) for t in leaves_of(result))
+        self.seen |= any(
+            inputs.is_rounded(t) and t.dtype != inputs.widest(t.dtype) for t in custom_ops.leaves_of(result)
+        )
         return result
 
 
@@ -80,12 +76,12 @@ def _widen_nodes(block: Any) -> None:
 def _wide(tree: Any) -> Any:
     def wide(leaf: Any) -> Any:
         if isinstance(leaf, torch.dtype):
-            return widest(leaf)
-        if is_rounded(leaf) and leaf.dtype != widest(leaf.dtype):
-            return leaf.to(widest(leaf.dtype))
+            return inputs.widest(leaf)
+        if inputs.is_rounded(leaf) and leaf.dtype != inputs.widest(leaf.dtype):
+            return leaf.to(inputs.widest(leaf.dtype))
         return leaf
 
-    return map_leaves(wide, tree)
+    return custom_ops.map_leaves(wide, tree)
 
 
 # Tells whether Python code calls TorchScript, whose first calls may round differently from later ones.

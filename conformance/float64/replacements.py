@@ -1,17 +1,15 @@
-"""Holds what stands in torch's place in a run in float64: attention op by op, `torch.cond`, and grouped products."""
+"""Holds what stands in torch's place in float64: attention op by op, `torch.cond`, grouped products, narrow draws."""
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 import torch
-from torch.distributions import Distribution
-from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from conformance.evaluate.custom_ops import Unwatched
+from conformance.evaluate import custom_ops, inputs
 from zoo import internals
 
 # Runs `torch.cond` as a plain branch: torch's own compiles both branches, and cannot do so while modes are active.
@@ -40,14 +38,7 @@ def plain_branches() -> contextlib.AbstractContextManager[Any]:
 def branch(
     condition: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], operands: Sequence[Any] = ()
 ) -> Any:
-    """What `torch.cond` returns. What only the other branch uses has a gradient of zeros, as torch's has.
-
-    Args:
-        condition: a boolean, or a tensor with one.
-        if_true: the branch that it takes if the condition is true.
-        if_false: the other.
-        operands: their arguments.
-    """
+    """What `torch.cond` returns. What only the other branch uses has a gradient of zeros, as torch's has."""
     taken, other = (if_true, if_false) if condition else (if_false, if_true)
     found, structure = internals.tree_flatten(taken(*operands))
     leaves = _leaves([leaf for leaf in internals.tree_leaves(other(*operands)) if isinstance(leaf, torch.Tensor)])
@@ -76,12 +67,12 @@ def _leaves(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
 @contextlib.contextmanager
 def without_validation() -> Iterator[None]:
     """A context in which a distribution checks its arguments only if it is told to, by `validate_args=True`."""
-    before = internals.validates_arguments(Distribution)  # there is a setter, and no getter
-    Distribution.set_default_validate_args(False)
+    before = internals.validates_arguments(torch.distributions.Distribution)  # there is a setter, and no getter
+    torch.distributions.Distribution.set_default_validate_args(False)
     try:
         yield
     finally:
-        Distribution.set_default_validate_args(before)
+        torch.distributions.Distribution.set_default_validate_args(before)
 
 
 # Grouped matrix products in float64, as mixtures of experts use them: torch has no kernel for these numbers.
@@ -102,12 +93,8 @@ def grouped_mm(
 ) -> torch.Tensor:
     """One matrix product for each group, as `torch.nn.functional.grouped_mm` computes them.
 
-    Args:
-        a: (groups, m, k); or (m, k), of which each group has some rows or, if `b` is a matrix too, columns.
-        b: (groups, k, n); or (k, n), of which each group has some columns or, if `a` is a matrix too, rows.
-        offs: where each group ends, whole numbers; None if both have an axis of groups.
-        bias: is added to the result.
-        out_dtype: of the kernels, which round; nothing is rounded here.
+    Both have an axis of groups, (groups, m, k) and (groups, k, n). Or `offs` says where each group ends: in the rows of
+    a matrix `a`, in the columns of a matrix `b`, or in the columns of `a` and the rows of `b` if both are matrices.
 
     Returns:
         (groups, m, n) if both or none have an axis of groups, otherwise (m, n).
@@ -135,7 +122,7 @@ def grouped_mm(
 # passes on. On the CPU it takes the queries block by block, and backward adds up the gradients of keys and values in
 # the low precision itself. The perturbed runs perturb the operands and results of ops, and nothing inside an op.
 
-FUNCTION = functional.scaled_dot_product_attention
+FUNCTION = torch.nn.functional.scaled_dot_product_attention
 MOST_SCORES = 2**25  # numbers of float64, 256 MiB; the scores of more tokens are not stored
 BLOCKS = ((768, 256), (192, 64), (0, 32))  # from so many queries on, the kernel of the CPU takes so many at once
 
@@ -186,12 +173,90 @@ def _of_block(
     scores = query @ key.transpose(-2, -1) * scale
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    with Unwatched():  # this keeps numbers small, and rounds nothing
+    with custom_ops.Unwatched():  # this keeps numbers small, and rounds nothing
         largest = scores.detach().amax(-1, keepdim=True)
         masked = largest == -math.inf
         shifted = scores - largest.masked_fill(masked, 0.0)
     weights = shifted.exp()
     total = weights.sum(-1, keepdim=True)
-    with Unwatched():
+    with custom_ops.Unwatched():
         total = total + masked  # a query without a key gets zeros
     return (weights @ value) / total
+
+
+# Draws random numbers as float32 does: from one seed, torch draws others in float64.
+
+NARROW = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+WIDE = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64) | {
+    torch.complex64: torch.complex128
+}
+# Ops that return what they draw, and ops that write it into their first argument.
+RETURNED = frozenset({"rand", "randn", "rand_like", "randn_like", "bernoulli", "multinomial"})
+WRITTEN = frozenset({"uniform_", "normal_", "bernoulli_", "exponential_"})
+STANDARD: tuple[Any, ...] = (0.0, 1.0)  # the ends of the interval, or mean and standard deviation
+
+
+def recast(tree: Any, dtypes: Mapping[torch.dtype, torch.dtype]) -> Any:
+    """The arguments of an op with other dtypes, and other tensors for those that have one of them."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, torch.dtype):
+            return dtypes.get(leaf, leaf)
+        return leaf.to(dtypes[leaf.dtype]) if isinstance(leaf, torch.Tensor) and leaf.dtype in dtypes else leaf
+
+    return custom_ops.map_leaves(one, tree)
+
+
+class NarrowDraws(custom_ops.OpMode):
+    """While active, what an op draws at random is drawn in float32 and widened.
+
+    Means, standard deviations, rates and the ends of intervals are applied in float64. Dropout is the same in both
+    dtypes, so it stays as it is.
+    """
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen op; if it draws floating numbers, draw narrower ones."""
+        name = func.overloadpacket.__name__
+        if "out" in kwargs:
+            return func(*args, **kwargs)
+        with custom_ops.Unwatched():  # a draw does not round; what is computed with it does
+            drawn = _draw(name, func, args, kwargs)
+        if drawn is None:
+            return func(*args, **kwargs)
+        return args[0].copy_(drawn) if name in WRITTEN else drawn
+
+
+def _draw(name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """What an op draws; None if it draws nothing that depends on the dtype."""
+    if name in WRITTEN and args[0].dtype in NARROW:
+        return _write(name, *args, **kwargs)
+    if name == "normal":
+        return _normal(*args, **kwargs)
+    if name not in RETURNED:
+        return None
+    if name in ("rand", "randn"):
+        kwargs = {**kwargs, "dtype": kwargs.get("dtype") or torch.get_default_dtype()}
+    drawn: torch.Tensor = func(*recast(args, NARROW), **recast(kwargs, NARROW))
+    return drawn.to(inputs.widest(drawn.dtype))
+
+
+def _write(name: str, target: torch.Tensor, *numbers: Any, generator: torch.Generator | None = None) -> torch.Tensor:
+    """What an op that draws in place writes into a target. The order of the draws depends on its strides."""
+    draw = torch.empty_strided(target.shape, target.stride(), dtype=NARROW[target.dtype], device=target.device)
+    if name == "bernoulli_":
+        return draw.bernoulli_(*recast(numbers, NARROW), generator=generator).to(target.dtype)
+    getattr(draw, name)(generator=generator)
+    if name == "exponential_":
+        return draw.to(target.dtype) / (numbers[0] if numbers else 1.0)
+    start, other = (*numbers, *STANDARD[len(numbers) :])
+    scale = other - start if name == "uniform_" else other
+    drawn: torch.Tensor = draw.to(target.dtype) * scale + start
+    return drawn
+
+
+def _normal(mean: Any, deviation: Any = 1.0, size: Any = None, **options: Any) -> torch.Tensor:
+    """`torch.normal`, whose mean, standard deviation or both may be tensors."""
+    tensors = [given for given in (mean, deviation) if isinstance(given, torch.Tensor)]
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors)) if tensors else size
+    target = torch.empty(shape, dtype=torch.float64)
+    return _write("normal_", target, mean, deviation, generator=options.get("generator"))

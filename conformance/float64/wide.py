@@ -1,31 +1,19 @@
 """Runs the oracle, with which every cell is compared: the eager model in float64 on the CPU."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
-import operator
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from conformance.errors import NoOracleError
-from conformance.evaluate import backward, evaluation, inputs, process_state, transforms, weights
-from conformance.evaluate.custom_ops import map_leaves
-from conformance.evaluate.error_text import describe_error, is_out_of_memory, one_line
+from conformance.evaluate import backward, error_text, evaluation, inputs, process_state, transforms, weights
 from conformance.evaluate.evaluation import Evaluation, Question, question_of
-from conformance.float64 import replacements
-from conformance.float64.copies import adopt_state, copy_model
-from conformance.float64.graphs import NarrowWatch, WidenedOps, has_graph, widen_constants
-from conformance.float64.narrow_draws import NarrowDraws
-from zoo import internals
-from zoo.case import Call, Case, SpecError
-from zoo.spec import Spec
+from conformance.float64 import copies, graphs, replacements
+from zoo import Call, Case, Spec, SpecError, internals
 
-NARROW = (torch.float16, torch.bfloat16, torch.float32)
 CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 REFUSALS = (RuntimeError, AssertionError, torch.jit.Error)  # what a model raises if it knows no float64
 SAME_BITS = {torch.Tensor.view}  # a dtype argument reinterprets the bits and does not convert
@@ -35,7 +23,7 @@ FORMULAS = {replacements.FUNCTION: replacements.attention, replacements.BRANCH: 
 )
 
 
-class Widened(TorchFunctionMode):
+class Widened(torch.overrides.TorchFunctionMode):
     """Turns every cast to a floating dtype into one to float64, and widens float32 and narrower constants.
 
     Casts inside a model (`.float()`, `dtype=torch.float32`) must not lower the precision of the oracle.
@@ -49,27 +37,17 @@ class Widened(TorchFunctionMode):
             return args[0].double()
         if func in SAME_BITS or getattr(func, "__name__", "") in ("__get__", "__set__"):
             return func(*args, **kwargs)
-        args, kwargs = map_leaves(_widen, args), map_leaves(_widen, kwargs)
+        args, kwargs = (replacements.recast(given, replacements.WIDE) for given in (args, kwargs))
         return FORMULAS.get(func, func)(*args, **kwargs)
-
-
-def _widen(leaf: Any) -> Any:
-    if isinstance(leaf, torch.dtype) and (leaf in NARROW or leaf == torch.complex64):
-        return inputs.widest(leaf)
-    if isinstance(leaf, torch.Tensor) and (leaf.dtype in NARROW or leaf.dtype == torch.complex64):
-        return leaf.to(inputs.widest(leaf.dtype))
-    return leaf
 
 
 @contextlib.contextmanager
 def widen(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
     """A context in which torch computes in float64, also for casts and constants of lower precision.
 
-    TorchScript does not optimise in it, because it would specialise its code for the dtypes of earlier calls.
-
-    Args:
-        ops: also inside graphs of TorchScript and of `torch.export`, which costs time in every op.
-        draws: random numbers are drawn in float32, which costs time in every op too.
+    TorchScript does not optimise in it, because it would specialise its code for the dtypes of earlier calls. With
+    `ops`, graphs of TorchScript and of `torch.export` compute in float64 inside too. With `draws`, random numbers are
+    drawn in float32. Each costs time in every op.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -80,8 +58,8 @@ def widen(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
             backward.plain_checkpoints(),
             replacements.without_validation(),
             Widened(),
-            NarrowDraws() if draws else UNCHANGED,
-            WidenedOps() if ops else UNCHANGED,
+            replacements.NarrowDraws() if draws else UNCHANGED,
+            graphs.WidenedOps() if ops else UNCHANGED,
         ):
             yield
     finally:
@@ -89,13 +67,7 @@ def widen(*, ops: bool = False, draws: bool = False) -> Iterator[None]:
 
 
 def prepared_model(spec: Spec, seed: int, build: Callable[..., Any] | None = None) -> Any:
-    """Build a model with seeded weights that every precision represents exactly.
-
-    Args:
-        spec: the spec of the model.
-        seed: seed of the weights.
-        build: a builder to use in place of the spec's.
-    """
+    """Build a model, of the spec or by another builder, with seeded weights that every precision represents exactly."""
     torch.manual_seed(seed)
     model = spec.initialised((build or spec.build)())
     inputs.round_weights(model)
@@ -110,10 +82,7 @@ def wide_call(call: Call) -> Call:
 def prepared_reference(spec: Spec, seed: int, model: Any) -> Any:
     """Build the trusted implementation that a spec names as its reference, with the weights of a model.
 
-    Args:
-        spec: a spec whose reference is a trusted implementation.
-        seed: seed of the weights.
-        model: the model on the CPU, from `prepared_model` with the same seed.
+    The model is on the CPU, from `prepared_model` with the same seed.
 
     Raises:
         SpecError: it cannot be built, or has other parameters or buffers than the model.
@@ -121,10 +90,12 @@ def prepared_reference(spec: Spec, seed: int, model: Any) -> Any:
     try:
         trusted = prepared_model(spec, seed, spec.reference)
     except Exception as problem:  # a builder may raise anything
-        raise SpecError(f"{spec.name}: the trusted reference cannot be built: {describe_error(problem)}") from problem
+        raise SpecError(
+            f"{spec.name}: the trusted reference cannot be built: {error_text.describe_error(problem)}"
+        ) from problem
     if not callable(trusted):
         raise SpecError(f"{spec.name}: reference built a {type(trusted).__name__}; want a module or a function")
-    adopt_state(trusted, model, f"the trusted reference of {spec.name}", any_width=True)
+    copies.adopt_state(trusted, model, f"the trusted reference of {spec.name}", any_width=True)
     return trusted
 
 
@@ -151,10 +122,10 @@ class Oracle:
         self.kept: tuple[str, ...] = ()
         self._memory, self._remembers = ModuleMemory(self.model), False
         self.narrow_state = weights.state_of(self._narrow)
-        self._watched = self._ops = has_graph(self.model)
+        self._watched = self._ops = graphs.has_graph(self.model)
         self._draws, self._differentiates = process_state.DRAWS in spec.changes_state, spec.differentiable
 
-    def starting_from(self, state: dict[str, torch.Tensor]) -> Oracle:
+    def starting_from(self, state: dict[str, torch.Tensor]) -> "Oracle":
         """The same oracle, whose runs start from other parameters and buffers; they are widened."""
         other = copy.copy(self)
         other.state = {name: tensor.to(inputs.widest(tensor.dtype)) for name, tensor in state.items()}
@@ -174,10 +145,7 @@ class Oracle:
     ) -> Evaluation:
         """Outputs, gradients, buffers and, if the question asks for them, second derivatives and transforms.
 
-        Args:
-            question: what to evaluate.
-            mode: a dispatch mode that changes the ops of the model. It is entered more than once.
-            noted: as for `evaluation.evaluate`.
+        The mode, which changes the ops of the model, is entered more than once. For `noted`, see `evaluation.evaluate`.
         """
         if self._watched:
             found = self._evaluate(self.model, question, mode, noted=noted)
@@ -207,7 +175,7 @@ class Oracle:
         self, question: Question, mode: contextlib.AbstractContextManager[Any], *, noted: bool
     ) -> Evaluation:
         """Evaluate, and see whether Python code calls scripted functions, or draws from a generator of its own."""
-        watch = NarrowWatch()
+        watch = graphs.NarrowWatch()
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             with watch:
@@ -248,15 +216,15 @@ class Oracle:
                 leaf.requires_grad_(self.spec.differentiable and name not in self.spec.constants)
 
     def _explain(self, problem: Exception, case: Case, call: Call) -> NoReturn:
-        if is_out_of_memory(problem):
+        if error_text.is_out_of_memory(problem):
             raise problem
         self._ask_gradients(call)
         try:
             inputs.invoke(self._narrow, call)
         except Exception:  # noqa: BLE001 -- it fails in float32 too, so the spec is wrong
-            raise SpecError(f"case {case.name}: {describe_error(problem)}") from problem
-        text = f"case {case.name} runs in float32 but not in float64: {one_line(problem)}"
-        if has_graph(self.model):
+            raise SpecError(f"case {case.name}: {error_text.describe_error(problem)}") from problem
+        text = f"case {case.name} runs in float32 but not in float64: {error_text.one_line(problem)}"
+        if graphs.has_graph(self.model):
             text += "; the model is a graph made for float32, so name the eager module as the spec's reference"
         raise NoOracleError(text) from problem
 
@@ -284,8 +252,8 @@ def wide_model(model: Any) -> Any:
     """A float64 copy of a module, complex numbers kept complex; a function as it is."""
     if not isinstance(model, torch.nn.Module):
         return model
-    wide = copy_model(model)
-    widen_constants(wide)
+    wide = copies.copy_model(model)
+    graphs.widen_constants(wide)
     return internals.apply_to_tensors(wide)(lambda t: t.to(inputs.widest(t.dtype)))  # .double() drops imaginary parts
 
 
@@ -296,11 +264,7 @@ def wide_model(model: Any) -> Any:
 
 
 class ModuleMemory:
-    """What a module and its parts hold.
-
-    Args:
-        owner: a module before its first call, or a plain function, which holds nothing.
-    """
+    """What a module holds before its first call, with its parts. A plain function holds nothing."""
 
     def __init__(self, owner: Any) -> None:
         modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()
@@ -309,19 +273,15 @@ class ModuleMemory:
             if not isinstance(module, torch.jit.ScriptModule):
                 own = vars(module)
                 checked = internals.BACKWARD_HOOKS  # a check may hold these
-                held = [value for name, value in own.items() if name not in checked]
-                self._held += [_copy(value) for value in (own, *held) if isinstance(value, (dict, list))]
+                held = [own, *(value for name, value in own.items() if name not in checked)]
+                self._held += [(v, [*v] if isinstance(v, list) else {**v}) for v in held if isinstance(v, (dict, list))]
 
     def restore(self) -> None:
         """Put everything back that is not a number of a tensor."""
         for held, before in self._held:
             if isinstance(held, list):
-                if len(held) != len(before) or any(map(operator.is_not, held, before)):
+                if len(held) != len(before) or any(new is not old for new, old in zip(held, before, strict=True)):
                     held[:] = before
             elif held.keys() != before.keys() or any(held[name] is not value for name, value in before.items()):
                 held.clear()
                 held.update(before)
-
-
-def _copy(held: Any) -> tuple[Any, Any]:
-    return held, list(held) if isinstance(held, list) else dict(held)

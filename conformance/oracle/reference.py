@@ -11,10 +11,9 @@ import torch
 
 from conformance.axes import Precision
 from conformance.evaluate import inputs, weights
-from conformance.evaluate.containers import NOTHING, Container
+from conformance.evaluate.containers import NOTHING, Container, Pair
 from conformance.evaluate.error_text import describe_error, is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.evaluate.memory_sharing import Pair
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates.budget import TensorReference
 from conformance.oracle import sampling

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from conformance.evaluate.containers import home
 from conformance.evaluate.custom_ops import OpMode, Unwatched
 from conformance.evaluate.inputs import is_rounded
-from conformance.evaluate.memory_sharing import home
 from conformance.perturb.gradient_flow import has_gradient
 from conformance.perturb.kink_gaps import group_gaps
 from conformance.perturb.ops import Rule, rule_of

@@ -32,62 +32,40 @@ def convolved(x: Tensor, weight: Tensor) -> Tensor:
     return torch.nn.functional.conv2d(x, weight)
 
 
-def name_of(func):
-    return func._schema.name.rpartition("::")[2]
-
-
 class Names(OpMode):
-    """Notes the name of every op that it runs."""
+    """Notes the name of every op that it runs, and turns the sign of every sine."""
 
     def __init__(self):
         super().__init__()
         self.seen = []
 
     def run_op(self, func, args, kwargs):
-        self.seen.append(name_of(func))
-        return super().run_op(func, args, kwargs)
+        self.seen.append(func._schema.name.rpartition("::")[2])
+        result = super().run_op(func, args, kwargs)
+        return -result if self.seen[-1] == "sin" else result
 
 
-class Negated(OpMode):
-    """Turns the sign of every sine."""
-
-    def run_op(self, func, args, kwargs):
-        result = func(*args, **kwargs)
-        return -result if name_of(func) == "sin" else result
+def halved(x):
+    halve(x)
+    return x
 
 
-@pytest.fixture
-def x():
-    return torch.linspace(-1.0, 1.0, 5, dtype=torch.float64)
-
-
-def test_a_mode_sees_the_ops_of_an_operator_inside_an_operator(x):
+@pytest.mark.parametrize(
+    ("function", "ops", "wanted"),
+    [
+        (outer, ["exp", "sin", "mul", "add"], lambda x: x.exp().sin() * -0.5 + 1),
+        (halved, ["mul_"], lambda x: x * 0.5),
+        (torch.ops.conformance_tests_in_one.thrice, ["thrice"], lambda x: x * 3),  # one op, of another kind
+    ],
+)
+def test_a_mode_sees_and_changes_the_ops_inside_an_operator(function, ops, wanted):
+    x = torch.linspace(-1.0, 1.0, 5, dtype=torch.float64)
+    given, plain = x.clone(), function(x.clone())
     with Names() as watch:
-        found = outer(x)
-    assert watch.seen == ["exp", "sin", "mul", "add"]
-    assert torch.equal(found, x.exp().sin() * 0.5 + 1)
-
-
-def test_a_mode_changes_the_ops_inside_an_operator(x):
-    with Negated():
-        found = outer(x)
-    assert torch.equal(found, x.exp().sin() * -0.5 + 1)
-    assert torch.equal(outer(x), x.exp().sin() * 0.5 + 1)
-
-
-def test_an_operator_that_changes_its_argument_changes_it_under_a_mode(x):
-    kept = x.clone()
-    with Names() as watch:
-        halve(x)
-    assert watch.seen == ["mul_"]
-    assert torch.equal(x, kept * 0.5)
-
-
-def test_an_operator_of_another_kind_is_one_op(x):
-    with Names() as watch:
-        found = torch.ops.conformance_tests_in_one.thrice(x)
-    assert watch.seen == ["thrice"]
-    assert torch.equal(found, x * 3)
+        found = function(given)
+    assert watch.seen == ops
+    assert torch.equal(found, wanted(x))
+    assert torch.equal(function(x), plain)  # itself again
 
 
 def test_composite_ops_inside_an_operator_or_in_inference_mode_are_seen_as_their_parts():

@@ -1,4 +1,4 @@
-"""Copies of inputs: with the same numbers, strides and overlaps, and never a view."""
+"""Inputs: their copies, how they are moved off ties and kinks, and the fingerprint of a model and its inputs."""
 
 import pytest
 import torch
@@ -6,10 +6,10 @@ import torch
 from conformance.errors import SelfCheckError
 from conformance.evaluate import inputs
 from conformance.evaluate.inputs import APART, AXES, move_apart, representable, seed_generator
+from conformance.evaluate.weights import fingerprint
 from conformance.float64.wide import Oracle
 from conformance.oracle import sampling
-from zoo.case import Call, Case
-from zoo.spec import Spec
+from zoo import Call, Case, Spec
 
 LAYOUTS = {
     "contiguous": torch.arange(6.0).reshape(2, 3),
@@ -71,10 +71,15 @@ def test_no_number_lands_on_a_round_one():
     assert not (apart(x) == 1.0).any()
 
 
-def oracle_of(function, rows=64):
-    case = Case(name="typical", inputs=lambda g: (torch.randn(rows, 32, generator=g),))
-    spec = Spec(name="m", summary="", source="", build=lambda: function, cases=(case,), dtypes="input")
-    return Oracle(spec, seed=0), case
+def spec_of(model, drawn):
+    case = Case(name="typical", inputs=drawn)
+    return Spec(name="m", summary="", source="", build=lambda: model, cases=(case,), dtypes="input")
+
+
+def chosen(function, rows=64):
+    """The case of a function, and the number of the draw that is chosen."""
+    spec = spec_of(function, lambda g: (torch.randn(rows, 32, generator=g),))
+    return spec.cases[0], sampling.choose(Oracle(spec, seed=0), spec.cases[0])
 
 
 @pytest.mark.parametrize(
@@ -83,8 +88,7 @@ def oracle_of(function, rows=64):
     ids=["sort", "topk", "clamp"],
 )
 def test_a_draw_with_ties_that_rounding_made_is_moved_apart(function, way):
-    oracle, case = oracle_of(function)
-    number = sampling.choose(oracle, case)
+    case, number = chosen(function)
     assert number // APART == way <= len(AXES)
     assert number % APART == 0
     (x,) = inputs.draw(case, 0, number).args
@@ -92,10 +96,8 @@ def test_a_draw_with_ties_that_rounding_made_is_moved_apart(function, way):
 
 
 def test_ties_of_the_model_itself_are_left_alone():
-    oracle, case = oracle_of(lambda x: torch.cat([x, x]).amax(0).sin() * 2)
-    assert sampling.choose(oracle, case) % APART < sampling.REDRAWS
-    oracle, case = oracle_of(lambda x: (x * 2).exp())
-    assert sampling.choose(oracle, case) == 0
+    assert chosen(lambda x: torch.cat([x, x]).amax(0).sin() * 2)[1] % APART < sampling.REDRAWS
+    assert chosen(lambda x: (x * 2).exp())[1] == 0
 
 
 def one_on_a_kink(x):
@@ -105,13 +107,55 @@ def one_on_a_kink(x):
 
 def test_a_number_on_a_kink_in_every_draw_is_too_much_among_few_and_not_among_many():
     with pytest.raises(SelfCheckError, match="case typical: numbers sit exactly on a kink"):
-        sampling.choose(*oracle_of(one_on_a_kink))
-    assert sampling.choose(*oracle_of(one_on_a_kink, rows=256)) % APART < sampling.REDRAWS
+        chosen(one_on_a_kink)
+    assert chosen(one_on_a_kink, rows=256)[1] % APART < sampling.REDRAWS
 
 
 def test_a_number_on_a_kink_with_one_slope_on_both_sides_is_no_toss():
     """As in PPO's loss, where the ratio is between its limits."""
-    oracle, case = oracle_of(lambda x: torch.minimum(x * 2, x.clamp(-9, 9) * 2))
-    assert sampling.choose(oracle, case) % APART < sampling.REDRAWS
+    assert chosen(lambda x: torch.minimum(x * 2, x.clamp(-9, 9) * 2))[1] % APART < sampling.REDRAWS
     with pytest.raises(SelfCheckError, match="exactly on a kink"):
-        sampling.choose(*oracle_of(lambda x: torch.minimum(x * 2, x.detach() * 2)))
+        chosen(lambda x: torch.minimum(x * 2, x.detach() * 2))
+
+
+# The fingerprint of a model and its inputs tells them from others.
+
+
+def fingerprint_of(model, drawn=lambda g: (torch.randn(4, 3, generator=g),), seed=0):
+    return fingerprint(spec_of(model, drawn), seed, model)
+
+
+def linear(**state):
+    model = torch.nn.Linear(3, 2)
+    model.load_state_dict({"weight": torch.ones(2, 3), "bias": torch.zeros(2), **state})
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        (linear(bias=torch.tensor([0.0, 1e-30])), {}),
+        (linear().half(), {}),
+        (linear(), {"seed": 1}),
+        (linear(), {"drawn": lambda _: (torch.zeros(4, 3),)}),
+        (linear(), {"drawn": lambda g: (torch.randn(4, 3, generator=g), 2)}),
+    ],
+    ids=["a weight", "a dtype", "the seed of the inputs", "the inputs", "an argument that is no tensor"],
+)
+def test_only_the_same_model_with_the_same_inputs_has_the_same_fingerprint(model, fields):
+    assert fingerprint_of(linear()) == fingerprint_of(linear()) != fingerprint_of(model, **fields)
+
+
+class Doubling(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+class Tripling(torch.nn.Module):
+    def forward(self, x):
+        return x * 3
+
+
+def test_the_code_of_a_graph_counts():
+    one, same, other = (fingerprint_of(torch.jit.script(net())) for net in (Doubling, Doubling, Tripling))
+    assert one == same != other

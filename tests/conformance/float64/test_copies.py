@@ -34,10 +34,6 @@ def exp_of(function):
     return lambda x: function(x).exp()
 
 
-def first_of(layers):
-    return lambda x: layers[0](x).exp()
-
-
 def nested(net):
     def inner(x):
         return net.second(x)
@@ -91,7 +87,6 @@ FUNCTIONS = {
     "weight": lambda net: functools.partial(nn.functional.linear, weight=net.second.weight),
     "partial": lambda net: functools.partial(lambda layer, x: layer(x), net.second),
     "partial of a lambda": lambda net: functools.partial(exp_of(net.second)),
-    "list": lambda net: first_of([net.second]),
     "elements": lambda net: Steps([exp_of(net.second)]),
     "nested": nested,
     "recursive": recursive,
@@ -128,20 +123,12 @@ def test_functions_that_name_one_list_share_the_list_of_the_copy():
     assert found == [net.first]
 
 
-def test_other_functions_stay_what_they_are():
-    factor = 2.0
-    net = Net(lambda _: nn.functional.max_pool1d)
-    net.mine = lambda x: x * factor
-    twin = copy_model(net)
-    assert twin.last is nn.functional.max_pool1d
-    assert twin.mine is net.mine
-
-
 def test_hooks_use_the_parts_of_the_copy():
-    net = Net(lambda net: net.second)
+    net, accumulated = Net(lambda net: net.second), []
     net.seen, net.factor = {}, nn.Parameter(torch.tensor(2.0))
     net.first.register_forward_hook(lambda _, __, output: net.seen.update(first=output) or output * net.factor)
     net.second.weight.register_hook(lambda gradient: gradient * net.factor.detach())
+    net.second.bias.register_post_accumulate_grad_hook(lambda bias: accumulated.append(bias is twin.second.bias))
     twin, x = copy_model(net), torch.randn(3, 4)
     twin.factor.data.fill_(0.0)
     assert torch.equal(twin(x), twin.second.bias.expand(3, 4))
@@ -150,16 +137,9 @@ def test_hooks_use_the_parts_of_the_copy():
     twin(x).sum().backward()
     assert twin.factor.grad is not None
     assert not twin.second.weight.grad.any()
+    assert accumulated == [True]
     net(x).sum().backward()
     assert net.second.weight.grad.any()
-
-
-def test_hooks_after_accumulation_are_copied():
-    net, seen = nn.Linear(2, 2), []
-    net.weight.register_post_accumulate_grad_hook(lambda parameter: seen.append(parameter is twin.weight))
-    twin = copy_model(net)
-    twin(torch.ones(1, 2)).sum().backward()
-    assert seen == [True]
 
 
 def test_a_tensor_that_was_computed_is_copied_without_its_graph():
@@ -179,15 +159,17 @@ class Helper:
         self.lock, self.net = threading.Lock(), net
 
     def __call__(self, x):
-        """Call a layer under the lock."""
         with self.lock:
             return self.net.second(x).exp()
 
 
-def test_what_cannot_be_copied_is_shared():
-    net = Net(Helper)
+def test_other_functions_and_what_cannot_be_copied_are_shared():
+    net, factor = Net(Helper), 2.0
+    net.pool, net.mine = nn.functional.max_pool1d, lambda x: x * factor
     net.torch, net.output = torch, {"out": [sys.stdout, net.first]}
     twin = copy_model(net)
+    assert twin.pool is nn.functional.max_pool1d
+    assert twin.mine is net.mine
     assert twin.torch is torch
     assert twin.output["out"][0] is sys.stdout
     assert twin.output["out"][1] is twin.first
@@ -199,7 +181,6 @@ class Uncopied(nn.Linear):
     """A layer that refuses to be copied."""
 
     def __deepcopy__(self, _):
-        """Refuse it."""
         raise NotImplementedError("make another one")
 
 
@@ -244,18 +225,9 @@ def test_a_model_forgets_what_it_has_kept():
     assert not torch.equal(net(x), first)
 
 
-class Late(nn.Module):
-    """Makes a parameter in its first call."""
-
-    def forward(self, x):
-        if not hasattr(self, "scale"):
-            self.scale = nn.Parameter(torch.ones(3))
-        return x * self.scale
-
-
 def test_a_parameter_that_a_call_makes_is_refused():
-    net = Late()
+    net = nn.Linear(3, 3)
     state = weights.state_of(net)
-    net(torch.ones(3))
+    net.scale = nn.Parameter(torch.ones(3))  # as a call may do
     with pytest.raises(SpecError, match="a call makes the parameter scale; make it in __init__"):
         weights.reset(net, state)

@@ -1,17 +1,22 @@
-"""Attention in the oracle runs op by op, so that the perturbed runs reach what a fused kernel rounds inside."""
+"""What stands in torch's place in the oracle: attention, `torch.cond`, grouped products, random draws."""
 
 import pytest
 import torch
-from torch.nn import functional
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.axes import PRECISIONS
-from conformance.float64 import replacements
+from conformance.evaluate.process_state import keep_switches
+from conformance.float64 import graphs, replacements
 from conformance.float64.replacements import FUNCTIONS, grouped_mm
 from conformance.float64.wide import widen
 from conformance.perturb.kinks import KinkWatch
 from conformance.perturb.rounding import Nearest
+
+newer_torch = pytest.mark.skipif(not FUNCTIONS, reason="this torch is older than grouped products")
+
+# Attention runs op by op, so that the perturbed runs reach what a fused kernel rounds inside.
 
 
 class Names(TorchDispatchMode):
@@ -31,7 +36,7 @@ def names_of_ops(**options):
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 2, 4, 5, 8, generator=generator, dtype=torch.float64).requires_grad_()
     with widen(), Names() as names:
-        result = functional.scaled_dot_product_attention(q, k, v, **options)
+        result = nn.functional.scaled_dot_product_attention(q, k, v, **options)
         result.square().sum().backward()
     return result, names.seen
 
@@ -141,6 +146,7 @@ def test_no_queries_or_no_keys(queries, keys):
     torch.testing.assert_close(replacements.attention(q, k, k), replacements.FUNCTION(q, k, k))
 
 
+@newer_torch
 @pytest.mark.parametrize("tokens", [5, 40])
 def test_a_query_without_a_key_gets_zeros(tokens):
     mask = torch.ones(tokens, tokens, dtype=torch.bool).tril()
@@ -155,6 +161,7 @@ def test_a_query_without_a_key_gets_zeros(tokens):
 
 
 X = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64)
+TWOS = torch.full_like(X, 2.0)
 
 
 def model(x, weights, *, positive):
@@ -164,15 +171,13 @@ def model(x, weights, *, positive):
 
 def evaluated(*, positive, context):
     """The output and its gradients."""
-    x, *weights = (
-        X.clone().requires_grad_(),
-        *(torch.full((6,), 2.0, dtype=torch.float64).requires_grad_() for _ in "ab"),
-    )
+    x, *weights = (start.clone().requires_grad_() for start in (X, TWOS, TWOS))
     with context:
         output = model(x, weights, positive=positive)
     return [output.detach(), *torch.autograd.grad(output, [x, *weights], torch.ones_like(output), allow_unused=True)]
 
 
+@newer_torch
 @pytest.mark.parametrize("positive", [True, False])
 def test_a_branch_gives_what_torch_gives_and_zeros_for_what_only_the_other_uses(positive):
     ours = evaluated(positive=positive, context=widen())
@@ -183,18 +188,13 @@ def test_a_branch_gives_what_torch_gives_and_zeros_for_what_only_the_other_uses(
 def test_a_mode_sees_the_ops_of_a_branch():
     with widen(), KinkWatch() as watch:
         model(X.clone().requires_grad_(), (X, X), positive=True)
+        assert torch.equal(
+            torch.cond(True, lambda y: y + 1, lambda y: y - 1, (X,)), X + 1
+        )  # without a tensor of its own
     assert watch.kinked
 
 
-def test_a_branch_without_tensors_of_its_own():
-    with widen():
-        assert torch.equal(torch.cond(True, lambda y: y + 1, lambda y: y - 1, (X,)), X + 1)
-
-
 # Grouped matrix products in float64 are those of torch's kernel.
-
-
-pytestmark = pytest.mark.skipif(not FUNCTIONS, reason="this torch has no grouped products")
 ENDS = torch.tensor([16, 16, 48], dtype=torch.int32)
 SHAPES = {  # the first group has 16 rows or columns, the second none, the third 32
     "rows": ((48, 16), (3, 16, 24), ENDS),
@@ -204,6 +204,7 @@ SHAPES = {  # the first group has 16 rows or columns, the second none, the third
 }
 
 
+@newer_torch
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_products_of_the_groups_are_those_of_the_kernel(name):
     shape_a, shape_b, ends = SHAPES[name]
@@ -217,6 +218,7 @@ def test_the_products_of_the_groups_are_those_of_the_kernel(name):
     torch.testing.assert_close(found, wanted.double(), rtol=0.05, atol=0.3)
 
 
+@newer_torch
 def test_a_mixture_of_experts_runs_and_is_differentiated_in_float64():
     x = torch.randn(48, 16, dtype=torch.float64, requires_grad=True)
     experts = torch.randn(3, 16, 24, dtype=torch.float64, requires_grad=True)
@@ -225,5 +227,111 @@ def test_a_mixture_of_experts_runs_and_is_differentiated_in_float64():
     cotangent = torch.randn(48, 24, dtype=torch.float64)
     gradients = torch.autograd.grad(found, (x, experts), cotangent)
     wanted = torch.cat([x[:16] @ experts[0], x[16:] @ experts[2]])
-    for one, other in zip(gradients, torch.autograd.grad(wanted, (x, experts), cotangent), strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(gradients, torch.autograd.grad(wanted, (x, experts), cotangent))
+
+
+# From one seed, the oracle draws the numbers that float32 draws.
+
+WAYS = {
+    "rand": lambda f, _: torch.rand(5, 4, dtype=f),
+    "rand of the default": lambda f, _: torch.rand(20).to(f),
+    "randn": lambda f, _: torch.randn(5, 4, dtype=f),
+    "randn of a generator": lambda f, g: torch.randn(20, dtype=f, generator=g),
+    "complex": lambda f, _: torch.randn(20, dtype=f.to_complex()),
+    "rand_like": lambda f, _: torch.rand_like(torch.empty(4, 5, dtype=f)),
+    "randn_like of a transposed tensor": lambda f, _: torch.randn_like(torch.empty(4, 5, dtype=f).t()),
+    "uniform_": lambda f, g: torch.empty(20, dtype=f).uniform_(-1, 3, generator=g),
+    "normal_ of every other": lambda f, _: torch.zeros(40, dtype=f)[::2].normal_(1.0, 2.0),
+    "bernoulli": lambda f, _: torch.bernoulli(torch.full((20,), 0.3, dtype=f)),
+    "bernoulli_": lambda f, _: torch.empty(20, dtype=f).bernoulli_(0.3),
+    "bernoulli_ of tensors": lambda f, _: torch.empty(20, dtype=f).bernoulli_(torch.full((20,), 0.3, dtype=f)),
+    "normal of two tensors": lambda f, _: torch.normal(torch.ones(5, 1, dtype=f), torch.full((4,), 2.0, dtype=f)),
+    "normal of a mean": lambda f, g: torch.normal(torch.ones(20, dtype=f), generator=g),
+    "normal of a deviation": lambda f, _: torch.normal(1.0, torch.full((20,), 2.0, dtype=f)),
+    "normal of a size": lambda f, _: torch.normal(1.0, 2.0, (5, 4)).to(f),
+    "exponential_": lambda f, _: torch.empty(20, dtype=f).exponential_(),
+    "exponential_ at a rate": lambda f, _: torch.empty(20, dtype=f).exponential_(0.25),
+    "dropout": lambda f, _: torch.dropout(torch.ones(20, dtype=f), 0.3, train=True),
+    "multinomial": lambda f, _: torch.multinomial(torch.ones(20, dtype=f), 5),
+    "randint": lambda f, _: torch.randint(1000, (20,), dtype=f),
+}
+
+
+def drawn(way, dtype):
+    """What a way draws from one seed if this is the default dtype, and the state of the generator after it."""
+    torch.manual_seed(0)
+    with keep_switches():
+        torch.set_default_dtype(dtype)
+        return WAYS[way](dtype, torch.default_generator), torch.get_rng_state()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_and_generator_are_those_of_float32(way):
+    narrow, after_narrow = drawn(way, torch.float32)
+    with replacements.NarrowDraws():
+        wide, after_wide = drawn(way, torch.float64)
+    torch.testing.assert_close(wide, narrow, rtol=2e-7, atol=2e-7, check_dtype=False)
+    assert wide.stride() == narrow.stride()
+    assert wide.dtype in (torch.float64, torch.complex128, torch.int64)
+    assert torch.equal(after_wide, after_narrow)
+
+
+@pytest.mark.parametrize("way", ["rand", "randn", "complex", "uniform_", "normal of a size"])
+def test_without_it_float64_draws_others(way):
+    (narrow, _), (wide, _) = drawn(way, torch.float32), drawn(way, torch.float64)
+    assert not torch.allclose(wide.to(narrow.dtype), narrow)
+
+
+def test_only_the_target_is_written():
+    whole = torch.zeros(4, dtype=torch.float64)
+    with replacements.NarrowDraws():
+        assert whole[1:3].uniform_(1, 2).data_ptr() == whole[1:].data_ptr()
+    assert whole[[0, 3]].eq(0).all()
+    assert whole[1:3].ge(1).all()
+
+
+# Which calls of TorchScript are noted.
+
+
+class Doubling(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+    @torch.jit.export
+    def halved(self, x):
+        return x / 2
+
+
+def doubled(x):
+    return x * 2
+
+
+def compiled(x):
+    return torch.compile(torch.jit.script(doubled), backend="eager")(x)
+
+
+ONES = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("call", "noted"),
+    [
+        (torch.jit.script(doubled), True),
+        (torch.jit.trace(doubled, ONES), True),
+        (torch.jit.script(Doubling()), True),
+        (torch.jit.script(Doubling()).halved, True),
+        (torch.jit.freeze(torch.jit.script(Doubling().eval())), True),
+        (torch.jit.trace(Doubling(), ONES), True),
+        (compiled, False),
+        (Doubling(), False),
+        (doubled, False),
+    ],
+)
+def test_a_call_of_a_script_is_noted(call, noted):
+    with graphs.note_scripts() as scripts:
+        call(ONES)
+    assert bool(scripts) is noted
+    with graphs.note_scripts() as scripts:
+        pass
+    call(ONES)
+    assert not scripts
