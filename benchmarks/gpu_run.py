@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE, TABLES = "steps.json", "tables.txt"
-GPU_TESTS = ("tests/conformance/cuda/test_cuda.py", "tests/conformance/cuda/test_matrix.py")
+GPU_TESTS = "tests/conformance/cuda/test_cuda.py"
 GRACE = 20.0  # seconds that an interrupted step gets to store what it has
 # seconds for steps that start over after an interruption
 WHOLE = {"tests": 180.0, "probes": 120.0, "meter": 120.0, "claims": 400.0}
@@ -93,7 +93,7 @@ def commands(folder: Path, device: str, models: list[str]) -> dict[str, list[str
     graphed = ["--mode", "eager", *(["--mode", "graphed"] if device == "cuda" else [])]
     quiet = ["-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default"]  # warnings of that machine's own plugins
     return {
-        "tests": [*python, "pytest", *quiet, "-n", "4", *GPU_TESTS],
+        "tests": [*python, "pytest", *quiet, "-n", "4", GPU_TESTS],
         "probes": [*python, "conformance", "probes", "--device", device],
         "matrix": stored("matrix", "run", *models),
         "graphs": stored("graphs", "run", *models, *graphed, "--precision", "fp32", "--precision", "amp_bf16"),

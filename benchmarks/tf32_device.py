@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from conformance.cell import reference
-from conformance.cell.observe import observation_of
+from conformance.cell.observe import make_reference, observation_of
 from conformance.cell.policy import set_policy
 from conformance.cell.session import CellSession
 from conformance.evaluate.error_text import one_line
@@ -96,7 +95,7 @@ def references(spec: Spec, location: SpecLocation, seed: int) -> dict[str, CaseR
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "reference")
         task = ReferenceTask(spec.name, location, seed, ("fp32", "tf32"), str(path))
-        if reference.make(task, ChildProcess()).ending != "ok":
+        if make_reference(task, ChildProcess()).ending != "ok":
             return None
         return reference_file.load(path)
 

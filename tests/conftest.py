@@ -21,8 +21,8 @@ SLOW = """
 benchmarks/test_calibration.py benchmarks/test_pages.py
 check/test_example.py check/test_libraries.py check/test_own_tests.py
 ci/test_sessions.py ci/test_steps.py
-conformance/cell/test_compiled_dynamic.py conformance/cell/test_correct_models.py conformance/cell/test_miniatures.py
-conformance/cell/test_packaged.py conformance/cell/test_vector_instructions.py
+conformance/cell/test_compiled_dynamic.py conformance/cell/test_packaged.py conformance/cell/test_vector_instructions.py
+conformance/cell/test_verdicts.py
 conformance/commands/test_bisect.py conformance/commands/test_expect.py
 conformance/commands/test_github.py conformance/commands/test_kept_references.py
 conformance/commands/test_listing.py conformance/commands/test_probes.py conformance/commands/test_shards.py

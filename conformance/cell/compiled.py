@@ -16,17 +16,12 @@ from zoo import internals
 MANY_RECOMPILES = 64  # each case may bring a new shape; past the limit torch would run eager without an error
 
 
-def compile_model(
-    model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None, dynamic: bool = False
-) -> Prepared:
+def compile_model(model: Any, *, one_graph: bool, patches: dict[str, Any], dynamic: bool = False) -> Prepared:
     """The model under torch.compile with Inductor.
 
-    Args:
-        model: the model to compile.
-        one_graph: the proof fails if there was a graph break.
-        patches: options of Inductor's configuration to change.
-        dynamic: sizes are symbols, so one graph serves all shapes but those that the code or torch (0 and 1) tells
-            apart. Otherwise each shape has a graph of its own.
+    With `one_graph`, the proof fails if there was a graph break. `patches` change Inductor's configuration. If
+    `dynamic`, sizes are symbols, so one graph serves all shapes but those that the code or torch (0 and 1) tells apart.
+    Otherwise each shape has a graph of its own.
 
     Raises:
         TypeError: the model is a ScriptModule, which torch.compile runs as it is, or refuses.
@@ -110,15 +105,9 @@ def _break_reasons() -> str:
     return "; ".join(dict.fromkeys(without_hints(text) for text in said)) or "nothing was captured"
 
 
-def prepare_graphed(model: Any, *, one_graph: bool, patches: dict[str, Any] | None = None) -> Prepared:
-    """The compiled model, with the kernels of each call recorded into CUDA graphs and replayed.
-
-    Args:
-        model: the model to compile.
-        one_graph: the proof fails if there was a graph break.
-        patches: options of Inductor's configuration to change.
-    """
-    made = compile_model(model, one_graph=one_graph, patches={"triton.cudagraphs": True, **(patches or {})})
+def prepare_graphed(model: Any, *, one_graph: bool, patches: dict[str, Any]) -> Prepared:
+    """The compiled model, with the kernels of each call recorded into CUDA graphs and replayed."""
+    made = compile_model(model, one_graph=one_graph, patches={"triton.cudagraphs": True, **patches})
 
     def in_a_step(inner: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -169,12 +158,7 @@ class Recompiles:
         self._reasons: dict[str, str] = {}
 
     def watch(self, case: str, call: Callable[[], ResultT]) -> ResultT:
-        """Make a call, and count what it compiles.
-
-        Args:
-            case: name of the case; all of its watched calls must be identical.
-            call: makes the call from the same state as every other call of the case.
-        """
+        """Make a call from the same state as every other watched call of the case, and count what it compiles."""
         compiled, failures = compilations(), _guard_failures()
         returned = call()
         self._compiled.setdefault(case, []).append(compilations() - compiled)

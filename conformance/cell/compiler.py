@@ -46,7 +46,6 @@ def require() -> None:
 def complaint() -> str:
     """What is wrong with the compiler that Inductor calls; "" if nothing is. It is tried once in a process."""
     config = internals.inductor_config
-
     wanted = config.cpp.cxx if isinstance(config.cpp.cxx, (list, tuple)) else (config.cpp.cxx,)
     names = [name for name in wanted if name] if sys.platform != "win32" else ["cl"]
     complaints = []
@@ -106,10 +105,7 @@ def lacks_header() -> bool:
 
 
 def precompile_header(seconds: float) -> None:
-    """Precompile the header in the folder of compiled code, unless it is there.
-
-    Args:
-        seconds: the most that it may take.
+    """Precompile the header in the folder of compiled code, unless it is there, in so many seconds at most.
 
     Raises:
         An error of torch, of the compiler or of the machine; kernels then compile without it.

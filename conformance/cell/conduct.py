@@ -8,20 +8,15 @@ from typing import Any
 
 import torch
 
-from conformance.axes import Prepared
 from conformance.cell.session import CellSession
 from conformance.errors import NoOracleError, NotProvenError
-from conformance.evaluate import evaluation, inputs, weights
-from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
-from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.evaluate.process_state import Watch
+from conformance.evaluate import error_text, inputs, process_state, weights
+from conformance.evaluate.evaluation import Evaluation, Question, autocast, autocast_to
 from conformance.gates.distance import same_bytes
 from conformance.one_line import name_of, text_of
 from conformance.oracle.reference import CaseReference
 from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, TensorName
-from zoo import internals
-from zoo.case import Call, Case
-from zoo.error_input import ErrorInput
+from zoo import Call, Case, ErrorInput, internals
 
 AT_ONE_CALL = ("second", "vmapped", "tangent")  # kinds of results that only the measured call is asked for
 OTHER_DRAWS = (
@@ -32,13 +27,7 @@ FAR_DRAW = 1000  # the inputs of a case are taken from earlier draws
 
 
 def compare_conduct(session: CellSession, case: Case, found: Evaluation, again: Evaluation) -> Iterator[Discrepancy]:
-    """What is wrong with two calls apart from their numbers; nothing if all is right.
-
-    Args:
-        session: the open cell.
-        case: the case.
-        found: the evaluation that is judged.
-        again: the evaluation of an identical second call.
+    """What is wrong with two calls apart from their numbers: the one that is judged, and an identical second one.
 
     Raises:
         NoOracleError: the calls drew other random numbers than the oracle, so their results cannot be compared.
@@ -48,7 +37,7 @@ def compare_conduct(session: CellSession, case: Case, found: Evaluation, again: 
         raise NoOracleError(OTHER_DRAWS)
     for change in dict.fromkeys(found.changes):
         yield _fault(case, change.subject, "structure", change.text)
-    yield from _container(session.made, case, known, found)
+    yield from _container(session, case, known, found)
     yield from _sharing(session, case, known, found)
     yield from _second_call(case, found, again)
 
@@ -57,12 +46,6 @@ def compare_overwritten(session: CellSession, case: Case, question: Question, fo
     """The outputs that no longer hold what they held when they were returned, after one more call with other inputs.
 
     Outputs that share memory with an argument, a parameter or a buffer may change with it.
-
-    Args:
-        session: the open cell.
-        case: the case.
-        question: what was evaluated.
-        found: the evaluation whose outputs are looked at again.
     """
     if session.made.reuses_outputs:
         return []
@@ -88,20 +71,19 @@ def _call_with_other_inputs(session: CellSession, case: Case, question: Question
     owner = session.made.parameters_of
     state = weights.state_of(owner)
     inputs.restore(question.call, drawn)
-    watch = Watch(owner, {}, question.changes_state, noted=False)
-    with evaluation.autocast(question), watch.during("forward"):
+    watch = process_state.Watch(owner, {}, question.changes_state, noted=False)
+    with autocast(question), watch.during("forward"):
         inputs.invoke(session.made.call, question.call)
     weights.reset(owner, state)
     inputs.restore(question.call, question.pristine)
 
 
-def _container(made: Prepared, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:
+def _container(session: CellSession, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:
     wanted, given = ({n for n, t in e.tensors.items() if t is not None and n.kind == "output"} for e in (known, found))
     if wanted != given and (wanted <= given or given <= wanted):
         return  # tensors are missing, or unexpected; that is said of each
-    scripted = any(
-        isinstance(m, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for m in (made.call, made.parameters_of)
-    )
+    made = (session.made.call, session.made.parameters_of)
+    scripted = any(isinstance(m, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for m in made)
     if not found.container.stands_for(known.container, scripted=scripted):
         yield _fault(case, "output", "structure", f"{found.container}, the oracle's is {known.container}")
 
@@ -167,7 +149,8 @@ def call_with_error_inputs(session: CellSession) -> list[Discrepancy]:
         if not measure.met:
             measure = replace(measure, detail=f"{text}; it must raise {given.wanted}")
         found.append(Discrepancy(given.name, OUTPUT, "conduct", "", "", (measure,)))
-        _compile_again()
+        if internals.COMPILER in sys.modules:
+            torch.compiler.reset()  # after an error in tracing, it would run the same code in eager
     return found
 
 
@@ -180,10 +163,10 @@ def _outcome(session: CellSession, given: ErrorInput) -> tuple[float, str]:
         raise
     except Exception as problem:  # a mode may raise anything
         if given.describes(problem, text_of(problem)):
-            return RIGHT_ERROR, f"{name_of(problem)}: {one_line(problem)}"
-        if is_out_of_memory(problem) or is_machine_failure(problem):
+            return RIGHT_ERROR, f"{name_of(problem)}: {error_text.one_line(problem)}"
+        if error_text.is_out_of_memory(problem) or error_text.is_machine_failure(problem):
             raise
-        return OTHER_ERROR, f"{name_of(problem)}: {one_line(problem)}"
+        return OTHER_ERROR, f"{name_of(problem)}: {error_text.one_line(problem)}"
     return NO_ERROR, _describe(returned)
 
 
@@ -203,7 +186,7 @@ def _call(session: CellSession, call: Call) -> Any:
     with session.around_calls():
         if fit is not None:
             return fit(made.timed_call, made.parameters_of, precision.for_training, *call.args, **call.kwargs)
-        with evaluation.autocast_to(precision, session.cell.device):
+        with autocast_to(precision, session.cell.device):
             return made.timed_call(*call.args, **call.kwargs)
 
 
@@ -212,9 +195,3 @@ def _describe(returned: Any) -> str:
     tensors = [leaf for leaf in internals.tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
     words = [f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors]
     return ", ".join(words) or f"a {type(returned).__name__}"
-
-
-def _compile_again() -> None:
-    """Forget what torch.compile has compiled: after an error in tracing, it would run the same code in eager."""
-    if internals.COMPILER in sys.modules:
-        torch.compiler.reset()

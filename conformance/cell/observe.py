@@ -1,55 +1,88 @@
-"""Child process: runs one cell, or one probe of a known torch fault, and returns what it observed."""
+"""Child process: makes the reference of a model, or observes one of its cells or one probe of a known torch fault."""
 
 import importlib
 import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from conformance.axes import MODES
+from conformance.axes import MODES, PRECISIONS
+from conformance.cache import sources
 from conformance.cell import conduct, policy
 from conformance.cell.session import CellSession, Comparison, open_task
-from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError
-from conformance.evaluate import evaluation, inputs, transforms, weights
-from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
+from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError, RandomError, SelfCheckError
+from conformance.evaluate import error_text, evaluation, inputs, transforms, weights
 from conformance.evaluate.evaluation import Evaluation, Question
-from conformance.float64 import graphs
-from conformance.gates.compare import compare
-from conformance.gates.sums import sample
-from conformance.one_line import name_of
-from conformance.one_line import one_line as bounded_line
-from conformance.oracle.many_draws import Redraw
-from conformance.oracle.reference import CaseReference
-from conformance.process import environment
-from conformance.process.child_side import ChildProcess
+from conformance.float64 import graphs, wide
+from conformance.gates import compare, sums
+from conformance.one_line import name_of, one_line
+from conformance.oracle import many_draws, reference, reference_file
+from conformance.plan.find import spec_at
+from conformance.process import child_side, environment, forks, machine_lock
 from conformance.records.observation import LEFT_ASIDE, REDRAWN, SHORTER, Discrepancy, Measure, Observation, TensorName
-from conformance.records.tasks import CellTask, ProbeSighting, ProbeTask
+from conformance.records.tasks import CellTask, ProbeSighting, ProbeTask, ReferenceResult, ReferenceTask
 from conformance.verdict import failed_gate
-from zoo import internals
-from zoo.case import Case
+from zoo import Case, SpecError, internals
 from zoo.probe import Unavailable
 
+RAISED = "the model raises this in eager, in float64; call it so yourself, as in model.double()"
 
-def observe(task: CellTask, process: ChildProcess, comparison: Comparison = compare) -> Observation:
-    """Run one cell, while other cells may run on the machine. An exception becomes part of the observation.
 
-    Args:
-        task: the cell to open.
-        process: this process, which reports the phases.
-        comparison: compares one tensor; see `CellSession`.
-    """
+def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> ReferenceResult:  # noqa: PLR0911 -- one for each ending
+    """Write the reference of a model to a file. An exception becomes the ending of the result."""
+    process.enter("reference")
+    with process.shared():
+        torch.set_num_threads(1)
+        child_side.keep_freed_memory()
+        try:
+            with sources.note_files() as paths, sources.note_variables() as names:
+                spec = spec_at(task.location, task.model)
+                twin = spec_at(task.location, spec.twin) if spec.twin else None
+                precisions = [PRECISIONS[name] for name in task.precisions]
+                workers = forks.Forks(machine_lock.idle, process.give_way)
+                if task.for_timing:
+                    made = reference.make_for_timing(spec, task.seed, precisions, workers)
+                else:
+                    made = reference.make(spec, twin, task.seed, precisions, workers)
+                print_of_model = weights.fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed))
+                files = sources.contents_of_files(paths) | sources.digests_of_imported()
+                variables = sources.contents_of_variables(names)
+        except (SelfCheckError, SpecError) as problem:
+            return ReferenceResult("invalid", error_text.one_line(problem))
+        except RandomError as problem:
+            return ReferenceResult("random", error_text.one_line(problem))
+        except NoOracleError as problem:
+            return ReferenceResult("no oracle", error_text.one_line(problem))
+        except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
+            ending = _ending(problem, "invalid")
+            where = f"; {RAISED}" if ending == "invalid" else ""
+            return ReferenceResult(ending, f"{name_of(problem)}: {error_text.one_line(problem)}{where}")
+        except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
+            return ReferenceResult("raised", f"{name_of(problem)}: {error_text.one_line(problem)}")
+        try:
+            reference_file.save(Path(task.path), made)
+        except OSError as problem:
+            return ReferenceResult(
+                "machine failed", f"{task.path} could not be written: {error_text.one_line(problem)}"
+            )
+    return ReferenceResult("ok", files=files, variables=variables, fingerprint=print_of_model)
+
+
+def observe(task: CellTask, process: child_side.ChildProcess, comparison: Comparison = compare.compare) -> Observation:
+    """Run one cell, while other cells may run on the machine. An exception becomes part of the observation."""
     try:
         with process.shared():
             seen = _observe(task, process, comparison)
     except OSError as problem:  # the lock of the machine
-        seen = Observation("machine failed", process.current, name_of(problem), one_line(problem))
+        seen = Observation("machine failed", process.current, name_of(problem), error_text.one_line(problem))
     return plain_observation(replace(seen, seconds=process.seconds))
 
 
-def _observe(task: CellTask, process: ChildProcess, comparison: Comparison) -> Observation:
+def _observe(task: CellTask, process: child_side.ChildProcess, comparison: Comparison) -> Observation:
     try:
         with process.phase("import"):
             session = open_task(task, process)
@@ -58,16 +91,18 @@ def _observe(task: CellTask, process: ChildProcess, comparison: Comparison) -> O
             seen = observation_of(session)
         return replace(seen, facts={**seen.facts, policy.IN_FLOAT32: True}) if drew else seen
     except NoOracleError as problem:
-        return Observation("no oracle", process.current, message=one_line(problem))
+        return Observation("no oracle", process.current, message=error_text.one_line(problem))
     except NotProvenError as problem:
-        return Observation("not proven", process.current, message=one_line(problem))
+        return Observation("not proven", process.current, message=error_text.one_line(problem))
     except BaseException as problem:  # noqa: BLE001 -- the model and the mode may raise anything, SystemExit too
-        ending = "out of memory" if is_out_of_memory(problem) else "raised"
-        if isinstance(problem, DamagedReferenceError):
-            ending = "damaged reference"
-        elif is_machine_failure(problem):
-            ending = "machine failed"
-        return Observation(ending, process.current, name_of(problem), one_line(problem))
+        ending = "damaged reference" if isinstance(problem, DamagedReferenceError) else _ending(problem, "raised")
+        return Observation(ending, process.current, name_of(problem), error_text.one_line(problem))
+
+
+def _ending(problem: BaseException, otherwise: str) -> str:
+    if error_text.is_machine_failure(problem):
+        return "machine failed"
+    return "out of memory" if error_text.is_out_of_memory(problem) else otherwise
 
 
 def observation_of(session: CellSession) -> Observation:
@@ -135,7 +170,7 @@ def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Ev
     if question.second:
         weights.reset(owner, state)
         session.process.enter("second order")
-        _add_second_order(session, measured, question, known)
+        _add_second_order(session, case, measured, question)
         session.process.enter("call")
     weights.reset(owner, state)
     if transforms.transform_kinds(question):
@@ -148,16 +183,16 @@ def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Ev
     return measured, again
 
 
-def _add_second_order(session: CellSession, measured: Evaluation, question: Question, known: CaseReference) -> None:
+def _add_second_order(session: CellSession, case: Case, measured: Evaluation, question: Question) -> None:
     """Add the second derivatives to the evaluation. Outside eager, the mode may raise an error instead."""
     made = session.made
-    wanted = [name for name, reference in known.tensors.items() if reference is not None]
+    wanted = [name for name, r in session.known(case).tensors.items() if r is not None]
     try:
         measured.tensors |= evaluation.differentiate_twice(made.call, made.parameters_of, question, wanted)
     except RuntimeError as problem:
-        if session.is_eager or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
+        if session.is_eager or error_text.is_out_of_memory(problem) or isinstance(problem, NotProvenError):
             raise
-        measured.refused = session.facts["second order refused"] = one_line(problem)
+        measured.refused = session.facts["second order refused"] = error_text.one_line(problem)
 
 
 # Runs `torch.library.opcheck` on the operator that a model is one call of: schema, fake tensors, autograd, AOT.
@@ -171,7 +206,7 @@ def check_operator(session: CellSession) -> list[Discrepancy]:
 
     A wrapper of an operator names it in its attribute `operator`.
     """
-    operator = getattr(session.eager, "operator", None)
+    operator: Any = getattr(session.eager, "operator", None)
     asked = operator is not None and session.is_eager and session.precision.name == "fp32"
     if not asked or str(operator).partition(".")[0] in OWN:
         return []
@@ -181,19 +216,16 @@ def check_operator(session: CellSession) -> list[Discrepancy]:
     for name, leaf in inputs.named_inputs(session.eager, call).items():
         if inputs.is_rounded(leaf):
             leaf.requires_grad_(question.differentiate and name not in question.constants)
-    overload = operator if isinstance(operator, internals.OpOverload) else _resolve(operator)
-    told = torch.library.opcheck(overload, call.args, dict(call.kwargs), raise_exception=False)
+    overloads = [] if isinstance(operator, internals.OpOverload) else operator.overloads()
+    if len(overloads) == 1:
+        operator = getattr(operator, overloads[0])
+    told = torch.library.opcheck(operator, call.args, dict(call.kwargs), raise_exception=False)
     return [_discrepancy(case, test, result) for test, result in told.items()]
-
-
-def _resolve(packet: Any) -> Any:
-    overloads = packet.overloads()
-    return getattr(packet, overloads[0]) if len(overloads) == 1 else packet
 
 
 def _discrepancy(case: Case, test: str, result: Any) -> Discrepancy:
     met = result == "SUCCESS"
-    measure = Measure(OPCHECK, 0.0 if met else math.inf, 0.0, "" if met else bounded_line(result))
+    measure = Measure(OPCHECK, 0.0 if met else math.inf, 0.0, "" if met else one_line(result))
     return Discrepancy(case.name, TensorName("subject", test), "conduct", "", "", (measure,))
 
 
@@ -205,15 +237,15 @@ LARGEST_INTEGER = 2**63
 
 def plain_observation(seen: Observation) -> Observation:
     """The observation with every text on one bounded line, and facts that a record can hold."""
-    facts = {bounded_line(fact): _plain(value) for fact, value in list(seen.facts.items())[:MOST_FACTS]}
-    error, message, found = bounded_line(seen.error), bounded_line(seen.message), tuple(map(_short, seen.discrepancies))
+    facts = {one_line(fact): _plain(value) for fact, value in list(seen.facts.items())[:MOST_FACTS]}
+    error, message, found = one_line(seen.error), one_line(seen.message), tuple(map(_short, seen.discrepancies))
     return replace(seen, error=error, message=message, discrepancies=found, facts=facts)
 
 
 def _short(d: Discrepancy) -> Discrepancy:
-    measures = tuple(replace(m, detail=bounded_line(m.detail)) for m in d.measures)
-    tensor = replace(d.tensor, leaf=bounded_line(d.tensor.leaf))
-    return replace(d, case=bounded_line(d.case), tensor=tensor, measures=measures)
+    measures = tuple(replace(m, detail=one_line(m.detail)) for m in d.measures)
+    tensor = replace(d.tensor, leaf=one_line(d.tensor.leaf))
+    return replace(d, case=one_line(d.case), tensor=tensor, measures=measures)
 
 
 def _plain(value: Any) -> Any:
@@ -221,7 +253,7 @@ def _plain(value: Any) -> Any:
     kind = type(value)
     if value is None or kind is bool or (kind is int and abs(value) < LARGEST_INTEGER):
         return value
-    return value if kind is float and math.isfinite(value) else bounded_line(value)
+    return value if kind is float and math.isfinite(value) else one_line(value)
 
 
 # Calls the callable of a cell on further draws of a case, with its parameters and buffers changed in place.
@@ -230,25 +262,19 @@ Drawn = dict[TensorName, list[torch.Tensor | None]]
 
 
 def over_draws(session: CellSession, case: Case, question: Question) -> Drawn:
-    """What the callable returns in each further draw, by the name of the tensor, as `sample` gives it.
-
-    Args:
-        session: the cell.
-        case: the case.
-        question: the question of its first draw.
-    """
+    """What the callable returns in each further draw, by the name of the tensor, as `sample` gives it."""
     known = session.known(case)
     judged = [
-        (name, reference.redraws.rounded[session.precision.name].draws)
-        for name, reference in known.tensors.items()
-        if reference is not None and reference.redraws and session.precision.name in reference.redraws.rounded
+        (name, r.redraws.rounded[session.precision.name].draws)
+        for name, r in known.tensors.items()
+        if r is not None and r.redraws and session.precision.name in r.redraws.rounded
     ]
     drawn: Drawn = {name: [] for name, _ in judged}
     for redraw in known.redraws[: max((draws for _, draws in judged), default=0)]:
         found = _evaluate(session, redraw, _ask(session, case, question, redraw))
         for name in drawn:
             tensor = found.tensors.get(name)
-            drawn[name].append(tensor if tensor is None else sample(tensor))
+            drawn[name].append(tensor if tensor is None else sums.sample(tensor))
     return drawn
 
 
@@ -279,23 +305,24 @@ def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
             return  # a second change would fail too, and hide which one is to blame
 
 
-def _evaluate_or_none(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation | None:
+def _evaluate_or_none(session: CellSession, redraw: many_draws.Redraw, asked: Question) -> Evaluation | None:
     """The evaluation; None if the mode raises an error, which may be its way to say that its shapes are fixed."""
     try:
         return _evaluate(session, redraw, asked)
     except Exception as problem:  # a mode may raise anything
-        if session.is_eager or not redraw.fewer or is_out_of_memory(problem) or isinstance(problem, NotProvenError):
+        may_refuse = redraw.fewer and not session.is_eager
+        if not may_refuse or error_text.is_out_of_memory(problem) or isinstance(problem, NotProvenError):
             raise
         what = "another order in memory" if redraw.reordered else "another number of rows"
-        session.facts[f"{what} refused"] = one_line(problem)
+        session.facts[f"{what} refused"] = error_text.one_line(problem)
         return None
 
 
-def _ask(session: CellSession, case: Case, question: Question, redraw: Redraw) -> Question:
+def _ask(session: CellSession, case: Case, question: Question, redraw: many_draws.Redraw) -> Question:
     return redraw.question(question, session.place(redraw.inputs(case, session.seed)), session.eager)
 
 
-def _evaluate(session: CellSession, redraw: Redraw, asked: Question) -> Evaluation:
+def _evaluate(session: CellSession, redraw: many_draws.Redraw, asked: Question) -> Evaluation:
     """Evaluate with the parameters and buffers of a draw, and set them back."""
     owner = session.made.parameters_of
     state = weights.state_of(owner)
@@ -308,7 +335,7 @@ def _evaluate(session: CellSession, redraw: Redraw, asked: Question) -> Evaluati
         weights.reset(owner, state)
 
 
-def observe_probe(task: ProbeTask, process: ChildProcess) -> ProbeSighting:
+def observe_probe(task: ProbeTask, process: child_side.ChildProcess) -> ProbeSighting:
     """Run one probe with its own compile cache. An exception becomes part of the result."""
     environment.use_cache(task.cache)
     warnings.simplefilter("ignore")  # a deprecation is not a fault
@@ -318,9 +345,9 @@ def observe_probe(task: ProbeTask, process: ChildProcess) -> ProbeSighting:
     try:
         seen = probe.observe(task.device)
     except Unavailable as reason:
-        return ProbeSighting("unavailable", one_line(reason))
+        return ProbeSighting("unavailable", error_text.one_line(reason))
     except BaseException as problem:  # noqa: BLE001 -- a probe may raise anything
-        return ProbeSighting("raised", f"{name_of(problem)}: {one_line(problem)}")
+        return ProbeSighting("raised", f"{name_of(problem)}: {error_text.one_line(problem)}")
     if not isinstance(seen, str):
         return ProbeSighting("raised", f"TypeError: observe returned {seen!r}")
     return ProbeSighting("saw", seen)

@@ -13,8 +13,7 @@ from packaging.version import Version
 from conformance.axes import PRECISIONS, Precision
 from conformance.errors import NotProvenError
 from conformance.evaluate import process_state
-from zoo import internals
-from zoo.spec import Spec
+from zoo import Spec, internals
 
 FOR_TENSORS = 0.9  # share of a GPU's memory; every process keeps kernels and handles there too
 
@@ -52,10 +51,7 @@ def switch_tf32(precision: Precision) -> None:
 
 
 def prove_tf32(precision: Precision, device: str) -> dict[str, str]:
-    """Test on the device whether operands are rounded to TF32. The model may have changed the switch before.
-
-    Returns:
-        The fact for the record; nothing on a device without TF32.
+    """The fact whether the device rounds operands to TF32, as it is seen to do; nothing on a device without TF32.
 
     Raises:
         NotProvenError: the device rounds and should not, or does not and should.
@@ -107,7 +103,8 @@ def can_draw_in_float32() -> bool:
     try:
         with draw_in_float32():
             half, single = (
-                torch.randn(TRIED, dtype=dtype, generator=_generator()) for dtype in (HALF[0], torch.float32)
+                torch.randn(TRIED, dtype=dtype, generator=torch.Generator().manual_seed(0))
+                for dtype in (HALF[0], torch.float32)
             )
     except (RuntimeError, TypeError):
         return False
@@ -115,12 +112,7 @@ def can_draw_in_float32() -> bool:
 
 
 def draw_as_the_oracle(spec: Spec, precision: Precision) -> contextlib.AbstractContextManager[set[str]]:
-    """A context for the calls of a model, in which it draws what the oracle draws, as far as this torch can do that.
-
-    Args:
-        spec: the spec of the model.
-        precision: the precision of the cell.
-    """
+    """A context for the calls of a model, in which it draws what the oracle draws, as far as this torch can do that."""
     if process_state.DRAWS in spec.changes_state and precision.low_dtype and can_draw_in_float32():
         return draw_in_float32()
     return contextlib.nullcontext(set())
@@ -130,10 +122,8 @@ def draw_as_the_oracle(spec: Spec, precision: Precision) -> contextlib.AbstractC
 def draw_in_float32() -> Iterator[set[str]]:
     """While active, what a kernel of the CPU draws in half precision is drawn in float32 and rounded.
 
-    It replaces the kernels, and not the ops that a model calls, so that scripts and compiled code draw so too.
-
-    Yields:
-        names of the kernels that have drawn so; each is added when it does.
+    It replaces the kernels, and not the ops that a model calls, so that scripts and compiled code draw so too. It gives
+    the names of the kernels that have drawn so; each is added when it does.
     """
     drew: set[str] = set()
     library = torch.library.Library("aten", "IMPL")
@@ -146,10 +136,6 @@ def draw_in_float32() -> Iterator[set[str]]:
         yield drew
     finally:
         internals.remove_kernels(library)
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
 
 
 def _widen(kernel: Any, note: Callable[[], None]) -> Callable[..., torch.Tensor]:

@@ -27,7 +27,6 @@ NEEDED = (
     internals.SYMBOLS,
     "numpy.random",  # NumPy imports it at the first draw
     "conformance.cell.observe",
-    "conformance.cell.reference",
     "conformance.measure.side_by_side",
 )
 PROBE_SECONDS = 120.0  # for the compiler to compile what torch asks of it
@@ -72,9 +71,7 @@ def ops_kept() -> Iterator[None]:
 def harmless(step: Callable[[], object], seconds: float = 0.0) -> None:
     """Take a step of the preparation. One that fails, or does not end in time, is left to the children.
 
-    Args:
-        step: the step.
-        seconds: time limit; 0 for none. It ends waiting, and no loop in native code.
+    The limit of `seconds` ends waiting, and no loop in native code; 0 sets none.
     """
 
     def stop(*_: object) -> None:

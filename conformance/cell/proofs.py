@@ -5,7 +5,7 @@ each of these counts at the far end, and compares before and after every single 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import partial, wraps
 from typing import Any
 
@@ -16,6 +16,7 @@ from conformance.errors import NotProvenError, UsageError
 from zoo import internals
 
 Compiler = Callable[..., Callable[..., Any]]
+MOST_NAMED = 8  # ops in a message
 
 
 class Runs:
@@ -64,7 +65,8 @@ class Runs:
         """
 
         def compile_counted(graph: Any, examples: Any, **options: Any) -> Callable[..., Any]:
-            return self.counted(_compiler(backend)(graph, examples, **options))
+            compile_graph = internals.find_backend(backend) if isinstance(backend, str) else backend
+            return self.counted(compile_graph(graph, examples, **options))
 
         return compile_counted
 
@@ -178,7 +180,7 @@ class ResultDtypes:
             if others:
                 raise NotProvenError(f"{names} must give {wanted}, and call {calls} gave {', '.join(others)}")
             if not found:
-                ran = ", ".join(_first(op for op, _ in seen.results)) or "no op"
+                ran = ", ".join(list(dict.fromkeys(op for op, _ in seen.results))[:MOST_NAMED]) or "no op"
                 raise NotProvenError(f"{names} must give {wanted}, and call {calls} ran none of them; it ran {ran}")
             total += sum(found.values())
             return returned
@@ -204,15 +206,3 @@ class _ResultsSeen(internals.TorchDispatchMode):  # type: ignore[misc]
             if isinstance(leaf, torch.Tensor):
                 self.results[func.overloadpacket.__name__, str(leaf.dtype).removeprefix("torch.")] += 1
         return returned
-
-
-def _compiler(backend: str | Compiler) -> Compiler:
-    if isinstance(backend, str):
-        found: Compiler = internals.find_backend(backend)
-        return found
-    return backend
-
-
-def _first(names: Iterable[str], count: int = 8) -> list[str]:
-    """The first names, each once."""
-    return list(dict.fromkeys(names))[:count]

@@ -3,8 +3,6 @@
 Every child process that works on a cell opens it here.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,57 +13,26 @@ from typing import Any
 import torch
 
 from conformance.axes import PRECISIONS, Mode, Precision, Prepared
-from conformance.cell import compiler, modes
-from conformance.cell.compiled import Recompiles
-from conformance.cell.policy import set_policy
+from conformance.cell import compiled, compiler, modes, policy
 from conformance.errors import DamagedReferenceError
-from conformance.evaluate import evaluation, inputs, transforms, weights
-from conformance.evaluate.error_text import is_out_of_memory, one_line
-from conformance.evaluate.evaluation import Evaluation, Question, question_of
-from conformance.evaluate.weights import fingerprint
+from conformance.evaluate import error_text, evaluation, inputs, transforms, weights
+from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import wide
+from conformance.gates import compare, distance
 from conformance.gates.budget import TensorReference
-from conformance.gates.compare import compare, compare_values, name_of
 from conformance.gates.criteria import TensorCriteria, criteria_for
-from conformance.gates.distance import same_bytes
 from conformance.oracle import reference_file
 from conformance.oracle.reference import ANY_DRAW, CaseReference
-from conformance.plan.find import load_sources, spec_at
-from conformance.plan.matrix import modes_of
-from conformance.process import environment
-from conformance.process.child_side import ChildProcess
+from conformance.plan import find, matrix
+from conformance.process import child_side, environment
 from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure, TensorName
 from conformance.records.tasks import CellTask
-from zoo.case import Call, Case
-from zoo.expect import Expect
-from zoo.spec import Spec
+from zoo import Call, Case, Expect, Spec
 
 Comparison = Callable[
     [torch.Tensor | None, TensorCriteria, torch.Tensor | None, str, Sequence[torch.Tensor | None]], Discrepancy
 ]
-
-
-def open_task(task: CellTask, process: ChildProcess) -> CellSession:
-    """Import what registers the cell's mode, find the spec, and open the cell.
-
-    Raises:
-        UsageError: a source or the spec's module does not import.
-    """
-    if task.cache:
-        environment.use_cache(task.cache)
-    set_policy(PRECISIONS[task.cell.precision])
-    load_sources(task.sources)
-    spec = spec_at(task.location, f"{task.cell.model}@{task.size}" if task.size else task.cell.model)
-
-    def load(precision: str) -> dict[str, CaseReference]:
-        return reference_file.load(Path(task.reference), precision) if task.reference else {}
-
-    known = load(task.cell.precision)
-    if task.fingerprint and task.fingerprint != fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed)):
-        raise DamagedReferenceError(f"the kept reference of {spec.name} is of other weights or inputs")
-    at_float32, left_out = cache(partial(load, "fp32")), frozenset(task.left_out)
-    return CellSession(spec, task.cell, task.seed, process, known, at_float32, task.expect, left_out)
 
 
 @dataclass
@@ -91,7 +58,7 @@ class CellSession:
     spec: Spec
     cell: Cell
     seed: int
-    process: ChildProcess = field(default_factory=ChildProcess)
+    process: child_side.ChildProcess = field(default_factory=child_side.ChildProcess)
     references: dict[str, CaseReference] = field(default_factory=dict)
     at_float32: Callable[[], dict[str, CaseReference]] = dict
     expect: tuple[Expect, ...] = ()
@@ -100,14 +67,14 @@ class CellSession:
     eager: Any = None
     made: Prepared = field(init=False)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
-    comparison: Comparison = compare
-    recompiles: Recompiles = field(default_factory=Recompiles)
+    comparison: Comparison = compare.compare
+    recompiles: compiled.Recompiles = field(default_factory=compiled.Recompiles)
     around_calls: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
     @property
     def mode(self) -> Mode:
         """The cell's mode, or the candidate in its place."""
-        return modes_of(self.spec)[self.cell.mode]
+        return matrix.modes_of(self.spec)[self.cell.mode]
 
     @property
     def precision(self) -> Precision:
@@ -138,11 +105,7 @@ class CellSession:
         return replace(known, tensors=tensors, redraws=())
 
     def build(self, build: Callable[..., Any] | None = None) -> Any:
-        """Build the model on the cell's device, with seeded weights that every precision represents exactly.
-
-        Args:
-            build: a builder to use in place of the spec's.
-        """
+        """Build the model on the cell's device, with seeded weights that every precision represents exactly."""
         model = wide.prepared_model(self.spec, self.seed, build)
         return weights.model_in(model, self.cast, self.cell.device)
 
@@ -170,7 +133,7 @@ class CellSession:
     def question(self, case: Case, model: Any) -> Question:
         """The question of one case, on the cell's device and at its precision; `model` names the inputs."""
         known = self.known(case)
-        question = question_of(self.spec, case, self.seed, known.picks, self.place, model)
+        question = evaluation.question_of(self.spec, case, self.seed, known.picks, self.place, model)
         if self.mode.compiles and case.name != self.spec.cases[0].name:  # compiling a transform takes seconds
             question = replace(question, stacked=None, forward_mode=False)
         if self.mode.forward_only:
@@ -187,9 +150,9 @@ class CellSession:
             transforms.add(found, Prepared(eager, dict, eager), question, raises=True)
             weights.reset(eager, state)
         except RuntimeError as problem:
-            if is_out_of_memory(problem):
+            if error_text.is_out_of_memory(problem):
                 raise
-            self.facts["no eager beside it"] = one_line(problem)
+            self.facts["no eager beside it"] = error_text.one_line(problem)
             return None
         return found
 
@@ -205,14 +168,8 @@ class CellSession:
     ) -> Iterator[Discrepancy]:
         """Compare every tensor of a case with the oracle's.
 
-        Args:
-            case: the case.
-            known: its reference.
-            question: what was evaluated.
-            found: the evaluation of the cell's callable.
-            again: the evaluation of an identical second call.
-            baseline: the evaluation of eager at the same precision; None in eager cells, or if eager raised an error.
-            drawn: the callable's tensors in further draws, by name.
+        `again` is of an identical second call. `baseline` is eager's at the same precision; None in eager cells, or if
+        eager raised an error. `drawn` has the callable's tensors in further draws, by name.
         """
         trusted = output_dtypes(self.spec, self.seed, question)
         left_out = (*found.left_out, *transforms.left_out_kinds(question), *(("second",) if found.refused else ()))
@@ -231,7 +188,7 @@ class CellSession:
             contract = trusted.get(name.leaf) if is_output else None
             contract = beside.dtype if contract is None and beside is not None else contract
             dtype = "" if is_number else self._dtype(name, question, contract, y)
-            if y is not None and beside is not None and same_bytes(y, beside):
+            if y is not None and beside is not None and distance.same_bytes(y, beside):
                 beside = None  # equal to eager, so it gets eager's verdict
             criteria = self._criteria(case, name, reference, dtype, beside)
             criteria = replace(criteria, others=partial(self.with_other_weights, case, name))
@@ -246,7 +203,7 @@ class CellSession:
             if reference is not None and name.kind not in transforms.left_out_kinds(question):
                 y = found.tensors.get(name)
                 criteria = self._criteria(case, name, reference, self._dtype(name, question, None, y))
-                yield compare_values(y, criteria, self._fault(name, y, known, found))
+                yield compare.compare_values(y, criteria, self._fault(name, y, known, found))
 
     def _criteria(
         self, case: Case, name: TensorName, reference: TensorReference, dtype: str, baseline: torch.Tensor | None = None
@@ -285,21 +242,44 @@ class CellSession:
         if name.kind in ("gradient", "second", "buffer", "after"):
             owner = question.names.get(name.leaf)
             dtype = owner.dtype if isinstance(owner, torch.Tensor) else self.dtypes.get(name.leaf)
-            return name_of(dtype) if dtype is not None else ""
+            return compare.name_of(dtype) if dtype is not None else ""
         word = "" if name.kind == "put" else self.spec.dtype_word(name.leaf, self.cell.device)
         if word == "follows":
             return self.precision.low_dtype or "float32"
         if word == "input":
             floating = [t.dtype for t in question.names.values() if inputs.is_rounded(t)]
-            return name_of(reduce(torch.promote_types, floating)) if floating else ""
+            return compare.name_of(reduce(torch.promote_types, floating)) if floating else ""
         if word and not (self.cast and inputs.is_rounded(y)):  # the name of a dtype is meant for autocast
             return word
-        return name_of(contract) if contract is not None else ""
+        return compare.name_of(contract) if contract is not None else ""
 
 
 def _lost_without_loss(name: TensorName, y: torch.Tensor | None, reference: TensorReference | None) -> bool:
     """Whether a mode has lost the graph of a second derivative that is zero, or holds no number."""
     return name.kind == "second" and y is None and reference is not None and not reference.oracle.raw.any()
+
+
+def open_task(task: CellTask, process: child_side.ChildProcess) -> CellSession:
+    """Import what registers the cell's mode, find the spec, and open the cell.
+
+    Raises:
+        UsageError: a source or the spec's module does not import.
+    """
+    if task.cache:
+        environment.use_cache(task.cache)
+    policy.set_policy(PRECISIONS[task.cell.precision])
+    find.load_sources(task.sources)
+    spec = find.spec_at(task.location, f"{task.cell.model}@{task.size}" if task.size else task.cell.model)
+
+    def load(precision: str) -> dict[str, CaseReference]:
+        return reference_file.load(Path(task.reference), precision) if task.reference else {}
+
+    known = load(task.cell.precision)
+    now = weights.fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed)) if task.fingerprint else ""
+    if task.fingerprint != now:
+        raise DamagedReferenceError(f"the kept reference of {spec.name} is of other weights or inputs")
+    at_float32, left_out = cache(partial(load, "fp32")), frozenset(task.left_out)
+    return CellSession(spec, task.cell, task.seed, process, known, at_float32, task.expect, left_out)
 
 
 # Asks the trusted implementation of a model which dtypes its outputs have in a cell.
@@ -308,13 +288,7 @@ def _lost_without_loss(name: TensorName, y: torch.Tensor | None, reference: Tens
 def output_dtypes(spec: Spec, seed: int, question: Question) -> dict[str, torch.dtype]:
     """The dtypes of a trusted implementation's outputs, eager at the precision of a question, by leaf.
 
-    Args:
-        spec: the spec; without a trusted implementation there are no dtypes.
-        seed: seed of the weights.
-        question: the question of a case, on the device of the cell. Its inputs are restored before the run.
-
-    Raises:
-        Whatever the trusted implementation raises.
+    Without a trusted implementation there are none. The inputs of the question are restored before the run.
     """
     if not spec.trusts_model:
         return {}

@@ -206,7 +206,7 @@ class CeilingsTask:
 PLAN = Target("conformance.plan.matrix:make", PlanRequest, Plan)
 ENVIRONMENT = Target("conformance.plan.matrix:observe_environment", Nothing, Environment)
 LIST_MODELS = Target("conformance.plan.find:list_models", PlanRequest, Listing)
-REFERENCE = Target("conformance.cell.reference:make", ReferenceTask, ReferenceResult)
+REFERENCE = Target("conformance.cell.observe:make_reference", ReferenceTask, ReferenceResult)
 CELL = Target("conformance.cell.observe:observe", CellTask, Observation)
 TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, Timing)
 FOOTPRINT = Target("conformance.measure.footprint:observe", CellTask, Footprint)

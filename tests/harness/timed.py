@@ -1,6 +1,6 @@
 """A cell that is prepared for timing, with the references of its model."""
 
-from conformance.cell import reference
+from conformance.cell.observe import make_reference
 from conformance.cell.session import CellSession
 from conformance.measure.timed_cell import TimedCell
 from conformance.oracle import reference_file
@@ -17,7 +17,7 @@ def timed_cell(folder, source, name, precision):
     location = SpecLocation(file=str(folder / f"{name}.py"))
     path = folder / f"reference of {precision}"
     task = ReferenceTask(name, location, seed=0, precisions=("fp32", precision), path=str(path))
-    assert reference.make(task, ChildProcess()).ending == "ok"
+    assert make_reference(task, ChildProcess()).ending == "ok"
     known = reference_file.load(path, precision)
     cell = Cell(name, "eager", precision, "cpu")
     return TimedCell(CellSession(spec_at(location, name), cell, 0, references=known), "gradient")

@@ -1,6 +1,5 @@
 """Compiled cells with symbolic sizes: one graph serves several shapes, and the proof counts it."""
 
-import pytest
 from harness.command import conformance, run_folder
 
 from conformance.axes import SYMBOLIC
@@ -23,26 +22,18 @@ SPEC = Spec(name="scaled", summary="-", source="-", build=lambda: scaled, cases=
 """
 
 
-@pytest.fixture(scope="module")
-def verdicts(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dynamic")
-    (folder / "nets.py").write_text(SPEC)
+def test_one_graph_serves_the_shapes_of_all_cases(tmp_path):
+    (tmp_path / "nets.py").write_text(SPEC)
     modes = ("--mode=compiled", "--mode=compiled_dynamic")
-    code, printed = conformance(folder, "run", "nets.py", *modes, "--precision=fp32", "--device=cpu", "--no-speed")
+    code, printed = conformance(tmp_path, "run", "nets.py", *modes, "--precision=fp32", "--device=cpu", "--no-speed")
     assert code == 0, printed
     found = run_files.read(run_folder(printed)).verdicts
-    return {cell.partition("[")[2].partition("-")[0]: verdict for cell, verdict in found.items()}
-
-
-def test_one_graph_serves_the_shapes_of_all_cases(verdicts):
-    static, dynamic = (verdicts[mode].observation.facts for mode in ("compiled", "compiled_dynamic"))
+    verdict = found["scaled[compiled_dynamic-fp32-cpu]"]
+    static, dynamic = found["scaled[compiled-fp32-cpu]"].observation.facts, verdict.observation.facts
     assert static["graphs"] >= 3
     assert dynamic["graphs"] < static["graphs"]
     assert dynamic[SYMBOLIC] >= 1
     assert SYMBOLIC not in static
-
-
-def test_the_verdict_is_that_of_every_shape(verdicts):
-    assert verdicts["compiled_dynamic"].status == "PASS"
-    assert {d.case for d in verdicts["compiled_dynamic"].observation.discrepancies} >= {"rows-4", "rows-5", "rows-7"}
-    assert not [note for note in verdicts["compiled_dynamic"].notes if "symbolic" in note]
+    assert verdict.status == "PASS"
+    assert {d.case for d in verdict.observation.discrepancies} >= {"rows-4", "rows-5", "rows-7"}
+    assert not [note for note in verdict.notes if "symbolic" in note]

@@ -22,6 +22,16 @@ def task_for(model="merge", mode="eager", precision="fp32", location=MERGE, **fi
     return CellTask(Cell(model, mode, precision, "cpu"), location, **{"sources": (), "seed": 5, **fields})
 
 
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """The path of the reference of `merge`, and the result of the process that made it."""
+    path = str(tmp_path_factory.mktemp("reference") / "merge.reference")
+    task = ReferenceTask("merge", MERGE, 5, ("fp32", "tf32", "amp_bf16"), path)
+    made = child.run(REFERENCE, task, deadline=120.0).result
+    assert made.ending == "ok"
+    return path, made
+
+
 def opened(task):
     ending = open_in_child(task)
     assert ending.kind == "answered", ending.message
@@ -35,6 +45,7 @@ def test_a_task_becomes_a_session_of_its_cell():
     assert (found["mode"], found["precision"], found["is_eager"]) == ("eager", "amp_bf16", True)
     assert found["expect"] == [{"outcome": "FAIL", "reason": "known", "gate": "norm"}]
     assert found["same_process"]
+    assert opened(task_for("mlp@64", location=SpecLocation("zoo.models.mlp")))["spec"] == "mlp@64"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "amp_bf16"])
@@ -61,17 +72,10 @@ def test_a_file_that_is_source_and_place_of_the_spec_is_imported_once(tmp_path):
     assert opened(task_for("one", location=location, sources=(location, location)))["spec"] == "one"
 
 
-def test_a_model_opens_at_its_size():
-    assert opened(task_for("mlp@64", location=SpecLocation("zoo.models.mlp")))["spec"] == "mlp@64"
-
-
-def test_references_are_read_where_the_task_names_their_file(tmp_path):
-    path = str(tmp_path / "merge.reference")
-    made = child.run(REFERENCE, ReferenceTask("merge", MERGE, 5, ("fp32",), path), deadline=120.0)
-    assert made.result is not None
-    assert made.result.ending == "ok"
-    assert any(file.endswith("zoo/models/merge.py") for file in made.result.files)
-    assert len(made.result.fingerprint) == 32
+def test_references_are_read_where_the_task_names_their_file(reference):
+    path, made = reference
+    assert any(file.endswith("zoo/models/merge.py") for file in made.files)
+    assert len(made.fingerprint) == 32
     found = opened(task_for(reference=path))
     assert "typical" in found["references"]
     assert "output" in found["tensors"]
@@ -79,53 +83,35 @@ def test_references_are_read_where_the_task_names_their_file(tmp_path):
     assert (without["references"], without["tensors"]) == ([], [])
 
 
-def test_a_cell_judges_only_the_cases_that_are_not_left_out(tmp_path):
-    path = str(tmp_path / "merge.reference")
-    assert child.run(REFERENCE, ReferenceTask("merge", MERGE, 5, ("fp32",), path), deadline=120.0).result.ending == "ok"
+def test_a_cell_judges_only_the_cases_that_are_not_left_out(reference):
     names = tuple(case.name for case in get_spec("merge").cases)
     for left_out in ((), names[1:]):
-        seen = child.run(CELL, task_for(reference=path, left_out=left_out), deadline=120.0).result
+        seen = child.run(CELL, task_for(reference=reference[0], left_out=left_out), deadline=120.0).result
         judged = names[: len(names) - len(left_out)]
         assert (seen.ending, seen.cases) == ("finished", judged)
         cases = {d.case.removesuffix(REDRAWN).removesuffix(SHORTER) for d in seen.discrepancies}
         assert cases - {error.name for error in get_spec("merge").error_inputs} == {*judged}
 
 
-def test_a_low_precision_reads_with_other_weights_what_float32_is_held_to(tmp_path):
-    path = str(tmp_path / "merge.reference")
-    task = ReferenceTask("merge", MERGE, 5, ("fp32", "tf32", "amp_bf16"), path)
-    assert child.run(REFERENCE, task, deadline=120.0).result.ending == "ok"
+def test_a_low_precision_reads_with_other_weights_what_float32_is_held_to(reference):
     for precision, budgets in (("fp32", ["fp32"]), ("tf32", ["fp32", "tf32"]), ("amp_bf16", ["fp32"])):
-        found = opened(task_for(precision=precision, reference=path))
+        found = opened(task_for(precision=precision, reference=reference[0]))
         assert found["with_other_weights"] == [budgets]
     assert opened(task_for())["with_other_weights"] == []
 
 
-def test_a_source_or_a_spec_that_does_not_import_is_refused_by_name(tmp_path):
+def test_what_does_not_import_or_is_gone_is_told_by_name(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("1 / 0")
-    location = SpecLocation(file=str(path))
+    location, told = SpecLocation(file=str(path)), f"{path} does not import: ZeroDivisionError: division by zero"
     for task in (task_for(sources=(location,)), task_for("broken", location=location)):
         ending = open_in_child(task)
-        assert (ending.kind, ending.message) == (
-            "refused",
-            f"{path} does not import: ZeroDivisionError: division by zero",
-        )
-
-
-def test_a_model_that_is_gone_is_named():
+        assert (ending.kind, ending.message) == ("refused", told)
+    seen = child.run(CELL, task_for(sources=(location,)), deadline=120.0).result
+    assert (seen.ending, seen.phase, seen.error, seen.message) == ("raised", "import", "UsageError", told)
     ending = open_in_child(task_for("nobody"))
     assert ending.kind == "crashed"
     assert ending.message.startswith("UnknownModelError: no model named 'nobody'")
-
-
-def test_a_cell_that_cannot_be_opened_has_an_observation_that_says_so(tmp_path):
-    path = tmp_path / "broken.py"
-    path.write_text("1 / 0")
-    ending = child.run(CELL, task_for(sources=(SpecLocation(file=str(path)),)), deadline=120.0)
-    seen = ending.result
-    assert (seen.ending, seen.phase, seen.error) == ("raised", "import", "UsageError")
-    assert seen.message == f"{path} does not import: ZeroDivisionError: division by zero"
 
 
 @pytest.mark.parametrize(("backend", "needs"), [("inductor", True), ("eager", False), (lambda graph, _: graph, False)])

@@ -4,7 +4,6 @@ import os
 import re
 from pathlib import Path
 
-import pytest
 from harness.command import conformance, run_folder
 
 from conformance.figures import speed
@@ -36,40 +35,22 @@ def on_the_stand_in(folder, *arguments):
     return conformance(folder, *arguments, "--device=cuda", "-n", "1", PYTHONPATH=os.pathsep.join(path))
 
 
-@pytest.fixture(scope="module")
-def matrix(tmp_path_factory):
-    """A run of one net in two modes and all precisions of CUDA, with speeds: exit code, output, contents."""
-    folder = tmp_path_factory.mktemp("matrix")
-    (folder / "nets.py").write_text(NET)
-    code, output = on_the_stand_in(folder, "run", "nets.py", "--speed", "--mode=eager", "--mode=scripted")
-    return code, output, run_files.read(run_folder(output))
-
-
-def test_a_matrix_on_cuda_is_judged_in_all_its_precisions(matrix):
-    code, output, contents = matrix
+def test_a_matrix_on_cuda_is_judged_and_timed_in_all_its_precisions(tmp_path):
+    """By the events of the stand-in; a busy machine may leave a cell without a figure, for that reason alone."""
+    (tmp_path / "nets.py").write_text(NET)
+    code, output = on_the_stand_in(tmp_path, "run", "nets.py", "--speed", "--mode=eager", "--mode=scripted")
     assert code == 0, output
     assert "Stand-in GPU" in output
-    assert {name: verdict.status for name, verdict in contents.verdicts.items()} == {
-        f"net[{mode}-{precision}-cuda]": "PASS"
+    contents = run_files.read(run_folder(output))
+    assert {n: (verdict.status, verdict.observation.facts["tf32"]) for n, verdict in contents.verdicts.items()} == {
+        f"net[{mode}-{precision}-cuda]": ("PASS", "on" if precision == "tf32" else "off")
         for mode in ("eager", "scripted")
         for precision in ("fp32", "tf32", "amp_fp16", "amp_bf16")
     }
-
-
-def test_every_cell_on_cuda_says_whether_tf32_was_on(matrix):
-    facts = {name: verdict.observation.facts["tf32"] for name, verdict in matrix[2].verdicts.items()}
-    assert {name for name, tf32 in facts.items() if tf32 == "on"} == {"net[eager-tf32-cuda]", "net[scripted-tf32-cuda]"}
-    assert set(facts.values()) == {"on", "off"}
-
-
-def test_every_green_cell_on_cuda_is_timed(matrix):
-    """By the events of the stand-in; a busy machine may leave a cell without a figure, for that reason alone."""
-    found = speed.speeds(matrix[2])
-    assert found.keys() == matrix[2].verdicts.keys()
-    reasons = {found[name].reason for name in found if found[name].seconds is None}
-    assert all(str(reason).startswith(("too noisy", "control failed", "no steady state")) for reason in reasons), (
-        reasons
-    )
+    found = speed.speeds(contents)
+    assert found.keys() == contents.verdicts.keys()
+    reasons = [str(timed.reason) for timed in found.values() if timed.seconds is None]
+    assert all(said.startswith(("too noisy", "control failed", "no steady state")) for said in reasons), reasons
 
 
 def test_a_model_that_allows_tf32_by_itself_is_red(tmp_path):

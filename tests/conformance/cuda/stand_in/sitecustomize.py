@@ -39,20 +39,6 @@ class OnCpu(TorchFunctionMode):
         return moved(func)(*args, **(kwargs or {}))
 
 
-class Autocast(torch.autocast):
-    """The CPU's, for whichever device is named."""
-
-    def __init__(self, device_type, *args, **kwargs):
-        super().__init__(on_cpu(device_type), *args, **kwargs)
-
-
-class Scaler(torch.amp.GradScaler):
-    """The CPU's, for whichever device is named."""
-
-    def __init__(self, device="cuda", **kwargs):
-        super().__init__(on_cpu(device), **kwargs)
-
-
 class Event:
     """A moment on the host's clock."""
 
@@ -87,8 +73,8 @@ policy._product_rounds = lambda _: torch.backends.cuda.matmul.allow_tf32
 policy._convolution_rounds = lambda _: torch.backends.cudnn.allow_tf32
 torch.nn.Module.to = moved(torch.nn.Module.to)
 torch.is_autocast_enabled = moved(torch.is_autocast_enabled)
-torch.autocast = torch.amp.autocast = Autocast
-torch.amp.GradScaler = Scaler
+torch.autocast.__init__ = moved(torch.autocast.__init__)
+torch.amp.GradScaler.__init__ = moved(torch.amp.GradScaler.__init__)
 for name, function in {
     "is_available": lambda: True,
     "is_initialized": lambda: True,

@@ -1,61 +1,123 @@
-"""No right model is red, however odd it looks; wrong casts and wrong trainings get their verdict."""
+"""Every model of `tests/specs` gets its verdict: a wrong one from the gate that should see it, a right one is green."""
 
+import os
 import re
+import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from harness.plans import gates_that_rejected, judge_of, material
-from harness.specs import CORRECT_CELLS, CORRECT_FILES
+from harness.processes import outlives
+from harness.specs import CORRECT_CELLS, CORRECT_FILES, GRANDCHILD, HANGING, MINIATURE_FILES, MINIATURES
 
 from conformance import check
 from conformance.errors import UsageError
 from conformance.plan.matrix import plan
+from conformance.process import fork_server
 from conformance.records.tasks import PlanRequest
-from zoo.case import SpecError
-from zoo.spec import Spec
+from zoo import Spec, SpecError
+
+
+def judging(*files, deadline, precisions=()):
+    """A fixture that judges cells of some files."""
+
+    @pytest.fixture(scope="module")
+    def judge():
+        with judge_of(*files, deadline=deadline, precisions=precisions) as judge:
+            yield judge
+
+    return judge
+
+
+RIGHT, WRONG = "correct_models/whole_casts.py", "miniatures/whole_casts.py"
+patient = judging(*MINIATURE_FILES, deadline=120.0)
+judge = judging(*CORRECT_FILES, deadline=240.0)
+judge_of_casts = judging(RIGHT, WRONG, deadline=240.0, precisions=("fp32", "amp_bf16", "fp16", "bf16"))
+judge_of_training = judging("training_specs.py", deadline=120.0)
+
+
+# Wrong models
 
 
 @pytest.fixture(scope="module")
-def judge():
-    with judge_of(*CORRECT_FILES, deadline=240.0) as judge:
+def hasty(patient):
+    patient("linear", "eager", "fp32")  # the fork server has imported torch before the clock starts
+    with judge_of(*MINIATURE_FILES, deadline=4.0) as judge:
         yield judge
 
 
-@pytest.mark.parametrize(
-    ("model", "mode", "precision"), [pytest.param(*cell, id="-".join(cell)) for cell in CORRECT_CELLS]
-)
-def test_is_green(model, mode, precision, judge):
-    verdict = judge(model, mode, precision)
+def cases(miniatures):
+    return [pytest.param(case, id=case.id) for case in miniatures]
+
+
+def check_verdict(case, judge):
+    verdict = judge(case.model, case.mode, case.precision)
+    assert verdict.status == case.status, verdict.text
+    assert re.search(case.text, verdict.text), verdict.text
+    if case.status in ("FAIL", "PASS") or case.gates:
+        assert gates_that_rejected(verdict) == case.gates
+    assert verdict.red is (case.status not in ("PASS", "EXPECTED", "UNSUPPORTED"))
+
+
+@pytest.mark.parametrize("case", cases(MINIATURES))
+def test_verdict(case, patient):
+    check_verdict(case, patient)
+
+
+@pytest.mark.parametrize("case", cases(HANGING))
+def test_verdict_at_the_deadline(case, hasty):
+    check_verdict(case, hasty)
+    left = [process for process in survivors() if outlives(process)]
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert left == []
+
+
+def test_every_gate_has_a_miniature_that_it_alone_catches():
+    alone = {next(iter(m.gates)) for m in MINIATURES if m.status == "FAIL" and len(m.gates) == 1}
+    alone |= {"precision"}  # over many draws, the gain sees the same damage
+    assert alone == set("structure dtype class exact norm slice gain pointwise precision recompile raises".split())
+
+
+def survivors():
+    """Grandchildren of this process's fork server still in the process table; zombies have no command line."""
+    ours = [GRANDCHILD.encode(), str(fork_server.current().pid).encode()]
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[2:4] == ours:
+            found.append(int(entry.name))
+    return found
+
+
+# Right models, however odd they look
+
+
+@pytest.mark.parametrize("cell", CORRECT_CELLS, ids="-".join)
+def test_is_green(cell, judge):
+    verdict = judge(*cell)
     assert verdict.status in ("PASS", "EXPECTED"), f"{verdict.status}  {verdict.text}"
     assert verdict.margin <= 1.0
 
 
 # Models that are cast to a narrow dtype as a whole
 
-RIGHT, WRONG = "correct_models/whole_casts.py", "miniatures/whole_casts.py"
 
-
-@pytest.fixture(scope="module")
-def judge_of_casts():
-    with judge_of(RIGHT, WRONG, deadline=240.0, precisions=("fp32", "amp_bf16", "fp16", "bf16")) as judge_of_casts:
-        yield judge_of_casts
-
-
-@pytest.mark.parametrize("cell", [pytest.param(cell, id="-".join(cell)) for cell in material(RIGHT).CELLS])
+@pytest.mark.parametrize("cell", material(RIGHT).CELLS, ids="-".join)
 def test_right_models_are_green(cell, judge_of_casts):
     verdict = judge_of_casts(*cell)
     assert verdict.status == "PASS", verdict.text
     assert verdict.margin <= 1.0
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in material(WRONG).MINIATURES])
-def test_wrong_models_get_their_verdict(case, judge_of_casts):
-    verdict = judge_of_casts(case.model, case.mode, case.precision)
-    assert verdict.status == case.status, verdict.text
-    assert re.search(case.text, verdict.text), verdict.text
-    if case.status == "FAIL":
-        assert gates_that_rejected(verdict) == case.gates
+@pytest.mark.parametrize("case", cases(material(WRONG).MINIATURES))
+def test_verdict_of_a_model_that_is_cast(case, judge_of_casts):
+    check_verdict(case, judge_of_casts)
 
 
 def test_a_model_in_half_precision_is_judged_as_it_is():
@@ -84,12 +146,6 @@ def test_a_training_is_not_cast():
 
 
 # A spec that trains is judged by its loss curve, in every mode and precision
-
-
-@pytest.fixture(scope="module")
-def judge_of_training():
-    with judge_of("training_specs.py", deadline=120.0) as judge_of_training:
-        yield judge_of_training
 
 
 @pytest.mark.parametrize("mode", ["eager", "scripted", "compiled"])
