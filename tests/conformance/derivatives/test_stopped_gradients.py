@@ -127,17 +127,13 @@ def test_a_wrong_backward_is_wrong_beside_what_is_stopped_too(function, beside):
         made(lambda y, _: function.apply(y) + y.tanh() * beside(y), stops_gradients=True)
 
 
-def test_a_vector_of_spectral_norm_is_state_and_no_stopped_gradient():
-    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
-    assert not made(lambda y, _: y.tanh(), stops_gradients=True, layer=layer).assumed
-
-
 @pytest.mark.parametrize("stops_gradients", [False, True])
-def test_state_that_is_held_leaves_the_output_of_a_batch_norm_free(stops_gradients):
-    norm = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
-    assert not made(
-        lambda y, _: y.exp(), stops_gradients=stops_gradients, layer=nn.Sequential(nn.BatchNorm1d(6), norm)
-    ).assumed
+@pytest.mark.parametrize(
+    "before", [nn.Identity, lambda: nn.BatchNorm1d(6)], ids=["alone", "behind a batch norm, whose output stays free"]
+)
+def test_a_vector_of_spectral_norm_is_state_and_no_stopped_gradient(before, stops_gradients):
+    layer = nn.Sequential(before(), nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)))
+    assert not made(lambda y, _: y.exp(), stops_gradients=stops_gradients, layer=layer).assumed
 
 
 def test_the_ops_of_a_recorded_run_have_the_numbers_of_another_run():
