@@ -68,21 +68,12 @@ class Layer(nn.Module):
         return self.of(self.layer(x), x)
 
 
-@torch.no_grad()
-def without_autograd(y):
-    return y.exp()
-
-
-@torch.no_grad()
-def written(y):
-    return torch.zeros_like(y).copy_(y)
-
-
+without_autograd = torch.no_grad()(torch.exp)
 STOPS = {
     "detach": lambda y, _: y * y.detach().exp(),
     "data": lambda y, _: y * y.data,
     "no_grad": lambda y, _: y * without_autograd(y),
-    "no_grad, written": lambda y, _: y * written(y),
+    "no_grad, written": lambda y, _: y * torch.no_grad()(torch.Tensor.copy_)(torch.zeros_like(y), y),
     "no_grad, a view": lambda y, _: y @ torch.no_grad()(torch.t)(y),
     "item": lambda y, _: y * y.square().mean().item(),
     "straight through": lambda y, _: y + (y.round() - y).detach(),

@@ -1,7 +1,6 @@
 """What counts as a kink, and that the judge's own steps never do."""
 
 import contextlib
-import warnings
 
 import pytest
 import torch
@@ -17,8 +16,7 @@ from conformance.float64.wide import Oracle
 from conformance.oracle import sampling
 from conformance.perturb.kinks import MARGIN, NUDGES, KinkWatch, count_flipped, count_tossed
 from conformance.perturb.rounding import Rounding
-from zoo.case import Case
-from zoo.spec import Spec
+from zoo import Case, Spec
 
 
 def spec_of(build, inputs):
@@ -127,16 +125,11 @@ class SetUpApart(Clamped):
         pass
 
 
-def without_gradients(x):
-    with torch.no_grad():
-        return x.clamp(0.0, 1.0)
-
-
 @pytest.mark.parametrize(
     ("function", "kinked"),
     [
         (lambda x: x.detach().clamp(0.0, 1.0) + x, False),
-        (lambda x: without_gradients(x) + x, False),
+        (lambda x: torch.no_grad()(torch.clamp)(x, 0.0, 1.0) + x, False),
         (lambda x: (x > 0).double().clamp(0.0, 1.0) + x, True),
         (lambda x: x + ((x > 0).double() - x).detach(), True),
         (lambda x: torch.where(x > 0, 1.0, 2.0).to(x.dtype) @ x, True),
@@ -250,14 +243,13 @@ def test_the_margin_is_the_smallest_distance_to_a_kink():
 
 @pytest.mark.parametrize("of", ["scatter", "index"])
 @pytest.mark.parametrize("selects", [True, False])
+@pytest.mark.filterwarnings("ignore:index_reduce")  # in beta
 def test_the_best_of_each_group_is_a_kink(of, selects):
     x = torch.tensor([[1.0, 2.0], [3.0, 2.0], [0.5, 7.0]], dtype=torch.float64, requires_grad=True)
     groups, target = torch.tensor([0, 0, 1]), torch.zeros(2, 2, dtype=torch.float64)
-    with KinkWatch(selections=True) as watch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # index_reduce is in beta
+    with KinkWatch(selections=True) as watch:
         if of == "scatter":
-            index = groups[:, None].expand(-1, 2)
-            target.scatter_reduce(0, index, x, "amax" if selects else "sum", include_self=False)
+            target.scatter_reduce(0, groups[:, None].expand(-1, 2), x, "amax" if selects else "sum", include_self=False)
         else:
             target.index_reduce(0, groups, x, "amax" if selects else "mean", include_self=False)
     assert watch.kinked == selects

@@ -226,8 +226,7 @@ def test_of_a_tensor_of_any_size_the_smallest_numbers_may_vanish(count, share):
     small, tiny = int(share * count), 2.0**-26  # half of float16's smallest number is 2**-25
     x = torch.ones(count, dtype=torch.float64)
     x[:small], x[small] = tiny, 0.0
-    with Rounding(fp16, seed_generator("test")):
-        kept = torch.mm(x[:, None], torch.ones(1, 1, dtype=torch.float64))
+    kept = perturbed(torch.mm, x[:, None], torch.ones(1, 1, dtype=torch.float64), precision=fp16)
     strays = (kept.flatten() - x).abs()
     assert float(strays[:small].amax()) > 0.5 * tiny
     assert float(strays[:small].amax()) <= 3.0 * tiny
@@ -240,29 +239,29 @@ def test_of_a_tensor_of_any_size_the_smallest_numbers_may_vanish(count, share):
 def test_a_rounded_run_of_any_size_stores_small_numbers_as_float16_does(count):
     fp16 = PRECISIONS["amp_fp16"]
     x = torch.ones(count, dtype=torch.float64)
-    x[::7] = 1.3 * 2.0**-24
+    x[::21], x[7::21], x[14::21] = 0.3 * 2.0**-24, 0.7 * 2.0**-24, 1.4 * 2.0**-24
     mode = Nearest(fp16)
     with mode:
         kept = torch.mm(x[:, None], torch.ones(1, 1, dtype=torch.float64)).flatten()
     assert torch.equal(kept, x.to(torch.float16).double())
 
 
-@pytest.mark.parametrize("kind", [Rounding, Nearest])
+@pytest.mark.parametrize("kind", [lambda precision: Rounding(precision, seed_generator("complex")), Nearest])
 def test_complex_numbers_do_not_underflow(kind):
     """No precision stores them in float16."""
     x = torch.full((8,), 2.0**-30, dtype=torch.complex128, requires_grad=True)
-    arguments = (PRECISIONS["amp_fp16"], seed_generator("complex")) if kind is Rounding else (PRECISIONS["amp_fp16"],)
-    with kind(*arguments):
+    with kind(PRECISIONS["amp_fp16"]):
         (gradient,) = torch.autograd.grad((x * x).real.sum(), x)
     assert bool((gradient != 0).all())
 
 
 def test_forward_mode_derivatives_are_perturbed_too():
     x, tangent = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    plain = torch.func.jvp(lambda y: y.t() + y.t().exp(), (x,), (tangent,))  # it asks for the layout of meta tensors
-    with Rounding(PRECISIONS["fp32"], seed_generator("noise")):
-        perturbed = torch.func.jvp(lambda y: y.t() + y.t().exp(), (x,), (tangent,))
-    for ours, theirs in zip(perturbed, plain, strict=True):
+
+    def derived():
+        return torch.func.jvp(lambda y: y.t() + y.t().exp(), (x,), (tangent,))  # it asks for the layout of meta tensors
+
+    for ours, theirs in zip(perturbed(derived, precision=PRECISIONS["fp32"]), derived(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
         assert not torch.equal(ours, theirs)
 
@@ -312,13 +311,10 @@ FP32, BF16 = PRECISIONS["fp32"], PRECISIONS["amp_bf16"]
 MATRIX = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 4 * torch.eye(8)
 
 
-def strayed(function, precision, runs=8):
+def strayed(function, precision):
     """How far perturbed runs stray, relative to the result, the farthest."""
-    truth, far = function(), 0.0
-    for run in range(runs):
-        with Rounding(precision, seed_generator("terms", run)):
-            far = max(far, float((function() - truth).norm() / truth.norm()))
-    return far
+    truth, runs = function(), [perturbed(function, precision=precision, run=run) for run in range(8)]
+    return max(float((found - truth).norm() / truth.norm()) for found in runs)
 
 
 @pytest.mark.parametrize(
