@@ -64,7 +64,9 @@ def resample(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: No
     """What a resampling op returns, with perturbed places and weights.
 
     Args:
-        func, args, kwargs: the op, which has a `kernel` in the table of ops, and its arguments.
+        func: the op, which has a `kernel` in the table of ops.
+        args: its arguments by position.
+        kwargs: its arguments by name.
         place: perturbs by float32's rounding: the places in the input of a row of output elements, float64 of shape
             (output size,), and the terms of their weights, float64 of shape (output size, input size).
         weight: perturbs the weights of one axis: float64 of shape (output size, input size).
@@ -86,10 +88,7 @@ def resample(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: No
 
 
 def coefficients(kernel: str, axis: Axis, noise: Noise) -> torch.Tensor:
-    """The weights of one axis: float64 of shape (size, length).
-
-    `noise` perturbs the places, and the terms of the weights, as far as float32 rounds them.
-    """
+    """The weights of one axis: float64 of shape (size, length). `noise` perturbs what float32 rounds."""
     exact, single = (axis.places(kernel, dtype) for dtype in (torch.float64, torch.float32))
     steps = torch.maximum(exact.abs() + 0.5, torch.ones_like(exact))  # a place is a difference: its terms are larger
     places = exact
