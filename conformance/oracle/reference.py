@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 
 import torch
 
 from conformance.axes import Precision
-from conformance.evaluate import inputs, weights
-from conformance.evaluate.containers import NOTHING, Container, Pair
-from conformance.evaluate.error_text import describe_error, is_out_of_memory
-from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.derivatives.gradients import GradientCheck
+from conformance.evaluate import containers, error_text, evaluation, inputs, weights
 from conformance.float64.wide import Oracle, wide_call
-from conformance.gates.budget import TensorReference
-from conformance.oracle import sampling
+from conformance.gates import budget, distance, sums
+from conformance.gates.budget import FLOAT32, NOISE, TensorReference
+from conformance.oracle import overflow, sampling, selfcheck
 from conformance.oracle.many_draws import FIRST_NUMBER, Redraw, with_redraws
-from conformance.oracle.overflow import AMP_FP16, InnerGradients, Scale, choose_scale, scale_for
-from conformance.oracle.selfcheck import SelfCheck
-from conformance.oracle.spread import Spread
-from conformance.perturb.kinks import KinkWatch
+from conformance.perturb import kinks, rounding
 from conformance.process.forks import ALONE, Forks
 from conformance.records.observation import TensorName
-from zoo.case import Case, SpecError
-from zoo.spec import Spec
+from zoo import Case, Spec, SpecError
 
 FEWEST_ROWS = 3  # a batch of one is special to many models, so a batch must be left with two
 
@@ -52,8 +47,8 @@ class CaseReference:
     scale: float
     tensors: dict[TensorName, TensorReference | None]
     requires_grad: dict[str, bool]
-    container: Container = NOTHING
-    shared: frozenset[Pair] = frozenset()
+    container: containers.Container = containers.NOTHING
+    shared: frozenset[containers.Pair] = frozenset()
     drawn: str = ""
     redraws: tuple[Redraw, ...] = ()
     changed: tuple[tuple[Redraw, CaseReference], ...] = ()
@@ -81,17 +76,15 @@ def make(
     """
     oracle = Oracle(spec, seed)
     _check_dtype(oracle)
-    check = SelfCheck(oracle, twin)
     cases: dict[str, CaseReference] = {}
-    smallest: tuple[float, Question, Evaluation] | None = None
+    smallest: tuple[float, evaluation.Question, evaluation.Evaluation] | None = None
     for case in spec.cases:
         picks = sampling.choose(oracle, case, forks)
         question = oracle.question(case, picks)
-        inner = _inner_gradients(precisions)
-        found, kinked = _watch(oracle, question, inner)
-        check.of_outputs(question, found)
-        scale = _scale(oracle, case, picks, found, inner)
-        known = _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)
+        found, kinked, inner = _watch(oracle, question, precisions)
+        selfcheck.check_outputs(oracle, twin, question, found)
+        scale = overflow.choose_scale(oracle, case, picks, found, inner)
+        known = Spread(oracle, question, found, scale.factor, kinked=kinked).reference(picks, precisions, forks)
         if spec.fit is None:
             oracle.kept = tables_of(oracle, question)
             redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, scale, forks)
@@ -103,7 +96,7 @@ def make(
         if size and (smallest is None or size < smallest[0]):
             smallest = (size, question, found)
     if spec.differentiable and spec.surrogate_gradient is None and smallest is not None:
-        assumed = check.of_gradients(smallest[1], smallest[2], forks)
+        assumed = GradientCheck(oracle, smallest[1], smallest[2], forks).run()
         cases = {name: replace(known, assumed=assumed) for name, known in cases.items()}
     return cases
 
@@ -121,13 +114,8 @@ def make_for_timing(
 ) -> dict[str, CaseReference]:
     """The reference with which a timed call is compared: outputs and first derivatives of the first case.
 
-    The oracle is not checked, because that of the spec's own cases has been.
-
-    Args:
-        spec: the spec of the model at the size that is timed.
-        seed: seed of weights, inputs and cotangents.
-        precisions: the precisions for which the perturbed runs are made.
-        forks: the forks that may do a part of the work.
+    The spec is that of the model at the size that is timed. The oracle is not checked, because that of the spec's own
+    cases has been.
 
     Raises:
         NoOracleError, SpecError: the model does not run in float64.
@@ -135,48 +123,27 @@ def make_for_timing(
     oracle, case = Oracle(spec, seed), spec.cases[0]
     picks = sampling.choose(oracle, case, forks)
     question = replace(oracle.question(case, picks), second=False, stacked=None, forward_mode=False)
-    inner = _inner_gradients(precisions)
-    found, kinked = _watch(oracle, question, inner)
-    scale = _scale(oracle, case, picks, found, inner)
-    return {case.name: _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)}
+    found, kinked, inner = _watch(oracle, question, precisions)
+    scale = overflow.choose_scale(oracle, case, picks, found, inner)
+    spread = Spread(oracle, question, found, scale.factor, kinked=kinked)
+    return {case.name: spread.reference(picks, precisions, forks)}
 
 
-def _inner_gradients(precisions: Sequence[Precision]) -> InnerGradients | None:
-    """The watch of the gradients inside a model; None if no precision scales them."""
-    return InnerGradients() if AMP_FP16 in precisions else None
+def _watch(
+    oracle: Oracle, question: evaluation.Question, precisions: Sequence[Precision] = ()
+) -> tuple[evaluation.Evaluation, bool, float | None]:
+    """The oracle's evaluation, whether an op with a kink ran, and the largest gradient inside the model.
 
-
-def _watch(oracle: Oracle, question: Question, inner: InnerGradients | None = None) -> tuple[Evaluation, bool]:
-    """The oracle's evaluation, and whether an op with a kink ran."""
-    with KinkWatch() as watch, inner or contextlib.nullcontext():
+    That gradient is None if no precision scales it.
+    """
+    inner = overflow.InnerGradients() if overflow.AMP_FP16 in precisions else None
+    with kinks.KinkWatch() as watch, inner or contextlib.nullcontext():
         found = oracle.evaluate(question, noted=True)
-    return found, watch.kinked
-
-
-def _scale(oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation, inner: InnerGradients | None) -> Scale:
-    """The scale of the cotangents under float16."""
-    if inner is None:
-        return Scale(scale_for(found.tensors), math.inf)
-    return choose_scale(oracle, case, picks, found, inner.largest)
-
-
-def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
-    oracle: Oracle,
-    picks: inputs.Picks,
-    question: Question,
-    found: Evaluation,
-    precisions: Sequence[Precision],
-    forks: Forks,
-    scale: float,
-    *,
-    kinked: bool,
-) -> CaseReference:
-    tensors = Spread(oracle, question, found, scale, kinked=kinked).references(precisions, forks)
-    return CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared, found.drawn)
+    return found, watch.kinked, inner.largest if inner else None
 
 
 def _with_changed_weights(
-    oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision], forks: Forks
+    oracle: Oracle, case: Case, question: evaluation.Question, precisions: Sequence[Precision], forks: Forks
 ) -> tuple[tuple[tuple[Redraw, CaseReference], ...], str]:
     """The references of the case with other weights and full float32 operands, and why the first one is missing.
 
@@ -196,15 +163,14 @@ def _with_changed_weights(
         call = wide_call(redraw.inputs(case, oracle.seed))
         asked = replace(redraw.question(question, call, there.namer), second=False)
         try:
-            found, kinked = _watch(there, asked)
-            scale = scale_for(found.tensors)
-            known = _of_one_draw(there, redraw.picks, asked, found, precisions, forks, scale, kinked=kinked)
-            made.append((redraw, known))
+            found, kinked, _ = _watch(there, asked)
+            spread = Spread(there, asked, found, overflow.scale_for(found.tensors), kinked=kinked)
+            made.append((redraw, spread.reference(redraw.picks, precisions, forks)))
         except Exception as problem:  # the model's own code may raise anything
-            if is_out_of_memory(problem):
+            if error_text.is_out_of_memory(problem):
                 raise
             if not redraw.fewer:
-                reason = describe_error(problem)
+                reason = error_text.describe_error(problem)
     return tuple(made), reason
 
 
@@ -213,16 +179,12 @@ def _with_changed_weights(
 SAME = 1e-9  # of the size of an output
 
 
-def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
+def tables_of(oracle: Oracle, question: evaluation.Question) -> tuple[str, ...]:
     """The names of what is not drawn again, for the model makes tables of it and keeps them.
 
     These are the buffers that are not persistent. If the model's results do not follow its other buffers and its frozen
     parameters, because its first call has kept something, it is these too. What training changes is always drawn again:
     a model that keeps something of it is wrong.
-
-    Args:
-        oracle: the oracle.
-        question: the question of a case.
     """
     tables = weights.not_persistent(oracle.model)
     trained = {name for name, parameter in weights.parameters_of(oracle.model).items() if parameter.requires_grad}
@@ -239,7 +201,7 @@ def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
         forgotten = there.evaluate(asked).tensors
         follows = all(_same(remembered.get(name), tensor) for name, tensor in forgotten.items())
     except Exception as problem:  # the model's own code may raise anything
-        if is_out_of_memory(problem):
+        if error_text.is_out_of_memory(problem):
             raise
         follows = True  # where the draws fail, they say so
     return tuple(sorted(tables if follows else tables | fixed))
@@ -249,3 +211,144 @@ def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     if one is None or other is None or one.shape != other.shape:
         return one is other
     return not inputs.is_rounded(one) or float((one - other).norm()) <= SAME * float(other.norm())
+
+
+# Measures how far the perturbed runs of one case stray from the oracle.
+
+REMAINDER = 1 / 16  # of a tensor's norm: with a spread from here on in float32, it may be what cancellation leaves
+WIDER = 2.0**16  # times as much noise tells, as much as bfloat16's
+FAR = 64.0  # times a tensor's norm: noise of the terms that cancelled moves it farther; chaos was not seen to, by 8
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one perturbed run shows of a tensor.
+
+    Attributes:
+        far: how far it strays.
+        lost: it has an infinity or NaN where the oracle has a number.
+        same: it has the oracle's numbers.
+        equal: of a tensor that is not rounded, which elements are the oracle's.
+        strayed: of a rounded tensor at a low precision, the sums of its errors.
+    """
+
+    far: distance.Distance
+    lost: bool
+    same: bool
+    equal: torch.Tensor | None
+    strayed: sums.Sums | None
+
+
+class Spread:
+    """How far the perturbed runs of one case stray from `found`, which the oracle returned.
+
+    Args:
+        scale: the scale of the cotangents under float16.
+        kinked: the model ran an op with a kink.
+    """
+
+    def __init__(
+        self, oracle: Oracle, question: evaluation.Question, found: evaluation.Evaluation, scale: float, *, kinked: bool
+    ) -> None:
+        self._oracle, self._question, self._found, self._kinked = oracle, question, found, kinked
+        self._scale = scale
+        self._measured = {name: distance.OracleTensor(t) for name, t in found.tensors.items() if t is not None}
+
+    def reference(self, picks: inputs.Picks, precisions: Sequence[Precision], forks: Forks) -> CaseReference:
+        """The reference of the case, for some precisions.
+
+        The oracle runs again, several times, with the roundings of each precision perturbed. At a low precision
+        there is a run that is rounded to nearest too: equal numbers have equal roundings, which do not average out over
+        them as perturbations do.
+
+        Raises:
+            SpecError: a tensor changes its shape with rounding.
+        """
+        modes = [(precision, mode) for precision in precisions for mode in self._modes(precision)]
+        runs = forks.results([partial(self._stray, precision, mode) for precision, mode in modes])
+        by_precision = {
+            precision.name: [run for run, (of, _) in zip(runs, modes, strict=True) if of is precision]
+            for precision in precisions
+        }
+        known = {
+            name: self._of_tensor(name, {word: [run[name] for run in seen] for word, seen in by_precision.items()})
+            for name in self._measured
+        }
+        for name in self._remainders(known) if FLOAT32 in precisions else ():
+            known[name] = replace(known[name], is_remainder=True)
+        found, tensors = self._found, {name: known.get(name) for name in self._found.tensors}
+        return CaseReference(
+            picks, self._scale, tensors, found.requires_grad, found.container, found.shared, found.drawn
+        )
+
+    def _modes(self, precision: Precision) -> list[rounding.Rounding]:
+        runs, noise = rounding.RUNS, NOISE
+        if precision.is_low:
+            runs, noise = (rounding.KINKED_RUNS, NOISE) if self._kinked else (runs, budget.SMOOTH_NOISE)
+        modes = [self._perturbing(precision, run, noise) for run in range(runs)]
+        return [*modes, *([rounding.Nearest(precision, self._scale)] if precision.low_dtype else [])]
+
+    def _perturbing(self, precision: Precision, run: object, noise: float) -> rounding.Rounding:
+        generator = inputs.seed_generator("probe", *self._question.seed, precision.name, run)
+        return rounding.Rounding(precision, generator, noise, self._scale)
+
+    def _stray(self, precision: Precision, mode: rounding.Rounding) -> dict[TensorName, _Seen]:
+        """What one run shows of each tensor."""
+        seen = {}
+        with error_text.blame_noise(str(self._question.seed[-1]), precision):
+            perturbed = self._oracle.evaluate(self._question, mode).tensors
+        for name, measured in self._measured.items():
+            tensor, truth = perturbed.get(name), measured.raw
+            if tensor is None or tuple(tensor.shape) != measured.shape:
+                raise SpecError(f"case {self._question.seed[-1]}: {name} changes shape with rounding")
+            summed = precision.low_dtype and measured.is_rounded
+            seen[name] = _Seen(
+                measured.distance(tensor),
+                not measured.stays_finite(tensor),
+                _same_numbers(tensor, measured),
+                None if measured.is_rounded else tensor == truth,
+                sums.sums_of([sums.sample(tensor)], [sums.sample(truth)]) if summed else None,
+            )
+        return seen
+
+    def _of_tensor(self, name: TensorName, runs: dict[str, list[_Seen]]) -> TensorReference:
+        """What the runs show of a tensor, by precision name."""
+        measured = self._measured[name]
+        spread, settled, strayed = {}, {}, {}
+        for word, seen in runs.items():
+            if 2 * sum(run.lost for run in seen) > len(seen):  # rounding decides whether there is a number
+                spread[word] = measured.without_bound()
+            else:
+                spread[word] = distance.farthest([run.far for run in seen])
+            if equal := [run.equal for run in seen if run.equal is not None]:
+                settled[word] = reduce(torch.logical_and, equal)
+            if summed := [run.strayed for run in seen if run.strayed is not None]:
+                strayed[word] = sums.farthest_sums(summed)
+        exact = all(run.same for seen in runs.values() for run in seen)
+        scale = self._scale if name.is_gradient else 1.0
+        return TensorReference(measured, spread, exact, settled, self._kinked, scale, strayed)
+
+    def _remainders(self, known: dict[TensorName, TensorReference]) -> list[TensorName]:
+        """The gradients that are what is left where larger terms cancel.
+
+        An example is the weight of a batch norm before another one: but for the eps of the second, its gradient is
+        zero, and most of what float32 holds of it is noise of the terms that cancelled. Wider noise moves it by many
+        times its own size. The gradients of a chaotic model have as much noise in float32, but wider noise moves them
+        by a few times their size at most. Of an output, nobody wants only the size: it stays without power.
+        """
+        gradients = {name: reference for name, reference in known.items() if name.is_gradient}
+        strayed = {name: (one.spread[FLOAT32.name].absolute, one.oracle.norm) for name, one in gradients.items()}
+        near = [name for name, (far, norm) in strayed.items() if REMAINDER * norm <= far < budget.NOISY * norm]
+        if not near:
+            return []
+        seen = self._stray(FLOAT32, self._perturbing(FLOAT32, "wider", WIDER * NOISE))
+        far = [name for name in near if seen[name].far.absolute >= FAR * known[name].oracle.norm]
+        return [name for name in far if not seen[name].lost]
+
+
+def _same_numbers(a: torch.Tensor, truth: distance.OracleTensor) -> bool:
+    """Whether a tensor has the oracle's shape and numbers, where NaN equals NaN and a zero has no sign."""
+    b = truth.raw
+    if truth.all_finite or a.dtype != b.dtype:
+        return a.dtype == b.dtype and torch.equal(a, b)
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
