@@ -38,7 +38,7 @@ FORESEEN = "whether a canary is foreseen or has to be made: the answer is the sa
 SURVIVORS = {  # by the name of a mutant, why no test can notice it, or need not
     **dict.fromkeys(
         (f"budget: SMOOTH_NOISE = 2.0 {change}" for change in CHANGES),
-        "only `oracle/spread.py` reads it; `python -m benchmarks.calibrate` shows the false alarms and the power",
+        "only `oracle/reference.py` reads it; `python -m benchmarks.calibrate` shows the false alarms and the power",
     ),
     **dict.fromkeys((f"distance: BLOCK = 2 ** 16 {change}" for change in CHANGES), "only how much is done at once"),
     "distance: 0.0 < rms < math.inf turned round at 1": "an rms is infinite only if float64 overflows",

@@ -3,8 +3,7 @@
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -16,10 +15,9 @@ from torch.utils.hooks import RemovableHandle
 from conformance.derivatives.movable_model import MovableModel, Tensors, move, set_to
 from conformance.derivatives.slopes import Mismatch, Slopes, dependents
 from conformance.errors import SelfCheckError
-from conformance.evaluate import inputs
-from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.evaluate import evaluation, inputs
 from conformance.float64.wide import Oracle
-from conformance.process.forks import ALONE, Forks
+from conformance.process.forks import Forks
 from conformance.records.observation import TensorName
 from zoo import internals
 
@@ -31,100 +29,86 @@ TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
 REFUSED = "if the model refuses an input that is moved a little, name the input in the spec's `constants`"
 
 
-@dataclass(frozen=True)
-class _Leaves:
-    """The inputs and parameters that may have a gradient, by name.
-
-    Attributes:
-        asked: those with a gradient that finite differences should reproduce.
-        silent: those without a gradient, on which no output may depend.
-    """
-
-    asked: Tensors
-    silent: Tensors
-
-
 class GradientCheck:
-    """Compares the gradients of one question with finite differences.
+    """Compares the gradients of one question with finite differences. `first` is what the oracle returned for it.
 
-    Args:
-        oracle: the oracle under test.
-        question: the question of a case.
-        first: what the oracle returned for it.
-        forks: the forks that may do a part of the work.
-
-    Attributes:
-        assumed: facts without which the gradients are not the derivative, such as `STOPPED`.
+    Raises:
+        SpecError: a convention names no tensor.
     """
 
-    def __init__(self, oracle: Oracle, question: Question, first: Evaluation, forks: Forks = ALONE) -> None:
-        self.assumed: list[str] = []
+    def __init__(
+        self, oracle: Oracle, question: evaluation.Question, first: evaluation.Evaluation, forks: Forks
+    ) -> None:
+        self._assumed: list[str] = []
         self._forks, self._changed = forks, contextlib.ExitStack()
         self._oracle, self._spec, self._first = oracle, oracle.spec, first
         self._model = MovableModel(oracle, question, first)
         self._conventions = self._model.conventions
         self._whose = "the spec's reference: " if self._spec.trusts_model else ""
+        free = {name: leaf for name, leaf in self._model.leaves.items() if not self._conventions.exempt(name)}
+        with_gradient = {name for name in free if first.tensors[TensorName("gradient", name)] is not None}
+        # leaves whose gradient finite differences should reproduce, and those on which no output may depend
+        self._asked: Tensors = {name: leaf for name, leaf in free.items() if name in with_gradient}
+        self._silent: Tensors = {
+            n: leaf for n, leaf in free.items() if n not in with_gradient and not self._conventions.concern(n)
+        }
+        self._fast = sum(t.numel() for t in self._asked.values()) > SMALL
 
-    def run(self) -> None:
+    def run(self) -> tuple[str, ...]:
         """Make the check.
+
+        Returns:
+            Facts without which the gradients are not the derivative, such as `STOPPED`.
 
         Raises:
             SelfCheckError: a gradient is wrong or missing, or a second derivative that the spec claims.
-            SpecError: a convention names no tensor.
         """
         with self._oracle.widened(), self._changed:
-            every = self._model.leaves
-            free = [name for name in every if not self._conventions.exempt(name)]
-            with_gradient = {name for name in free if self._first.tensors[TensorName("gradient", name)] is not None}
-            leaves = _Leaves(
-                {name: every[name] for name in free if name in with_gradient},
-                {n: every[n] for n in free if n not in with_gradient and not self._conventions.concern(n)},
-            )
             try:
-                self._compare(leaves)
+                self._compare()
             except SelfCheckError:
-                if STOPPED in self.assumed or not self._model.freeze():
+                if STOPPED in self._assumed or not self._model.freeze():
                     raise
-                self._compare(leaves)
+                self._compare()
             self._conventions.check_zeros(self._first)
-            if self._spec.twice_differentiable and leaves.asked:
-                self._differentiate_twice(leaves)
+            if self._spec.twice_differentiable and self._asked:
+                self._differentiate_twice()
+        return tuple(self._assumed)
 
-    def _compare(self, leaves: _Leaves) -> None:
+    def _compare(self) -> None:
         """Compare all first derivatives. If they disagree, do so without hooks, and with what is stopped held."""
-        here = {leaf: leaf.detach().clone() for leaf in leaves.asked.values()}
-        fast = self._fast(leaves)
+        here = {leaf: leaf.detach().clone() for leaf in self._asked.values()}
         try:
-            if leaves.asked:
-                self._check_all(leaves.asked, fast=fast)
-            self._listen_to_all(leaves)
+            if self._asked:
+                self._check_all()
+            self._listen_to_all()
         except RuntimeError as problem:  # GradcheckError and SelfCheckError are some
             set_to([*here], [*here.values()])  # after an error of the model, they are where gradcheck has moved them
             disagrees = isinstance(problem, (GradcheckError, SelfCheckError))
-            if disagrees and (self._without_hooks(leaves.asked) or self._stop_gradients()):
-                self._compare(leaves)
+            if disagrees and (self._without_hooks() or self._stop_gradients()):
+                self._compare()
                 return
             if isinstance(problem, SelfCheckError):
                 raise
-            self._explain(problem, leaves.asked, fast=fast)
-            self._listen_to_all(leaves)
+            self._explain(problem)
+            self._listen_to_all()
 
-    def _without_hooks(self, asked: Tensors) -> bool:
+    def _without_hooks(self) -> bool:
         """Leave out hooks from here on, if they change a gradient; False if they do not."""
-        leaves = [*asked.values()]
-        if not leaves or HOOKED in self.assumed:
+        leaves = [*self._asked.values()]
+        if not leaves or HOOKED in self._assumed:
             return False
         changed = leave_out_hooks(self._oracle.model, leaves, lambda: self._gradients(leaves)[1])
         if changed is not None:
             self._changed.push(changed)
-            self.assumed.append(HOOKED)
+            self._assumed.append(HOOKED)
         return changed is not None
 
     def _stop_gradients(self) -> bool:
         """Hold what forward takes out of autograd from here on, if outputs change by way of it and it is on purpose."""
-        if STOPPED in self.assumed or not self._spec.stops_gradients or not self._stops_gradients():
+        if STOPPED in self._assumed or not self._spec.stops_gradients or not self._stops_gradients():
             return False
-        self.assumed.append(STOPPED)
+        self._assumed.append(STOPPED)
         return self._model.freeze(stops=True)
 
     def _stops_gradients(self) -> bool:
@@ -134,43 +118,53 @@ class GradientCheck:
         """What a spec may declare if forward stops gradients; "" if it does not."""
         return "" if self._spec.stops_gradients or not self._stops_gradients() else STOPS
 
-    def _listen_to_all(self, leaves: _Leaves) -> None:
+    def _outputs(self, names: Collection[str]) -> Tensors:
+        """Some of the outputs, from one more run."""
+        return {name: t for name, t in self._model.outputs().items() if name in names}
+
+    def _with_gradient(self) -> Tensors:
+        return {name: t for name, t in self._model.outputs().items() if t.requires_grad}
+
+    def _roots(self, *_: Any) -> tuple[torch.Tensor, ...]:
+        """The model for gradcheck, which changes the leaves in place: it uses these, and ignores its arguments."""
+        return tuple(self._with_gradient().values())
+
+    def _listen_to_all(self) -> None:
         """Raise an error if an output depends on something and autograd does not know it."""
         outputs = self._model.outputs()
         deaf = [n for n, t in outputs.items() if not t.requires_grad and n in self._first.requires_grad]  # no number
-        if leaves.silent and outputs:
-            self._listen(leaves.silent, [*outputs])
-        if deaf and leaves.asked:
-            self._listen(leaves.asked, deaf)
+        if self._silent and outputs:
+            self._listen(self._silent, [*outputs])
+        if deaf and self._asked:
+            self._listen(self._asked, deaf)
 
-    def _check_all(self, leaves: Tensors, *, fast: bool) -> None:
+    def _check_all(self) -> None:
         """Check all first derivatives.
 
         The fast mode of gradcheck runs the model twice for each leaf. So all leaves are tested together first, and if
         they pass, gradcheck gets the first leaf alone: it also tries a backward that gets no gradient. Sparse gradients
         are refused by gradcheck.
         """
-        check = partial(self._check, fast=fast)
-        names = [name for name, t in self._model.outputs().items() if t.requires_grad]
-        sparse = [leaf for name, leaf in leaves.items() if name in self._first.sparse]
+        names = [*self._with_gradient()]
+        sparse = [leaf for name, leaf in self._asked.items() if name in self._first.sparse]
         if sparse and not all(self._agree(sparse, name) for name in names):
             raise GradcheckError("Jacobian mismatch of a sparse gradient")
-        asked = [leaf for name, leaf in leaves.items() if name not in self._first.sparse]
-        if not fast or not asked:
-            check(asked)
+        asked = [leaf for name, leaf in self._asked.items() if name not in self._first.sparse]
+        if not self._fast or not asked:
+            self._check(asked)
             return
-        parts = [partial(check, asked[:1])]
+        parts = [partial(self._check, asked[:1])]
         if TOGETHER * len(names) < len(asked):
             parts += [partial(self._agree, asked, name) for name in names]
         if not all(self._forks.results(parts)) or len(parts) == 1:
-            self._forks.results([partial(check, asked[at : at + LEAVES]) for at in range(1, len(asked), LEAVES)])
+            self._forks.results([partial(self._check, asked[at : at + LEAVES]) for at in range(1, len(asked), LEAVES)])
 
-    def _check(self, some: list[torch.Tensor], *, fast: bool) -> bool:
+    def _check(self, some: list[torch.Tensor]) -> bool:
         """Let gradcheck check some leaves."""
         if not some:
             return True
         with _without_slow_mode():
-            return bool(gradcheck(self._function(), some, fast_mode=fast, **TOLERANCE))
+            return bool(gradcheck(self._roots, some, fast_mode=self._fast, **TOLERANCE))
 
     def _right_beside_kinks(self, asked: list[torch.Tensor]) -> bool:
         """Whether the gradients are right where no number is on a kink, and here between the slopes on both sides.
@@ -179,7 +173,7 @@ class GradientCheck:
         """
         outputs, found, cotangents = self._gradients(asked)
         seed = self._model.question.seed
-        slopes = Slopes(lambda: {name: t for name, t in self._model.outputs().items() if name in outputs}, cotangents)
+        slopes = Slopes(partial(self._outputs, outputs), cotangents)
         tests = [
             partial(slopes.allow, leaf, gradient, inputs.seed_generator("beside", number, *seed))
             for number, (leaf, gradient) in enumerate(zip(asked, found, strict=True))
@@ -189,37 +183,29 @@ class GradientCheck:
         generator, here = inputs.seed_generator("moved", *seed), [leaf.detach().clone() for leaf in asked]
         set_to(asked, [move(numbers, generator) for numbers in here])
         try:
-            return self._check(asked[:1], fast=True) and all(self._agree(asked, name) for name in outputs)
+            return self._check(asked[:1]) and all(self._agree(asked, name) for name in outputs)
         except (GradcheckError, RuntimeError):
             return False  # the caller tests each number where it is
         finally:
             set_to(asked, here)
 
-    def _gradients(self, leaves: list[torch.Tensor]) -> tuple[Tensors, list[torch.Tensor], Tensors]:
-        """The outputs with a gradient, the gradients of the leaves, and the cotangents that give them."""
-        outputs = {name: t for name, t in self._model.outputs().items() if t.requires_grad}
+    def _gradients(self, leaves: list[torch.Tensor], only: str = "") -> tuple[Tensors, list[torch.Tensor], Tensors]:
+        """The outputs with a gradient, or one of them, the gradients of the leaves, and the cotangents of these."""
+        outputs = self._outputs([only]) if only else self._with_gradient()
         cotangents = {name: inputs.cotangent(name, t, self._model.question.seed) for name, t in outputs.items()}
         found = torch.autograd.grad([*outputs.values()], leaves, [*cotangents.values()], allow_unused=True)
         return outputs, [_fill_missing(leaf, t) for leaf, t in zip(leaves, found, strict=True)], cotangents
 
     def _agree(self, leaves: list[torch.Tensor], name: str) -> bool:
         """Whether the gradients of one output, for all leaves together, agree with finite differences."""
-        output, seed = self._model.outputs()[name], self._model.question.seed
-        cotangent = inputs.cotangent(name, output, seed)
-        found = torch.autograd.grad(output, leaves, cotangent, allow_unused=True)
-        given = ((leaf, _fill_missing(leaf, t)) for leaf, t in zip(leaves, found, strict=True))
-        slopes = Slopes(lambda: {name: self._model.outputs()[name]}, {name: cotangent})
-        return slopes.agree(output, dict(given), inputs.seed_generator("together", name, *seed))
-
-    def _fast(self, leaves: _Leaves) -> bool:
-        return sum(t.numel() for t in leaves.asked.values()) > SMALL
+        outputs, found, cotangents = self._gradients(leaves, name)
+        generator = inputs.seed_generator("together", name, *self._model.question.seed)
+        slopes = Slopes(partial(self._outputs, outputs), cotangents)
+        return slopes.agree(outputs[name], dict(zip(leaves, found, strict=True)), generator)
 
     def _listen(self, leaves: Tensors, names: list[str]) -> None:
         """Raise an error if an output depends on leaves and autograd does not know it."""
-
-        def chosen() -> Tensors:
-            return {name: t for name, t in self._model.outputs().items() if name in names}
-
+        chosen = partial(self._outputs, names)
         seed = inputs.seed_generator("silent", *self._model.question.seed)
         if not dependents(chosen, [*leaves.values()], seed):
             return
@@ -232,7 +218,7 @@ class GradientCheck:
                     f"None? If it is by design, declare {way}"
                 )
 
-    def _explain(self, problem: Exception, asked: Tensors, *, fast: bool) -> None:
+    def _explain(self, problem: Exception) -> None:
         """Name what gradcheck rejects. Return if it is a tie, or a convention: these gradients are right.
 
         Raises:
@@ -242,42 +228,31 @@ class GradientCheck:
         if "Jacobian mismatch" not in text:
             refused = "" if isinstance(problem, GradcheckError) else f"; {REFUSED}"
             raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}{refused}") from problem
-        if fast and self._right_beside_kinks([*asked.values()]):
+        leaves = [*self._asked.values()]
+        if self._fast and self._right_beside_kinks(leaves):
             return
-        _, found, cotangents = self._gradients([*asked.values()])
-        padding = self._conventions.padding_rows(self._model.run, asked)
-
-        def heard() -> Tensors:
-            return {name: t for name, t in self._model.outputs().items() if name in cotangents}
-
-        slopes = Slopes(heard, cotangents)
+        outputs, found, cotangents = self._gradients(leaves)
+        padding = self._conventions.padding_rows(self._model.run, self._asked)
+        slopes = Slopes(partial(self._outputs, outputs), cotangents)
         wrong: list[Mismatch] = []
-        for (name, leaf), gradient in zip(asked.items(), found, strict=True):
+        for (name, leaf), gradient in zip(self._asked.items(), found, strict=True):
             skipped = self._conventions.rows_of(name, leaf) | padding[name]
             try:
-                mismatch = slopes.mismatch(name, leaf, gradient, skipped=skipped, singly=not fast)
+                mismatch = slopes.mismatch(name, leaf, gradient, skipped=skipped, singly=not self._fast)
             except RuntimeError as unclear:
                 raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}; {unclear}") from problem
             wrong += [mismatch] if mismatch else []
         if wrong:
             raise SelfCheckError(f"gradcheck in float64: {self._whose}{say_wrong(wrong, self._advice())}") from problem
 
-    def _differentiate_twice(self, leaves: _Leaves) -> None:
-        asked = [*leaves.asked.values()]
+    def _differentiate_twice(self) -> None:
         try:
             with _without_slow_mode():
-                gradgradcheck(self._function(), asked, fast_mode=self._fast(leaves), **TOLERANCE)
+                gradgradcheck(self._roots, [*self._asked.values()], fast_mode=self._fast, **TOLERANCE)
         except (GradcheckError, RuntimeError) as problem:
             text = " ".join(str(problem).split())[:200]
             advice = "mend the backward of the backward, or do not declare twice_differentiable"
             raise SelfCheckError(f"gradgradcheck in float64: {self._whose}{text}; {advice}") from problem
-
-    def _function(self) -> Callable[..., tuple[torch.Tensor, ...]]:
-        """The model as a function for gradcheck.
-
-        gradcheck changes the leaves in place, so the function uses these and ignores its arguments.
-        """
-        return lambda *_: tuple(t for t in self._model.outputs().values() if t.requires_grad)
 
 
 def _fill_missing(leaf: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
@@ -297,12 +272,7 @@ STOPS = "stops_gradients=True: forward calls detach, or computes under no_grad"
 
 
 def say_wrong(wrong: Sequence[Mismatch], way: str) -> str:
-    """The sentence.
-
-    Args:
-        wrong: the gradients; at least one.
-        way: what to declare; "" if it depends on what it looks like.
-    """
+    """The sentence. `way` is what to declare; "" if it depends on what the first gradient looks like."""
     first = wrong[0]
     low, high = (f"{value:.6g}" for value in first.numeric)
     numeric = low if low == high else f"{low} to {high}"
@@ -328,12 +298,7 @@ SAME = 1e-9  # two gradients whose relative difference is below this are the sam
 def leave_out_hooks(
     model: Any, leaves: list[torch.Tensor], gradients: Callable[[], list[torch.Tensor]]
 ) -> contextlib.ExitStack | None:
-    """Leave out all hooks from here on; None, and they stay, if they change no gradient.
-
-    Args:
-        model: the model.
-        leaves: its inputs and parameters.
-        gradients: computes their gradients.
+    """Leave out all hooks from here on; None, and they stay, if they change no gradient of some leaves.
 
     Returns:
         A context, entered, that puts them back when it is left.
@@ -341,13 +306,10 @@ def leave_out_hooks(
     before = gradients()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without(model, leaves))
-        if any(_differ(one, other) for one, other in zip(before, gradients(), strict=True)):
+        pairs = zip(before, gradients(), strict=True)
+        if any(float((one - other).norm()) > SAME * float(one.norm()) for one, other in pairs):
             return stack.pop_all()
         return None
-
-
-def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return float((one - other).norm()) > SAME * float(one.norm())
 
 
 @contextlib.contextmanager

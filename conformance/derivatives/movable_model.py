@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,16 +11,12 @@ from torch.overrides import TorchFunctionMode
 
 from conformance.derivatives.slopes import differ, random_direction, sides
 from conformance.errors import SelfCheckError
-from conformance.evaluate import containers, inputs, process_state, weights
+from conformance.evaluate import containers, custom_ops, evaluation, inputs, process_state, weights
 from conformance.evaluate.containers import home
-from conformance.evaluate.custom_ops import OpMode, written_names, written_tensors
-from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64.wide import Oracle
-from conformance.perturb.gradient_flow import applications_watched
+from conformance.perturb.kinks import applications_watched
 from conformance.records.observation import TensorName
-from zoo import internals
-from zoo.case import Call, SpecError
-from zoo.convention import Convention
+from zoo import Call, Convention, SpecError, internals
 
 Tensors = dict[str, torch.Tensor]
 MOVE = 1e-3  # of a number's size, or of the tensor's rms for a zero; large beside the steps of finite differences
@@ -29,18 +25,13 @@ MOVE = 1e-3  # of a number's size, or of the tensor's rms for a zero; large besi
 class MovableModel:
     """The model of an oracle, whose inputs and parameters may be moved.
 
-    Args:
-        oracle: the oracle.
-        question: the question of a case.
-        first: what the oracle returned for it.
-
     Attributes:
-        question: the same question on contiguous copies of the inputs.
+        question: the question of a case, on contiguous copies of the inputs.
         leaves: the inputs and parameters that may have a gradient, by name.
         conventions: what the spec declares of its gradients.
     """
 
-    def __init__(self, oracle: Oracle, question: Question, first: Evaluation) -> None:
+    def __init__(self, oracle: Oracle, question: evaluation.Question, first: evaluation.Evaluation) -> None:
         self._oracle, self._model, self._first = oracle, oracle.model, first
         self._renewed = False
         self._frozen: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
@@ -63,8 +54,7 @@ class MovableModel:
     def freeze(self, *, stops: bool = False) -> bool:
         """Hold the state that forward updates at the values of one run from here on; False if there is nothing to hold.
 
-        Args:
-            stops: also hold what forward takes out of autograd.
+        With `stops`, also hold what forward takes out of autograd.
         """
         self._renewed = True
         frozen = freeze(self._reset_state, self.run, self._state, stops=stops)
@@ -74,8 +64,7 @@ class MovableModel:
     def stops_gradients(self, generator: torch.Generator) -> bool:
         """Whether outputs change by way of what forward takes out of autograd, apart from the state.
 
-        Args:
-            generator: of the direction in which all leaves are moved.
+        All leaves are moved in one direction, which the generator draws.
         """
         before, slopes = self._frozen, []
         directions = {leaf: random_direction(leaf, generator) for leaf in self.leaves.values()}
@@ -147,7 +136,7 @@ def move(numbers: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.view_as_complex(moved) if numbers.is_complex() else moved
 
 
-def _on_plain_memory(oracle: Oracle, question: Question) -> Question:
+def _on_plain_memory(oracle: Oracle, question: evaluation.Question) -> evaluation.Question:
     """The same question on contiguous copies: gradcheck refuses tensors that overlap themselves."""
     copied: dict[int, torch.Tensor] = {}
 
@@ -190,10 +179,6 @@ def unwritten(model: torch.nn.Module, written: list[torch.nn.Parameter]) -> Iter
     """A context for one run, in which the model has copies of some parameters in their place, and writes none of them.
 
     The copies are made for autograd too, so gradients reach the parameters. Those of a ScriptModule cannot be replaced.
-
-    Args:
-        model: the model.
-        written: the parameters.
     """
     copies = {id(parameter): parameter.clone() for parameter in written}
     with contextlib.ExitStack() as stack:
@@ -208,7 +193,7 @@ def unwritten(model: torch.nn.Module, written: list[torch.nn.Parameter]) -> Iter
         yield
 
 
-class _Undone(OpMode):
+class _Undone(custom_ops.OpMode):
     """While active, ops that write some tensors leave them as they were."""
 
     def __init__(self, kept: list[torch.Tensor]) -> None:
@@ -217,7 +202,9 @@ class _Undone(OpMode):
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one ATen op, and undo what it writes."""
-        written = [t for t in written_tensors(func, args, kwargs) if home(t.untyped_storage()) in self._homes]
+        written = [
+            t for t in custom_ops.written_tensors(func, args, kwargs) if home(t.untyped_storage()) in self._homes
+        ]
         before = [tensor.clone() for tensor in written]
         result = func(*args, **kwargs)
         for tensor, numbers in zip(written, before, strict=True):
@@ -246,27 +233,15 @@ class _Unset(TorchFunctionMode):
 # of `detach` and `item`, and of ops under `no_grad`.
 
 
-@dataclass
-class _Held:
-    """What ops gave in the recorded run, with the name of the op, by its number.
-
-    Attributes:
-        written: what those gave that write the state, or something under `no_grad`; None for what is free.
-        results: the results of those that take them out of autograd.
-    """
-
-    written: dict[int, tuple[str, list[torch.Tensor | None]]] = field(default_factory=dict)
-    results: dict[int, tuple[str, Any]] = field(default_factory=dict)
+# What an op gave in the recorded run, by its number: its name, whether it takes its results out of autograd, and these;
+# else what it gave that writes the state, or something under `no_grad`, with None for what is free.
+Held = dict[int, tuple[str, bool, Any]]
 
 
-class FrozenState(OpMode):
-    """While active, each op that was held gives what it gave in the recorded run.
+class FrozenState(custom_ops.OpMode):
+    """While active, each op that was held gives what it gave in the recorded run."""
 
-    Args:
-        held: what was held.
-    """
-
-    def __init__(self, held: _Held) -> None:
+    def __init__(self, held: Held) -> None:
         super().__init__()
         self._held, self._number = held, -1
 
@@ -274,18 +249,18 @@ class FrozenState(OpMode):
         """Run one ATen op; if it is held, overwrite what it gave."""
         result = func(*args, **kwargs)
         self._number += 1
-        name, kept = self._held.results.get(self._number, ("", None))
-        if name == func.name():
+        name, stopped, kept = self._held.get(self._number, ("", False, None))
+        if name != func.name():
+            return result
+        if stopped:
             return _copy(kept)
-        name, values = self._held.written.get(self._number, ("", []))
-        if name == func.name():
-            for tensor, value in zip(_given(func, args, kwargs, result), values, strict=True):
-                if value is not None:
-                    tensor.copy_(value)
+        for tensor, value in zip(_given(func, args, kwargs, result), kept, strict=True):
+            if value is not None:
+                tensor.copy_(value)
         return result
 
 
-class _Record(OpMode):
+class _Record(custom_ops.OpMode):
     """Notes the memory of the tensors that each op gives: its results and what it writes. None of it is reused.
 
     It keeps no tensor: an op that writes to a tensor that somebody else holds may call another op more.
@@ -302,7 +277,7 @@ class _Record(OpMode):
     ) -> None:
         super().__init__()
         self.given: list[tuple[str, list[torch.UntypedStorage]]] = []
-        self.held = _Held()
+        self.held: Held = {}
         self._wanted, self._applying = wanted or {}, applying
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -310,13 +285,13 @@ class _Record(OpMode):
         result = func(*args, **kwargs)
         given, number, name = _given(func, args, kwargs, result), len(self.given), func.name()
         wanted = self._wanted.get((number, name))
-        if wanted is None and stops and written_names(func):
+        if wanted is None and stops and custom_ops.written_names(func):
             wanted = [not tensor.requires_grad for tensor in given]
         if wanted is not None:
             values = [tensor.clone() if held else None for tensor, held in zip(given, wanted, strict=True)]
-            self.held.written[number] = name, values
+            self.held[number] = name, False, values
         elif stops:
-            self.held.results[number] = name, _copy(result)
+            self.held[number] = name, True, _copy(result)
         self.given.append((name, [tensor.untyped_storage() for tensor in given]))
         return result
 
@@ -325,8 +300,7 @@ def _stops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an op takes a tensor out of autograd, unless a custom Function gives it a gradient all the same."""
     if torch.is_grad_enabled() and func not in (torch.ops.aten.detach.default, internals.item_op):
         return False
-    tensors = [leaf for leaf in internals.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    return any(tensor.requires_grad for tensor in tensors)
+    return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in custom_ops.leaves_of((args, kwargs)))
 
 
 def _copy(result: Any) -> Any:
@@ -359,7 +333,7 @@ def freeze(
     reset()
     with applications_watched() as applying, _Record(writes, applying if stops else None) as second:
         forward()
-    if not second.held.written and not second.held.results:
+    if not second.held:
         return None
     return lambda: FrozenState(second.held)
 
@@ -369,7 +343,7 @@ def _given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     if func.is_view:
         return []
     returned = [t for t in internals.tree_leaves(result) if isinstance(t, torch.Tensor)]
-    return [*written_tensors(func, args, kwargs), *returned]
+    return [*custom_ops.written_tensors(func, args, kwargs), *returned]
 
 
 # Applies the conventions that a spec declares, and torch's own for padding rows, to the check of gradients.
@@ -415,15 +389,8 @@ class Conventions:
                 mask[list(convention.rows) if convention.rows else ...] = True
         return mask
 
-    def check_zeros(self, first: Evaluation) -> None:
-        """Raise an error if a gradient that is declared zero is not.
-
-        Args:
-            first: what the oracle returned.
-
-        Raises:
-            SelfCheckError: it is not zero.
-        """
+    def check_zeros(self, first: evaluation.Evaluation) -> None:
+        """Raise `SelfCheckError` if a gradient that is declared zero is not, in what the oracle returned."""
         for name, gradient in first.tensors.items():
             for convention in self._declared if name.kind == "gradient" else ():
                 if gradient is None or not convention.zero or not convention.concerns(name.leaf):
@@ -433,12 +400,7 @@ class Conventions:
                     raise SelfCheckError(f"{name} is declared zero ({convention.why}), but it is not; remove that")
 
     def padding_rows(self, forward: Callable[[], Any], leaves: Tensors) -> Tensors:
-        """Masks of the rows that torch's `embedding` takes as padding and gives no gradient.
-
-        Args:
-            forward: runs the model once.
-            leaves: the inputs and parameters by name.
-        """
+        """Masks of the rows that torch's `embedding` takes as padding and gives no gradient, when `forward` runs."""
         with _PaddingWatch() as watch:
             forward()
         masks = {name: torch.zeros(leaf.shape, dtype=torch.bool) for name, leaf in leaves.items()}
@@ -448,7 +410,7 @@ class Conventions:
         return masks
 
 
-class _PaddingWatch(OpMode):
+class _PaddingWatch(custom_ops.OpMode):
     """Notes the padding row of each table that is looked up, by the address of the table."""
 
     def __init__(self) -> None:

@@ -74,9 +74,10 @@ class Slopes:
             if tests > MOST_TESTS:
                 raise RuntimeError(f"more than {MOST_TESTS} directions of {name} do not agree with finite differences")
             if len(chunk) == 1:
-                low, high = self._range(leaf, chunk)
+                direction = self._direction(leaf, chunk)
+                (low, high), size = self._bounds(*self._sides({leaf: direction})[:2]), float(direction[chunk[0]])
                 index = tuple(int(i) for i in torch.unravel_index(chunk[0], shape))
-                return Mismatch(name, index, float(analytic[chunk[0]]), (low, high))
+                return Mismatch(name, index, float(analytic[chunk[0]]), (low / size, high / size))
         return None
 
     def agree(
@@ -85,12 +86,8 @@ class Slopes:
         """Whether the gradients of several leaves fit, all moved together in one random direction.
 
         A leaf on which the loss hangs by much is moved by less, so the error that the loss's slope may have is about
-        that of a test of each leaf alone. False also where a kink makes it unclear.
-
-        Args:
-            outputs: what `forward` returns, flat.
-            gradients: the gradient of the loss for each leaf, both in float64.
-            generator: of the direction.
+        that of a test of each leaf alone. False also where a kink makes it unclear. `outputs` are what `forward`
+        returns, flat.
         """
         sizes = _real(outputs.detach()).abs()
         unclear = self._noise(torch.zeros_like(sizes), sizes)
@@ -107,13 +104,7 @@ class Slopes:
         return bent <= noise and abs(slope - float((self._weights * (left + right)).sum()) / 2.0) <= noise
 
     def allow(self, leaf: torch.Tensor, gradient: torch.Tensor, generator: torch.Generator) -> bool:
-        """Whether a gradient, along one random direction, lies between the slopes on both sides.
-
-        Args:
-            leaf: the input or parameter, in float64; it is changed and restored.
-            gradient: its gradient of the loss.
-            generator: of the direction.
-        """
+        """Whether the gradient of a leaf, along one random direction, lies between the slopes on both sides."""
         analytic = _real(gradient.resolve_conj())
         direction = self._along(leaf, analytic, generator)
         left, right, noise = self._sides({leaf: direction})
@@ -152,13 +143,6 @@ class Slopes:
             return False
         return low - noise <= slope <= high + noise
 
-    def _range(self, leaf: torch.Tensor, chunk: torch.Tensor) -> tuple[float, float]:
-        direction = self._direction(leaf, chunk)
-        left, right, _ = self._sides({leaf: direction})
-        size = float(direction[chunk[0]])
-        low, high = self._bounds(left, right)
-        return low / size, high / size
-
     def _direction(self, leaf: torch.Tensor, chunk: torch.Tensor) -> torch.Tensor:
         """Each chosen element, in proportion to its size; of several elements, with random factors."""
         direction = torch.zeros_like(_real(leaf.detach()))
@@ -189,9 +173,7 @@ def sides(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The slopes of all outputs along a direction, on the left and on the right of where the leaves are.
 
-    Args:
-        forward: runs the model and returns its floating outputs by name.
-        directions: for each leaf, how fast its elements move; flat, real and imaginary parts apart.
+    The direction says for each leaf how fast its elements move; flat, real and imaginary parts apart.
 
     Returns:
         The slopes left and right, and the absolute values of the outputs; flat, of one length.

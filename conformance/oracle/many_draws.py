@@ -13,16 +13,11 @@ from typing import Any
 import torch
 
 from conformance.axes import Precision
-from conformance.evaluate import inputs
-from conformance.evaluate.error_text import is_out_of_memory
-from conformance.evaluate.evaluation import Question, Tensors
+from conformance.evaluate import error_text, evaluation, inputs
 from conformance.float64.wide import Oracle, wide_call
-from conformance.gates.budget import TensorReference
-from conformance.gates.redraws import budgets
-from conformance.gates.sums import Redraws, Rounded, rounded_sums, sample
+from conformance.gates import budget, redraws, sums
 from conformance.oracle.overflow import InnerGradients, Scale
-from conformance.perturb.kinks import MARGIN, KinkWatch
-from conformance.perturb.rounding import Nearest
+from conformance.perturb import kinks, rounding
 from conformance.process.forks import Forks
 from conformance.records.observation import TensorName
 from zoo.case import Call, Case
@@ -36,14 +31,14 @@ POOL = 4  # batches from which the rows of one draw are picked
 BATCHES = 8  # of which one is taken, if a draw takes a batch whole
 CROWDED = 2.0**-11  # closer to a kink than this, in units of the rms: among so many units, each weighs little
 
-References = dict[TensorName, TensorReference | None]
+References = dict[TensorName, budget.TensorReference | None]
 Kept = dict[TensorName, torch.Tensor]
 
 
 def with_redraws(  # noqa: PLR0913 -- all that is known of a case
     oracle: Oracle,
     case: Case,
-    question: Question,
+    question: evaluation.Question,
     tensors: References,
     precisions: Sequence[Precision],
     scale: Scale,
@@ -51,14 +46,7 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
 ) -> tuple[tuple[Redraw, ...], References]:
     """The further draws of a case, and its references with what the rounded runs add up to in these draws.
 
-    Args:
-        oracle: the oracle.
-        case: the case.
-        question: the question of its first draw.
-        tensors: the references of its tensors.
-        precisions: those of the run; only low ones are judged over draws.
-        scale: the scale of the cotangents under float16.
-        forks: the forks that may run some of the draws.
+    Only low precisions are judged over draws. `question` is that of the first draw.
     """
     low = [p for p in precisions if p.low_dtype]
     judged = {name: r for name, r in tensors.items() if r is not None and is_judged_over_draws(r)}
@@ -69,11 +57,18 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
     first, numbers = inputs.draw(case, oracle.seed, 0), iter(range(max(DRAWS)))
 
     def run(number: int) -> _Run | None:
-        there = oracle.starting_from(
-            Redraw(0, weights=number + 1, kept=oracle.kept).state(oracle.narrow_state, oracle.seed)
-        )
-        redraw = _redraw(there, case, first, number, kinked=kinked)
-        return None if redraw is None else draws.run(there, case, question, redraw)
+        start = FIRST_NUMBER + POOL * number
+        redraw = Redraw(start, weights=number + 1, kept=oracle.kept)
+        there = oracle.starting_from(redraw.state(oracle.narrow_state, oracle.seed))
+        if not inputs.alike(first, redraw.inputs(case, oracle.seed)):
+            return None
+        if kinked and case.independent_samples:
+            redraw = replace(redraw, picks=_rows_off_the_kinks(there, case, range(start, start + POOL)))
+        elif kinked:
+            apart = POOL * max(DRAWS)  # no other draw tries these
+            tried = range(start, start + BATCHES * apart, apart)
+            redraw = replace(redraw, picks=_batch_off_the_kinks(there, case, redraw, tried))
+        return draws.run(there, case, question, redraw)
 
     def add_up_to(wanted: int) -> None:
         while missing := [*islice(numbers, max(0, wanted - len(draws.redraws)))]:
@@ -85,26 +80,10 @@ def with_redraws(  # noqa: PLR0913 -- all that is known of a case
     return tuple(draws.redraws), {**tensors, **draws.references()}
 
 
-def is_judged_over_draws(reference: TensorReference) -> bool:
+def is_judged_over_draws(reference: budget.TensorReference) -> bool:
     """Whether roundings of a tensor can average out: it has some, and it is not structurally zero."""
     oracle = reference.oracle
     return bool(oracle.reals.numel()) and oracle.is_rounded and not reference.exact and not reference.is_null
-
-
-def _redraw(there: Oracle, case: Case, first: Call, number: int, *, kinked: bool) -> Redraw | None:
-    """A draw like the first, behind kinks away from them; None if it is not alike. `there` has its weights."""
-    start = FIRST_NUMBER + POOL * number
-    redraw = Redraw(start, weights=number + 1, kept=there.kept)
-    if not inputs.alike(first, redraw.inputs(case, there.seed)):
-        return None
-    if not kinked:
-        return redraw
-    if case.independent_samples:
-        return replace(redraw, picks=_rows_off_the_kinks(there, case, range(start, start + POOL)))
-    apart = POOL * max(DRAWS)  # no other draw tries these
-    return replace(
-        redraw, picks=_batch_off_the_kinks(there, case, redraw, range(start, start + BATCHES * apart, apart))
-    )
 
 
 def _batch_off_the_kinks(there: Oracle, case: Case, redraw: Redraw, numbers: range) -> inputs.Picks:
@@ -119,11 +98,11 @@ def _batch_off_the_kinks(there: Oracle, case: Case, redraw: Redraw, numbers: ran
         call = inputs.draw_batch(case, there.seed, number)
         if not inputs.alike(first, call):
             continue
-        with KinkWatch() as watch:
+        with kinks.KinkWatch() as watch:
             there.forward(case, call)
         candidates.append((watch.margin, -number))
         farthest = max(candidates)[0]
-        if farthest >= MARGIN or (len(candidates) > 1 and farthest < CROWDED):
+        if farthest >= kinks.MARGIN or (len(candidates) > 1 and farthest < CROWDED):
             break
     return -max(candidates)[1]
 
@@ -135,9 +114,9 @@ def _rows_off_the_kinks(there: Oracle, case: Case, numbers: range) -> inputs.Pic
     for number in numbers:
         call = inputs.draw_batch(case, there.seed, number)
         rows = inputs.row_count(call)
-        with KinkWatch(rows) as watch:
+        with kinks.KinkWatch(rows) as watch:
             there.forward(case, call)
-        candidates += [(-min(m, MARGIN), number, row) for row, m in enumerate(watch.margins.tolist())]
+        candidates += [(-min(m, kinks.MARGIN), number, row) for row, m in enumerate(watch.margins.tolist())]
     return [(number, row) for _, number, row in sorted(candidates)[:rows]]
 
 
@@ -163,19 +142,13 @@ class _Run:
 class _ManyDraws:
     """Collects the oracle's tensors in each draw, and those of the rounded runs in the first draws.
 
-    Args:
-        judged: the references of the tensors to follow, by name.
-        precisions: the low precisions.
-        scale: the scale of the cotangents under float16.
-        rounded_runs: the number of draws that are run rounded too.
-
     Attributes:
         redraws: the draws so far.
     """
 
     def __init__(
         self,
-        judged: dict[TensorName, TensorReference],
+        judged: dict[TensorName, budget.TensorReference],
         precisions: Sequence[Precision],
         scale: Scale,
         *,
@@ -189,14 +162,14 @@ class _ManyDraws:
         keys = ((precision.name, name) for precision in precisions for name in judged)
         self._found: dict[tuple[str, TensorName], list[torch.Tensor]] = {key: [] for key in keys}
 
-    def run(self, there: Oracle, case: Case, question: Question, redraw: Redraw) -> _Run | None:
+    def run(self, there: Oracle, case: Case, question: evaluation.Question, redraw: Redraw) -> _Run | None:
         """Run the oracle with the weights of one more draw on it, and rounded too if it is one of the first.
 
         None for a draw that fails, and for one whose gradients float16 may not hold.
         """
         asked = redraw.question(question, wide_call(redraw.inputs(case, there.seed)), there.namer)
-        rounding = self._precisions if len(self.redraws) < self._rounded_runs else ()
-        modes = {p.name: Nearest(p, self._scale.factor) for p in rounding}
+        rounded_to = self._precisions if len(self.redraws) < self._rounded_runs else ()
+        modes = {p.name: rounding.Nearest(p, self._scale.factor) for p in rounded_to}
         try:
             inner = InnerGradients()  # which costs time in every op
             with inner if math.isfinite(self._scale.inner) else contextlib.nullcontext():
@@ -205,7 +178,7 @@ class _ManyDraws:
                 return None
             rounded = {word: self._keep(there.evaluate(asked, mode).tensors) for word, mode in modes.items()}
         except Exception as problem:  # the model's own code may raise anything
-            if is_out_of_memory(problem):
+            if error_text.is_out_of_memory(problem):
                 raise
             return None
         underflew = any(mode.underflew for mode in modes.values())
@@ -228,14 +201,16 @@ class _ManyDraws:
                 for word, tensors in run.rounded.items():
                     self._found[word, name].append(tensors[name])
 
-    def _keep(self, run: Tensors) -> Kept:
+    def _keep(self, run: evaluation.Tensors) -> Kept:
         """What is kept of each judged tensor of a run, if it has the shape that it had in the first draw."""
         found = ((name, run.get(name), known) for name, known in self._judged.items())
-        return {name: sample(t) for name, t, known in found if t is not None and tuple(t.shape) == known.oracle.shape}
+        return {
+            name: sums.sample(t) for name, t, known in found if t is not None and tuple(t.shape) == known.oracle.shape
+        }
 
-    def _add_up(self, name: TensorName, precision: Precision, draws: int = max(DRAWS)) -> Rounded:
+    def _add_up(self, name: TensorName, precision: Precision, draws: int = max(DRAWS)) -> sums.Rounded:
         found = self._found[precision.name, name][:draws]
-        return rounded_sums(found, self._truths[name][: len(found)], self._constants[precision.name])
+        return sums.rounded_sums(found, self._truths[name][: len(found)], self._constants[precision.name])
 
     def count_needed(self) -> dict[str, int]:
         """How many draws each precision needs, so that the gain of every tensor is judged finely enough."""
@@ -245,11 +220,11 @@ class _ManyDraws:
         rounded, reference = self._add_up(name, precision), self._judged[name]
         for draws in DRAWS:
             more = rounded.over(draws)
-            if float(budgets(reference, precision, more).gain[0]) <= ENOUGH * float(more.squares[0]):
+            if float(redraws.budgets(reference, precision, more).gain[0]) <= ENOUGH * float(more.squares[0]):
                 return draws
         return max(DRAWS)
 
-    def references(self) -> dict[TensorName, TensorReference]:
+    def references(self) -> dict[TensorName, budget.TensorReference]:
         """The references of the tensors that every draw has, with their redraws."""
         if not self.redraws:
             return {}
@@ -261,7 +236,7 @@ class _ManyDraws:
                 p.name: self._add_up(name, p, draws[p.name]).over(draws[p.name], truths[: draws[p.name]])
                 for p in self._precisions
             }
-            with_redraws[name] = replace(reference, redraws=Redraws(tuple(truths), rounded))
+            with_redraws[name] = replace(reference, redraws=sums.Redraws(tuple(truths), rounded))
         return with_redraws
 
 
@@ -303,12 +278,7 @@ class Redraw:
         return inputs.reorder(call) if self.reordered else call
 
     def state(self, state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-        """The parameters and buffers for this draw.
-
-        Args:
-            state: its first state, from `weights.state_of`; values that float32 represents.
-            seed: seed of the cell.
-        """
+        """The parameters and buffers for this draw, from those of the first, which float32 represents."""
         drawn = {n: t for n, t in state.items() if inputs.is_rounded(t) and n not in self.kept}
         reals = {n: torch.view_as_real(t) if t.is_complex() else t for n, t in drawn.items()}
         if not reals:
@@ -327,14 +297,8 @@ class Redraw:
         least = SMALLEST_FACTOR if self.fine else SMALLEST_COARSE_FACTOR
         return tensor.reshape(-1).double() * (least + (1.0 - least) * factors)
 
-    def question(self, first: Question, call: Call, model: Any) -> Question:
-        """The question of this draw.
-
-        Args:
-            first: the question of the case.
-            call: the inputs on the device and in the dtypes of the run.
-            model: the model; its signature names the inputs.
-        """
+    def question(self, first: evaluation.Question, call: Call, model: Any) -> evaluation.Question:
+        """The question of this draw, with inputs on the device and in the dtypes of the run."""
         names = inputs.named_inputs(model, call)
         pristine = inputs.place(call, convert=lambda t: t) if first.mutates else call
         again = (*first.seed, repr(self.picks), self.weights, self.fewer)

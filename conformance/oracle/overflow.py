@@ -10,10 +10,7 @@ from typing import Any
 import torch
 
 from conformance.axes import PRECISIONS
-from conformance.evaluate import backward, evaluation, inputs, weights
-from conformance.evaluate.custom_ops import OpMode, Unwatched, leaves_of
-from conformance.evaluate.error_text import is_out_of_memory
-from conformance.evaluate.evaluation import Evaluation, question_of
+from conformance.evaluate import backward, custom_ops, error_text, evaluation, inputs, weights
 from conformance.float64.wide import Oracle, prepared_model
 from conformance.records.observation import TensorName
 from zoo.case import Case
@@ -21,7 +18,7 @@ from zoo.case import Case
 AMP_FP16 = PRECISIONS["amp_fp16"]
 
 
-class InnerGradients(OpMode):
+class InnerGradients(custom_ops.OpMode):
     """Notes the largest gradient that an op of the judge's backward gives.
 
     Attributes:
@@ -36,24 +33,23 @@ class InnerGradients(OpMode):
         """Run one ATen op, and note what it gives in backward."""
         result = func(*args, **kwargs)
         if not func.is_view and backward.is_scaled():
-            with Unwatched():
-                for leaf in leaves_of(result):
+            with custom_ops.Unwatched():
+                for leaf in custom_ops.leaves_of(result):
                     if inputs.is_rounded(leaf) and leaf.numel():
                         self.largest = max(self.largest, float(leaf.abs().nan_to_num(0.0, posinf=0.0).amax()))
         return result
 
 
-def choose_scale(oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation, inner: float) -> Scale:
+def choose_scale(
+    oracle: Oracle, case: Case, picks: inputs.Picks, found: evaluation.Evaluation, inner: float | None
+) -> Scale:
     """The scale of a case: that of its gradients, lowered if eager's overflow with it under float16 autocast.
 
-    Args:
-        oracle: the oracle.
-        case: the case.
-        picks: the draw of its inputs.
-        found: what the oracle returned.
-        inner: the largest gradient inside the model.
+    `inner` is the largest gradient inside the model; None if no precision scales it.
     """
     scale = scale_for(found.tensors)
+    if inner is None:
+        return Scale(scale, math.inf)
     if scale * inner <= LARGEST / LARGER or oracle.spec.fit is not None:
         return Scale(scale, LARGEST / scale)
     finite = _Eager(oracle, case, picks, found).has_finite_gradients
@@ -72,9 +68,9 @@ def choose_scale(oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluat
 class _Eager:
     """The model under float16 autocast on the CPU."""
 
-    def __init__(self, oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation) -> None:
+    def __init__(self, oracle: Oracle, case: Case, picks: inputs.Picks, found: evaluation.Evaluation) -> None:
         self._model, self._truths = prepared_model(oracle.spec, oracle.seed), found.tensors
-        question = question_of(oracle.spec, case, oracle.seed, picks, lambda call: call, self._model)
+        question = evaluation.question_of(oracle.spec, case, oracle.seed, picks, lambda call: call, self._model)
         self._question = replace(question, second=False, stacked=None, forward_mode=False, precision=AMP_FP16)
         self._state = weights.state_of(self._model)
 
@@ -83,7 +79,7 @@ class _Eager:
         try:
             found = evaluation.evaluate(self._model, self._model, replace(self._question, scale=scale)).tensors
         except Exception as problem:  # the model's own code may raise anything
-            if is_out_of_memory(problem):
+            if error_text.is_out_of_memory(problem):
                 raise
             return True
         weights.reset(self._model, self._state)
@@ -108,11 +104,7 @@ LARGER = 4.0  # how many times as large the gradients of a further draw may be
 
 
 def scale_for(tensors: Mapping[TensorName, torch.Tensor | None]) -> float:
-    """The largest power of two with which the scaled gradients stay within `HEADROOM`, but at least `LEAST`.
-
-    Args:
-        tensors: what the oracle returned.
-    """
+    """The largest power of two with which the scaled gradients stay within `HEADROOM`, but at least `LEAST`."""
     largest = COTANGENT
     for name, tensor in tensors.items():
         if name.is_gradient and tensor is not None and tensor.numel():
@@ -133,10 +125,5 @@ class Scale:
     inner: float
 
     def fits(self, tensors: Mapping[TensorName, torch.Tensor | None], inner: float) -> bool:
-        """Whether the gradients of a further draw stay well inside float16's range.
-
-        Args:
-            tensors: what the oracle returned.
-            inner: the largest gradient inside the model.
-        """
+        """Whether the gradients of a further draw stay well inside float16's range, also those inside the model."""
         return inner <= self.inner and self.factor <= LARGER * scale_for(tensors)

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 
 import torch
 
 from conformance.axes import Precision
-from conformance.evaluate import attributes, inputs, weights
-from conformance.evaluate.containers import NOTHING, Container, Pair
-from conformance.evaluate.error_text import describe_error, is_out_of_memory
-from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.derivatives.gradients import GradientCheck
+from conformance.evaluate import attributes, containers, error_text, evaluation, inputs, weights
 from conformance.float64.wide import Oracle, wide_call
-from conformance.gates.budget import TensorReference
-from conformance.oracle import inference, sampling
+from conformance.gates import budget, distance, sums
+from conformance.gates.budget import FLOAT32, NOISE, TensorReference
+from conformance.oracle import inference, overflow, sampling, selfcheck, states
 from conformance.oracle.many_draws import FIRST_NUMBER, Redraw, with_redraws
-from conformance.oracle.overflow import AMP_FP16, InnerGradients, Scale, choose_scale, scale_for
-from conformance.oracle.selfcheck import SelfCheck
-from conformance.oracle.spread import Spread
-from conformance.oracle.states import find_states, other_question, same_tensors
-from conformance.perturb.kinks import KinkWatch
+from conformance.perturb import kinks, rounding
 from conformance.process.forks import ALONE, Forks
 from conformance.records.observation import TensorName
-from zoo.case import Case, SpecError
-from zoo.spec import Spec
+from zoo import Case, Spec, SpecError
 
 FEWEST_ROWS = 3  # a batch of one is special to many models, so a batch must be left with two
 
@@ -58,8 +52,8 @@ class CaseReference:
     scale: float
     tensors: dict[TensorName, TensorReference | None]
     requires_grad: dict[str, bool]
-    container: Container = NOTHING
-    shared: frozenset[Pair] = frozenset()
+    container: containers.Container = containers.NOTHING
+    shared: frozenset[containers.Pair] = frozenset()
     drawn: str = ""
     redraws: tuple[Redraw, ...] = ()
     states: tuple[str, ...] = ()
@@ -98,49 +92,51 @@ def make(
     """
     oracle = Oracle(spec, seed)
     _check_dtype(oracle)
-    check, initial = SelfCheck(oracle, twin), attributes.read(oracle.model)
+    initial = attributes.read(oracle.model)
     cases: dict[str, CaseReference] = {}
-    smallest: tuple[float, Question, Evaluation] | None = None
+    smallest: tuple[float, evaluation.Question, evaluation.Evaluation] | None = None
     for case in spec.cases:
         picks = sampling.choose(oracle, case, forks)
         question = oracle.question(case, picks)
-        inner = _inner_gradients(precisions)
-        found, kinked = _watch(oracle, question, inner)
-        if states := find_states(oracle, initial, case, question) if spec.fit is None else {}:
-            question = replace(question, states=states)
-            found, kinked = _watch(oracle, question, inner)
-        check.of_outputs(question, found)
-        scale = _scale(oracle, case, picks, found, inner)
-        known = _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)
+        found, kinked, inner = _watch(oracle, question, precisions)
+        if kept := {} if spec.fit else states.find_states(oracle, initial, case, question):
+            question = replace(question, states=kept)
+            found, kinked, inner = _watch(oracle, question, precisions)
+        selfcheck.check_outputs(oracle, twin, question, found)
+        scale = overflow.choose_scale(oracle, case, picks, found, inner)
+        known = Spread(oracle, question, found, scale.factor, kinked=kinked).reference(picks, precisions, forks)
         if spec.fit is None:
             oracle.kept = tables_of(oracle, question)
             redraws, tensors = with_redraws(oracle, case, question, known.tensors, precisions, scale, forks)
             fine = [p for p in precisions if not p.low_dtype]
             changed, reason = _with_changed_weights(oracle, case, question, fine, forks)
             known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
-            if states and fine:
+            if kept and fine:
                 following = _follow(oracle, case, question, fine, forks)
-                known = replace(known, states=tuple(states), following=following)
+                known = replace(known, states=tuple(kept), following=following)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
         if size and (smallest is None or size < smallest[0]):
             smallest = (size, question, found)
     if spec.differentiable and spec.surrogate_gradient is None and smallest is not None:
-        assumed = check.of_gradients(smallest[1], smallest[2], forks)
+        assumed = GradientCheck(oracle, smallest[1], smallest[2], forks).run()
         cases = {name: replace(known, assumed=assumed) for name, known in cases.items()}
     return cases
 
 
 def _follow(
-    oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision], forks: Forks
+    oracle: Oracle, case: Case, question: evaluation.Question, precisions: Sequence[Precision], forks: Forks
 ) -> CaseReference:
     """The reference of a second call, on another draw, in the state that the first one left."""
     oracle.evaluate(replace(question, second=False, stacked=None, forward_mode=False))
-    there = oracle.starting_from(weights.state_of(oracle.model))
-    asked = replace(other_question(oracle, case, question), states=attributes.current(oracle.model, question.states))
-    found, kinked = _watch(there, asked)
-    scale = scale_for(found.tensors)
-    return _of_one_draw(there, inputs.FAR_DRAW, asked, found, precisions, forks, scale, kinked=kinked)
+    there, left = (
+        oracle.starting_from(weights.state_of(oracle.model)),
+        attributes.current(oracle.model, question.states),
+    )
+    asked = replace(states.other_question(oracle, case, question), states=left)
+    found, kinked, _ = _watch(there, asked)
+    spread = Spread(there, asked, found, overflow.scale_for(found.tensors), kinked=kinked)
+    return spread.reference(inputs.FAR_DRAW, precisions, forks)
 
 
 def _check_dtype(oracle: Oracle) -> None:
@@ -156,13 +152,8 @@ def make_for_timing(
 ) -> dict[str, CaseReference]:
     """The reference with which a timed call is compared: outputs and first derivatives of the first case.
 
-    The oracle is not checked, because that of the spec's own cases has been.
-
-    Args:
-        spec: the spec of the model at the size that is timed.
-        seed: seed of weights, inputs and cotangents.
-        precisions: the precisions for which the perturbed runs are made.
-        forks: the forks that may do a part of the work.
+    The spec is that of the model at the size that is timed. The oracle is not checked, because that of the spec's own
+    cases has been.
 
     Raises:
         NoOracleError, SpecError: the model does not run in float64.
@@ -170,52 +161,27 @@ def make_for_timing(
     oracle, case = Oracle(spec, seed), spec.cases[0]
     picks = sampling.choose(oracle, case, forks)
     question = replace(oracle.question(case, picks), second=False, stacked=None, forward_mode=False)
-    inner = _inner_gradients(precisions)
-    found, kinked = _watch(oracle, question, inner)
-    scale = _scale(oracle, case, picks, found, inner)
-    return {case.name: _of_one_draw(oracle, picks, question, found, precisions, forks, scale.factor, kinked=kinked)}
+    found, kinked, inner = _watch(oracle, question, precisions)
+    scale = overflow.choose_scale(oracle, case, picks, found, inner)
+    spread = Spread(oracle, question, found, scale.factor, kinked=kinked)
+    return {case.name: spread.reference(picks, precisions, forks)}
 
 
-def _inner_gradients(precisions: Sequence[Precision]) -> InnerGradients | None:
-    """The watch of the gradients inside a model; None if no precision scales them."""
-    return InnerGradients() if AMP_FP16 in precisions else None
+def _watch(
+    oracle: Oracle, question: evaluation.Question, precisions: Sequence[Precision] = ()
+) -> tuple[evaluation.Evaluation, bool, float | None]:
+    """The oracle's evaluation, whether an op with a kink ran, and the largest gradient inside the model.
 
-
-def _watch(oracle: Oracle, question: Question, inner: InnerGradients | None = None) -> tuple[Evaluation, bool]:
-    """The oracle's evaluation, and whether an op with a kink ran."""
-    with KinkWatch() as watch, inner or contextlib.nullcontext():
+    That gradient is None if no precision scales it.
+    """
+    inner = overflow.InnerGradients() if overflow.AMP_FP16 in precisions else None
+    with kinks.KinkWatch() as watch, inner or contextlib.nullcontext():
         found = oracle.evaluate(question, noted=True)
-    return found, watch.kinked
-
-
-def _scale(oracle: Oracle, case: Case, picks: inputs.Picks, found: Evaluation, inner: InnerGradients | None) -> Scale:
-    """The scale of the cotangents under float16."""
-    if inner is None:
-        return Scale(scale_for(found.tensors), math.inf)
-    return choose_scale(oracle, case, picks, found, inner.largest)
-
-
-def _of_one_draw(  # noqa: PLR0913 -- all that is known of a draw
-    oracle: Oracle,
-    picks: inputs.Picks,
-    question: Question,
-    found: Evaluation,
-    precisions: Sequence[Precision],
-    forks: Forks,
-    scale: float,
-    *,
-    kinked: bool,
-) -> CaseReference:
-    tensors = Spread(oracle, question, found, scale, kinked=kinked).references(precisions, forks)
-    known = CaseReference(picks, scale, tensors, found.requires_grad, found.container, found.shared, found.drawn)
-    differs = any(found.requires_grad.values())  # then only what a cell infers in float32 does
-    casts = {p.autocast for p in precisions if not (differs and p.low_dtype)}
-    others = {cast: inference.inferred(oracle, question, found, tensors, cast) for cast in sorted(casts)}
-    return replace(known, inferred={cast: tensors for cast, tensors in others.items() if tensors})
+    return found, watch.kinked, inner.largest if inner else None
 
 
 def _with_changed_weights(
-    oracle: Oracle, case: Case, question: Question, precisions: Sequence[Precision], forks: Forks
+    oracle: Oracle, case: Case, question: evaluation.Question, precisions: Sequence[Precision], forks: Forks
 ) -> tuple[tuple[tuple[Redraw, CaseReference], ...], str]:
     """The references of the case with other weights and full float32 operands, and why the first one is missing.
 
@@ -235,31 +201,26 @@ def _with_changed_weights(
         call = wide_call(redraw.inputs(case, oracle.seed))
         asked = replace(redraw.question(question, call, there.namer), second=False)
         try:
-            found, kinked = _watch(there, asked)
-            scale = scale_for(found.tensors)
-            known = _of_one_draw(there, redraw.picks, asked, found, precisions, forks, scale, kinked=kinked)
-            made.append((redraw, known))
+            found, kinked, _ = _watch(there, asked)
+            spread = Spread(there, asked, found, overflow.scale_for(found.tensors), kinked=kinked)
+            made.append((redraw, spread.reference(redraw.picks, precisions, forks)))
         except Exception as problem:  # the model's own code may raise anything
-            if is_out_of_memory(problem):
+            if error_text.is_out_of_memory(problem):
                 raise
             if not redraw.fewer:
-                reason = describe_error(problem)
+                reason = error_text.describe_error(problem)
     return tuple(made), reason
 
 
 # Finds the buffers and frozen parameters that further draws leave as they are.
 
 
-def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
+def tables_of(oracle: Oracle, question: evaluation.Question) -> tuple[str, ...]:
     """The names of what is not drawn again, for the model makes tables of it and keeps them.
 
     These are the buffers that are not persistent. If the model's results do not follow its other buffers and its frozen
     parameters, because its first call has kept something, it is these too. What training changes is always drawn again:
     a model that keeps something of it is wrong.
-
-    Args:
-        oracle: the oracle.
-        question: the question of a case.
     """
     tables = weights.not_persistent(oracle.model)
     trained = {name for name, parameter in weights.parameters_of(oracle.model).items() if parameter.requires_grad}
@@ -274,9 +235,154 @@ def tables_of(oracle: Oracle, question: Question) -> tuple[str, ...]:
         with there.remembering():
             remembered = there.evaluate(asked).tensors
         forgotten = there.evaluate(asked).tensors
-        follows = same_tensors(forgotten, remembered)
+        follows = states.same_tensors(forgotten, remembered)
     except Exception as problem:  # the model's own code may raise anything
-        if is_out_of_memory(problem):
+        if error_text.is_out_of_memory(problem):
             raise
         follows = True  # where the draws fail, they say so
     return tuple(sorted(tables if follows else tables | fixed))
+
+
+# Measures how far the perturbed runs of one case stray from the oracle.
+
+REMAINDER = 1 / 16  # of a tensor's norm: with a spread from here on in float32, it may be what cancellation leaves
+WIDER = 2.0**16  # times as much noise tells, as much as bfloat16's
+FAR = 64.0  # times a tensor's norm: noise of the terms that cancelled moves it farther; chaos was not seen to, by 8
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one perturbed run shows of a tensor.
+
+    Attributes:
+        far: how far it strays.
+        lost: it has an infinity or NaN where the oracle has a number.
+        same: it has the oracle's numbers.
+        equal: of a tensor that is not rounded, which elements are the oracle's.
+        strayed: of a rounded tensor at a low precision, the sums of its errors.
+    """
+
+    far: distance.Distance
+    lost: bool
+    same: bool
+    equal: torch.Tensor | None
+    strayed: sums.Sums | None
+
+
+class Spread:
+    """How far the perturbed runs of one case stray from `found`, which the oracle returned.
+
+    Args:
+        scale: the scale of the cotangents under float16.
+        kinked: the model ran an op with a kink.
+    """
+
+    def __init__(
+        self, oracle: Oracle, question: evaluation.Question, found: evaluation.Evaluation, scale: float, *, kinked: bool
+    ) -> None:
+        self._oracle, self._question, self._found, self._kinked = oracle, question, found, kinked
+        self._scale = scale
+        self._measured = {name: distance.OracleTensor(t) for name, t in found.tensors.items() if t is not None}
+
+    def reference(self, picks: inputs.Picks, precisions: Sequence[Precision], forks: Forks) -> CaseReference:
+        """The reference of the case, for some precisions.
+
+        The oracle runs again, several times, with the roundings of each precision perturbed. At a low precision
+        there is a run that is rounded to nearest too: equal numbers have equal roundings, which do not average out over
+        them as perturbations do.
+
+        Raises:
+            SpecError: a tensor changes its shape with rounding.
+        """
+        modes = [(precision, mode) for precision in precisions for mode in self._modes(precision)]
+        runs = forks.results([partial(self._stray, precision, mode) for precision, mode in modes])
+        by_precision = {
+            precision.name: [run for run, (of, _) in zip(runs, modes, strict=True) if of is precision]
+            for precision in precisions
+        }
+        known = {
+            name: self._of_tensor(name, {word: [run[name] for run in seen] for word, seen in by_precision.items()})
+            for name in self._measured
+        }
+        for name in self._remainders(known) if FLOAT32 in precisions else ():
+            known[name] = replace(known[name], is_remainder=True)
+        found, tensors = self._found, {name: known.get(name) for name in self._found.tensors}
+        reference = CaseReference(
+            picks, self._scale, tensors, found.requires_grad, found.container, found.shared, found.drawn
+        )
+        differs = any(found.requires_grad.values())  # then only what a cell infers in float32 does
+        casts = sorted({p.autocast for p in precisions if not (differs and p.low_dtype)})
+        others = {cast: inference.inferred(self._oracle, self._question, found, tensors, cast) for cast in casts}
+        return replace(reference, inferred={cast: tensors for cast, tensors in others.items() if tensors})
+
+    def _modes(self, precision: Precision) -> list[rounding.Rounding]:
+        runs, noise = rounding.RUNS, NOISE
+        if precision.is_low:
+            runs, noise = (rounding.KINKED_RUNS, NOISE) if self._kinked else (runs, budget.SMOOTH_NOISE)
+        modes = [self._perturbing(precision, run, noise) for run in range(runs)]
+        return [*modes, *([rounding.Nearest(precision, self._scale)] if precision.low_dtype else [])]
+
+    def _perturbing(self, precision: Precision, run: object, noise: float) -> rounding.Rounding:
+        generator = inputs.seed_generator("probe", *self._question.seed, precision.name, run)
+        return rounding.Rounding(precision, generator, noise, self._scale)
+
+    def _stray(self, precision: Precision, mode: rounding.Rounding) -> dict[TensorName, _Seen]:
+        """What one run shows of each tensor."""
+        seen = {}
+        with error_text.blame_noise(str(self._question.seed[-1]), precision):
+            perturbed = self._oracle.evaluate(self._question, mode).tensors
+        for name, measured in self._measured.items():
+            tensor, truth = perturbed.get(name), measured.raw
+            if tensor is None or tuple(tensor.shape) != measured.shape:
+                raise SpecError(f"case {self._question.seed[-1]}: {name} changes shape with rounding")
+            summed = precision.low_dtype and measured.is_rounded
+            seen[name] = _Seen(
+                measured.distance(tensor),
+                not measured.stays_finite(tensor),
+                _same_numbers(tensor, measured),
+                None if measured.is_rounded else tensor == truth,
+                sums.sums_of([sums.sample(tensor)], [sums.sample(truth)]) if summed else None,
+            )
+        return seen
+
+    def _of_tensor(self, name: TensorName, runs: dict[str, list[_Seen]]) -> TensorReference:
+        """What the runs show of a tensor, by precision name."""
+        measured = self._measured[name]
+        spread, settled, strayed = {}, {}, {}
+        for word, seen in runs.items():
+            if 2 * sum(run.lost for run in seen) > len(seen):  # rounding decides whether there is a number
+                spread[word] = measured.without_bound()
+            else:
+                spread[word] = distance.farthest([run.far for run in seen])
+            if equal := [run.equal for run in seen if run.equal is not None]:
+                settled[word] = reduce(torch.logical_and, equal)
+            if summed := [run.strayed for run in seen if run.strayed is not None]:
+                strayed[word] = sums.farthest_sums(summed)
+        exact = all(run.same for seen in runs.values() for run in seen)
+        scale = self._scale if name.is_gradient else 1.0
+        return TensorReference(measured, spread, exact, settled, self._kinked, scale, strayed)
+
+    def _remainders(self, known: dict[TensorName, TensorReference]) -> list[TensorName]:
+        """The gradients that are what is left where larger terms cancel.
+
+        An example is the weight of a batch norm before another one: but for the eps of the second, its gradient is
+        zero, and most of what float32 holds of it is noise of the terms that cancelled. Wider noise moves it by many
+        times its own size. The gradients of a chaotic model have as much noise in float32, but wider noise moves them
+        by a few times their size at most. Of an output, nobody wants only the size: it stays without power.
+        """
+        gradients = {name: reference for name, reference in known.items() if name.is_gradient}
+        strayed = {name: (one.spread[FLOAT32.name].absolute, one.oracle.norm) for name, one in gradients.items()}
+        near = [name for name, (far, norm) in strayed.items() if REMAINDER * norm <= far < budget.NOISY * norm]
+        if not near:
+            return []
+        seen = self._stray(FLOAT32, self._perturbing(FLOAT32, "wider", WIDER * NOISE))
+        far = [name for name in near if seen[name].far.absolute >= FAR * known[name].oracle.norm]
+        return [name for name in far if not seen[name].lost]
+
+
+def _same_numbers(a: torch.Tensor, truth: distance.OracleTensor) -> bool:
+    """Whether a tensor has the oracle's shape and numbers, where NaN equals NaN and a zero has no sign."""
+    b = truth.raw
+    if truth.all_finite or a.dtype != b.dtype:
+        return a.dtype == b.dtype and torch.equal(a, b)
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())

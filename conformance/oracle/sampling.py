@@ -3,13 +3,11 @@
 from functools import partial
 
 from conformance.errors import SelfCheckError
-from conformance.evaluate import inputs
-from conformance.evaluate.error_text import blame_noise
-from conformance.evaluate.inputs import APART, AXES
+from conformance.evaluate import error_text, inputs
 from conformance.float64.wide import Oracle
 from conformance.gates.budget import FLOAT32
 from conformance.gates.distance import OracleTensor
-from conformance.perturb.kinks import MARGIN, KinkWatch, count_flipped, count_merged, count_tossed
+from conformance.perturb import kinks
 from conformance.perturb.rounding import RUNS, Rounding
 from conformance.process.forks import ALONE, Forks
 from zoo.case import Call, Case
@@ -25,11 +23,6 @@ def choose(oracle: Oracle, case: Case, forks: Forks = ALONE) -> inputs.Picks:
     """Choose the draw of a case to use; if its samples are independent, the rows of several draws.
 
     A training takes the first draw, because it passes kinks at every step, and its loss curve does not jump there.
-
-    Args:
-        oracle: the oracle.
-        case: the case.
-        forks: the forks that may do a part of the work.
 
     Raises:
         SelfCheckError: in every draw, more than a few numbers are exactly on a kink, and rounding moves them off.
@@ -51,8 +44,8 @@ def _rows_off_the_kinks(oracle: Oracle, case: Case) -> inputs.Picks:
         rows = len(watch.margins)
         if not watch.kinked or not rows:
             return number
-        candidates += [(min(m, MARGIN), number, row) for row, m in enumerate(watch.margins.tolist())]
-        if sum(margin >= MARGIN for margin, _, _ in candidates) >= rows:
+        candidates += [(min(m, kinks.MARGIN), number, row) for row, m in enumerate(watch.margins.tolist())]
+        if sum(margin >= kinks.MARGIN for margin, _, _ in candidates) >= rows:
             break
     best = sorted(candidates, key=lambda c: -c[0])[:rows]
     return [(draw, row) for _, draw, row in best]
@@ -81,15 +74,15 @@ def _draw_off_the_kinks(oracle: Oracle, case: Case, forks: Forks) -> inputs.Pick
     return min(counts)[-1]
 
 
-def _count_moved(oracle: Oracle, case: Case, number: int, watch: KinkWatch, forks: Forks) -> tuple[int, int]:
+def _count_moved(oracle: Oracle, case: Case, number: int, watch: kinks.KinkWatch, forks: Forks) -> tuple[int, int]:
     """How many units float32's rounding flips in a draw, and how many it moves off a kink."""
     call = inputs.draw_batch(case, oracle.seed, number)
 
     def moved(run: int) -> tuple[int, int]:
-        perturbed = KinkWatch()
-        with blame_noise(case.name, FLOAT32), _noise(oracle, case, number, run), perturbed:
+        perturbed = kinks.KinkWatch()
+        with error_text.blame_noise(case.name, FLOAT32), _noise(oracle, case, number, run), perturbed:
             oracle.forward(case, call)
-        return count_flipped(watch, perturbed), count_tossed(watch, perturbed)
+        return kinks.count_flipped(watch, perturbed), kinks.count_tossed(watch, perturbed)
 
     flips, tosses = zip(*forks.results([partial(moved, run) for run in range(RUNS)]), strict=True)
     return sum(flips), sum(tosses)
@@ -105,7 +98,7 @@ def _jumps(oracle: Oracle, case: Case, number: int) -> bool:
     gradients = {name: OracleTensor(t) for name, t in truth.items() if t is not None and name.is_gradient}
     faint = FAINT * max((measured.norm for measured in gradients.values()), default=0.0)
     for run in range(RUNS):
-        with blame_noise(case.name, FLOAT32):
+        with error_text.blame_noise(case.name, FLOAT32):
             moved = oracle.evaluate(question, _noise(oracle, case, number, run)).tensors
         for name, measured in gradients.items():
             other, most = moved[name], max(JUMP * measured.norm, faint)
@@ -119,7 +112,7 @@ def _noise(oracle: Oracle, case: Case, number: int, run: int) -> Rounding:
     return Rounding(FLOAT32, inputs.seed_generator("kink", oracle.seed, case.name, number, run))
 
 
-def _untie(oracle: Oracle, case: Case, draw: int, *, by_row: bool = False) -> tuple[int, int, KinkWatch]:
+def _untie(oracle: Oracle, case: Case, draw: int, *, by_row: bool = False) -> tuple[int, int, kinks.KinkWatch]:
     """A draw, moved apart if rounding its inputs has put numbers on a kink or made rivals equal.
 
     Returns:
@@ -129,18 +122,18 @@ def _untie(oracle: Oracle, case: Case, draw: int, *, by_row: bool = False) -> tu
     if not any(bool(tie.any()) for tie in (*watch.ties, *watch.equals)):
         return draw, 0, watch
     drawn = _watch(oracle, case, inputs.raw_batch(case, oracle.seed, draw))
-    best = (count_merged(watch, drawn), draw, watch)
-    for way in range(1, len(AXES) + 1):
+    best = (kinks.count_merged(watch, drawn), draw, watch)
+    for way in range(1, len(inputs.AXES) + 1):
         if not best[0]:
             break
-        number = draw + way * APART
+        number = draw + way * inputs.APART
         watch = _watch(oracle, case, inputs.draw_batch(case, oracle.seed, number), by_row=by_row)
-        best = min(best, (count_merged(watch, drawn), number, watch), key=lambda found: found[0])
+        best = min(best, (kinks.count_merged(watch, drawn), number, watch), key=lambda found: found[0])
     return best[1], best[0], best[2]
 
 
-def _watch(oracle: Oracle, case: Case, call: Call, *, by_row: bool = False) -> KinkWatch:
-    watch = KinkWatch(inputs.row_count(call) if by_row else 0, selections=True)
+def _watch(oracle: Oracle, case: Case, call: Call, *, by_row: bool = False) -> kinks.KinkWatch:
+    watch = kinks.KinkWatch(inputs.row_count(call) if by_row else 0, selections=True)
     with watch:
         oracle.forward(case, call)
     return watch

@@ -70,8 +70,11 @@ def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 --
         return Forms("an operator", lambda: wrap(called, case))
     if not callable(thing):
         raise UsageError(f"a {type(thing).__name__} is no model; want a module, a class, a function or an operator")
-    if _builds(thing):
-        return Forms(f"the module that {thing.__name__} builds", thing)
+    return Forms(f"the module that {thing.__name__} builds", thing) if _builds(thing) else _of_callable(fetch, thing)
+
+
+def _of_callable(fetch: Callable[[], Any], thing: Callable[..., Any]) -> Forms:
+    """The forms of a function, and of what owns modules and is none."""
     if inspect.ismethod(thing) and isinstance(thing.__self__, nn.Module):
         of = type(thing.__self__).__name__
         return Forms(f"the method {thing.__name__} of a module {of}", lambda: _as_forward(fetch()))

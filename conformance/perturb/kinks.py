@@ -1,16 +1,18 @@
 """Watches runs of the oracle for kinks: points at which a gradient jumps."""
 
-from collections.abc import Callable
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
+from conformance.evaluate import custom_ops, inputs
 from conformance.evaluate.containers import home
-from conformance.evaluate.custom_ops import OpMode, Unwatched
-from conformance.evaluate.inputs import is_rounded
-from conformance.perturb.gradient_flow import has_gradient
-from conformance.perturb.kink_gaps import group_gaps
-from conformance.perturb.ops import Rule, rule_of
+from conformance.perturb.ops import Rule, group_gaps, rule_of
 from zoo import internals
 
 MARGIN = 12.0 * 2.0**-8  # in units of the tensor's rms: three times the noise of a perturbed bfloat16 run
@@ -18,7 +20,7 @@ TIE = 2.0**-40  # times the rms: this close to a kink, even float64 may give eit
 NUDGES = [MARGIN / parts for parts in (1, 2, 4, 8) for _ in range(8)]  # of probabilities, of their size
 
 
-class KinkWatch(OpMode):
+class KinkWatch(custom_ops.OpMode):
     """Notes ops with a kink through which a gradient flows, and how close each row of a batch comes to a kink.
 
     Its own arithmetic runs outside all modes, so another mode does not perturb what this one measures.
@@ -80,9 +82,9 @@ class KinkWatch(OpMode):
             self._compared[id(result)] = (result, args[0], args[1])
         if not computed and not rule.indexes:
             return
-        decided = [leaf for leaf in _tensors(result) if rule.jump or rule.compares or not is_rounded(leaf)]
+        decided = [leaf for leaf in _tensors(result) if rule.jump or rule.compares or not inputs.is_rounded(leaf)]
         if decided:
-            with Unwatched(), torch.no_grad():
+            with custom_ops.Unwatched(), torch.no_grad():
                 x = args[0].detach()
                 gap = border(x, *args[1:], **kwargs) if border and result is not args[0] else None
                 for leaf in decided:
@@ -101,7 +103,7 @@ class KinkWatch(OpMode):
         operands = _tensors(given)
         if torch.is_grad_enabled() and not rule.detaches and any(value.requires_grad for value in operands):
             return
-        for leaf in filter(is_rounded, _tensors(result)):
+        for leaf in filter(inputs.is_rounded, _tensors(result)):
             memory = leaf.untyped_storage()
             own = home(memory)
             if any(self._moves(t) or (t.requires_grad and home(t.untyped_storage()) != own) for t in operands):
@@ -110,7 +112,7 @@ class KinkWatch(OpMode):
     def _note(self, rule: Rule, x: torch.Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         operands = rest[:1] if rule.grid else (x, *rest, *kwargs.values())
         flows = not rule.indexes and has_gradient(*operands)
-        with Unwatched():
+        with custom_ops.Unwatched():
             x = x.detach()
             if self._selections and rule.rivals:
                 found = rule.rivals(x, *rest, **kwargs)
@@ -131,7 +133,7 @@ class KinkWatch(OpMode):
 
     def _note_groups(self, best: torch.Tensor, axis: int, index: torch.Tensor, x: torch.Tensor, *, flows: bool) -> None:
         """Note the selection of the best of each group."""
-        with Unwatched():
+        with custom_ops.Unwatched():
             behind, tied = group_gaps(best.detach(), axis, index, x.detach())
             self.equals += [tied] * self._selections
             if flows:
@@ -146,12 +148,12 @@ class KinkWatch(OpMode):
         after, own = generator.get_state(), torch.Generator().manual_seed(0)
         gap = torch.full(result.shape, float("inf"), dtype=torch.float64)
         for nudge in NUDGES:
-            with Unwatched():
+            with custom_ops.Unwatched():
                 signs = torch.randint(2, args[0].shape, generator=own) * 2 - 1
                 nudged = (args[0] * (1 + nudge * signs)).clamp_max(args[0].max().clamp_min(1.0))
             generator.set_state(before)
             other = func(nudged, *args[1:], **kwargs)
-            with Unwatched():
+            with custom_ops.Unwatched():
                 gap = torch.where(other != result, nudge, gap)  # a smaller one comes later
         generator.set_state(after)
         self._mark(result, gap, 1.0)
@@ -163,7 +165,7 @@ class KinkWatch(OpMode):
             if id(mask) in self._compared and has_gradient(*args):
                 _, x, limit = self._compared[id(mask)]
                 self.kinked = True
-                with Unwatched():
+                with custom_ops.Unwatched():
                     self._keep([x.detach() - limit], x.detach(), _rms(x.detach()))
 
     def _follow(self, given: Any, result: Any) -> None:
@@ -177,7 +179,7 @@ class KinkWatch(OpMode):
                 self._mark(leaf, *found[0][1:])
             return
         self.kinked = True
-        with Unwatched():
+        with custom_ops.Unwatched():
             for _, gap, rms in found:
                 if gap is not None:
                     self._keep([gap], gap, rms, sides=False)
@@ -200,8 +202,9 @@ class KinkWatch(OpMode):
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     """The strided tensors among the operands or results of an op."""
-    leaves = [leaf for leaf in internals.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-    return [leaf for leaf in leaves if leaf.layout == torch.strided]
+    return [
+        leaf for leaf in custom_ops.leaves_of(values) if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
+    ]
 
 
 def _rms(x: torch.Tensor) -> float:
@@ -209,7 +212,7 @@ def _rms(x: torch.Tensor) -> float:
 
 
 def _is_real(value: Any) -> bool:
-    return is_rounded(value) and not value.is_complex()
+    return inputs.is_rounded(value) and not value.is_complex()
 
 
 def count_tossed(oracle: KinkWatch, perturbed: KinkWatch) -> int:
@@ -228,18 +231,83 @@ def count_flipped(oracle: KinkWatch, perturbed: KinkWatch) -> int:
 def count_merged(rounded: KinkWatch, drawn: KinkWatch) -> int:
     """The number of ties that the inputs have only because they were rounded: on a kink, or between equal elements.
 
-    Args:
-        rounded: the watch of the oracle's run on the inputs that every precision represents.
-        drawn: the watch of the same run on the inputs as they were drawn.
+    One run is on inputs that every precision represents, the other on the same inputs as they were drawn.
     """
     ours, theirs = [*rounded.ties, *rounded.equals], [*drawn.ties, *drawn.equals]
     return _count(ours, theirs, lambda tie, before: tie & ~before)
 
 
-def _count(
-    ours: list[torch.Tensor],
-    theirs: list[torch.Tensor],
-    differ: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-) -> int:
+def _count(ours: list[torch.Tensor], theirs: list[torch.Tensor], differ: Callable[..., torch.Tensor]) -> int:
     pairs = zip(ours, theirs, strict=False)
     return sum(int(differ(a, b).sum()) for a, b in pairs if a.shape == b.shape)
+
+
+# Tells whether a gradient may flow through an op that a dispatch mode sees.
+
+
+def has_gradient(*tensors: Any) -> bool:
+    """Whether a gradient may flow through an op on some operands.
+
+    Autograd records an op if gradients are enabled and an operand requires one. A custom Function's forward runs with
+    gradients disabled, so there it counts what the Function was applied to.
+    """
+    if torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in tensors):
+        return True
+    return any(
+        (_is_forward(frame.f_code) and _may_need_gradient(frame))
+        or frame.f_code.co_filename == internals.file_of_transforms  # which hide from autograd what they track
+        for frame in _frames()
+    )
+
+
+@contextlib.contextmanager
+def applications_watched() -> Iterator[Callable[[], bool]]:
+    """A context that can tell at any moment whether a custom Function is being applied.
+
+    Torch disables gradients for a Function's forward, and makes views of what it returns. These ops come from no frame
+    of Python, as `apply` is written in C since torch 2.14. So Python's calls of `apply` are counted.
+    """
+    running = 0
+
+    def note(_: FrameType, event: str, called: Any) -> None:
+        nonlocal running
+        if event.startswith("c_") and isinstance(getattr(called, "__self__", None), type(torch.autograd.Function)):
+            running += 1 if event == "c_call" else -1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield lambda: running > 0 or any(_is_forward(frame.f_code) for frame in _frames())
+    finally:
+        sys.setprofile(before)
+
+
+def _frames() -> Iterator[FrameType]:
+    """The frames that are running, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 -- nothing else knows that a Function's forward is running
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+@cache
+def _is_forward(code: CodeType) -> bool:
+    """Whether it is the forward of a custom Function, which may be wrapped."""
+    classes: list[Any] = [torch.autograd.Function]
+    for function in classes:  # it grows
+        classes += type.__subclasses__(function)
+        forward = function.forward
+        while hasattr(forward, "__wrapped__"):
+            forward = forward.__wrapped__
+        if getattr(forward, "__code__", None) is code:
+            return True
+    return False
+
+
+def _may_need_gradient(frame: FrameType) -> bool:
+    """Whether a Function was applied to a tensor that requires a gradient. Without a context, nobody can tell: yes."""
+    arguments = inspect.getargvalues(frame)
+    given = [arguments.locals.get(name) for name in arguments.args]
+    given += arguments.locals.get(arguments.varargs or "", ())
+    context = next((value for value in given if isinstance(value, internals.FunctionBase)), None)
+    return context is None or any(context.needs_input_grad)

@@ -5,15 +5,14 @@ that does not.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
 import torch
 
-from conformance.evaluate.custom_ops import leaves_of
-from conformance.perturb import kink_gaps
+from conformance.evaluate import custom_ops, inputs
 from zoo import internals
 
 Shapes = list[tuple[int, ...]]  # of the tensors among the arguments of an op, at least one
@@ -23,6 +22,7 @@ EXTREMES = frozenset({"amax", "amin", "max", "min"})  # values of the argument `
 LARGEST = 256  # bfloat16 represents every whole number up to here
 PASSES = 16  # over a matrix, of iterations such as those of an SVD
 EDGE = 3.0  # where hardswish and hardsigmoid bend
+BILINEAR = 0  # the interpolation mode of grid_sampler that has kinks
 
 
 def always(*_: Any) -> bool:
@@ -43,12 +43,7 @@ def adds_single_terms(func: Any, args: Arguments, _: dict[str, Any]) -> bool:
 
 def keeps_extremes(_: Any, args: Arguments, kwargs: dict[str, Any]) -> bool:
     """Whether an op keeps the largest or smallest of groups of numbers. Its backward looks for that number."""
-    return any(word in EXTREMES for word in leaves_of((args, kwargs)) if isinstance(word, str))
-
-
-def one_term(_: Shapes, __: Arguments) -> int:
-    """The terms of an op that adds nothing up."""
-    return 1
+    return any(word in EXTREMES for word in custom_ops.leaves_of((args, kwargs)) if isinstance(word, str))
 
 
 def product_terms(shapes: Shapes, _: Arguments) -> int:
@@ -76,7 +71,7 @@ class Rule:
 
     moves: Callable[[Any, Arguments, dict[str, Any]], bool] = lambda *_: False  # it rounds nothing
     tabulates: bool = False  # it computes numbers from no tensor, in float32 under autocast too
-    terms: Callable[[Shapes, Arguments], int] = one_term  # that it sums for each result
+    terms: Callable[[Shapes, Arguments], int] = lambda *_: 1  # that it sums for each result
     whole_from: int | None = None  # of whole numbers from here to 256 it gives whole numbers, so it rounds none of them
     products: tuple[int, ...] = ()  # arguments that tensor cores multiply: cuBLAS and cuDNN may round these to TF32
     probabilities: tuple[int, ...] = ()  # arguments in which it refuses numbers below zero and above one
@@ -103,8 +98,129 @@ class Rule:
     detaches: bool = False  # from the graph, but rounding moves its result as it does its operand
 
 
-_largest, _smallest = partial(kink_gaps.lead, largest=True), partial(kink_gaps.lead, largest=False)
-_two_largest, _two_smallest = partial(kink_gaps.tied, largest=True), partial(kink_gaps.tied, largest=False)
+# How far the operands of an op are from its kinks, and from being equal where the op selects one of them.
+#
+# These functions take the arguments of the op that `ROWS` lists them for, in its order and with its names.
+
+
+def limit_gaps(x: torch.Tensor, *limits: Any, **named: Any) -> list[torch.Tensor]:
+    """Signed distance of every element to each limit; the sign changes at the kink."""
+    given = [*limits, *named.values()] or [-1.0, 1.0]
+    return [x - limit for limit in given if isinstance(limit, (int, float)) or inputs.is_rounded(limit)]
+
+
+def both_ends(x: torch.Tensor, lambd: float = 0.5, **_: Any) -> list[torch.Tensor]:
+    """The same to a limit on both sides of zero."""
+    return [x + lambd, x - lambd]
+
+
+def pixel_gaps(image: torch.Tensor, grid: torch.Tensor, mode: int, _: int, align: bool) -> list[torch.Tensor]:  # noqa: FBT001
+    """How far each sampled coordinate is from a pixel's centre, where bilinear interpolation bends."""
+    if mode != BILINEAR:
+        return []
+    size = torch.tensor(image.shape[:1:-1], dtype=grid.dtype, device=grid.device)  # the grid names the width first
+    place = (grid + 1.0) / 2.0 * (size - 1.0) if align else ((grid + 1.0) * size - 1.0) / 2.0
+    return [gap_to_whole(place)]
+
+
+def gap_to_whole(x: torch.Tensor, **_: Any) -> torch.Tensor:
+    """The distance of every number to the nearest whole number; its sign changes at whole numbers alone."""
+    near = x.round()
+    return (x - near) * (1.0 - 2.0 * near.remainder(2.0))
+
+
+def gap_to_half(x: torch.Tensor, *, decimals: int = 0, **_: Any) -> torch.Tensor:
+    """The distance of every number to where it is rounded to another, with its sign."""
+    steps = 10.0**decimals
+    return gap_to_whole(x * steps - 0.5) / steps
+
+
+def gap_to_edges(x: torch.Tensor, edges: torch.Tensor, **_: Any) -> torch.Tensor | None:
+    """The distance of every number to the nearest edge of buckets; None if there is none."""
+    return (x.unsqueeze(-1) - edges).abs().amin(-1) if edges.numel() else None
+
+
+def lead(x: torch.Tensor, dim: Any = None, *_: Any, largest: bool, **__: Any) -> torch.Tensor | None:
+    """How far the best of each line is ahead of the second; None if there is no second, or more than one axis."""
+    axes = dim if isinstance(dim, (list, tuple)) else [dim]
+    axis = axes[0] if len(axes) == 1 else None
+    if not isinstance(axis, int) or not x.dim() or x.shape[axis] < 2:  # noqa: PLR2004 -- no rival, no tie
+        return None
+    return x.topk(2, dim=axis, largest=largest).values.diff(dim=axis)
+
+
+def lead_in_topk(x: torch.Tensor, k: int, dim: int = -1, *rest: Any, **_: Any) -> torch.Tensor | None:
+    """How far the last element that topk takes is ahead of the next; None if it takes none or all."""
+    if not x.dim() or not 0 < k < x.shape[dim]:
+        return None
+    return _best(x, k, dim, *rest).narrow(dim, k - 1, 2).diff(dim=dim)
+
+
+def group_gaps(
+    best: torch.Tensor, axis: int, index: torch.Tensor, x: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How far each element is behind the best of its group, and which groups have two of the best.
+
+    `index` is the group of each element, or of each slice along the axis.
+    """
+    if index.dim() != x.dim():
+        index = index.view([-1 if k == axis % x.dim() else 1 for k in range(x.dim())]).expand_as(x)
+    behind = best.gather(axis, index) - x[tuple(slice(n) for n in index.shape)]
+    count = torch.zeros_like(best, dtype=torch.int64).scatter_add(axis, index, (behind == 0).long())
+    return behind[behind != 0], count > 1
+
+
+def tied(x: torch.Tensor, dim: Any = None, *_: Any, largest: bool, **__: Any) -> torch.Tensor:
+    """Where two elements are the best of their line: a boolean mask."""
+    axis: Any = (tuple(dim) or None) if isinstance(dim, (list, tuple)) else dim
+    best = x.amax(axis, keepdim=True) if largest else x.amin(axis, keepdim=True)
+    return (x == best).sum(axis if axis is not None else tuple(range(x.dim()))) > 1
+
+
+def tied_in_topk(x: torch.Tensor, k: int, dim: int = -1, *rest: Any, **_: Any) -> torch.Tensor:
+    """Where two of the elements that topk takes are equal, or the last of them and the next."""
+    return _best(x, k, dim, *rest).diff(dim=dim) == 0
+
+
+def tied_in_order(x: torch.Tensor, dim: int | None = -1, *_: Any, **__: Any) -> torch.Tensor:
+    """Where two neighbours of a sorted line are equal; all elements are one line if there is no axis."""
+    line, axis = (x.flatten(), -1) if dim is None else (x, dim)
+    return line.sort(dim=axis).values.diff(dim=axis) == 0
+
+
+def _best(x: torch.Tensor, k: int, dim: int, largest: bool = True, *_: Any) -> torch.Tensor:  # noqa: FBT001, FBT002
+    """The elements of each line that topk selects, and the next one if there is one."""
+    return x.topk(min(k + 1, x.shape[dim] if x.dim() else 1), dim=dim, largest=largest).values
+
+
+def tied_in_bins(x: torch.Tensor, sizes: Sequence[int], *, spatial: int, **_: Any) -> torch.Tensor | None:
+    """Whether the largest element of a bin occurs twice in it; None if the bins overlap."""
+    lengths, counts = x.shape[-spatial:], _for_axes(sizes, spatial)
+    bins = [divmod(length, count) for length, count in zip(lengths, counts, strict=True)]
+    return None if any(rest for _, rest in bins) else tied_in_windows(x, [size for size, _ in bins], spatial=spatial)
+
+
+def tied_in_windows(
+    x: torch.Tensor, sizes: Sequence[int], steps: Sequence[int] = (), *_: Any, spatial: int, **__: Any
+) -> torch.Tensor | None:
+    """Whether the largest element of a window occurs twice in it. Windows that overlap the border are left out."""
+    sizes, steps = _for_axes(sizes, spatial), _for_axes(steps or sizes, spatial)
+    windows = x
+    for k, (size, step) in enumerate(zip(sizes, steps, strict=True)):
+        axis = x.dim() - spatial + k
+        if x.shape[axis] < size:
+            return None
+        windows = windows.unfold(axis, size, step)
+    windows = windows.flatten(-spatial)
+    return (windows == windows.amax(-1, keepdim=True)).sum(-1) > 1
+
+
+def _for_axes(sizes: Sequence[int], spatial: int) -> Sequence[int]:
+    return sizes if len(sizes) > 1 else list(sizes) * spatial
+
+
+_largest, _smallest = partial(lead, largest=True), partial(lead, largest=False)
+_two_largest, _two_smallest = partial(tied, largest=True), partial(tied, largest=False)
 
 
 def _zero(x: torch.Tensor, *_: Any, **__: Any) -> list[torch.Tensor]:
@@ -145,23 +261,23 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     # bend or jump at fixed values
     ("abs relu", Rule(moves=always, gaps=_zero)),
     ("_prelu_kernel leaky_relu rrelu_with_noise special_i0e", Rule(gaps=_zero)),
-    ("clamp clamp_max clamp_min hardtanh", Rule(moves=always, gaps=kink_gaps.limit_gaps)),
+    ("clamp clamp_max clamp_min hardtanh", Rule(moves=always, gaps=limit_gaps)),
     ("fmax fmin maximum minimum threshold", Rule(moves=always, gaps=lambda x, limit, *_, **__: [x - limit])),
-    ("hardshrink", Rule(moves=always, gaps=kink_gaps.shrink_gaps)),
-    ("softshrink", Rule(gaps=kink_gaps.shrink_gaps)),
-    ("hardsigmoid hardswish", Rule(gaps=lambda x, **_: [x + EDGE, x - EDGE])),
+    ("hardshrink", Rule(moves=always, gaps=both_ends)),
+    ("softshrink", Rule(gaps=both_ends)),
+    ("hardsigmoid hardswish", Rule(gaps=partial(both_ends, lambd=EDGE))),
     ("elu", Rule(gaps=lambda x, a=1.0, _=1.0, b=1.0, **__: [] if a * b == 1.0 else [x])),
-    ("grid_sampler_2d grid_sampler_3d", Rule(grid=1, gaps=kink_gaps.pixel_gaps)),
+    ("grid_sampler_2d grid_sampler_3d", Rule(grid=1, gaps=pixel_gaps)),
     ("grid_sampler_2d_backward grid_sampler_3d_backward", Rule(grid=2)),
-    ("ceil floor trunc", Rule(moves=always, jump=kink_gaps.gap_to_whole)),
-    ("frac", Rule(jump=kink_gaps.gap_to_whole)),
-    ("round", Rule(moves=lambda _, __, kwargs: not kwargs.get("decimals"), jump=kink_gaps.gap_to_half)),
+    ("ceil floor trunc", Rule(moves=always, jump=gap_to_whole)),
+    ("frac", Rule(jump=gap_to_whole)),
+    ("round", Rule(moves=lambda _, __, kwargs: not kwargs.get("decimals"), jump=gap_to_half)),
     ("angle", Rule(jump=lambda x, **_: x)),
     ("sign", Rule(moves=always, jump=lambda x, **_: x)),
     # decide
     ("ge gt le lt", Rule(moves=always, compares=True, border=lambda x, other, **_: x - other)),
-    ("_to_copy", Rule(moves=always, casts=True, border=kink_gaps.gap_to_whole)),
-    ("bucketize", Rule(moves=always, border=kink_gaps.gap_to_edges)),
+    ("_to_copy", Rule(moves=always, casts=True, border=gap_to_whole)),
+    ("bucketize", Rule(moves=always, border=gap_to_edges)),
     ("searchsorted", Rule(moves=always, border=lambda *_, **__: None)),
     ("bernoulli", Rule(moves=always, draws=True)),
     ("multinomial poisson", Rule(draws=True)),
@@ -171,14 +287,14 @@ ROWS: tuple[tuple[str, Rule], ...] = (
     ("argmax", Rule(moves=always, rivals=_two_largest, border=_largest, indexes=True)),
     ("argmin", Rule(moves=always, rivals=_two_smallest, border=_smallest, indexes=True)),
     ("aminmax", Rule(moves=always, rivals=lambda x, **given: _two_largest(x, **given) | _two_smallest(x, **given))),
-    ("topk", Rule(moves=always, rivals=kink_gaps.tied_in_topk, border=kink_gaps.lead_in_topk)),
-    ("cummax cummin mode sort", Rule(moves=always, rivals=kink_gaps.tied_in_order)),
-    ("kthvalue", Rule(moves=always, rivals=lambda x, _, *rest, **given: kink_gaps.tied_in_order(x, *rest, **given))),
-    ("median nanmedian", Rule(moves=always, rivals=lambda x, dim=None, *_, **__: kink_gaps.tied_in_order(x, dim))),
-    ("max_pool2d_with_indices", Rule(moves=always, rivals=partial(kink_gaps.tied_in_windows, spatial=2))),
-    ("max_pool3d_with_indices", Rule(moves=always, rivals=partial(kink_gaps.tied_in_windows, spatial=3))),
-    ("adaptive_max_pool2d", Rule(moves=always, rivals=partial(kink_gaps.tied_in_bins, spatial=2))),
-    ("adaptive_max_pool3d", Rule(moves=always, rivals=partial(kink_gaps.tied_in_bins, spatial=3))),
+    ("topk", Rule(moves=always, rivals=tied_in_topk, border=lead_in_topk)),
+    ("cummax cummin mode sort", Rule(moves=always, rivals=tied_in_order)),
+    ("kthvalue", Rule(moves=always, rivals=lambda x, _, *rest, **given: tied_in_order(x, *rest, **given))),
+    ("median nanmedian", Rule(moves=always, rivals=lambda x, dim=None, *_, **__: tied_in_order(x, dim))),
+    ("max_pool2d_with_indices", Rule(moves=always, rivals=partial(tied_in_windows, spatial=2))),
+    ("max_pool3d_with_indices", Rule(moves=always, rivals=partial(tied_in_windows, spatial=3))),
+    ("adaptive_max_pool2d", Rule(moves=always, rivals=partial(tied_in_bins, spatial=2))),
+    ("adaptive_max_pool3d", Rule(moves=always, rivals=partial(tied_in_bins, spatial=3))),
     ("scatter_reduce", Rule(moves=keeps_extremes, groups=True, terms=summed_terms)),
     ("index_reduce", Rule(moves=keeps_extremes, groups=True)),
     # compute element by element
@@ -252,12 +368,7 @@ SUMMING = ("sum", "mean", "var", "std", "norm", "scatter", "index_put", "index_a
 
 
 def rule_of(func: Any, kwargs: dict[str, Any]) -> Rule:
-    """What is known about an op.
-
-    Args:
-        func: the op.
-        kwargs: its arguments by name. A quotient that is rounded to whole numbers is another op.
-    """
+    """What is known about an op. A quotient that is rounded to whole numbers is another op."""
     return OPS["floor_divide"] if kwargs.get("rounding_mode") else _rule_of(func)
 
 

@@ -88,13 +88,7 @@ def resample(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: No
 
 
 def coefficients(kernel: str, axis: Axis, noise: Noise) -> torch.Tensor:
-    """The weights of one axis: float64 of shape (size, length).
-
-    Args:
-        kernel: a `kernel` of the table of ops.
-        axis: the axis.
-        noise: perturbs the places, and the terms of the weights, as far as float32 rounds them.
-    """
+    """The weights of one axis: float64 of shape (size, length). `noise` perturbs what float32 rounds."""
     exact, single = (axis.places(kernel, dtype) for dtype in (torch.float64, torch.float32))
     steps = torch.maximum(exact.abs() + 0.5, torch.ones_like(exact))  # a place is a difference: its terms are larger
     places = exact

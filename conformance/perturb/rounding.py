@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from conformance.axes import PRECISIONS, Precision
-from conformance.evaluate import backward
+from conformance.axes import Precision
+from conformance.evaluate import backward, inputs
 from conformance.evaluate.custom_ops import OpMode, Unwatched, leaves_of, map_leaves, written_tensors
-from conformance.evaluate.inputs import has_fractions, is_rounded
-from conformance.gates.budget import NOISE
+from conformance.gates.budget import FLOAT32, NOISE
 from conformance.gates.distance import all_finite
 from conformance.perturb.ops import LARGEST, Rows, Rule, rule_of
 from conformance.perturb.resampling import resample
@@ -29,6 +28,7 @@ from conformance.perturb.resampling import resample
 if TYPE_CHECKING:
     from typing_extensions import Self  # torch brings it
 
+FLOAT32_NOISE = NOISE * FLOAT32.unit
 RUNS = 8
 KINKED_RUNS = 20  # for a low precision behind a kink: one perturbed run misses a flipped unit 3 times in 5
 RANGE = 1e-30  # formats whose smallest number is below it hold whatever a model computes
@@ -79,13 +79,13 @@ class Rounding(OpMode):
             hook.remove()
 
     def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one ATen op; if it rounds, perturb its operands and results."""
+        """Run one ATen op; if it rounds, perturb its operands and results. Adding makes a sparse gradient dense."""
         rule = rule_of(func, kwargs)
-        if not _has_rounded((args, kwargs)) or rule.moves(func, args, kwargs):
+        if not any(map(inputs.has_fractions, leaves_of((args, kwargs)))) or rule.moves(func, args, kwargs):
             result = func(*args, **kwargs)
             return self._make_table(result) if rule.tabulates else result
-        eta = max(self._unit, NOISE * PRECISIONS["fp32"].unit * math.sqrt(_count_terms(rule, args)))
-        written = [tensor for tensor in written_tensors(func, args, kwargs) if is_rounded(tensor)]
+        eta = max(self._unit, FLOAT32_NOISE * math.sqrt(_count_terms(rule, args)))
+        written = [tensor for tensor in written_tensors(func, args, kwargs) if inputs.is_rounded(tensor)]
         whole = are_whole((args, kwargs), rule.whole_from)
 
         # in forward, autocast gives operands and results of products its dtype, and those of most other ops float32
@@ -93,7 +93,7 @@ class Rounding(OpMode):
 
         def perturb(leaf: Any) -> Any:
             if (
-                not is_rounded(leaf)
+                not inputs.is_rounded(leaf)
                 or any(leaf is tensor for tensor in written)
                 or (rule.keeps_masks and _is_mask(leaf))
             ):
@@ -123,9 +123,9 @@ class Rounding(OpMode):
 
     def _make_table(self, table: torch.Tensor) -> torch.Tensor:
         """A perturbed table of numbers. What float32 holds, as a range of whole numbers, stays as it is."""
-        if not is_rounded(table):
+        if not inputs.is_rounded(table):
             return table
-        eta = self._unit if self._cast else NOISE * PRECISIONS["fp32"].unit
+        eta = self._unit if self._cast else FLOAT32_NOISE
         with Unwatched():
             held = table == table.float()
             if bool(held.all()):
@@ -165,7 +165,6 @@ class Rounding(OpMode):
         self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], eta: float
     ) -> torch.Tensor:
         """The result of an interpolation, whose kernel computes places in float32 in every precision."""
-        place = NOISE * PRECISIONS["fp32"].unit
 
         def perturb(tensor: torch.Tensor) -> torch.Tensor:
             return tensor if rule.picks else self._perturb(tensor, eta, eta)
@@ -173,7 +172,11 @@ class Rounding(OpMode):
         result = func(*args, **kwargs)
         with Unwatched():
             found = resample(
-                func, (perturb(args[0]), *args[1:]), kwargs, lambda t: self._perturb(t, place, place), perturb
+                func,
+                (perturb(args[0]), *args[1:]),
+                kwargs,
+                lambda t: self._perturb(t, FLOAT32_NOISE, FLOAT32_NOISE),
+                perturb,
             )
             return torch.empty_like(result).copy_(perturb(found))
 
@@ -223,6 +226,7 @@ def _any_between(sizes: torch.Tensor, most: float) -> bool:
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds zeros and ones alone."""
     with Unwatched():
         return bool(((tensor == 0) | (tensor == 1)).all())
 
@@ -231,10 +235,6 @@ def _count_terms(rule: Rule, args: tuple[Any, ...]) -> int:
     """How many terms an op sums for each result."""
     shapes = [tuple(arg.shape) for arg in args if isinstance(arg, torch.Tensor)]
     return rule.terms(shapes, args) if shapes else 1
-
-
-def _has_rounded(tree: Any) -> bool:
-    return any(has_fractions(leaf) for leaf in leaves_of(tree))  # a sparse gradient becomes dense in an op that adds
 
 
 class Nearest(Rounding):
@@ -292,18 +292,12 @@ class Nearest(Rounding):
 
 
 def _of_mask(mask: Any, divisor: Any) -> float:
-    """The largest number of a mask over a number; 0 for any other quotient. A mask holds zeros and ones."""
+    """The largest number of a mask over a number; 0 for any other quotient."""
     number = divisor.item() if isinstance(divisor, torch.Tensor) and divisor.dim() == 0 else divisor
     if not isinstance(mask, torch.Tensor) or not isinstance(number, (int, float)) or not number:
         return 0.0
     with Unwatched():
-        ones = (mask == 1).logical_or_(mask == 0).all() and mask.any()
-    return abs(1.0 / number) if ones else 0.0
-
-
-# Kernels that hold their partial sums in a low precision: how many terms they add up, and how large these are.
-#
-# Partial sums are as large as the root of the sum of the squares of their terms, also where the sum itself cancels.
+        return abs(1.0 / number) if _is_mask(mask) and mask.any() else 0.0
 
 
 def count_in_places(
@@ -311,11 +305,8 @@ def count_in_places(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """How many terms an op adds up in each place of its result, at least 1, and the sums of their squares.
 
-    Args:
-        at: the position of the terms among the arguments.
-        func: the op, with its arguments.
-        args: its arguments by position.
-        kwargs: its arguments by name; a factor of the terms is left out.
+    Its kernel may hold the partial sums in a low precision. The terms are argument number `at`; a factor of them is
+    left out.
     """
     plain = {key: value for key, value in kwargs.items() if key != "alpha"}
 
@@ -334,10 +325,8 @@ def count_in_places(
 def are_whole(numbers: Any, least: int | None) -> bool:
     """Whether all floating numbers in a container are whole, and neither smaller nor larger than every precision holds.
 
-    Args:
-        numbers: the operands or the results of an op.
-        least: the smallest number: 0 for a sum, as partial sums of numbers of both signs may be larger than the sum.
-            None for an op that gives no whole numbers for whole numbers.
+    `least` is the smallest number: 0 for a sum, as partial sums of numbers of both signs may be larger than the sum;
+    None for an op that gives no whole numbers for whole numbers.
     """
     if least is None:
         return False
@@ -345,7 +334,7 @@ def are_whole(numbers: Any, least: int | None) -> bool:
         for leaf in leaves_of(numbers):
             if isinstance(leaf, float) and not leaf.is_integer():
                 return False
-            if is_rounded(leaf) and not _is_whole(leaf.detach(), least):
+            if inputs.is_rounded(leaf) and not _is_whole(leaf.detach(), least):
                 return False
     return True
 
@@ -376,12 +365,7 @@ STEP = 2.0**-31  # uniform numbers of all of int32 are drawn twice as fast as nu
 
 
 def uniform(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-    """Uniform numbers from -1 to 1, as float64.
-
-    Args:
-        shape: the shape of the result.
-        generator: draws the numbers, or the places at which the pool is read.
-    """
+    """Uniform numbers from -1 to 1, as float64."""
     count = shape.numel()
     if count < LARGE:
         return _draw(count, generator).view(shape)
@@ -391,11 +375,7 @@ def uniform(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
 def perturb(tensor: torch.Tensor, down: float, up: float, generator: torch.Generator) -> torch.Tensor:
     """A tensor times random factors, as float64 or complex128, with the strides of the tensor if it is dense.
 
-    Args:
-        tensor: floating or complex numbers.
-        down: the factors are uniform from 1 - down on,
-        up: to 1 + up.
-        generator: draws the noise.
+    The factors are uniform from 1 - down to 1 + up.
     """
     flat = None if tensor.is_complex() or tensor.numel() < LARGE else _in_memory_order(tensor)
     factors = torch.empty_like(tensor, dtype=torch.float64)

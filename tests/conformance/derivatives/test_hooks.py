@@ -54,8 +54,17 @@ def test_what_a_hook_makes_of_a_gradient_counts_as_meant(register):
     assert assumed(register=register) == (HOOKED,)
 
 
-def test_a_hook_of_a_tensor_that_forward_makes():
-    assert assumed(reversed_by_a_hook) == (HOOKED,)
+@pytest.mark.parametrize(
+    ("between", "facts"),
+    [
+        (reversed_by_a_hook, (HOOKED,)),
+        (seen, ()),
+        (lambda y: reversed_by_a_hook(y) * y.detach().exp(), (HOOKED, STOPPED)),
+    ],
+    ids=["a hook", "a hook that only looks", "beside what forward stops"],
+)
+def test_a_hook_of_a_tensor_that_forward_makes(between, facts):
+    assert assumed(between, stops_gradients=STOPPED in facts) == facts
 
 
 def test_a_hook_of_all_modules():
@@ -64,15 +73,6 @@ def test_a_hook_of_all_modules():
         assert assumed() == (HOOKED,)
     finally:
         handle.remove()
-
-
-def test_a_hook_that_only_looks_is_not_remarked():
-    assert assumed(seen) == ()
-
-
-def test_a_hook_beside_what_forward_stops():
-    stopped = assumed(lambda y: reversed_by_a_hook(y) * y.detach().exp(), stops_gradients=True)
-    assert stopped == (HOOKED, STOPPED)
 
 
 @pytest.mark.parametrize("between", [reversed_by_a_hook, seen])

@@ -53,18 +53,12 @@ def second_derivatives(call):
     return evaluation.differentiate_twice(call, call, question, WANTED)
 
 
-def test_a_graph_that_is_whole_gives_them():
-    assert second_derivatives(lambda x: x**3)[WANTED[0]].shape == (2,)
-
-
-def test_a_loss_without_an_error_is_none():
+def test_a_graph_that_is_whole_gives_them_and_one_that_is_lost_none():
     own = torch.ones(2, requires_grad=True)
+    assert second_derivatives(lambda x: x**3)[WANTED[0]].shape == (2,)
     assert second_derivatives(lambda x: Square.apply(x, own)) == {WANTED[0]: None}
     assert own.grad is not None  # nobody but the leaves of the question is put back
-
-
-def test_a_gradient_without_a_graph_is_none():
-    assert second_derivatives(lambda x: Square.apply(x, torch.ones(2)).detach() + x) == {WANTED[0]: None}
+    assert second_derivatives(lambda x: Square.apply(x, own).detach() + x) == {WANTED[0]: None}
 
 
 def test_an_error_that_only_backward_raises_is_raised():

@@ -68,21 +68,12 @@ class Layer(nn.Module):
         return self.of(self.layer(x), x)
 
 
-@torch.no_grad()
-def without_autograd(y):
-    return y.exp()
-
-
-@torch.no_grad()
-def written(y):
-    return torch.zeros_like(y).copy_(y)
-
-
+without_autograd = torch.no_grad()(torch.exp)
 STOPS = {
     "detach": lambda y, _: y * y.detach().exp(),
     "data": lambda y, _: y * y.data,
     "no_grad": lambda y, _: y * without_autograd(y),
-    "no_grad, written": lambda y, _: y * written(y),
+    "no_grad, written": lambda y, _: y * torch.no_grad()(torch.Tensor.copy_)(torch.zeros_like(y), y),
     "no_grad, a view": lambda y, _: y @ torch.no_grad()(torch.t)(y),
     "item": lambda y, _: y * y.square().mean().item(),
     "straight through": lambda y, _: y + (y.round() - y).detach(),
@@ -127,17 +118,13 @@ def test_a_wrong_backward_is_wrong_beside_what_is_stopped_too(function, beside):
         made(lambda y, _: function.apply(y) + y.tanh() * beside(y), stops_gradients=True)
 
 
-def test_a_vector_of_spectral_norm_is_state_and_no_stopped_gradient():
-    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
-    assert not made(lambda y, _: y.tanh(), stops_gradients=True, layer=layer).assumed
-
-
 @pytest.mark.parametrize("stops_gradients", [False, True])
-def test_state_that_is_held_leaves_the_output_of_a_batch_norm_free(stops_gradients):
-    norm = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))
-    assert not made(
-        lambda y, _: y.exp(), stops_gradients=stops_gradients, layer=nn.Sequential(nn.BatchNorm1d(6), norm)
-    ).assumed
+@pytest.mark.parametrize(
+    "before", [nn.Identity, lambda: nn.BatchNorm1d(6)], ids=["alone", "behind a batch norm, whose output stays free"]
+)
+def test_a_vector_of_spectral_norm_is_state_and_no_stopped_gradient(before, stops_gradients):
+    layer = nn.Sequential(before(), nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)))
+    assert not made(lambda y, _: y.exp(), stops_gradients=stops_gradients, layer=layer).assumed
 
 
 def test_the_ops_of_a_recorded_run_have_the_numbers_of_another_run():

@@ -22,48 +22,29 @@ class Layer(nn.Module):
         return self.after(F.linear(x, self.weight)).sin()
 
 
-@torch.no_grad()
-def clipped(layer):
-    layer.weight.clamp_(-0.5, 0.5)
-
-
-@torch.no_grad()
-def clipped_together(layer):
-    torch._foreach_clamp_max_([*layer.parameters()], 0.5)
-
-
-def clipped_as_data(layer):
-    layer.weight.data.clamp_(-0.5, 0.5)
-
-
-def clipped_detached(layer):
-    layer.weight.detach()[1:].clamp_(-0.5, 0.5)
-
-
 def set_anew(layer):
     layer.weight.data = layer.weight.data / layer.weight.data.norm(dim=1, keepdim=True)
 
 
-def filled(layer):
-    nn.init.ones_(layer.weight)
+WRITES = {
+    "clipped": torch.no_grad()(lambda layer: layer.weight.clamp_(-0.5, 0.5)),
+    "clipped together": torch.no_grad()(lambda layer: torch._foreach_clamp_max_([*layer.parameters()], 0.5)),
+    "clipped as data": lambda layer: layer.weight.data.clamp_(-0.5, 0.5),
+    "clipped detached": lambda layer: layer.weight.detach()[1:].clamp_(-0.5, 0.5),
+    "set anew": set_anew,
+    "filled": lambda layer: nn.init.ones_(layer.weight),
+    "decayed": torch.no_grad()(lambda layer: layer.weight.mul_(0.9)),
+}
 
 
-@torch.no_grad()
-def decayed(layer):
-    layer.weight.mul_(0.9)
-
-
-WRITES = [clipped, clipped_together, clipped_as_data, clipped_detached, set_anew, filled, decayed]
-
-
-@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_gradient_is_the_one_at_the_value_that_forward_gives(write):
     found = reference_of(lambda: Layer(write, lambda y: y), mutates=("weight",))
     assert not found.assumed
     assert TensorName("after", "weight") in found.tensors
 
 
-@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_wrong_backward_behind_a_written_parameter_is_found(write):
     with pytest.raises(SelfCheckError, match=r"gradient of \S+ at"):
         reference_of(lambda: Layer(write, Tripled.apply), mutates=("weight",))

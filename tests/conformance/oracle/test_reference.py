@@ -10,8 +10,7 @@ from conformance.float64.wide import Oracle
 from conformance.oracle import overflow, reference
 from conformance.oracle.overflow import HEADROOM, LEAST, Scale, scale_for
 from conformance.records.observation import OUTPUT, TensorName
-from zoo.case import Case
-from zoo.spec import Spec
+from zoo import Case, Spec
 
 
 class Rotary(nn.Module):
@@ -47,30 +46,22 @@ class Stale(nn.Linear):
         return x @ self.kept.t() + self.bias
 
 
-def kept(build):
-    """What is kept of a model."""
-    case = Case(name="typical", inputs=lambda g: (torch.randn(5, 4, generator=g),))
-    oracle = Oracle(Spec(name="kept", summary="", source="", build=build, cases=(case,)), 0)
-    return reference.tables_of(oracle, oracle.question(case, 0))
-
-
 @pytest.mark.parametrize(
-    ("options", "names"),
+    ("build", "names"),
     [
-        ({"keeps": True}, ("rates",)),
-        ({"keeps": True, "parameter": True}, ("rates",)),
-        ({"keeps": False}, ()),
-        ({"keeps": False, "parameter": True}, ()),
-        ({"keeps": False, "persistent": False}, ("rates",)),
+        (lambda: Rotary(keeps=True), ("rates",)),
+        (lambda: Rotary(keeps=True, parameter=True), ("rates",)),
+        (lambda: Rotary(keeps=False), ()),
+        (lambda: Rotary(keeps=False, parameter=True), ()),
+        (lambda: Rotary(keeps=False, persistent=False), ("rates",)),
+        (Stale, ()),
+        (lambda: nn.BatchNorm1d(4).eval(), ()),
     ],
 )
-def test_what_a_model_keeps_a_table_of_is_not_drawn_again(options, names):
-    assert kept(lambda: Rotary(**options)) == names
-
-
-def test_what_training_changes_is_drawn_again():
-    assert kept(Stale) == ()
-    assert kept(lambda: nn.BatchNorm1d(4).eval()) == ()
+def test_what_a_model_keeps_a_table_of_is_not_drawn_again_unless_training_changes_it(build, names):
+    case = Case(name="typical", inputs=lambda g: (torch.randn(5, 4, generator=g),))
+    oracle = Oracle(Spec(name="kept", summary="", source="", build=build, cases=(case,)), 0)
+    assert reference.tables_of(oracle, oracle.question(case, 0)) == names
 
 
 # Which gradients are what cancellation leaves, and which are chaotic
@@ -138,23 +129,6 @@ class Divided(nn.Module):
         return self.layer(x) / self.number * self.number
 
 
-def scale(number, precisions=("fp32", "amp_fp16")):
-    """The scale of a model."""
-    return reference_of(lambda: Divided(number), precisions).scale
-
-
-def test_the_scale_is_lowered_if_a_gradient_inside_the_model_overflows():
-    usual = scale(1.0)
-    assert scale(4.0) == usual
-    lowered = scale(512.0)
-    assert LEAST < lowered < usual / 8
-    assert scale(512.0, ("fp32", "amp_bf16")) == usual  # nothing else is scaled
-
-
-def test_the_scale_stays_if_gradients_overflow_with_each():
-    assert scale(1e9) == scale(1.0)
-
-
 class InFloat32(Divided):
     """The same, but in float32 under autocast too."""
 
@@ -163,10 +137,18 @@ class InFloat32(Divided):
             return super().forward(x.float())
 
 
-def test_the_scale_stays_if_the_large_gradients_are_in_float32(monkeypatch):
-    usual = scale(512.0)
-    monkeypatch.setattr(f"{__name__}.Divided", InFloat32)
-    assert scale(512.0) == scale(1.0) > usual
+def scale(number, precisions=("fp32", "amp_fp16"), model=Divided):
+    """The scale of a model."""
+    return reference_of(lambda: model(number), precisions).scale
+
+
+def test_the_scale_is_lowered_if_a_gradient_inside_the_model_overflows():
+    usual, lowered = scale(1.0), scale(512.0)
+    assert scale(4.0) == usual
+    assert LEAST < lowered < usual / 8
+    assert scale(512.0, ("fp32", "amp_bf16")) == usual  # nothing else is scaled
+    assert scale(1e9) == usual  # gradients overflow with each scale
+    assert scale(512.0, model=InFloat32) == scale(1.0, model=InFloat32) > lowered
 
 
 def test_a_draw_fits_if_its_gradients_do():
