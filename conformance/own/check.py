@@ -13,14 +13,10 @@ from conformance.axes import DEVICES, MODES, PRECISIONS, choose
 from conformance.commands import checking
 from conformance.errors import UsageError
 from conformance.judging import declarations
-from conformance.own import libraries
-from conformance.own.capture import capture, store_modes
-from conformance.own.spec import attribute
+from conformance.own import capture, libraries, spec
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import PlanRequest
-from zoo.case import Call, SpecError
-from zoo.convention import Convention
-from zoo.expect import Expect
+from zoo import Call, Convention, Expect, SpecError
 
 RUN, REGISTERED, MAIN = "run", "modes", "__main__:"
 
@@ -77,7 +73,7 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
             declared=declarations.read(file) if file else {},
         )
         location = _locate(target, _call(inputs, kwargs), folder / checking.SAVED, train, given)
-        request = replace(request, registered=store_modes(request.modes, folder / checking.SAVED / REGISTERED))
+        request = replace(request, registered=capture.store_modes(request.modes, folder / checking.SAVED / REGISTERED))
         if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
             request = replace(request, sources=(os.fspath(target),), given=location.own)
         else:
@@ -101,8 +97,8 @@ def _locate(
         raise UsageError("check: no inputs; give those of one call, as in check(model, x)")
     folder.mkdir()
     if named and str(target).startswith(MAIN):
-        target, named = attribute(sys.modules["__main__"], str(target).removeprefix(MAIN)), False
-    return capture(None if named else target, call, folder, train=train, expect=expect)
+        target, named = spec.attribute(sys.modules["__main__"], str(target).removeprefix(MAIN)), False
+    return capture.capture(None if named else target, call, folder, train=train, expect=expect)
 
 
 def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Call:

@@ -16,8 +16,7 @@ from conformance.axes import MODES
 from conformance.errors import UsageError
 from conformance.float64.copies import copy_model
 from conformance.one_line import describe_error
-from zoo import internals
-from zoo.case import Call, Case
+from zoo import Call, Case, internals
 
 OF_SCRIPTS = tuple(name for name, mode in MODES.items() if mode.prepare is None and name != "scripted")
 OF_PROGRAMS = ("scripted", "fp16", "bf16")  # the dtypes are written into the program
@@ -27,11 +26,8 @@ OF_PROGRAMS = ("scripted", "fp16", "bf16")  # the dtypes are written into the pr
 class Forms:
     """A model in the forms that a spec needs.
 
-    Attributes:
-        kind: what it is, in words.
-        build: returns the eager form.
-        scripted: returns the scripted form; None: what `torch.jit.script` makes of the eager one.
-        without: the built-in modes and precisions that it does not exist in.
+    `kind` says what it is. `build` returns the eager form, and `scripted` the scripted one; without it, that is what
+    `torch.jit.script` makes of the eager one. The model does not exist in the built-in modes and precisions `without`.
     """
 
     kind: str
@@ -41,14 +37,9 @@ class Forms:
 
 
 def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 -- one for each kind
-    """The forms of a thing.
+    """The forms of a thing; a wrapper takes names and types of inputs from the case.
 
-    Args:
-        fetch: returns the thing.
-        case: its inputs, from which a wrapper takes names and types.
-
-    Raises:
-        UsageError: it cannot be called, or cannot be built without arguments.
+    Raises UsageError if it cannot be called, or cannot be built without arguments.
     """
     thing = fetch()
     if isinstance(thing, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
@@ -106,12 +97,7 @@ TYPING = {name: getattr(typing, name) for name in ("List", "Optional", "Tuple")}
 
 
 def wrap(target: Any, case: Case) -> Callable[..., Any]:
-    """A function that calls the target with the arguments of a case.
-
-    Args:
-        target: an operator, or a subclass of `autograd.Function`, which is called by its `apply`.
-        case: its inputs.
-    """
+    """A function that calls an operator, or `apply` of an `autograd.Function`, with the arguments of a case."""
     parameters, passed = _parameters(target, _call(case))
     is_function = isinstance(target, type)
     called = target.apply if is_function else target

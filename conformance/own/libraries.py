@@ -4,7 +4,6 @@ A name reads like "torchvision:resnet18?size=64": library, architecture, and set
 """
 
 import ast
-import importlib
 import importlib.util
 import inspect
 import re
@@ -22,8 +21,7 @@ from conformance.errors import UsageError, near_names
 from conformance.float64.copies import copy_model
 from conformance.one_line import describe_error
 from conformance.seeds import seed_of
-from zoo import internals
-from zoo.case import Call
+from zoo import Call, internals
 
 FORM = re.compile(r"(?P<library>torchvision|timm|transformers):(?P<name>[\w-]+)(\?(?P<settings>.*))?")
 WORDS = {"true": True, "false": False}
@@ -63,12 +61,7 @@ SMALL = {  # what a configuration of transformers may have, and its value here, 
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture of a library.
-
-    Attributes:
-        build: returns it with random weights.
-        inputs: draws the arguments of one call.
-    """
+    """An architecture of a library: `build` returns it with random weights, `inputs` draws those of one call."""
 
     build: Callable[[], nn.Module]
     inputs: Callable[[torch.Generator], Call]
@@ -84,16 +77,10 @@ def is_named(text: str) -> bool:
 
 
 def architecture(text: str, *, train: bool = False) -> Architecture:
-    """The architecture of that name.
+    """The architecture of that name, such as "timm:convnext_atto?img_size=64", with inputs for train or eval mode.
 
-    Args:
-        text: such as "torchvision:resnet18?size=64", "timm:vit_tiny_patch16_224?img_size=64" or
-            "transformers:bert?layers=2".
-        train: whether its inputs are for train mode.
-
-    Raises:
-        UsageError: the library is not installed, or has no such architecture; a setting is unknown, or would fetch
-            weights.
+    Raises UsageError if the library is not installed, or has no such architecture; or if a setting is unknown, or would
+    fetch weights.
     """
     found = FORM.fullmatch(text)
     assert found is not None
@@ -115,11 +102,7 @@ def _settings(text: str, written: str) -> dict[str, Any]:
 
 
 def _import(text: str, name: str) -> Any:
-    """A module of a library.
-
-    Raises:
-        UsageError: it is not installed, or its import fails.
-    """
+    """A module of a library. Raises UsageError if it is not installed, or its import fails."""
     library = name.partition(".")[0]
     if importlib.util.find_spec(library) is None:
         raise UsageError(f"{text}: {library} is not installed; pip install {library}")
@@ -231,11 +214,7 @@ def _main_input(transformers: Any, config: Any) -> str:
 
 
 def _words_or_pictures(text: str, config: Any, name: str, pictures: int, generator: torch.Generator) -> Call:
-    """The arguments of one call.
-
-    Raises:
-        UsageError: the model takes something else.
-    """
+    """The arguments of one call. Raises UsageError if the model takes something else."""
     if name == "pixel_values":
         side = getattr(config, "image_size", SMALL["image_size"])
         sides = side if isinstance(side, (tuple, list)) else (side, side)
@@ -254,11 +233,8 @@ def settle_statistics(model: nn.Module, batch: torch.Tensor) -> nn.Module:
     """Set the running statistics of a model's batch norms to those of one batch, and return the model.
 
     A new batch norm has mean 0 and variance 1. So in eval mode it does not normalise, and forty layers deep the
-    activations are too small for float16. The batch runs in float64: any number of threads gives the same float32.
-
-    Args:
-        model: a model of float32; its dropout stays off for this.
-        batch: its input, float32.
+    activations are too small for float16. The batch runs in float64, with dropout off: any number of threads gives the
+    same float32.
     """
     norms = _with_statistics(model)
     if not norms:

@@ -14,15 +14,12 @@ from conformance.axes import MODES
 from conformance.errors import UsageError
 from conformance.evaluate import evaluation, inputs, weights
 from conformance.evaluate.error_text import is_out_of_memory
-from conformance.evaluate.evaluation import Evaluation, question_of
 from conformance.float64 import graphs, wide
 from conformance.one_line import describe_error, one_line, some
 from conformance.own.forms import Forms
 from conformance.own.spec import spec_of
 from conformance.records.plan import OwnModel
-from zoo import internals
-from zoo.case import Call, SpecError
-from zoo.spec import Spec
+from zoo import Call, Spec, SpecError, internals
 from zoo.states import STATES
 
 NARROW = ("bfloat16", "float16")  # the coarsest first
@@ -35,13 +32,8 @@ NOT_WRITTEN = ("no autograd formula was registered", "is not implemented")  # of
 def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel, tuple[str, ...]]:
     """The model with the contracts that its first call shows, and these contracts in words.
 
-    Args:
-        own: the model.
-        module: the module or file that holds it; None if it is saved.
-        seed: seed of its weights, if it is built anew.
-
-    Raises:
-        UsageError: it cannot be built, or does not take its inputs.
+    The module or file holds it; None if it is saved. Raises UsageError if it cannot be built, or does not take its
+    inputs.
     """
     spec, forms = spec_of(own, module)
     try:
@@ -73,7 +65,7 @@ def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnM
     return tried_on, (*_in_words(tried_on, forms, model, found.refused), *without_gradients)
 
 
-def _constants(spec: Spec, model: Any, seed: int, found: Evaluation) -> dict[str, str]:
+def _constants(spec: Spec, model: Any, seed: int, found: evaluation.Evaluation) -> dict[str, str]:
     """Why an input gets no gradient, by its name: forward refuses it if it is moved, or backward has none for it.
 
     The targets of a loss are often such inputs: binary cross entropy takes none below zero.
@@ -100,11 +92,7 @@ def _refusal_of_moves(spec: Spec, model: Any, seed: int, names: list[str]) -> st
 
 
 def _refusal(model: Any, question: evaluation.Question) -> str:
-    """The error that a call raises; "" if it raises none.
-
-    Raises:
-        Whatever says that memory is full.
-    """
+    """The error that a call raises; "" if it raises none. Raises whatever says that memory is full."""
     try:
         evaluation.evaluate(model, model, question)
     except Exception as problem:  # the model's own code may raise anything
@@ -133,25 +121,24 @@ def _dtype(spec: Spec, model: Any, seed: int) -> str:
     return next((dtype for dtype in NARROW if any(t.dtype == getattr(torch, dtype) for t in tensors)), "float32")
 
 
-def _has_gradients(found: Evaluation) -> bool:
+def _has_gradients(found: evaluation.Evaluation) -> bool:
     """Whether gradients are judged. A backward that raises an error is judged too, unless nobody has written it."""
     if found.refused:
         return not any(words in found.refused for words in NOT_WRITTEN)
     return any(found.requires_grad.values())
 
 
-def _call(spec: Spec, model: Any, seed: int) -> Evaluation:
+def _call(spec: Spec, model: Any, seed: int) -> evaluation.Evaluation:
     """What the call gives; `refused` if its gradients raise an error, which the judge then names."""
 
-    def call_once() -> Evaluation:
+    def call_once() -> evaluation.Evaluation:
         return evaluation.evaluate(model, model, _question(spec, model, seed), noted=True)
 
     try:
         with graphs.note_scripts() as scripts:
             calls = [call_once()]
-        calls += [
-            call_once() for _ in range(MODES["scripted"].warm_calls if scripts else 0)
-        ]  # it may do otherwise later
+        later = MODES["scripted"].warm_calls if scripts else 0  # a script may do otherwise then
+        calls += [call_once() for _ in range(later)]
         return replace(calls[-1], changes=[change for call in calls for change in call.changes])
     except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
         try:
@@ -166,7 +153,7 @@ def _call(spec: Spec, model: Any, seed: int) -> Evaluation:
 
 
 def _question(spec: Spec, model: Any, seed: int, convert: Callable[[Call], Call] | None = None) -> evaluation.Question:
-    return question_of(spec, spec.cases[0], seed, 0, convert or (lambda call: call), model)
+    return evaluation.question_of(spec, spec.cases[0], seed, 0, convert or (lambda call: call), model)
 
 
 def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:

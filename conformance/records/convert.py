@@ -34,11 +34,9 @@ Rounded = Annotated[float, Digits(4)]
 
 
 def to_json(value: Any, hint: Any = None) -> Any:
-    """The JSON form of a record, or of a value of a type that a record may hold.
+    """The JSON form of a record, or of a value of a type that a record may hold: numbers, text, None and containers.
 
-    Args:
-        value: a record, number, text, None, or tuples and dictionaries of these.
-        hint: its declared type; None: the type of the value.
+    It is declared to be of type `hint`; None: the type of the value.
 
     >>> from conformance.records.cell import Cell
     >>> to_json(Cell("merge", "eager", "fp32", "cpu"))
@@ -49,14 +47,9 @@ def to_json(value: Any, hint: Any = None) -> Any:
 
 
 def from_json(hint: Any, data: Any) -> Any:
-    """The value of a declared type from its JSON form.
+    """The value of a declared type from its JSON form, as `to_json` returned it.
 
-    Args:
-        hint: the declared type.
-        data: what `to_json` returned for a value of that type.
-
-    Raises:
-        RecordError: the data is not of that type; the message names record and field.
+    Raises RecordError if the data is not of that type; the message names record and field.
 
     >>> from conformance.records.cell import Cell
     >>> from_json(Cell, {"model": "merge", "mode": "eager", "precision": "fp32", "device": "cpu"}).id
@@ -235,22 +228,13 @@ def _fields(cls: Any) -> list[tuple[str, Any, Any]]:
 
 @dataclass(frozen=True)
 class Limit:
-    """An annotation of a field's type.
-
-    Attributes:
-        wanted: what the field may hold, in words.
-        holds: whether it may hold a value.
-    """
+    """An annotation of a field's type: what the field may hold, in words, and whether it holds a value."""
 
     wanted: str
     holds: Callable[[Any], bool]
 
     def check(self, value: Any) -> None:
-        """Refuse a value that the field must not hold.
-
-        Raises:
-            RecordError: the value is outside the limit; the message says what was wanted.
-        """
+        """Refuse a value that the field must not hold, by a RecordError that says what was wanted."""
         if not self.holds(value):
             shown = ascii(value)
             cut = shown if len(shown) <= 80 else f"{shown[:80]}…"  # noqa: PLR2004 -- a display length
