@@ -16,7 +16,7 @@ from conformance.one_line import counted, one_line, some
 from conformance.records.cell import model_of
 from conformance.records.plan import ALL_CASES, Place
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.show.causes import Cause, causes
+from conformance.show.matrix import Cause, causes
 from conformance.show.text import visible
 from conformance.store.run_files import Contents
 
@@ -36,13 +36,9 @@ NOT_IN_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}  # beside the characters tha
 
 
 def page(contents: Contents, report: str, folder: Path, *, green: bool) -> str:
-    """The page of Markdown: the verdict, the red models, and the whole report folded.
+    """The page of Markdown: the verdict, the red models, and the whole report as text, folded.
 
-    Args:
-        contents: contents of the run folder.
-        report: the whole report as text.
-        folder: path of the run folder, for the hint where something is cut.
-        green: whether everything is as expected.
+    The folder of the run stands in the hint where something is cut. `green`: everything is as expected.
     """
     found = causes(judged_verdicts(contents))
     hint = f"`conformance show` prints all of {code(str(folder))}"
@@ -114,9 +110,7 @@ def _short(line: str) -> str:
 def error_commands(contents: Contents, root: Path) -> list[str]:
     """Commands in the log of GitHub Actions, at most `MOST`: one for each cause, at the line that names the model.
 
-    Args:
-        contents: contents of the run folder.
-        root: the folder to which GitHub takes file names as relative; a file outside keeps its absolute path.
+    GitHub takes file names as relative to the folder `root`; a file outside keeps its absolute path.
     """
     number = counted(len(contents.missing), "cell")
     missing = f"{number} not judged: {some(contents.missing)}"
@@ -175,10 +169,9 @@ def junit(contents: Contents) -> str:
 
 
 def write_junit(contents: Contents, file: Path) -> None:
-    """Write JUnit's XML of a run to a file; its folder is made if it is missing.
+    """Write JUnit's XML of a run to a file, in a folder that is made if it is missing.
 
-    Raises:
-        MachineError: it cannot be written.
+    Raises MachineError if it cannot be written.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

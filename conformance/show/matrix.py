@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.axes import NOT_PROVEN
@@ -11,14 +12,14 @@ from conformance.figures.speed import SPEED, Speed, completed_speeds
 from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
 from conformance.one_line import counted, some
-from conformance.records.cell import SizedModel, model_of
+from conformance.records.cell import SizedModel, mode_of, model_of
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell
 from conformance.records.tasks import KEPT
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.show.causes import causes
 from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
+from conformance.verdict import failed_gate
 
 LEGEND = """
 Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, {size}, on
@@ -38,7 +39,7 @@ UNPROVEN = "not proven: the proof of the mode is empty, so nothing shows that th
 
 HEAD = "Wrong on purpose. Each must come out as declared; conformance run counterexamples shows their cells."
 
-DETAILED = re.compile(r"(.*) \((.*)\)", re.DOTALL)  # a remark, see `records.remarks`
+DETAILED = re.compile(r"(.*) \((.*)\)", re.DOTALL)  # a remark, see `verdict`
 
 Footnotes = dict[tuple[str, str, str], int]  # kind, reason and link: number
 
@@ -258,10 +259,7 @@ def _kept_references(verdicts: list[Verdict]) -> list[str]:
 def totals(contents: Contents, *, folder: Path | None, seconds: float | None = None) -> str:
     """How many cells have which verdict; then where the run is stored, and how it goes on if something is missing.
 
-    Args:
-        contents: contents of the run folder.
-        folder: path of the run folder; None: it is not kept.
-        seconds: wall time of the command; None if it is not known.
+    Without a folder it is not kept; without seconds, the time of the command is not known.
     """
     plan, verdicts = contents.plan, contents.verdicts
     counts = Counter(verdicts[cell].status if cell in verdicts else "NOTRUN" for cell in contents.selected)
@@ -288,3 +286,70 @@ def _wrong_on_purpose(cells: Sequence[PlannedCell], verdicts: Mapping[str, Verdi
         why = next((verdict.reason for verdict in own if verdict.reason), "")
         rows.append([STATUSES[urgent.status].glyph, model, said, visible(why)])
     return f"{HEAD}\n\n{table(rows, ['', 'model', 'cells', 'why'])}"
+
+
+# Groups the red cells of a run by cause: cells of one model that fail in the same way are one line.
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why cells of one model are red.
+
+    Attributes:
+        text: what the first of them says.
+        said: the last lines that its process printed on its error stream, if it crashed.
+        cells: their ids.
+        named: these cells in a few words. If they are all cells of the model, or all of one mode, it names that;
+            otherwise the first of them.
+    """
+
+    model: str
+    status: str
+    text: str
+    cells: tuple[str, ...]
+    named: str
+    said: tuple[str, ...] = ()
+
+
+def causes(verdicts: Iterable[Verdict]) -> list[Cause]:
+    """The causes of the red verdicts, in their order. Cells that were not judged have none.
+
+    One cause is one model, verdict, gate and tensor, or one reason where no gate has failed.
+    """
+    found: dict[tuple[str, str, str], list[Verdict]] = {}
+    beside: Counter[str] = Counter()  # by model, and by mode of a model
+    for verdict in verdicts:
+        model = model_of(verdict.cell)
+        if verdict.status != "SKIPPED":
+            beside.update([model, f"{model}[{mode_of(verdict.cell)}]"])
+        if verdict.red and verdict.status != "NOTRUN":
+            found.setdefault((model, verdict.status, _reason(verdict)), []).append(verdict)
+    return [
+        Cause(
+            model,
+            status,
+            same[0].text,
+            tuple(v.cell for v in same),
+            _name_cells([v.cell for v in same], beside),
+            same[0].observation.said,
+        )
+        for (model, status, _), same in found.items()
+    ]
+
+
+def _name_cells(cells: list[str], beside: Counter[str]) -> str:
+    model, modes = model_of(cells[0]), {mode_of(cell) for cell in cells}
+    wholes = (model, f"{model}[{modes.pop()}]") if len(modes) == 1 else (model,)
+    whole = next((name for name in wholes if len(cells) == beside[name] > 1), None)
+    return f"{whole}, all {len(cells)} cells" if whole else some(cells)
+
+
+def _reason(verdict: Verdict) -> str:
+    """Gate and tensor of a failure; otherwise the text of the verdict. Case, error and budget are not part of it."""
+    for seen in verdict.observation.discrepancies if verdict.status in ("FAIL", "UNSTABLE") else ():
+        failed = failed_gate(seen)
+        gates = [failed.gate] if failed else [m.gate for m in seen.measures if not m.met]
+        for gate in gates:
+            if verdict.text.startswith(f"{gate}  {seen.tensor}, case {seen.case}:"):
+                return f"{gate}  {seen.tensor}"
+    return verdict.text

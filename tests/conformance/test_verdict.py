@@ -9,7 +9,7 @@ import pytest
 from conformance.records.convert import from_json, to_json
 from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.show.causes import causes
+from conformance.show.matrix import causes
 from conformance.verdict import failed_gate, judge
 from zoo.expect import Expect
 

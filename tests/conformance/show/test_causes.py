@@ -3,7 +3,7 @@
 from conformance.records.cell import Cell
 from conformance.records.observation import Discrepancy, Measure, Observation, TensorName
 from conformance.records.verdicts import Verdict
-from conformance.show.causes import Cause, causes
+from conformance.show.matrix import Cause, causes
 from conformance.verdict import judge
 
 
