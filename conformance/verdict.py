@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from conformance.axes import NOT_PROVEN, SYMBOLIC
-from conformance.one_line import some
+from conformance import axes, one_line
 from conformance.records import observation
 from conformance.records.observation import PROBED, RAISES, Discrepancy, Measure, Observation
 from conformance.records.verdicts import Verdict
@@ -262,7 +261,7 @@ OF_FACTS = {  # what is said of a cell with a fact
         "the float64 model does not run with other weights, so nothing shows what the mode keeps"
     ),
     "graph breaks": "compiled with graph breaks",
-    NOT_PROVEN: "the proof of the mode is empty, so nothing shows that the mode took effect",
+    axes.NOT_PROVEN: "the proof of the mode is empty, so nothing shows that the mode took effect",
 }
 
 
@@ -276,18 +275,18 @@ def _remarks(seen: Observation) -> tuple[str, ...]:
         notes.append("some parts of a tensor are too small to judge on their own here")
     for judge, why in WHY_LEFT.items():
         lost = sorted({str(d.tensor) for d in seen.discrepancies if d.left_to == judge})
-        notes += [f"{why}, so only {judge} judges a tensor ({some(lost, 2)})"] * bool(lost)
+        notes += [f"{why}, so only {judge} judges a tensor ({one_line.some(lost, 2)})"] * bool(lost)
     left = sorted({str(d.tensor) for d in seen.discrepancies if d.kind == "remainder"})
     if left:
         notes.append(
             "larger terms cancel, and float32 holds little of what is left, so only its size is judged "
-            f"({some(left, 2)})"
+            f"({one_line.some(left, 2)})"
         )
     if aside := seen.facts.get(observation.LEFT_ASIDE):
         notes.append(f"results that are no tensors are left aside ({aside})")
     notes += [said for fact, said in OF_FACTS.items() if seen.facts.get(fact)]
     others = [d.case for d in seen.discrepancies for m in d.measures if m.gate == RAISES and m.value and m.met]
-    notes += [f"an error input raises another error than in eager ({some(others, 2)})"] * bool(others)
-    if seen.facts.get(SYMBOLIC, 1) == 0:
+    notes += [f"an error input raises another error than in eager ({one_line.some(others, 2)})"] * bool(others)
+    if seen.facts.get(axes.SYMBOLIC, 1) == 0:
         notes.append("no graph has symbolic sizes, so each shape was compiled by itself")
     return tuple(notes)

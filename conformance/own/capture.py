@@ -23,11 +23,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from conformance.axes import MODES, Mode
+from conformance import axes, one_line
 from conformance.errors import UsageError
-from conformance.one_line import describe_error
-from conformance.own.forms import is_operator
-from conformance.own.spec import define, unpickle
+from conformance.own import forms, spec
 from conformance.records.plan import TRAINING, OwnModel, SpecLocation, name_from
 from zoo import Call, Convention, Expect, internals
 
@@ -60,7 +58,7 @@ def capture(
 def _locate(target: Any, own: OwnModel, path: Path, definitions: Definitions) -> SpecLocation:
     if isinstance(target, torch.library.CustomOpDef):  # type: ignore[attr-defined]
         target = internals.overload_of_definition(target)
-    if is_operator(target):
+    if forms.is_operator(target):
         name = str(target).replace("::", ".").removesuffix(".default")
         _register(name, definitions)
         return SpecLocation("torch", own=replace(own, name=name_from(name), thing=f"ops.{name}"))
@@ -112,14 +110,14 @@ def store(value: Any, path: Path, definitions: Definitions, what: str, instead: 
             import cloudpickle  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 -- it need not be installed
         except ImportError:
             raise UsageError(
-                f"check: {what} cannot be sent to another process: {describe_error(problem)}. {instead}, "
+                f"check: {what} cannot be sent to another process: {one_line.describe_error(problem)}. {instead}, "
                 "or install cloudpickle"
             ) from problem
         definitions.lines[:] = before
         try:
             torch.save(value, path, pickle_module=_module_of(pickler({}, cloudpickle.Pickler)))
         except Exception as again:
-            raise UsageError(f"check: {what} cannot be pickled: {describe_error(again)}. {instead}") from again
+            raise UsageError(f"check: {what} cannot be pickled: {one_line.describe_error(again)}. {instead}") from again
 
 
 def _module_of(of_class: type[pickle.Pickler]) -> Any:
@@ -369,7 +367,7 @@ def store_modes(asked: Collection[str], folder: Path) -> SpecLocation | None:
 
     Without names, all of them are asked for. The folder is made. Raises UsageError if a mode cannot be stored.
     """
-    own = [mode for name, mode in MODES.items() if mode.prepare is not None and (not asked or name in asked)]
+    own = [mode for name, mode in axes.MODES.items() if mode.prepare is not None and (not asked or name in asked)]
     if not own:
         return None
     folder.mkdir()
@@ -388,8 +386,8 @@ def register_modes(file: str) -> None:
     Raises UsageError if what they need of the caller's main module cannot be defined again.
     """
     folder = Path(file).parent
-    define(str(folder / DEFINITIONS) if (folder / DEFINITIONS).exists() else "")
-    modes: list[Mode] = [unpickle(path) for path in sorted(folder.glob("*.pt"))]
+    spec.define(str(folder / DEFINITIONS) if (folder / DEFINITIONS).exists() else "")
+    modes: list[axes.Mode] = [spec.unpickle(path) for path in sorted(folder.glob("*.pt"))]
     for mode in modes:
-        MODES.pop(mode.name, None)
-        MODES[mode.name] = mode
+        axes.MODES.pop(mode.name, None)
+        axes.MODES[mode.name] = mode

@@ -167,10 +167,7 @@ def _of_file(path: Path) -> Options:
 
 
 def _with(options: Options, given: Mapping[str, Any], where: str) -> Options:
-    """The options with those that were given.
-
-    Raises UsageError if an option is unknown, or its value is of another type.
-    """
+    """The options with those that were given; UsageError if one is unknown, or its value is of another type."""
     known = Options.__dataclass_fields__
     changed: dict[str, Any] = {}
     for name, value in given.items():
@@ -191,10 +188,7 @@ def _with(options: Options, given: Mapping[str, Any], where: str) -> Options:
 
 
 def _cells(options: Options) -> list[Options]:
-    """The options of each cell that exists, in the order of the tables.
-
-    Raises UsageError if a name is unknown, or no cell exists.
-    """
+    """The options of each cell that exists, in the order of the tables; UsageError if none does, or a name is wrong."""
     modes = choose("mode", tuple(MODES), options.modes, usual(MODES))
     precisions = choose("precision", tuple(PRECISIONS), options.precisions, usual(PRECISIONS))
     cells = [

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.axes import MODES
+from conformance import axes, one_line
 from conformance.errors import UsageError
 from conformance.float64.copies import copy_model
-from conformance.one_line import describe_error
 from zoo import Call, Case, internals
 
-OF_SCRIPTS = tuple(name for name, mode in MODES.items() if mode.prepare is None and name != "scripted")
+OF_SCRIPTS = tuple(name for name, mode in axes.MODES.items() if mode.prepare is None and name != "scripted")
 OF_PROGRAMS = ("scripted", "fp16", "bf16")  # the dtypes are written into the program
 
 
@@ -37,10 +36,7 @@ class Forms:
 
 
 def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 -- one for each kind
-    """The forms of a thing; a wrapper takes names and types of inputs from the case.
-
-    Raises UsageError if it cannot be called, or cannot be built without arguments.
-    """
+    """The forms of a thing; a wrapper has names and types of the case. UsageError if it cannot be called or built."""
     thing = fetch()
     if isinstance(thing, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
         return Forms("TorchScript", fetch, fetch, OF_SCRIPTS)
@@ -67,8 +63,8 @@ def _of_class(thing: type, case: Case) -> Forms:
         thing()
     except TypeError as problem:
         raise UsageError(
-            f"{thing.__name__} cannot be built without arguments ({describe_error(problem)}); give an instance, or a "
-            "function that builds one"
+            f"{thing.__name__} cannot be built without arguments ({one_line.describe_error(problem)}); "
+            "give an instance, or a function that builds one"
         ) from problem
     return Forms(f"a module {thing.__name__}", thing)
 

@@ -17,10 +17,9 @@ from urllib.parse import parse_qsl
 import torch
 from torch import nn
 
+from conformance import one_line, seeds
 from conformance.errors import UsageError, near_names
 from conformance.float64.copies import copy_model
-from conformance.one_line import describe_error
-from conformance.seeds import seed_of
 from zoo import Call, internals
 
 FORM = re.compile(r"(?P<library>torchvision|timm|transformers):(?P<name>[\w-]+)(\?(?P<settings>.*))?")
@@ -110,7 +109,7 @@ def _import(text: str, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as problem:  # the library's own code may raise anything
-        raise UsageError(f"{text}: {library} does not import: {describe_error(problem)}") from problem
+        raise UsageError(f"{text}: {library} does not import: {one_line.describe_error(problem)}") from problem
 
 
 def _check_known(text: str, name: str, known: Iterable[str], what: str) -> None:
@@ -122,14 +121,14 @@ def _build(text: str, build: Callable[..., nn.Module], *args: Any, **settings: A
     try:
         return build(*args, **settings)
     except Exception as problem:
-        raise UsageError(f"{text} cannot be built: {describe_error(problem)}") from problem
+        raise UsageError(f"{text} cannot be built: {one_line.describe_error(problem)}") from problem
 
 
 def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module], **settings: Any) -> Architecture:
     """An architecture that takes pictures; the first number of the shape says how many."""
 
     def build_settled() -> nn.Module:
-        batch = torch.randn(BATCH, *shape[1:], generator=torch.Generator().manual_seed(seed_of(text)))
+        batch = torch.randn(BATCH, *shape[1:], generator=torch.Generator().manual_seed(seeds.seed_of(text)))
         return settle_statistics(build(**settings), batch)
 
     return Architecture(
@@ -190,7 +189,9 @@ def _transformers(text: str, name: str, settings: dict[str, Any], pictures: int)
     if type(config) not in transformers.MODEL_MAPPING:
         raise UsageError(f"{text}: transformers has no model for {type(config).__name__} alone")
     build = partial(_build, text, transformers.AutoModel.from_config, config)
-    return Architecture(build, partial(_words_or_pictures, text, config, _main_input(transformers, config), pictures))
+    model = transformers.MODEL_MAPPING[type(config)]
+    taken = (model[0] if isinstance(model, tuple) else model).main_input_name
+    return Architecture(build, partial(_words_or_pictures, text, config, taken, pictures))
 
 
 def _takes_number(config: Any, key: str) -> bool:
@@ -204,13 +205,7 @@ def _config(text: str, transformers: Any, name: str, **settings: Any) -> Any:
     try:
         return transformers.AutoConfig.for_model(name, **settings)
     except Exception as problem:  # a configuration checks its settings in its own way
-        raise UsageError(f"{text}: no such configuration: {describe_error(problem)}") from problem
-
-
-def _main_input(transformers: Any, config: Any) -> str:
-    """The name of the input: of words, of pixels, or of a sound."""
-    model = transformers.MODEL_MAPPING[type(config)]
-    return str((model[0] if isinstance(model, tuple) else model).main_input_name)
+        raise UsageError(f"{text}: no such configuration: {one_line.describe_error(problem)}") from problem
 
 
 def _words_or_pictures(text: str, config: Any, name: str, pictures: int, generator: torch.Generator) -> Call:

@@ -59,10 +59,7 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
 
 
 def attribute(module: ModuleType | None, name: str) -> Any:
-    """What a module has under a name, such as "Net" or "Net.build".
-
-    Raises UsageError if it has nothing of that name; the message suggests similar ones.
-    """
+    """What a module has under a name, such as "Net.build"; UsageError that suggests similar ones if it has nothing."""
     try:
         return operator.attrgetter(name)(module)
     except AttributeError:

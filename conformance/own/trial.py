@@ -8,12 +8,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
 
-from conformance.axes import MODES
-from conformance.errors import UsageError
-from conformance.evaluate import evaluation, inputs, weights
-from conformance.evaluate.error_text import is_out_of_memory
+from conformance import axes, errors
+from conformance.evaluate import error_text, evaluation, inputs, weights
 from conformance.float64 import graphs, wide
 from conformance.one_line import describe_error, one_line, some
 from conformance.own.forms import Forms
@@ -38,10 +35,10 @@ def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnM
     spec, forms = spec_of(own, module)
     try:
         model = wide.prepared_model(spec, seed)
-    except UsageError:
+    except errors.UsageError:
         raise
     except Exception as problem:  # the model's own code may raise anything
-        raise UsageError(f"{own.name} cannot be built: {describe_error(problem)}") from problem
+        raise errors.UsageError(f"{own.name} cannot be built: {describe_error(problem)}") from problem
     found = _call(spec, model, seed)
     constants = _constants(spec, model, seed, found)
     if constants:
@@ -96,7 +93,7 @@ def _refusal(model: Any, question: evaluation.Question) -> str:
     try:
         evaluation.evaluate(model, model, question)
     except Exception as problem:  # the model's own code may raise anything
-        if is_out_of_memory(problem):
+        if error_text.is_out_of_memory(problem):
             raise
         return describe_error(problem)
     return ""
@@ -137,7 +134,7 @@ def _call(spec: Spec, model: Any, seed: int) -> evaluation.Evaluation:
     try:
         with graphs.note_scripts() as scripts:
             calls = [call_once()]
-        later = MODES["scripted"].warm_calls if scripts else 0  # a script may do otherwise then
+        later = axes.MODES["scripted"].warm_calls if scripts else 0  # a script may do otherwise then
         calls += [call_once() for _ in range(later)]
         return replace(calls[-1], changes=[change for call in calls for change in call.changes])
     except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
@@ -145,9 +142,9 @@ def _call(spec: Spec, model: Any, seed: int) -> evaluation.Evaluation:
             forward = replace(_question(spec, model, seed), differentiate=False)
             found = evaluation.evaluate(model, model, forward, noted=True)
         except SpecError as other:
-            raise UsageError(f"{spec.name}: {one_line(other)}") from other
+            raise errors.UsageError(f"{spec.name}: {one_line(other)}") from other
         except Exception as first:
-            raise UsageError(f"{spec.name} does not take these inputs: {describe_error(first)}") from first
+            raise errors.UsageError(f"{spec.name} does not take these inputs: {describe_error(first)}") from first
         found.refused = describe_error(problem)
         return found
 
@@ -165,7 +162,7 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     words = ["the dtypes of its outputs are those of eager"]
     if own.dtype != "float32":
         words.append(f"it is in {own.dtype}, so it is judged without autocast")
-    if isinstance(model, nn.Module) and not isinstance(model, GraphModule) and (mode := _training(model)):
+    if isinstance(model, nn.Module) and not isinstance(model, torch.fx.GraphModule) and (mode := _training(model)):
         words.append(f"{mode}, as {'asked' if own.training else 'it is'}")
     if not own.differentiable:
         why = f"backward raises {refused}" if refused else "no output of eager requires any"
@@ -173,7 +170,7 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     words += [f"it changes {some(own.mutates, 2)}, as eager does"] * bool(own.mutates)
     for state in own.changes_state:
         words.append(STATE_IN_WORDS.get(state, f"it changes the state {state!r} of the process, as eager does"))
-    if without := [mode for mode in forms.without if mode in MODES]:
+    if without := [mode for mode in forms.without if mode in axes.MODES]:
         words.append(f"it is {forms.kind}, which cannot be {', '.join(without)}")
     return words
 

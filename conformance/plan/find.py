@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from conformance.axes import MODES
+from conformance import axes, one_line
 from conformance.cache import sources
 from conformance.errors import UsageError
 from conformance.evaluate import process_state
-from conformance.one_line import describe_error
 from conformance.own import libraries
 from conformance.own.spec import attribute, spec_of
 from conformance.process.child_side import ChildProcess
@@ -38,17 +37,14 @@ def load(location: SpecLocation) -> ModuleType:
     try:
         return _load_file(Path(location.file)) if location.file else importlib.import_module(location.module)
     except BaseException as problem:  # noqa: BLE001 -- a script may leave with SystemExit when it is imported
-        raise UsageError(f"{location.name} does not import: {describe_error(problem)}") from None
+        raise UsageError(f"{location.name} does not import: {one_line.describe_error(problem)}") from None
 
 
 def load_registering(location: SpecLocation) -> ModuleType:
-    """Import a module or a file, and note that the modes which it registers come from there.
-
-    Raises UsageError if it does not import.
-    """
-    before = set(MODES)
+    """Import a module or a file, and note that the modes it registers come from there; UsageError as of `load`."""
+    before = set(axes.MODES)
     loaded = load(location)
-    _registering.update(dict.fromkeys(set(MODES) - before, location))
+    _registering.update(dict.fromkeys(set(axes.MODES) - before, location))
     return loaded
 
 
@@ -243,10 +239,7 @@ def _own(location: SpecLocation) -> Found:
 
 
 def list_models(task: PlanRequest, process: ChildProcess) -> Listing:
-    """Child process: list the models of the request's sources.
-
-    Raises UsageError if a source is unknown or does not import.
-    """
+    """Child process: list the models of the request's sources; UsageError if one is unknown or does not import."""
     process.enter("list")
     try:
         specs = [spec for spec, _ in find(task.sources)[0]]

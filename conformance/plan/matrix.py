@@ -149,10 +149,7 @@ def figures_of(spec: Spec) -> tuple[str, ...]:
 def _check_devices(
     axis: str, table: Mapping[str, Mode | Precision], asked: Sequence[str], devices: Sequence[str]
 ) -> None:
-    """Refuse a mode or precision that exists on no chosen device.
-
-    Raises UsageError if there is one; the message names it and the devices that have it.
-    """
+    """Refuse, by a UsageError that names it and its devices, a mode or precision that exists on no chosen device."""
     for name in asked:
         if not any(exists(table[name], device) for device in devices):
             where, chosen = (" and ".join(names) for names in (table[name].devices, devices))
@@ -160,10 +157,7 @@ def _check_devices(
 
 
 def check_present(*devices: str) -> None:
-    """Refuse devices that were asked for by name, if one is absent.
-
-    Raises UsageError with the reason.
-    """
+    """Refuse devices that were asked for by name, by a UsageError with the reason, if one is absent."""
     for device in devices:
         reason = why_absent(device)
         if reason:
@@ -238,10 +232,7 @@ def try_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found], d
 
 
 def modes_of(spec: Spec) -> dict[str, Mode]:
-    """The modes of a model by name: every mode, then the candidates of its spec.
-
-    Raises SpecError if a candidate has the name of a mode.
-    """
+    """The modes of a model by name: every mode, then its candidates; SpecError if one of these is named like a mode."""
     own = {}
     for candidate in spec.candidates:
         if candidate.name in MODES:
@@ -251,10 +242,7 @@ def modes_of(spec: Spec) -> dict[str, Mode]:
 
 
 def modes_of_all(specs: Iterable[Spec]) -> dict[str, Mode]:
-    """The modes of all models by name. A candidate that several models have is here once, on the devices of all.
-
-    Raises SpecError if a candidate has the name of a mode.
-    """
+    """The modes of all models by name, see `modes_of`; a candidate of several is here once, on the devices of all."""
     found = dict(MODES)
     for mode in (mode for spec in specs for mode in modes_of(spec).values()):
         known = found.setdefault(mode.name, mode)
@@ -265,10 +253,7 @@ def modes_of_all(specs: Iterable[Spec]) -> dict[str, Mode]:
 
 
 def check_sized(asked: Sequence[str], specs: Iterable[Spec]) -> None:
-    """Refuse a candidate that was asked for in a bench, and that exists at no size of its model's scale.
-
-    Raises UsageError if no model has it at all sizes that are planned; the message names it and its model.
-    """
+    """Refuse, by a UsageError, a candidate asked for in a bench that exists at no size of its model's scale."""
     every = [(spec, candidate) for spec in specs for candidate in spec.candidates if candidate.name in asked]
     planned = {candidate.name for spec, candidate in every if candidate.build_at or spec.scale is None}
     for spec, candidate in every:

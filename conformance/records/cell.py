@@ -1,7 +1,5 @@
 """Records of a cell of the matrix, and of a model at a size."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -66,7 +64,7 @@ class SizedModel:
         return f"{self.model}@{self.size}"
 
     @classmethod
-    def parse(cls, name: str) -> SizedModel | None:
+    def parse(cls, name: str) -> "SizedModel | None":
         """The model and its size; None if the name has no size.
 
         >>> SizedModel.parse("merge@64").size, SizedModel.parse("merge")

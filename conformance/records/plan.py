@@ -1,7 +1,5 @@
 """The plan of a run: its cells, the locations of their specs, the declared divergences, and the environment."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -42,6 +40,49 @@ class PlannedCell:
         return self.cell.id
 
 
+TRAINING = {None: "", True: "train", False: "eval"}  # the words for an argument `train`
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A model without a spec, as any process can get it.
+
+    Attributes:
+        thing: its name in the module or file of its location, such as "Net"; "" if it is saved, or of a library.
+        saved: absolute path of a saved model; "" if it is none.
+        library: the name of an architecture of a library, such as "timm:convnext_atto"; "" if it is none.
+        inputs: the inputs as a person describes them, such as "2,3,64,64"; see `own.spec`. Empty if `call` has
+            them, or for those that fit the architecture of a library.
+        call: path of the file with the arguments of one call, and with the declared divergences; "" if `inputs`
+            describes them.
+        definitions: path of the file with what a saved model needs of the caller's main module; "" for nothing.
+        training: the mode to put it into, "train" or "eval"; "" for its own.
+        without: the built-in modes and precisions that it does not exist in.
+        dtype: the narrowest dtype of its floating parameters, or of its inputs if it has none.
+        constants: names of the inputs that get no gradient.
+        mutates: names of the inputs and parameters that it changes.
+        changes_state: what else its call changes, in words of `zoo.states.STATES`.
+    """
+
+    name: str = ""
+    thing: str = ""
+    saved: str = ""
+    library: str = ""
+    inputs: tuple[str, ...] = ()
+    call: str = ""
+    definitions: str = ""
+    training: Annotated[str, one_of(("", "train", "eval"))] = ""
+    without: tuple[str, ...] = ()
+    dtype: Annotated[str, one_of(("float32", "float16", "bfloat16"))] = "float32"
+    differentiable: bool = True
+    constants: tuple[str, ...] = ()
+    mutates: tuple[str, ...] = ()
+    changes_state: tuple[str, ...] = ()
+
+
+NOTHING_GIVEN = OwnModel()
+
+
 @dataclass(frozen=True)
 class SpecLocation:
     """The place from which any process can import a spec: a module, or the absolute path of a Python file.
@@ -69,7 +110,7 @@ class SpecLocation:
         own = self.own
         return tuple(filter(None, (self.file, *((own.saved, own.call, own.definitions) if own else ()))))
 
-    def moved(self, to: Callable[[str], str]) -> SpecLocation:
+    def moved(self, to: Callable[[str], str]) -> "SpecLocation":
         """The same location with other paths; `to` gives the new path of each file."""
 
         def path(old: str) -> str:
@@ -256,50 +297,7 @@ class Plan:
                 raise RecordError("Plan.shard: its parts do not hold each model once, or it is none of them")
 
 
-# The record of a model without a spec: how any process gets it, the inputs to try, and what was found out about it.
-
 LONGEST = 60  # characters of a name that is made of another text
-TRAINING = {None: "", True: "train", False: "eval"}  # the words for an argument `train`
-
-
-@dataclass(frozen=True)
-class OwnModel:
-    """A model without a spec, as any process can get it.
-
-    Attributes:
-        thing: its name in the module or file of its location, such as "Net"; "" if it is saved, or of a library.
-        saved: absolute path of a saved model; "" if it is none.
-        library: the name of an architecture of a library, such as "timm:convnext_atto"; "" if it is none.
-        inputs: the inputs as a person describes them, such as "2,3,64,64"; see `own.spec`. Empty if `call` has
-            them, or for those that fit the architecture of a library.
-        call: path of the file with the arguments of one call, and with the declared divergences; "" if `inputs`
-            describes them.
-        definitions: path of the file with what a saved model needs of the caller's main module; "" for nothing.
-        training: the mode to put it into, "train" or "eval"; "" for its own.
-        without: the built-in modes and precisions that it does not exist in.
-        dtype: the narrowest dtype of its floating parameters, or of its inputs if it has none.
-        constants: names of the inputs that get no gradient.
-        mutates: names of the inputs and parameters that it changes.
-        changes_state: what else its call changes, in words of `zoo.states.STATES`.
-    """
-
-    name: str = ""
-    thing: str = ""
-    saved: str = ""
-    library: str = ""
-    inputs: tuple[str, ...] = ()
-    call: str = ""
-    definitions: str = ""
-    training: Annotated[str, one_of(("", "train", "eval"))] = ""
-    without: tuple[str, ...] = ()
-    dtype: Annotated[str, one_of(("float32", "float16", "bfloat16"))] = "float32"
-    differentiable: bool = True
-    constants: tuple[str, ...] = ()
-    mutates: tuple[str, ...] = ()
-    changes_state: tuple[str, ...] = ()
-
-
-NOTHING_GIVEN = OwnModel()
 
 
 def name_from(text: str) -> str:

@@ -5,12 +5,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Generic, TypeVar
 
 from conformance.axes import MODES
+from conformance.records import convert, measurements, observation, verdicts
 from conformance.records.cell import Cell
-from conformance.records.convert import one_of
-from conformance.records.measurements import Ceilings, CompileRun, Footprint, Timing
-from conformance.records.observation import Observation
 from conformance.records.plan import NOTHING_GIVEN, Environment, OwnModel, Plan, SpecLocation
-from conformance.records.verdicts import STATUSES
 from zoo.expect import Expect
 
 CELL_SECONDS = 300.0  # that a cell may take, unless a person says otherwise
@@ -192,11 +189,11 @@ PLAN = Target("conformance.plan.matrix:make", PlanRequest, Plan)
 ENVIRONMENT = Target("conformance.plan.matrix:observe_environment", Nothing, Environment)
 LIST_MODELS = Target("conformance.plan.find:list_models", PlanRequest, Listing)
 REFERENCE = Target("conformance.cell.reference:make", ReferenceTask, ReferenceResult)
-CELL = Target("conformance.cell.observe:observe", CellTask, Observation)
-TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, Timing)
-FOOTPRINT = Target("conformance.measure.footprint:observe", CellTask, Footprint)
-COMPILE = Target("conformance.measure.compile_cost:observe", CompileTask, CompileRun)
-CEILINGS = Target("conformance.measure.ceilings:observe", CeilingsTask, Ceilings)
+CELL = Target("conformance.cell.observe:observe", CellTask, observation.Observation)
+TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, measurements.Timing)
+FOOTPRINT = Target("conformance.measure.footprint:observe", CellTask, measurements.Footprint)
+COMPILE = Target("conformance.measure.compile_cost:observe", CompileTask, measurements.CompileRun)
+CEILINGS = Target("conformance.measure.ceilings:observe", CeilingsTask, measurements.Ceilings)
 
 
 # What is known of a reference once a process has made it.
@@ -215,7 +212,7 @@ class MadeReference:
     """
 
     seconds: float
-    refused: Observation | None = None
+    refused: observation.Observation | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
@@ -313,7 +310,7 @@ class ProbeFinding:
     """
 
     probe: str
-    status: Annotated[str, one_of(STATUSES)]
+    status: Annotated[str, convert.one_of(verdicts.STATUSES)]
     seen: str
     link: str
     summary: str = ""
@@ -322,7 +319,7 @@ class ProbeFinding:
     @property
     def red(self) -> bool:
         """Whether the declaration and this torch disagree."""
-        return STATUSES[self.status].red
+        return verdicts.STATUSES[self.status].red
 
 
 @dataclass(frozen=True)
