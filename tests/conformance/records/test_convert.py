@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from conformance import records
 from conformance.errors import RecordError
+from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
 from conformance.records.convert import ABOVE_ZERO, Digits, Limit, Name, Rounded, from_json, to_json
 from conformance.records.measurements import CellTiming, Footprint, Ratio, Reason, Result, Timing
@@ -37,10 +38,15 @@ THOROUGH = settings(
 )
 
 
+FILES = [
+    importlib.import_module(found.name) for found in pkgutil.walk_packages(records.__path__, f"{records.__name__}.")
+]
+TARGETS = {name: value for file in FILES for name, value in vars(file).items() if isinstance(value, Target)}
+
+
 def classes():
     """Every dataclass of the package."""
-    for found in pkgutil.walk_packages(records.__path__, f"{records.__name__}."):
-        module = importlib.import_module(found.name)
+    for module in FILES:
         for cls in vars(module).values():
             if inspect.isclass(cls) and dataclasses.is_dataclass(cls) and cls.__module__ == module.__name__:
                 yield cls
@@ -283,3 +289,20 @@ def test_records_that_were_read_share_no_defaults():
 def test_a_reason_reads_as_one_text():
     assert str(REASON) == "no graph: it breaks at a print"
     assert str(Reason("too slow")) == "too slow"
+
+
+# Both ends of a child process agree: each target names a function with exactly its task and its result.
+
+
+def test_no_two_targets_name_one_function():
+    assert len({target.function for target in TARGETS.values()}) == len(TARGETS) >= 11
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_a_target_names_a_function_with_its_task_and_result_that_takes_its_process(target):
+    module, _, name = target.function.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    hints = typing.get_type_hints(function)
+    assert (hints["task"], hints["process"], hints["return"]) == (target.task, ChildProcess, target.result)
+    needed = [name for name, p in inspect.signature(function).parameters.items() if p.default is p.empty]
+    assert needed == ["task", "process"]
