@@ -40,10 +40,12 @@ def test_missing_speeds_are_explained_only_if_speeds_were_asked_for(rendered, me
     assert ("no speed, no baseline" in text) is is_explained
 
 
-def test_a_speed_is_printed_beside_its_verdict(rendered):
+def test_a_speed_is_printed_beside_its_verdict_and_the_legend_names_only_the_figures_that_were_timed(rendered):
     text = rendered(contents(results=[timed(scripted=2.0)] * 2))
     assert re.search(r"^net +fp32 +✓ 0  1 ms +✓ 0  ▲2\.00 \[1\.98, 2\.02\]$", text, re.MULTILINE)
     assert re.search(r"^ +amp_bf16 +✓ 0 +✓ 0$", text, re.MULTILINE)
+    assert "Timed: forward and backward, of the first case, on one thread." in " ".join(text.split())
+    assert "Timed" not in rendered(contents())
 
 
 def test_the_size_at_which_a_model_was_timed_stands_beside_the_time(rendered):
@@ -57,10 +59,8 @@ def test_the_size_at_which_a_model_was_timed_stands_beside_the_time(rendered):
 def test_what_a_run_leaves_out_stands_below_the_table_and_in_the_last_line(rendered):
     modes = (*MODES, "compiled")
     cells = [PlannedCell(Cell("net", m, "fp32", "cpu"), left_out=("a", "b") if m == "compiled" else ()) for m in modes]
-    plan = with_models(
-        plan_for(*cells, measure="speed"),
-        {"net": {"location": ZOO, "timed": ()}, "other": {"timed": ("fp32",)}},
-    )
+    models = {"net": {"location": ZOO, "timed": ()}, "other": {"timed": ("fp32",)}}
+    plan = with_models(plan_for(*cells, measure="speed"), models)
     verdicts = passed(plan)
     quick = rendered(Contents(plan, tuple(verdicts), verdicts))
     told = "compiled: the first of 3.0 cases on average; speeds: fp32 of 1 model; --full for the rest"
@@ -76,19 +76,10 @@ def test_the_ratio_of_a_short_call_is_launch_bound(rendered, seconds, is_short):
     assert ("Launch-bound: a call" in text) is is_short
 
 
-def test_the_legend_names_only_the_figures_that_were_timed(rendered):
-    text = " ".join(rendered(contents(results=[timed(scripted=2.0)] * 2)).split())
-    assert "Timed: forward and backward, of the first case, on one thread." in text
-    assert "Timed" not in rendered(contents())
-
-
-def test_a_verdict_takes_the_place_of_the_speed_it_prevents(rendered):
+def test_a_verdict_or_a_reason_takes_the_place_of_the_speed_it_prevents(rendered):
     text = rendered(contents(results=[timed()] * 2, precisions=("fp32",), scripted="FAIL"))
     (row,) = re.findall(r"^net .*$", text, re.MULTILINE)
     assert re.fullmatch(r"net +fp32 +✓ 0  1 ms +✗ *", row)
-
-
-def test_a_reason_takes_the_place_of_a_speed_and_is_explained_below(rendered):
     text = rendered(contents(results=[timed(scripted=2.0), Reason("crashed", "in phase measure, x")]))
     assert re.search(r"^net +fp32 +✓ 0  crashed +✓ 0  crashed$", text, re.MULTILINE)
     assert "· no speed, crashed: net[eager-fp32-cpu] and 1 more (in phase measure, x)" in text
@@ -181,15 +172,12 @@ def beside_a_wrong_one(*, also=True):
     return Contents(plan, tuple(verdicts), verdicts)
 
 
-def test_what_is_wrong_on_purpose_has_one_line_below_the_table(rendered):
+def test_what_is_wrong_on_purpose_has_one_line_below_the_table_and_alone_it_has_the_table(rendered):
     text = rendered(beside_a_wrong_one())
     assert re.search(r"^net +fp32 +✓ 0$", text, re.MULTILINE)
     assert re.search(r"^≠ +bad +1 pass, 1 FAIL +it loses a row$", text, re.MULTILINE)
     assert text.index("net  ") < text.index("Wrong on purpose") < text.index("bad  ")
     assert "(1)" not in text
-
-
-def test_alone_it_has_the_table(rendered):
     text = rendered(beside_a_wrong_one(also=False))
     assert "Wrong on purpose" not in text
     assert re.search(r"^ +amp_bf16 +≠ FAIL \(1\)$", text, re.MULTILINE)
