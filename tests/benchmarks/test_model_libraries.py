@@ -65,15 +65,12 @@ def test_the_explanation_of_one_cell_is_not_that_of_another():
     assert "not explained" not in known
 
 
-def test_what_a_page_shows_is_read_from_it_whole_and_not_mixed_with_another_torch(found, written):
+def test_what_a_page_shows_is_read_from_it_whole_as_that_of_the_project_and_no_other_torch_is_mixed_in(found, written):
     again = model_libraries.read(written, TORCH)
     assert again == found
     assert page(again, TORCH) == written
     with pytest.raises(SystemExit, match=r"the page is of torch 2\.99\.0, and this is torch 2\.98\.0: delete it first"):
         model_libraries.read(written, "2.98.0")
-
-
-def test_the_page_of_the_project_is_read_whole():
     text = model_libraries.PAGE.read_text(encoding="utf-8")
     version = next(line.removeprefix("- torch ") for line in text.splitlines() if line.startswith("- torch "))
     assert page(model_libraries.read(text, version), version) == text

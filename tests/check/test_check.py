@@ -98,14 +98,11 @@ class StraightThrough(torch.autograd.Function):
         return gradient
 
 
-def test_what_forward_detaches_is_meant_and_the_report_says_so():
+def test_what_forward_detaches_is_meant_and_a_gradient_that_is_no_derivative_by_design_is_declared():
     found = public.check(straight_through, X, **FAST)
     assert found.ok
     told = " ".join(str(found).split())
     assert "what forward detaches, or computes under no_grad, counts as a constant of its gradients" in told
-
-
-def test_a_gradient_that_is_no_derivative_by_design_is_declared():
     found = public.check(StraightThrough, X, **FAST)
     assert [cell.status for cell in found.cells] == ["INVALID"]
     assert 'Convention(tensor="x"' in str(found)

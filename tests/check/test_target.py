@@ -181,10 +181,13 @@ def test_an_input_that_can_have_no_gradient_is_a_constant(monkeypatch, tmp_path,
     assert (TensorName("gradient", "target") in case.tensors) is not bool(constants)
 
 
-def test_a_function_without_parameters_that_returns_a_module_builds_it():
-    spec, forms = spec_of(OwnModel(name="net", thing="build", inputs=("2,4",)), nets)
-    assert isinstance(spec.build(), nets.Net)
+def test_a_function_that_returns_a_module_builds_it_and_an_operator_has_a_source_for_torchscript():
+    built, forms = spec_of(OwnModel(name="net", thing="build", inputs=("2,4",)), nets)
+    assert isinstance(built.build(), nets.Net)
     assert forms.kind == "the module that build builds"
+    case = spec.case_of(Call((torch.randn(3), torch.tensor(2.0)), {}))
+    function = wrap(torch.ops.aten.mul, case)
+    assert torch.equal(torch.jit.script(function)(torch.ones(3), torch.tensor(2.0)), 2 * torch.ones(3))
 
 
 def test_a_lazy_module_is_called_once_before_it_is_judged(tmp_path):
@@ -197,12 +200,6 @@ def test_a_lazy_module_is_called_once_before_it_is_judged(tmp_path):
     first, same, other = (model.first.weight for model in models)
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
-
-
-def test_an_operator_has_a_source_for_torchscript():
-    case = spec.case_of(Call((torch.randn(3), torch.tensor(2.0)), {}))
-    function = wrap(torch.ops.aten.mul, case)
-    assert torch.equal(torch.jit.script(function)(torch.ones(3), torch.tensor(2.0)), 2 * torch.ones(3))
 
 
 MAIN = """

@@ -82,11 +82,17 @@ def test_a_spec_that_contradicts_itself_names_spec_and_field(tmp_path, old, new,
     assert message in complaint(str(path))
 
 
-def test_a_spec_in_a_file_or_a_module_by_its_name(tmp_path):
+def test_a_spec_is_found_by_its_name_and_is_there_once_however_often_it_is_named(tmp_path):
     path = file_of(tmp_path, "one")
     assert models(f"{path}:one") == ["one"]
     assert complaint(f"{path}:two") == f"{path} has no two"
     assert models("zoo.models.merge:MERGE") == ["merge"]
+    assert models(path, path) == ["one"]
+    (tmp_path / "the_third.py").write_text(MODEL.format(name="shared_spec", expectations=""))
+    paths = [tmp_path / "first.py", tmp_path / "second.py"]
+    for path in paths:
+        path.write_text("from the_third import shared_spec")
+    assert models(*map(str, paths)) == ["shared_spec"]
 
 
 def test_two_models_of_one_name_are_refused_with_both_places_also_beside_one_of_the_zoo(tmp_path):
@@ -96,15 +102,6 @@ def test_two_models_of_one_name_are_refused_with_both_places_also_beside_one_of_
     assert first in told
     assert second in told
     assert "two models are named 'merge'" in complaint("merge", file_of(tmp_path, "merge"))
-
-
-def test_a_source_named_twice_and_a_spec_that_two_files_import_are_there_once(tmp_path):
-    assert models(*[file_of(tmp_path, "one")] * 2) == ["one"]
-    (tmp_path / "the_third.py").write_text(MODEL.format(name="shared_spec", expectations=""))
-    paths = [tmp_path / "first.py", tmp_path / "second.py"]
-    for path in paths:
-        path.write_text("from the_third import shared_spec")
-    assert models(*map(str, paths)) == ["shared_spec"]
 
 
 def test_a_file_that_only_registers_a_mode_adds_it_to_the_zoo(tmp_path):

@@ -81,8 +81,7 @@ def test_a_registered_mode_is_offered_to_who_mistypes_it(tmp_path):
 def test_an_absent_device_is_not_planned_and_refused_if_it_was_asked_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert {p.cell.device: p.skip for p in planned("merge").cells} == {"cpu": ""}
-    told = complaint("merge", devices=("cuda",))
-    assert told == "device 'cuda' was asked for, but torch sees no CUDA device"
+    assert complaint("merge", devices=("cuda",)) == "device 'cuda' was asked for, but torch sees no CUDA device"
 
 
 @pytest.fixture
@@ -135,30 +134,19 @@ def test_every_field_of_a_declared_divergence_reaches_the_judge(tmp_path):
     plan = planned(file_of(tmp_path, "one", expectations), modes=("eager",), precisions=("fp32",), devices=("cpu",))
     (cell,) = plan.cells
     assert [to_json(e) for e in cell.expect] == [
-        {
-            "outcome": "FAIL",
-            "reason": "r",
-            "link": "https://l",
-            "tensor": "output",
-            "gate": "norm",
-            "case": "typical",
-        },
+        {"outcome": "FAIL", "reason": "r", "link": "https://l", "tensor": "output", "gate": "norm", "case": "typical"},
         {"outcome": "dtype", "reason": "r", "tensor": "output", "dtype": "float64"},
         {"outcome": "refuses", "reason": "r", "error": "TypeError", "match": "takes no"},
     ]
 
 
-def test_a_registered_mode_compiles_unless_it_says_that_it_does_not():
+@pytest.mark.usefixtures("gpu")
+def test_the_modes_of_planned_cells_compile_and_a_registered_one_unless_it_says_that_it_does_not():
     register_mode("some_backend", print)
     register_mode("some_wrapper", print, compiles=False)
     everything = ("eager", "scripted", "compiled", "some_backend", "some_wrapper")
     assert planned("merge", modes=everything, devices=("cpu",)).compiling_modes == ("compiled", "some_backend")
     assert planned("merge", modes=("scripted", "some_wrapper"), devices=("cpu",)).compiling_modes == ()
-
-
-@pytest.mark.usefixtures("gpu")
-def test_only_modes_of_planned_cells_are_said_to_compile():
-    assert planned("merge", modes=("eager", "compiled"), devices=("cpu",)).compiling_modes == ("compiled",)
     assert planned("merge", modes=("eager",), devices=("cpu",)).compiling_modes == ()
     assert planned("merge", modes=("graphed",), precisions=("fp32",)).compiling_modes == ("graphed",)
 

@@ -85,22 +85,12 @@ def test_a_verdict_or_a_reason_takes_the_place_of_the_speed_it_prevents(rendered
     assert "· no speed, crashed: net[eager-fp32-cpu] and 1 more (in phase measure, x)" in text
 
 
-def test_a_finished_measurement_prints_the_speeds_that_it_completed():
-    result = timed(scripted=2.0)
-    assert matrix.measured_line(contents(results=[result]), JOBS[0]) == ""
-    expected = "◷ net[eager-fp32-cpu] 1 ms  net[scripted-fp32-cpu] ▲2.00 [1.98, 2.02]"
-    assert matrix.measured_line(contents(results=[result] * 2), JOBS[1]) == expected
-
-
-def test_cells_of_a_model_that_say_the_same_are_one_line(rendered):
+def test_cells_that_say_the_same_are_one_line_and_those_without_a_verdict_are_counted_as_not_run(rendered, tmp_path):
     found = contents("")
     verdicts = {name: Verdict(name, "INVALID", "the same") for name in found.verdicts}
     text = rendered(Contents(found.plan, found.selected, verdicts))
     lines = [line for line in text.splitlines() if line.endswith("INVALID  the same")]
     assert lines == ["✗ net, all 4 cells  INVALID  the same"]
-
-
-def test_a_cell_without_a_verdict_is_counted_as_not_run(rendered, tmp_path):
     found = contents("")
     verdicts = {name: verdict for name, verdict in found.verdicts.items() if "scripted" not in name}
     text = rendered(Contents(found.plan, found.selected, verdicts))
@@ -141,11 +131,15 @@ def test_what_has_no_marks_has_no_legend_of_them(rendered, facts, status):
     assert "proven" not in text
 
 
-def test_the_line_of_a_compiled_cell_counts_graphs_breaks_and_recompiles():
+def test_a_finished_measurement_prints_the_speeds_that_it_completed_and_a_cell_its_graphs_breaks_and_recompiles():
     (verdict,) = with_facts(COUNTS).verdicts.values()
     assert matrix.line(verdict).endswith(" s  3 graphs, 2 graph breaks, 1 recompile")
     (verdict,) = with_facts({}).verdicts.values()
     assert matrix.line(verdict).endswith(" s")
+    result = timed(scripted=2.0)
+    assert matrix.measured_line(contents(results=[result]), JOBS[0]) == ""
+    expected = "◷ net[eager-fp32-cpu] 1 ms  net[scripted-fp32-cpu] ▲2.00 [1.98, 2.02]"
+    assert matrix.measured_line(contents(results=[result] * 2), JOBS[1]) == expected
 
 
 def test_candidates_stand_beside_the_modes_of_their_model_alone(rendered):
@@ -172,7 +166,7 @@ def beside_a_wrong_one(*, also=True):
     return Contents(plan, tuple(verdicts), verdicts)
 
 
-def test_what_is_wrong_on_purpose_has_one_line_below_the_table_and_alone_it_has_the_table(rendered):
+def test_what_is_wrong_on_purpose_has_one_line_below_the_table_alone_it_has_the_table_and_red_it_is_named(rendered):
     text = rendered(beside_a_wrong_one())
     assert re.search(r"^net +fp32 +✓ 0$", text, re.MULTILINE)
     assert re.search(r"^≠ +bad +1 pass, 1 FAIL +it loses a row$", text, re.MULTILINE)
@@ -182,9 +176,6 @@ def test_what_is_wrong_on_purpose_has_one_line_below_the_table_and_alone_it_has_
     assert "Wrong on purpose" not in text
     assert re.search(r"^ +amp_bf16 +≠ FAIL \(1\)$", text, re.MULTILINE)
     assert "(1) expected: it loses a row" in text
-
-
-def test_a_red_cell_of_it_is_named_as_any_other(rendered):
     found = beside_a_wrong_one()
     wrong = "bad[eager-amp_bf16-cpu]"
     found.verdicts[wrong] = Verdict(wrong, "STALE", "declared FAIL did not happen", short="STALE")
@@ -207,7 +198,7 @@ def failing(name, gate, tensor, case="typical", value=3.0):
     return judge(name, Observation("finished", discrepancies=(seen,), cases=(case,)))
 
 
-def test_cells_of_one_model_that_fail_by_one_gate_and_tensor_are_one_cause():
+def test_cells_of_one_model_that_fail_or_differ_by_one_gate_and_tensor_are_one_cause():
     found = causes(
         [
             failing(cell_id("net", "fp32"), "norm", "output", value=2.0),
@@ -220,9 +211,6 @@ def test_cells_of_one_model_that_fail_by_one_gate_and_tensor_are_one_cause():
     assert [(c.model, len(c.cells)) for c in found] == [("net", 2), ("net", 1), ("net", 1), ("other", 1)]
     assert found[0].cells == (cell_id("net", "fp32"), cell_id("net", "amp_fp16"))
     assert found[0].text == "norm  output, case typical: error 2, budget 1, at (0, 1)"
-
-
-def test_two_identical_calls_that_differ_in_one_tensor_are_one_cause():
     found = causes([failing(cell_id("net", p), "stable", "output", value=float(n)) for n, p in enumerate("abc", 2)])
     assert [(c.status, len(c.cells)) for c in found] == [("UNSTABLE", 3)]
 
