@@ -12,14 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.axes import MODES
+from conformance import axes, one_line
 from conformance.errors import UsageError
 from conformance.float64.copies import copy_model
-from conformance.one_line import describe_error
-from zoo import internals
-from zoo.case import Call, Case
+from zoo import Call, Case, internals
 
-OF_SCRIPTS = tuple(name for name, mode in MODES.items() if mode.prepare is None and name != "scripted")
+OF_SCRIPTS = tuple(name for name, mode in axes.MODES.items() if mode.prepare is None and name != "scripted")
 OF_PROGRAMS = ("scripted", "fp16", "bf16")  # the dtypes are written into the program
 
 
@@ -27,11 +25,8 @@ OF_PROGRAMS = ("scripted", "fp16", "bf16")  # the dtypes are written into the pr
 class Forms:
     """A model in the forms that a spec needs.
 
-    Attributes:
-        kind: what it is, in words.
-        build: returns the eager form.
-        scripted: returns the scripted form; None: what `torch.jit.script` makes of the eager one.
-        without: the built-in modes and precisions that it does not exist in.
+    `kind` says what it is. `build` returns the eager form, and `scripted` the scripted one; without it, that is what
+    `torch.jit.script` makes of the eager one. The model does not exist in the built-in modes and precisions `without`.
     """
 
     kind: str
@@ -41,15 +36,7 @@ class Forms:
 
 
 def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 -- one for each kind
-    """The forms of a thing.
-
-    Args:
-        fetch: returns the thing.
-        case: its inputs, from which a wrapper takes names and types.
-
-    Raises:
-        UsageError: it cannot be called, or cannot be built without arguments.
-    """
+    """The forms of a thing; a wrapper has names and types of the case. UsageError if it cannot be called or built."""
     thing = fetch()
     if isinstance(thing, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
         return Forms("TorchScript", fetch, fetch, OF_SCRIPTS)
@@ -76,8 +63,8 @@ def _of_class(thing: type, case: Case) -> Forms:
         thing()
     except TypeError as problem:
         raise UsageError(
-            f"{thing.__name__} cannot be built without arguments ({describe_error(problem)}); give an instance, or a "
-            "function that builds one"
+            f"{thing.__name__} cannot be built without arguments ({one_line.describe_error(problem)}); "
+            "give an instance, or a function that builds one"
         ) from problem
     return Forms(f"a module {thing.__name__}", thing)
 
@@ -106,12 +93,7 @@ TYPING = {name: getattr(typing, name) for name in ("List", "Optional", "Tuple")}
 
 
 def wrap(target: Any, case: Case) -> Callable[..., Any]:
-    """A function that calls the target with the arguments of a case.
-
-    Args:
-        target: an operator, or a subclass of `autograd.Function`, which is called by its `apply`.
-        case: its inputs.
-    """
+    """A function that calls an operator, or `apply` of an `autograd.Function`, with the arguments of a case."""
     parameters, passed = _parameters(target, _call(case))
     is_function = isinstance(target, type)
     called = target.apply if is_function else target
