@@ -73,12 +73,7 @@ class NoCompilerError(RuntimeError):
 
 
 class NotMeasuredError(RuntimeError):
-    """A figure could not be measured.
-
-    Attributes:
-        short: the reason in a few words, for a table.
-        detail: the rest of the reason, for a note; "" if `short` says it all.
-    """
+    """A figure could not be measured: in `short` why, for a table, and in `detail` the rest of it, or ""."""
 
     def __init__(self, short: str, detail: str = "") -> None:
         super().__init__(f"{short}: {detail}" if detail else short)
@@ -87,12 +82,7 @@ class NotMeasuredError(RuntimeError):
 
 
 class TimedCallError(NotMeasuredError):
-    """A timed call raised an exception.
-
-    Attributes:
-        call: name of the call.
-        problem: the exception.
-    """
+    """A timed call raised an exception: `call` is its name, `problem` the exception."""
 
     def __init__(self, call: str, problem: Exception) -> None:
         super().__init__(type(problem).__name__, str(problem))

@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from conformance import axes, one_line
+from conformance.records import observation
 from conformance.records.observation import PROBED, RAISES, Discrepancy, Measure, Observation, case_of
-from conformance.records.remarks import remarks
 from conformance.records.verdicts import Verdict
 from zoo.expect import Expect
 
@@ -20,22 +21,8 @@ ENDINGS = {
     "out of memory": "OOM",
     "raised": "ERROR",
 }
-
-
-ORDER = (
-    "structure",
-    "dtype",
-    "class",
-    "exact",
-    "norm",
-    "slice",
-    "gain",
-    "pointwise",
-    "precision",
-    "recompile",
-    "opcheck",
-    RAISES,
-)
+VALUES = ("norm", "slice", "gain", "pointwise")  # gates whose measure is a size
+ORDER = ("structure", "dtype", "class", "exact", *VALUES, "precision", "recompile", "opcheck", RAISES)
 IN_WORDS = ("exact", "precision", RAISES)  # gates whose measure is no size
 
 
@@ -53,11 +40,11 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expect] = (), *, 
     renamed = [e for e in expectations if e.outcome == "dtype"]
     dtypes = {e.tensor: e.dtype for e in renamed}
     verdict = _plain_verdict(cell, seen, dtypes)
-    verdict = replace(verdict, margin=_worst_margin(seen), notes=remarks(seen), observation=seen)
+    verdict = replace(verdict, margin=_worst_margin(seen), notes=_remarks(seen), observation=seen)
     refusals = [e for e in expectations if e.outcome == "refuses"]
     others = [e for e in expectations if e.outcome not in ("dtype", "refuses")]
     for expected in refusals:
-        if _is_refusal(seen, expected):
+        if seen.ending == "raised" and _raised(seen, expected):
             return _by(expected, verdict, "UNSUPPORTED", "refused", seen.message)
     declared = _covering(verdict, seen, others, dtypes)
     if declared:
@@ -182,10 +169,8 @@ def _gaps(seen: Observation) -> Iterator[str]:
             yield f"case {case}: every output is empty, so no value was judged; add a case with elements"
 
 
-def _is_refusal(seen: Observation, expected: Expect) -> bool:
-    return (
-        seen.ending == "raised" and seen.error == expected.error and re.search(expected.match, seen.message) is not None
-    )
+def _raised(seen: Observation, expected: Expect) -> bool:
+    return seen.error == expected.error and re.search(expected.match, seen.message) is not None
 
 
 def _covering(
@@ -194,7 +179,7 @@ def _covering(
     """The first expectation that came true; None unless they cover the verdict, the failures of a FAIL together."""
     same = [one for one in expectations if one.outcome == verdict.status]
     if verdict.status == "ERROR":
-        return next((one for one in same if seen.error == one.error and re.search(one.match, seen.message)), None)
+        return next((one for one in same if _raised(seen, one)), None)
     if verdict.status != "FAIL":
         return next((one for one in same if re.search(one.match, verdict.text)), None)
     failures = [(d, by) for d in _in_gate_order(seen.discrepancies, dtypes) if (by := failed_gate(d))]
@@ -245,10 +230,63 @@ def _line(found: Discrepancy, measure: Measure, what: str = "") -> str:
 
 
 def _short(measure: Measure) -> str:
-    finite = math.isfinite(measure.margin) and measure.gate in ("norm", "slice", "gain", "pointwise")
+    finite = math.isfinite(measure.margin) and measure.gate in VALUES
     return f"{measure.gate} {measure.margin:.2g}" if finite else measure.gate
 
 
 def _worst_margin(seen: Observation) -> float | None:
     margins = [m.margin for d in seen.discrepancies for m in d.measures if m.gate not in ("precision", RAISES)]
     return max(margins, default=None)
+
+
+# What a report remarks of a cell that passes. A remark is a sentence that many cells may share, and what is this cell's
+# own of it in brackets at the end.
+
+WHY_LEFT = {
+    observation.FP32: "this precision cannot tell a wrong value from a right one",
+    observation.OTHER_WEIGHTS: "a unit near its kink may change as much as a wrong value",
+}
+OF_FACTS = {  # what is said of a cell with a fact
+    "drawn in float32": (
+        "the CPU draws other random numbers in this precision, so they were drawn in float32 and rounded"
+    ),
+    "gradients stopped": "what forward detaches, or computes under no_grad, counts as a constant of its gradients",
+    "gradients hooked": "what a hook makes of a gradient counts as meant",
+    "second order refused": "second derivatives raise an error",
+    "vmap refused": "the mode does not take vmap",
+    "forward mode refused": "the mode does not take forward mode",
+    "another number of rows refused": "another number of rows raises an error",
+    "another order in memory refused": "another order in memory raises an error",
+    "left out with other weights": (
+        "the float64 model does not run with other weights, so nothing shows what the mode keeps"
+    ),
+    "graph breaks": "compiled with graph breaks",
+    axes.NOT_PROVEN: "the proof of the mode is empty, so nothing shows that the mode took effect",
+}
+
+
+def _remarks(seen: Observation) -> tuple[str, ...]:
+    """What a report says of a cell that passes: what was not judged in it, and what is unusual."""
+    notes = []
+    empty = [case for case in seen.cases if all(d.kind == "empty" for d in seen.outputs(case))]
+    if empty:
+        notes.append(f"every output of a case is empty, so only shapes and dtypes were judged ({', '.join(empty)})")
+    if any(d.weak for d in seen.discrepancies):
+        notes.append("some parts of a tensor are too small to judge on their own here")
+    for judge, why in WHY_LEFT.items():
+        lost = sorted({str(d.tensor) for d in seen.discrepancies if d.left_to == judge})
+        notes += [f"{why}, so only {judge} judges a tensor ({one_line.some(lost, 2)})"] * bool(lost)
+    left = sorted({str(d.tensor) for d in seen.discrepancies if d.kind == "remainder"})
+    if left:
+        notes.append(
+            "larger terms cancel, and float32 holds little of what is left, so only its size is judged "
+            f"({one_line.some(left, 2)})"
+        )
+    if aside := seen.facts.get(observation.LEFT_ASIDE):
+        notes.append(f"results that are no tensors are left aside ({aside})")
+    notes += [said for fact, said in OF_FACTS.items() if seen.facts.get(fact)]
+    others = [d.case for d in seen.discrepancies for m in d.measures if m.gate == RAISES and m.value and m.met]
+    notes += [f"an error input raises another error than in eager ({one_line.some(others, 2)})"] * bool(others)
+    if seen.facts.get(axes.SYMBOLIC, 1) == 0:
+        notes.append("no graph has symbolic sizes, so each shape was compiled by itself")
+    return tuple(notes)

@@ -19,7 +19,7 @@ collect_ignore = [
 TESTS = Path(__file__).parent
 SLOW = """
 benchmarks/test_calibration.py benchmarks/test_pages.py
-check/test_example.py check/test_libraries.py check/test_own_tests.py
+check/test_libraries.py check/test_own_tests.py
 ci/test_sessions.py ci/test_steps.py
 conformance/cell/test_compiled_dynamic.py conformance/cell/test_packaged.py conformance/cell/test_vector_instructions.py
 conformance/cell/test_verdicts.py

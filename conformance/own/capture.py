@@ -22,18 +22,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
-from torch.nn.utils.parametrize import type_before_parametrizations
 
-from conformance.axes import MODES, Mode
+from conformance import axes, one_line
 from conformance.errors import UsageError
-from conformance.one_line import describe_error
-from conformance.own.forms import is_operator
-from conformance.own.spec import define, unpickle
+from conformance.own import forms, spec
 from conformance.records.plan import TRAINING, OwnModel, SpecLocation, name_from
-from zoo import internals
-from zoo.case import Call
-from zoo.convention import Convention
-from zoo.expect import Expect
+from zoo import Call, Convention, Expect, internals
 
 ELSE = 'Define it in a module, or name a function that builds it ("package.module:build")'
 MODEL, CALL, DEFINITIONS = "model.pt", "call.pt", "definitions.py"
@@ -42,17 +36,11 @@ MODEL, CALL, DEFINITIONS = "model.pt", "call.pt", "definitions.py"
 def capture(
     target: Any, call: Call, folder: Path, *, train: bool | None = None, expect: tuple[Expect | Convention, ...] = ()
 ) -> SpecLocation:
-    """The location of a model, which any process can read.
+    """The location of a model, which any process can read; what no process can import is stored in the folder.
 
-    Args:
-        target: the model: see `conformance.check`; None: it has a place of its own, and only the call is stored.
-        call: the arguments of one call.
-        folder: where to store what no process can import.
-        train: whether to put it into train mode; None for its own.
-        expect: the declared divergences, and the gradients that are not the derivative by design.
-
-    Raises:
-        UsageError: something cannot be stored; the message names it.
+    A target, see `conformance.check`, may be None: it has a place of its own, and only the call is stored. `train` is
+    the mode to put it into, None its own. `expect` has the declared divergences, and the gradients that are not the
+    derivative by design. Raises UsageError if something cannot be stored; the message names it.
     """
     if train not in TRAINING:
         raise UsageError(f"check: train must be True, False or None, got {train!r}")
@@ -70,11 +58,11 @@ def capture(
 def _locate(target: Any, own: OwnModel, path: Path, definitions: Definitions) -> SpecLocation:
     if isinstance(target, torch.library.CustomOpDef):  # type: ignore[attr-defined]
         target = internals.overload_of_definition(target)
-    if is_operator(target):
+    if forms.is_operator(target):
         name = str(target).replace("::", ".").removesuffix(".default")
         _register(name, definitions)
         return SpecLocation("torch", own=replace(own, name=name_from(name), thing=f"ops.{name}"))
-    own = replace(own, name=name_from(_name_of(target)))
+    own = replace(own, name=name_from(_name_of(forms.unwrap(target))))
     if isinstance(target, torch.export.ExportedProgram):
         path = path.with_suffix(".pt2")
         torch.export.save(target, str(path))
@@ -88,7 +76,7 @@ def _locate(target: Any, own: OwnModel, path: Path, definitions: Definitions) ->
 def _name_of(target: Any) -> str:
     if isinstance(target, torch.jit.ScriptModule):
         return str(target.original_name)
-    of_class = type_before_parametrizations(target) if isinstance(target, nn.Module) else type(target)
+    of_class = parametrize.type_before_parametrizations(target) if isinstance(target, nn.Module) else type(target)
     return str(getattr(target, "__name__", of_class.__name__)).strip("<>")
 
 
@@ -96,9 +84,8 @@ def _register(name: str, definitions: Definitions) -> None:
     """Have other processes register an operator: by the libraries that this one has loaded, and by its module."""
     for library in sorted(torch.ops.loaded_libraries):
         definitions.lines.append(f"__import__('torch').ops.load_library({library!r})")
-    known = internals.operator_definitions
     namespace, _, rest = name.partition(".")
-    definition = known.get(f"{namespace}::{rest.partition('.')[0]}")
+    definition = internals.operator_definitions.get(f"{namespace}::{rest.partition('.')[0]}")
     if definition is None:
         return
     function = internals.implementation_of(definition)
@@ -111,15 +98,7 @@ def _register(name: str, definitions: Definitions) -> None:
 def store(value: Any, path: Path, definitions: Definitions, what: str, instead: str = ELSE) -> None:
     """Store anything, with the definitions of what it needs of the main module; otherwise by cloudpickle.
 
-    Args:
-        value: anything.
-        path: the file to write.
-        definitions: takes the definitions.
-        what: what it is, for the message.
-        instead: what to do where it cannot be stored.
-
-    Raises:
-        UsageError: neither can.
+    Raises UsageError if neither can. The message names `what` it is, and what to do `instead`.
     """
     names: dict[str, None] = {}
     before = list(definitions.lines)
@@ -131,14 +110,14 @@ def store(value: Any, path: Path, definitions: Definitions, what: str, instead: 
             import cloudpickle  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 -- it need not be installed
         except ImportError:
             raise UsageError(
-                f"check: {what} cannot be sent to another process: {describe_error(problem)}. {instead}, "
+                f"check: {what} cannot be sent to another process: {one_line.describe_error(problem)}. {instead}, "
                 "or install cloudpickle"
             ) from problem
         definitions.lines[:] = before
         try:
             torch.save(value, path, pickle_module=_module_of(pickler({}, cloudpickle.Pickler)))
         except Exception as again:
-            raise UsageError(f"check: {what} cannot be pickled: {describe_error(again)}. {instead}") from again
+            raise UsageError(f"check: {what} cannot be pickled: {one_line.describe_error(again)}. {instead}") from again
 
 
 def _module_of(of_class: type[pickle.Pickler]) -> Any:
@@ -168,9 +147,7 @@ class NoSourceError(ValueError):
 def pickler(names: dict[str, None], base: Any = pickle.Pickler) -> type[pickle.Pickler]:
     """A pickler that also takes what torch refuses or leaves a part out of: parametrizations, and hooks of parameters.
 
-    Args:
-        names: takes the names of the main module to which it refers.
-        base: the class of the pickler that does the rest.
+    `names` takes the names of the main module to which it refers; a pickler of class `base` does the rest.
     """
 
     class Own(base):  # type: ignore[misc]
@@ -186,11 +163,7 @@ def pickler(names: dict[str, None], base: Any = pickle.Pickler) -> type[pickle.P
 
 
 class Definitions:
-    """The definitions of some names of the main module.
-
-    Attributes:
-        lines: the statements so far.
-    """
+    """The definitions of some names of the main module; `lines` has the statements so far."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -201,8 +174,7 @@ class Definitions:
     def add(self, names: Iterable[str]) -> None:
         """Add the definitions of these names, after those of all that they need.
 
-        Raises:
-            NoSourceError: one of them can neither be written nor pickled.
+        Raises NoSourceError if one of them can neither be written nor pickled.
         """
         for name in names:
             if name not in self._known and name in self._main and not name.startswith("__"):
@@ -354,9 +326,7 @@ def reduce_parametrized(value: Any) -> Any:
 def bare(base: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
     """A module of this class whose tensors of these names are properties, as parametrizations make them.
 
-    Args:
-        base: the class without parametrizations.
-        names: the tensors that have them. The module is to get its state afterwards.
+    It is to get its state afterwards. The class is the one without parametrizations.
     """
     module = base.__new__(base)
     nn.Module.__init__(module)
@@ -395,14 +365,9 @@ capture.register_modes(__file__)
 def store_modes(asked: Collection[str], folder: Path) -> SpecLocation | None:
     """The file that registers modes of this process in another one; None if it has registered none of them.
 
-    Args:
-        asked: the names of the modes; empty for all.
-        folder: where to store the file, and what it needs; it is made.
-
-    Raises:
-        UsageError: a mode cannot be stored; the message names it.
+    Without names, all of them are asked for. The folder is made. Raises UsageError if a mode cannot be stored.
     """
-    own = [mode for name, mode in MODES.items() if mode.prepare is not None and (not asked or name in asked)]
+    own = [mode for name, mode in axes.MODES.items() if mode.prepare is not None and (not asked or name in asked)]
     if not own:
         return None
     folder.mkdir()
@@ -418,12 +383,11 @@ def store_modes(asked: Collection[str], folder: Path) -> SpecLocation | None:
 def register_modes(file: str) -> None:
     """Register the modes that are stored beside a file, in their order, also if what defines them has done so.
 
-    Raises:
-        UsageError: what they need of the caller's main module cannot be defined again.
+    Raises UsageError if what they need of the caller's main module cannot be defined again.
     """
     folder = Path(file).parent
-    define(str(folder / DEFINITIONS) if (folder / DEFINITIONS).exists() else "")
-    modes: list[Mode] = [unpickle(path) for path in sorted(folder.glob("*.pt"))]
+    spec.define(str(folder / DEFINITIONS) if (folder / DEFINITIONS).exists() else "")
+    modes: list[axes.Mode] = [spec.unpickle(path) for path in sorted(folder.glob("*.pt"))]
     for mode in modes:
-        MODES.pop(mode.name, None)
-        MODES[mode.name] = mode
+        axes.MODES.pop(mode.name, None)
+        axes.MODES[mode.name] = mode

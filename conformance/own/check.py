@@ -9,18 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.axes import DEVICES, MODES, PRECISIONS, choose
+from conformance import axes, errors
 from conformance.commands import checking
-from conformance.errors import UsageError
 from conformance.judging import declarations
-from conformance.own import libraries
-from conformance.own.capture import capture, store_modes
-from conformance.own.spec import attribute
-from conformance.records.plan import SpecLocation
-from conformance.records.tasks import PlanRequest
-from zoo.case import Call, SpecError
-from zoo.convention import Convention
-from zoo.expect import Expect
+from conformance.own import capture, libraries, spec
+from conformance.records import plan, tasks
+from zoo import Call, Convention, Expect, SpecError
 
 RUN, REGISTERED, MAIN = "run", "modes", "__main__:"
 
@@ -69,15 +63,15 @@ def check(  # noqa: PLR0913 -- everything that a person may want to say; only th
     given = () if isinstance(expect, (str, os.PathLike)) else tuple(expect)
     folder = Path(tempfile.mkdtemp(prefix="conformance-check-"))
     try:
-        request = PlanRequest(
-            modes=_names("mode", modes, () if isinstance(target, (str, os.PathLike)) else MODES),
-            precisions=_names("precision", precisions, PRECISIONS),
-            devices=_names("device", device, DEVICES),
+        request = tasks.PlanRequest(
+            modes=_names("mode", modes, () if isinstance(target, (str, os.PathLike)) else axes.MODES),
+            precisions=_names("precision", precisions, axes.PRECISIONS),
+            devices=_names("device", device, axes.DEVICES),
             seed=seed,
             declared=declarations.read(file) if file else {},
         )
         location = _locate(target, _call(inputs, kwargs), folder / checking.SAVED, train, given)
-        request = replace(request, registered=store_modes(request.modes, folder / checking.SAVED / REGISTERED))
+        request = replace(request, registered=capture.store_modes(request.modes, folder / checking.SAVED / REGISTERED))
         if location.own and isinstance(target, (str, os.PathLike)) and not location.own.name:
             request = replace(request, sources=(os.fspath(target),), given=location.own)
         else:
@@ -94,29 +88,29 @@ def _locate(
     folder: Path,
     train: bool | None,  # noqa: FBT001 -- as given
     expect: tuple[Expect | Convention, ...],
-) -> SpecLocation:
+) -> plan.SpecLocation:
     """The location of the model; without a name if the target is the name of one that every process finds."""
     named = isinstance(target, (str, os.PathLike))
     if not (call.args or call.kwargs or (named and libraries.is_named(str(target)))):
-        raise UsageError("check: no inputs; give those of one call, as in check(model, x)")
+        raise errors.UsageError("check: no inputs; give those of one call, as in check(model, x)")
     folder.mkdir()
     if named and str(target).startswith(MAIN):
-        target, named = attribute(sys.modules["__main__"], str(target).removeprefix(MAIN)), False
-    return capture(None if named else target, call, folder, train=train, expect=expect)
+        target, named = spec.attribute(sys.modules["__main__"], str(target).removeprefix(MAIN)), False
+    return capture.capture(None if named else target, call, folder, train=train, expect=expect)
 
 
 def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Call:
     try:
         return Call(args, dict(kwargs or {}))
     except (SpecError, TypeError, ValueError) as problem:
-        raise UsageError(f"check: kwargs must map names to arguments, got {kwargs!r}") from problem
+        raise errors.UsageError(f"check: kwargs must map names to arguments, got {kwargs!r}") from problem
 
 
 def _names(axis: str, given: str | Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
     """The names that were given for an axis. A source that is named may bring modes of its own: then none is known."""
     names = (given,) if isinstance(given, str) else tuple(given)
     if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"check: {axis}s must be names, got {given!r}")
+        raise errors.UsageError(f"check: {axis}s must be names, got {given!r}")
     if known:
-        choose(axis, tuple(known), names)
+        axes.choose(axis, tuple(known), names)
     return names

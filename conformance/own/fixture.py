@@ -23,8 +23,7 @@ from conformance.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
     from conformance import Report
-    from zoo.convention import Convention
-    from zoo.expect import Expect
+    from zoo import Convention, Expect
 
 NAME = "conformance"  # of the fixture, of the marker, and of the table
 FILE = "pyproject.toml"
@@ -53,11 +52,7 @@ class Options:
 
 
 class Judge:
-    """Judges models in one cell: the value of the fixture `conformance`.
-
-    Args:
-        asked: the options with one mode, one precision and one device.
-    """
+    """Judges models in one cell, with one mode, precision and device: the value of the fixture `conformance`."""
 
     def __init__(self, asked: Options) -> None:
         self._asked = asked
@@ -149,8 +144,7 @@ def conformance(request: pytest.FixtureRequest) -> Iterator[Judge]:
 def _options(metafunc: pytest.Metafunc) -> Options:
     """The options of a test: those of the file, of the markers of its module and class, and of its own, in this order.
 
-    Raises:
-        UsageError: one of them is wrong.
+    Raises UsageError if one of them is wrong.
     """
     options = _of_file(metafunc.config.rootpath / FILE)
     for marker in reversed(list(metafunc.definition.iter_markers(NAME))):
@@ -173,11 +167,7 @@ def _of_file(path: Path) -> Options:
 
 
 def _with(options: Options, given: Mapping[str, Any], where: str) -> Options:
-    """The options with those that were given.
-
-    Raises:
-        UsageError: an option is unknown, or its value is of another type.
-    """
+    """The options with those that were given; UsageError if one is unknown, or its value is of another type."""
     known = Options.__dataclass_fields__
     changed: dict[str, Any] = {}
     for name, value in given.items():
@@ -198,11 +188,7 @@ def _with(options: Options, given: Mapping[str, Any], where: str) -> Options:
 
 
 def _cells(options: Options) -> list[Options]:
-    """The options of each cell that exists, in the order of the tables.
-
-    Raises:
-        UsageError: a name is unknown, or no cell exists.
-    """
+    """The options of each cell that exists, in the order of the tables; UsageError if none does, or a name is wrong."""
     modes = choose("mode", tuple(MODES), options.modes, usual(MODES))
     precisions = choose("precision", tuple(PRECISIONS), options.precisions, usual(PRECISIONS))
     cells = [

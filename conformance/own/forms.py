@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.axes import MODES
+from conformance import axes, one_line
 from conformance.errors import UsageError
 from conformance.float64.copies import EMPTY, copy_model, reachable
-from conformance.one_line import describe_error, some
-from zoo import internals
-from zoo.case import Call, Case
+from zoo import Call, Case, internals
 
-OF_SCRIPTS = tuple(name for name, mode in MODES.items() if mode.prepare is None and name != "scripted")
+OF_SCRIPTS = tuple(name for name, mode in axes.MODES.items() if mode.prepare is None and name != "scripted")
 OF_PROGRAMS = ("scripted", "fp16", "bf16")  # the dtypes are written into the program
 
 
@@ -28,12 +26,9 @@ OF_PROGRAMS = ("scripted", "fp16", "bf16")  # the dtypes are written into the pr
 class Forms:
     """A model in the forms that a spec needs.
 
-    Attributes:
-        kind: what it is, in words.
-        build: returns the eager form.
-        scripted: returns the scripted form; None: what `torch.jit.script` makes of the eager one.
-        without: the built-in modes and precisions that it does not exist in.
-        taken: how it was taken, if not as it is, for the report.
+    `kind` says what it is. `build` returns the eager form, and `scripted` the scripted one; without it, that is what
+    `torch.jit.script` makes of the eager one. The model does not exist in the built-in modes and precisions `without`.
+    `taken` tells a report how it was taken, if not as it is.
     """
 
     kind: str
@@ -44,18 +39,10 @@ class Forms:
 
 
 def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 -- one for each kind
-    """The forms of a thing.
-
-    Args:
-        fetch: returns the thing.
-        case: its inputs, from which a wrapper takes names and types.
-
-    Raises:
-        UsageError: it cannot be called, or cannot be built without arguments.
-    """
+    """The forms of a thing; a wrapper has names and types of the case. UsageError if it cannot be called or built."""
     thing = fetch()
-    if _unwrap(thing) is not thing:
-        forms = forms_of(lambda: _unwrap(fetch()), case)
+    if unwrap(thing) is not thing:
+        forms = forms_of(lambda: unwrap(fetch()), case)
         return replace(forms, taken=f"it is judged without the {type(thing).__name__} around it")
     if isinstance(thing, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
         return Forms("TorchScript", fetch, fetch, OF_SCRIPTS)
@@ -79,7 +66,7 @@ def _of_callable(fetch: Callable[[], Any], thing: Callable[..., Any]) -> Forms:
         of = type(thing.__self__).__name__
         return Forms(f"the method {thing.__name__} of a module {of}", lambda: _as_forward(fetch()))
     if owned := owned_modules(thing):
-        names = some([f"{name}, a {type(module).__name__}" for name, module in owned.items()], 3)
+        names = one_line.some([f"{name}, a {type(module).__name__}" for name, module in owned.items()], 3)
         return Forms("a callable with modules", lambda: copy_model(Owner(fetch())), taken=f"it owns {names}")
     return Forms("a function", lambda: thing)
 
@@ -89,7 +76,7 @@ def _of_callable(fetch: Callable[[], Any], thing: Callable[..., Any]) -> Forms:
 WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
-def _unwrap(thing: Any) -> Any:
+def unwrap(thing: Any) -> Any:
     """What is inside the wrappers of torch.compile and of data parallelism."""
     while True:
         if isinstance(thing, WRAPPERS):
@@ -142,8 +129,8 @@ def _of_class(thing: type, case: Case) -> Forms:
         thing()
     except TypeError as problem:
         raise UsageError(
-            f"{thing.__name__} cannot be built without arguments ({describe_error(problem)}); give an instance, or a "
-            "function that builds one"
+            f"{thing.__name__} cannot be built without arguments ({one_line.describe_error(problem)}); "
+            "give an instance, or a function that builds one"
         ) from problem
     return Forms(f"a module {thing.__name__}", thing)
 
@@ -172,12 +159,7 @@ TYPING = {name: getattr(typing, name) for name in ("List", "Optional", "Tuple")}
 
 
 def wrap(target: Any, case: Case) -> Callable[..., Any]:
-    """A function that calls the target with the arguments of a case.
-
-    Args:
-        target: an operator, or a subclass of `autograd.Function`, which is called by its `apply`.
-        case: its inputs.
-    """
+    """A function that calls an operator, or `apply` of an `autograd.Function`, with the arguments of a case."""
     parameters, passed = _parameters(target, _call(case))
     is_function = isinstance(target, type)
     called = target.apply if is_function else target

@@ -4,7 +4,6 @@ A name reads like "torchvision:resnet18?size=64": library, architecture, and set
 """
 
 import ast
-import importlib
 import importlib.util
 import inspect
 import re
@@ -18,12 +17,10 @@ from urllib.parse import parse_qsl
 import torch
 from torch import nn
 
+from conformance import one_line, seeds
 from conformance.errors import UsageError, near_names
 from conformance.float64.copies import copy_model
-from conformance.one_line import describe_error
-from conformance.seeds import seed_of
-from zoo import internals
-from zoo.case import Call
+from zoo import Call, internals
 
 FORM = re.compile(r"(?P<library>torchvision|timm|transformers):(?P<name>[\w-]+)(\?(?P<settings>.*))?")
 WORDS = {"true": True, "false": False}
@@ -63,12 +60,7 @@ SMALL = {  # what a configuration of transformers may have, and its value here, 
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture of a library.
-
-    Attributes:
-        build: returns it with random weights.
-        inputs: draws the arguments of one call.
-    """
+    """An architecture of a library: `build` returns it with random weights, `inputs` draws those of one call."""
 
     build: Callable[[], nn.Module]
     inputs: Callable[[torch.Generator], Call]
@@ -84,16 +76,10 @@ def is_named(text: str) -> bool:
 
 
 def architecture(text: str, *, train: bool = False) -> Architecture:
-    """The architecture of that name.
+    """The architecture of that name, such as "timm:convnext_atto?img_size=64", with inputs for train or eval mode.
 
-    Args:
-        text: such as "torchvision:resnet18?size=64", "timm:vit_tiny_patch16_224?img_size=64" or
-            "transformers:bert?layers=2".
-        train: whether its inputs are for train mode.
-
-    Raises:
-        UsageError: the library is not installed, or has no such architecture; a setting is unknown, or would fetch
-            weights.
+    Raises UsageError if the library is not installed, or has no such architecture; or if a setting is unknown, or would
+    fetch weights.
     """
     found = FORM.fullmatch(text)
     assert found is not None
@@ -115,11 +101,7 @@ def _settings(text: str, written: str) -> dict[str, Any]:
 
 
 def _import(text: str, name: str) -> Any:
-    """A module of a library.
-
-    Raises:
-        UsageError: it is not installed, or its import fails.
-    """
+    """A module of a library. Raises UsageError if it is not installed, or its import fails."""
     library = name.partition(".")[0]
     if importlib.util.find_spec(library) is None:
         raise UsageError(f"{text}: {library} is not installed; pip install {library}")
@@ -127,7 +109,7 @@ def _import(text: str, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as problem:  # the library's own code may raise anything
-        raise UsageError(f"{text}: {library} does not import: {describe_error(problem)}") from problem
+        raise UsageError(f"{text}: {library} does not import: {one_line.describe_error(problem)}") from problem
 
 
 def _check_known(text: str, name: str, known: Iterable[str], what: str) -> None:
@@ -139,14 +121,14 @@ def _build(text: str, build: Callable[..., nn.Module], *args: Any, **settings: A
     try:
         return build(*args, **settings)
     except Exception as problem:
-        raise UsageError(f"{text} cannot be built: {describe_error(problem)}") from problem
+        raise UsageError(f"{text} cannot be built: {one_line.describe_error(problem)}") from problem
 
 
 def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module], **settings: Any) -> Architecture:
     """An architecture that takes pictures; the first number of the shape says how many."""
 
     def build_settled() -> nn.Module:
-        batch = torch.randn(BATCH, *shape[1:], generator=torch.Generator().manual_seed(seed_of(text)))
+        batch = torch.randn(BATCH, *shape[1:], generator=torch.Generator().manual_seed(seeds.seed_of(text)))
         return settle_statistics(build(**settings), batch)
 
     return Architecture(
@@ -207,7 +189,9 @@ def _transformers(text: str, name: str, settings: dict[str, Any], pictures: int)
     if type(config) not in transformers.MODEL_MAPPING:
         raise UsageError(f"{text}: transformers has no model for {type(config).__name__} alone")
     build = partial(_build, text, transformers.AutoModel.from_config, config)
-    return Architecture(build, partial(_words_or_pictures, text, config, _main_input(transformers, config), pictures))
+    model = transformers.MODEL_MAPPING[type(config)]
+    taken = (model[0] if isinstance(model, tuple) else model).main_input_name
+    return Architecture(build, partial(_words_or_pictures, text, config, taken, pictures))
 
 
 def _takes_number(config: Any, key: str) -> bool:
@@ -221,21 +205,11 @@ def _config(text: str, transformers: Any, name: str, **settings: Any) -> Any:
     try:
         return transformers.AutoConfig.for_model(name, **settings)
     except Exception as problem:  # a configuration checks its settings in its own way
-        raise UsageError(f"{text}: no such configuration: {describe_error(problem)}") from problem
-
-
-def _main_input(transformers: Any, config: Any) -> str:
-    """The name of the input: of words, of pixels, or of a sound."""
-    model = transformers.MODEL_MAPPING[type(config)]
-    return str((model[0] if isinstance(model, tuple) else model).main_input_name)
+        raise UsageError(f"{text}: no such configuration: {one_line.describe_error(problem)}") from problem
 
 
 def _words_or_pictures(text: str, config: Any, name: str, pictures: int, generator: torch.Generator) -> Call:
-    """The arguments of one call.
-
-    Raises:
-        UsageError: the model takes something else.
-    """
+    """The arguments of one call. Raises UsageError if the model takes something else."""
     if name == "pixel_values":
         side = getattr(config, "image_size", SMALL["image_size"])
         sides = side if isinstance(side, (tuple, list)) else (side, side)
@@ -254,11 +228,8 @@ def settle_statistics(model: nn.Module, batch: torch.Tensor) -> nn.Module:
     """Set the running statistics of a model's batch norms to those of one batch, and return the model.
 
     A new batch norm has mean 0 and variance 1. So in eval mode it does not normalise, and forty layers deep the
-    activations are too small for float16. The batch runs in float64: any number of threads gives the same float32.
-
-    Args:
-        model: a model of float32; its dropout stays off for this.
-        batch: its input, float32.
+    activations are too small for float16. The batch runs in float64, with dropout off: any number of threads gives the
+    same float32.
     """
     norms = _with_statistics(model)
     if not norms:

@@ -8,38 +8,28 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from conformance.errors import UsageError, near_names
 from conformance.evaluate import inputs
 from conformance.one_line import describe_error
 from conformance.own import libraries
 from conformance.own.forms import Forms, forms_of
-from conformance.own.libraries import Architecture
 from conformance.records.plan import OwnModel
-from zoo.case import Call, Case
-from zoo.convention import Convention
-from zoo.spec import Spec
+from zoo import Call, Case, Convention, Spec
 
 _defined: set[str] = set()  # the files of definitions that this process has executed
 
 
 def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
-    """The spec of a model that has none, and its forms.
+    """The spec of a model that has none, and its forms. The module or file holds it; None if it is saved.
 
-    Args:
-        own: the model.
-        module: the module or file that holds it; None if it is saved.
-
-    Raises:
-        UsageError: there is no such model, it cannot be loaded, or its inputs cannot be read.
+    Raises UsageError if there is no such model, it cannot be loaded, or its inputs cannot be read.
     """
     define(own.definitions)
     known = libraries.architecture(own.library, train=own.training == "train") if own.library else None
@@ -69,11 +59,7 @@ def spec_of(own: OwnModel, module: ModuleType | None) -> tuple[Spec, Forms]:
 
 
 def attribute(module: ModuleType | None, name: str) -> Any:
-    """What a module has under a name, such as "Net" or "Net.build".
-
-    Raises:
-        UsageError: it has nothing of that name; the message suggests similar ones.
-    """
+    """What a module has under a name, such as "Net.build"; UsageError that suggests similar ones if it has nothing."""
     try:
         return operator.attrgetter(name)(module)
     except AttributeError:
@@ -81,7 +67,7 @@ def attribute(module: ModuleType | None, name: str) -> Any:
         raise UsageError(f"{getattr(module, '__file__', None) or module} has no {name}{meant}") from None
 
 
-def _case(own: OwnModel, known: Architecture | None) -> tuple[Case, tuple[Any, ...]]:
+def _case(own: OwnModel, known: libraries.Architecture | None) -> tuple[Case, tuple[Any, ...]]:
     """The case with the inputs, and what is declared: records of `Expect` and `Convention`."""
     call, declared = unpickle(Path(own.call)) if own.call else (Call(), ())
     if call.args or call.kwargs:
@@ -97,18 +83,13 @@ def _initialise(own: OwnModel, case: Case, model: Any) -> None:
     """Put the model into the mode that is asked for. If it is lazy, call it once, which makes its parameters."""
     if own.training:
         _switch(own, model)
-    if isinstance(model, nn.Module) and any(map(is_lazy, chain(model.parameters(), model.buffers()))):
-        call = inputs.raw_batch(case, 0, 0)
+    if isinstance(model, nn.Module) and any(map(nn.parameter.is_lazy, [*model.parameters(), *model.buffers()])):
         with torch.no_grad():
-            inputs.invoke(model, call)
+            inputs.invoke(model, inputs.raw_batch(case, 0, 0))
 
 
 def _switch(own: OwnModel, model: Any) -> None:
-    """Put the model into train or eval mode.
-
-    Raises:
-        UsageError: it has no such mode.
-    """
+    """Put the model into train or eval mode. Raises UsageError if it has no such mode."""
     try:
         if not isinstance(model, nn.Module):
             raise TypeError("it is no module")  # noqa: TRY301 -- one message for all
@@ -120,8 +101,7 @@ def _switch(own: OwnModel, model: Any) -> None:
 def define(path: str) -> None:
     """Execute what a model needs of the caller's main module, in the main module of this process; "" for nothing.
 
-    Raises:
-        UsageError: it cannot be executed.
+    Raises UsageError if it cannot be executed.
     """
     if not path or path in _defined:
         return
@@ -148,13 +128,9 @@ WANTED = "want [NAME=]SHAPE[:DTYPE[:LOW..HIGH]], such as 2,3,64,64 or 2,16:int64
 
 @dataclass(frozen=True)
 class Description:
-    """One input in words.
+    """One input in words; it is positional without a name, and a single number with shape ().
 
-    Attributes:
-        name: name of the keyword; "" for a positional input.
-        shape: its shape; () for a single number.
-        dtype: its dtype.
-        limits: the smallest value, and the one below which all are; None for a standard normal distribution.
+    `limits` are the smallest value, and the one below which all are; None for a standard normal distribution.
     """
 
     name: str
@@ -175,11 +151,7 @@ class Description:
 
 
 def read_description(texts: Sequence[str]) -> tuple[Description, ...]:
-    """The inputs that texts describe, in order.
-
-    Raises:
-        UsageError: a text describes none; the message says which.
-    """
+    """The inputs that texts describe, in order. Raises UsageError if a text describes none; the message says which."""
     return tuple(_one(text) for text in texts)
 
 
@@ -231,10 +203,6 @@ def like(call: Call, generator: torch.Generator) -> Call:
 
     Floating numbers are drawn from the distribution of the given ones, so they lie between the same limits. All other
     values stay, and so does a floating tensor that holds few distinct values, or one that is not finite.
-
-    Args:
-        call: the given arguments.
-        generator: the source of all random numbers.
     """
     return inputs.place(call, convert=_drawing(generator))
 
@@ -264,18 +232,16 @@ SCRIPTED, EXPORTED = ("constants.pkl",), ("serialized_exported_program.json", "a
 def builder(path: Path) -> Callable[[], Any]:
     """A function that reads the file anew at every call, so that no call sees what another has changed.
 
-    Raises:
-        UsageError: there is no such file, or it holds no model; the message says what it holds.
+    Raises UsageError if there is no such file, or it holds no model; the message says what it holds.
     """
     if not path.is_file():
         raise UsageError(f"no file {path}")
-    for kind, names in ((_load_script, SCRIPTED), (_load_exported, EXPORTED)):
-        if _members(path).intersection(names):
-            return lambda: _read(kind, path)
-    return lambda: _read(_load_pickle, path)
+    kinds = ((SCRIPTED, partial(torch.jit.load, map_location="cpu")), (EXPORTED, torch.export.load))
+    load = next((load for names, load in kinds if _members(path).intersection(names)), _load_pickle)
+    return lambda: _read(load, str(path))
 
 
-def unpickle(path: Path) -> Any:
+def unpickle(path: str | Path) -> Any:
     """What `torch.save` has written, on the CPU. It may run any code, as an import of the person's own module does."""
     return torch.load(path, map_location="cpu", weights_only=False)
 
@@ -289,9 +255,9 @@ def _members(path: Path) -> set[str]:
         return set()
 
 
-def _read(kind: Callable[[Path], Any], path: Path) -> Any:
+def _read(load: Callable[[str], Any], path: str) -> Any:
     try:
-        return kind(path)
+        return load(path)
     except UsageError:
         raise
     except (ImportError, AttributeError) as problem:
@@ -303,15 +269,7 @@ def _read(kind: Callable[[Path], Any], path: Path) -> Any:
         raise UsageError(f"{path} is no model that this torch can read: {describe_error(problem)}") from problem
 
 
-def _load_script(path: Path) -> Any:
-    return torch.jit.load(str(path), map_location="cpu")
-
-
-def _load_exported(path: Path) -> Any:
-    return torch.export.load(str(path))
-
-
-def _load_pickle(path: Path) -> Any:
+def _load_pickle(path: str) -> Any:
     found = unpickle(path)
     if isinstance(found, Mapping) and found and all(isinstance(value, torch.Tensor) for value in found.values()):
         raise UsageError(f"{path} holds the weights of a model ({len(found)} tensors) and no model; name its class")

@@ -8,21 +8,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
 
-from conformance.axes import MODES
-from conformance.errors import UsageError
-from conformance.evaluate import evaluation, inputs, weights
-from conformance.evaluate.error_text import is_out_of_memory
-from conformance.evaluate.evaluation import Evaluation, question_of
+from conformance import axes, errors
+from conformance.evaluate import error_text, evaluation, inputs, weights
 from conformance.float64 import graphs, wide
 from conformance.one_line import describe_error, one_line, some
 from conformance.own.forms import Forms
 from conformance.own.spec import spec_of
 from conformance.records.plan import OwnModel
-from zoo import internals
-from zoo.case import Call, SpecError
-from zoo.spec import Spec
+from zoo import Call, Spec, SpecError, internals
 from zoo.states import STATES
 
 NARROW = ("bfloat16", "float16")  # the coarsest first
@@ -35,21 +29,16 @@ NOT_WRITTEN = ("no autograd formula was registered", "is not implemented")  # of
 def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnModel, tuple[str, ...]]:
     """The model with the contracts that its first call shows, and these contracts in words.
 
-    Args:
-        own: the model.
-        module: the module or file that holds it; None if it is saved.
-        seed: seed of its weights, if it is built anew.
-
-    Raises:
-        UsageError: it cannot be built, or does not take its inputs.
+    The module or file holds it; None if it is saved. Raises UsageError if it cannot be built, or does not take its
+    inputs.
     """
     spec, forms = spec_of(own, module)
     try:
         model = wide.prepared_model(spec, seed)
-    except UsageError:
+    except errors.UsageError:
         raise
     except Exception as problem:  # the model's own code may raise anything
-        raise UsageError(f"{own.name} cannot be built: {describe_error(problem)}") from problem
+        raise errors.UsageError(f"{own.name} cannot be built: {describe_error(problem)}") from problem
     found = _call(spec, model, seed)
     constants = _constants(spec, model, seed, found)
     if constants:
@@ -73,7 +62,7 @@ def try_model(own: OwnModel, module: ModuleType | None, seed: int) -> tuple[OwnM
     return tried_on, (*_in_words(tried_on, forms, model, found.refused), *without_gradients)
 
 
-def _constants(spec: Spec, model: Any, seed: int, found: Evaluation) -> dict[str, str]:
+def _constants(spec: Spec, model: Any, seed: int, found: evaluation.Evaluation) -> dict[str, str]:
     """Why an input gets no gradient, by its name: forward refuses it if it is moved, or backward has none for it.
 
     The targets of a loss are often such inputs: binary cross entropy takes none below zero.
@@ -100,15 +89,11 @@ def _refusal_of_moves(spec: Spec, model: Any, seed: int, names: list[str]) -> st
 
 
 def _refusal(model: Any, question: evaluation.Question) -> str:
-    """The error that a call raises; "" if it raises none.
-
-    Raises:
-        Whatever says that memory is full.
-    """
+    """The error that a call raises; "" if it raises none. Raises whatever says that memory is full."""
     try:
         evaluation.evaluate(model, model, question)
     except Exception as problem:  # the model's own code may raise anything
-        if is_out_of_memory(problem):
+        if error_text.is_out_of_memory(problem):
             raise
         return describe_error(problem)
     return ""
@@ -133,40 +118,39 @@ def _dtype(spec: Spec, model: Any, seed: int) -> str:
     return next((dtype for dtype in NARROW if any(t.dtype == getattr(torch, dtype) for t in tensors)), "float32")
 
 
-def _has_gradients(found: Evaluation) -> bool:
+def _has_gradients(found: evaluation.Evaluation) -> bool:
     """Whether gradients are judged. A backward that raises an error is judged too, unless nobody has written it."""
     if found.refused:
         return not any(words in found.refused for words in NOT_WRITTEN)
     return any(found.requires_grad.values())
 
 
-def _call(spec: Spec, model: Any, seed: int) -> Evaluation:
+def _call(spec: Spec, model: Any, seed: int) -> evaluation.Evaluation:
     """What the call gives; `refused` if its gradients raise an error, which the judge then names."""
 
-    def call_once() -> Evaluation:
+    def call_once() -> evaluation.Evaluation:
         return evaluation.evaluate(model, model, _question(spec, model, seed), noted=True)
 
     try:
         with graphs.note_scripts() as scripts:
             calls = [call_once()]
-        calls += [
-            call_once() for _ in range(MODES["scripted"].warm_calls if scripts else 0)
-        ]  # it may do otherwise later
+        later = axes.MODES["scripted"].warm_calls if scripts else 0  # a script may do otherwise then
+        calls += [call_once() for _ in range(later)]
         return replace(calls[-1], changes=[change for call in calls for change in call.changes])
     except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
         try:
             forward = replace(_question(spec, model, seed), differentiate=False)
             found = evaluation.evaluate(model, model, forward, noted=True)
         except SpecError as other:
-            raise UsageError(f"{spec.name}: {one_line(other)}") from other
+            raise errors.UsageError(f"{spec.name}: {one_line(other)}") from other
         except Exception as first:
-            raise UsageError(f"{spec.name} does not take these inputs: {describe_error(first)}") from first
+            raise errors.UsageError(f"{spec.name} does not take these inputs: {describe_error(first)}") from first
         found.refused = describe_error(problem)
         return found
 
 
 def _question(spec: Spec, model: Any, seed: int, convert: Callable[[Call], Call] | None = None) -> evaluation.Question:
-    return question_of(spec, spec.cases[0], seed, 0, convert or (lambda call: call), model)
+    return evaluation.question_of(spec, spec.cases[0], seed, 0, convert or (lambda call: call), model)
 
 
 def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:
@@ -178,7 +162,7 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     words = ["the dtypes of its outputs are those of eager", *filter(None, [forms.taken])]
     if own.dtype != "float32":
         words.append(f"it is in {own.dtype}, so it is judged without autocast")
-    if isinstance(model, nn.Module) and not isinstance(model, GraphModule) and (mode := _training(model)):
+    if isinstance(model, nn.Module) and not isinstance(model, torch.fx.GraphModule) and (mode := _training(model)):
         words.append(f"{mode}, as {'asked' if own.training else 'it is'}")
     if not own.differentiable:
         why = f"backward raises {refused}" if refused else "no output of eager requires any"
@@ -186,7 +170,7 @@ def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str
     words += [f"it changes {some(own.mutates, 2)}, as eager does"] * bool(own.mutates)
     for state in own.changes_state:
         words.append(STATE_IN_WORDS.get(state, f"it changes the state {state!r} of the process, as eager does"))
-    if without := [mode for mode in forms.without if mode in MODES]:
+    if without := [mode for mode in forms.without if mode in axes.MODES]:
         words.append(f"it is {forms.kind}, which cannot be {', '.join(without)}")
     return words
 

@@ -1,7 +1,6 @@
 """Finds the specs that the user names: models of the zoo, files, modules."""
 
 import contextlib
-import importlib
 import importlib.util
 import os
 import sys
@@ -11,20 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from conformance.axes import MODES
+from conformance import axes, one_line
 from conformance.cache import sources
 from conformance.errors import UsageError
 from conformance.evaluate import process_state
-from conformance.one_line import describe_error
 from conformance.own import libraries
 from conformance.own.spec import attribute, spec_of
 from conformance.process.child_side import ChildProcess
 from conformance.records.cell import SizedModel
 from conformance.records.plan import NOTHING_GIVEN, OwnModel, SpecLocation, name_from
 from conformance.records.tasks import ListedModel, Listing, PlanRequest
-from zoo import catalog
-from zoo.case import SpecError
-from zoo.spec import Spec
+from zoo import Spec, SpecError, catalog
 
 SAVED = (".pt", ".pth", ".pt2")  # how the names of saved models end; any other file that exists is taken for one too
 FILE = "conformance_source_"  # how the names of modules begin that were imported from a file
@@ -36,24 +32,19 @@ _registering: dict[str, SpecLocation] = {}  # the source of each mode that a sou
 def load(location: SpecLocation) -> ModuleType:
     """Import a module or a file. A file is imported once per process, and its folder is appended to `sys.path`.
 
-    Raises:
-        UsageError: the module or file does not import.
+    Raises UsageError if the module or file does not import.
     """
     try:
         return _load_file(Path(location.file)) if location.file else importlib.import_module(location.module)
     except BaseException as problem:  # noqa: BLE001 -- a script may leave with SystemExit when it is imported
-        raise UsageError(f"{location.name} does not import: {describe_error(problem)}") from None
+        raise UsageError(f"{location.name} does not import: {one_line.describe_error(problem)}") from None
 
 
 def load_registering(location: SpecLocation) -> ModuleType:
-    """Import a module or a file, and note that the modes which it registers come from there.
-
-    Raises:
-        UsageError: it does not import.
-    """
-    before = set(MODES)
+    """Import a module or a file, and note that the modes it registers come from there; UsageError as of `load`."""
+    before = set(axes.MODES)
     loaded = load(location)
-    _registering.update(dict.fromkeys(set(MODES) - before, location))
+    _registering.update(dict.fromkeys(set(axes.MODES) - before, location))
     return loaded
 
 
@@ -63,20 +54,12 @@ def registering() -> dict[str, SpecLocation]:
 
 
 def module_of(location: SpecLocation) -> ModuleType | None:
-    """The module or file of a location, imported; None for a saved model.
-
-    Raises:
-        UsageError: it does not import.
-    """
+    """The module or file of a location, imported; None for a saved model. Raises UsageError if it does not import."""
     return load(location) if location.module or location.file else None
 
 
 def load_sources(sources: Iterable[SpecLocation]) -> None:
-    """Import the sources of a cell, which register its mode.
-
-    Raises:
-        UsageError: a source does not import.
-    """
+    """Import the sources of a cell, which register its mode. Raises UsageError if a source does not import."""
     for source in sources:
         load(source)
 
@@ -128,19 +111,14 @@ Found = tuple[Spec, SpecLocation]
 def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[Found], dict[str, SpecLocation]]:
     """Find the specs of all sources. What the import of one leaves behind in this process is put back for the next.
 
-    Args:
-        sources: models or folders of the zoo, such as "merge" or "models", or wildcard patterns of models, folders and
-            files, such as "merge*" or "ops.soft*"; "path/to/file.py", "package.module", either of them with ":NAME",
-            a saved model, an architecture of a library, or a name that an installed package declares; empty for the
-            whole zoo. A source may hold no spec if it registers a mode.
-        given: what was said of the models without a spec.
+    A source is a model or folder of the zoo, such as "merge" or "models", or a wildcard pattern of models, folders and
+    files, such as "merge*" or "ops.soft*"; "path/to/file.py", "package.module", either of them with ":NAME", a saved
+    model, an architecture of a library, or a name that an installed package declares. Without any, it is the whole zoo.
+    A source may hold no spec if it registers a mode. `given` is what was said of the models without a spec.
 
-    Returns:
-        Each spec with its location, in order, and the location that registers each mode, by the mode's name.
-
-    Raises:
-        UsageError: a source is unknown, does not import, or has neither spec nor mode; two specs share a name; or
-            inputs are given, and every model has a spec.
+    Returns each spec with its location, in order, and the location that registers each mode, by the mode's name. Raises
+    UsageError if a source is unknown, does not import, or has neither spec nor mode; if two specs share a name; or if
+    inputs are given, and every model has a spec.
     """
     found: list[Found] = []
     only_modes = True
@@ -165,10 +143,8 @@ def find(sources: Iterable[str], given: OwnModel = NOTHING_GIVEN) -> tuple[list[
 def _names_in_the_zoo(source: str) -> list[str]:
     """The models of the zoo in a folder, or those that a wildcard pattern names; [] if `source` is neither.
 
-    A name with a dot and without a wildcard is a module of Python: people have a package `models` of their own.
-
-    Raises:
-        UsageError: the pattern names nothing.
+    A name with a dot and without a wildcard is a module of Python: people have a package `models` of their own. Raises
+    UsageError if the pattern names nothing.
     """
     wild = any(mark in source for mark in "*?[") and not libraries.is_named(source)
     if (wild or "." not in source) and source != "*" and catalog.is_module(source):
@@ -263,11 +239,7 @@ def _own(location: SpecLocation) -> Found:
 
 
 def list_models(task: PlanRequest, process: ChildProcess) -> Listing:
-    """Child process: list the models of the request's sources.
-
-    Raises:
-        UsageError: a source is unknown or does not import.
-    """
+    """Child process: list the models of the request's sources; UsageError if one is unknown or does not import."""
     process.enter("list")
     try:
         specs = [spec for spec, _ in find(task.sources)[0]]

@@ -1,6 +1,7 @@
 """Plans a run: turns sources and axes into ordered cells, as records that do not need torch."""
 
 import importlib
+import inspect
 import linecache
 import os
 import platform
@@ -23,20 +24,15 @@ from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell, SizedModel
 from conformance.records.measurements import FIGURES
 from conformance.records.plan import Environment, Place, Plan, PlannedCell, PlannedModel, SpecLocation
-from conformance.records.tasks import PACKAGE, Nothing, PlanRequest
-from zoo.case import SpecError
-from zoo.catalog import WRONG_ON_PURPOSE
-from zoo.spec import Spec
+from conformance.records.tasks import PACKAGE, Nothing, PlanRequest, ProbeInfo, ProbeList, ProbesRequest, SeenOn
+from zoo import Spec, SpecError, catalog, probe
 
 TF32_CAPABILITY = (8, 0)
+INSTEAD = "Instead:"
 
 
 def make(task: PlanRequest, process: ChildProcess) -> Plan:
-    """Child process: plan the cells of a request; see `plan`.
-
-    Raises:
-        UsageError: the request cannot be planned.
-    """
+    """Child process: plan the cells of a request; see `plan`. Raises UsageError if the request cannot be planned."""
     process.enter("plan")
     try:
         return plan(task)
@@ -47,22 +43,21 @@ def make(task: PlanRequest, process: ChildProcess) -> Plan:
 def plan(asked: PlanRequest) -> Plan:
     """Plan the cells of a request: all its models in all its modes, precisions and devices that exist together.
 
-    Raises:
-        UsageError: a source or a value of an axis is unknown, or a device that was asked for is absent.
-        SpecError: the spec of a model is wrong.
+    Raises UsageError if a source or a value of an axis is unknown, or a device that was asked for is absent, and
+    SpecError if the spec of a model is wrong.
     """
     found, registering = find_specs(asked)
     found, assumed = try_all(found, asked.seed)
     if asked.all_sizes:
         check_sized(asked.modes, [spec for spec, _ in found])
-    found = [(_with_declared(spec, asked), location) for spec, location in found]
     sizes = {size.name: size for spec, _ in found for size in _sizes(spec, asked)}
-    found = [(sized, location) for spec, location in found for sized in _at_sizes(spec, asked)]
+    found = [(sized, location) for spec, location in found for sized in _as_asked(spec, asked)]
     specs = [spec for spec, _ in found]
     known_modes = modes_of_all(specs)
     modes = choose("mode", tuple(known_modes), asked.modes, usual(known_modes))
     precisions = choose("precision", tuple(PRECISIONS), asked.precisions, usual(PRECISIONS))
-    devices = choose("device", DEVICES, asked.devices, _present())
+    present = tuple(device for device in DEVICES if not why_absent(device))
+    devices = choose("device", DEVICES, asked.devices, present)
     _check_devices("mode", known_modes, asked.modes, devices)
     _check_devices("precision", PRECISIONS, asked.precisions, devices)
     check_present(*asked.devices)
@@ -88,7 +83,7 @@ def plan(asked: PlanRequest) -> Plan:
         models=models,
         cells=tuple(cells),
         compiling_modes=tuple(name for name in used if known_modes[name].compiles),
-        symptoms={probe: _symptom(probe) for one in cells for e in one.expect if (probe := e.probe)},
+        symptoms={name: _symptom(name) for one in cells for e in one.expect if (name := e.probe)},
         digests=digests_of_imported() | digests(found),
     )
 
@@ -103,13 +98,13 @@ def _model(spec: Spec, location: SpecLocation, devices: Sequence[str]) -> Planne
         working={device: SizedModel(spec.name, size, scale.size_name) for device, size in working.items() if scale},
         candidates=tuple(candidate.name for candidate in spec.candidates),
         written=_place(spec.name, location),
-        wrong_on_purpose=location.module.startswith(f"zoo.{WRONG_ON_PURPOSE}."),
+        wrong_on_purpose=location.module.startswith(f"zoo.{catalog.WRONG_ON_PURPOSE}."),
     )
 
 
-def _symptom(probe: str) -> str:
+def _symptom(name: str) -> str:
     """What a probe returns where its fault shows."""
-    return str(importlib.import_module(f"{PACKAGE}.{probe}").PROBE.symptom)
+    return str(importlib.import_module(f"{PACKAGE}.{name}").PROBE.symptom)
 
 
 def _cells(
@@ -117,12 +112,7 @@ def _cells(
 ) -> Iterator[PlannedCell]:
     """The cells of a model, each with the declared divergences that apply to it.
 
-    Args:
-        spec: the spec of the model.
-        modes: the modes of its cells.
-        precisions: their precisions.
-        devices: their devices.
-        first_case: the cells of modes that compile judge the first case alone.
+    With `first_case`, the cells of modes that compile judge the first case alone.
     """
     later = tuple(case.name for case in spec.cases[1:]) if first_case else ()
     squares = product(devices, (PRECISIONS[name] for name in precisions), modes)
@@ -134,20 +124,16 @@ def _cells(
         yield PlannedCell(cell, why_absent(device, precision), tuple(declared), left_out)
 
 
-def _with_declared(spec: Spec, asked: PlanRequest) -> Spec:
-    """The spec with the divergences that are declared outside the code."""
-    return replace(spec, expectations=(*spec.expectations, *asked.declared.get(spec.name, ())))
-
-
 def _sizes(spec: Spec, asked: PlanRequest) -> list[SizedModel]:
     """The sizes at which a model is planned; none for that of its cases."""
     scale = spec.scale if asked.all_sizes else None
     return [SizedModel(spec.name, size, scale.size_name) for size in scale.sizes] if scale else []
 
 
-def _at_sizes(spec: Spec, asked: PlanRequest) -> list[Spec]:
-    """The spec at each of these sizes, or as it is."""
-    return [spec.at(sized.size) for sized in _sizes(spec, asked)] or [spec]
+def _as_asked(spec: Spec, asked: PlanRequest) -> list[Spec]:
+    """The spec at each of these sizes, or as it is, with the divergences that are declared outside the code."""
+    declared = replace(spec, expectations=(*spec.expectations, *asked.declared.get(spec.name, ())))
+    return [declared.at(sized.size) for sized in _sizes(spec, asked)] or [declared]
 
 
 def figures_of(spec: Spec) -> tuple[str, ...]:
@@ -163,11 +149,7 @@ def figures_of(spec: Spec) -> tuple[str, ...]:
 def _check_devices(
     axis: str, table: Mapping[str, Mode | Precision], asked: Sequence[str], devices: Sequence[str]
 ) -> None:
-    """Refuse a mode or precision that exists on no chosen device.
-
-    Raises:
-        UsageError: there is one; the message names it and the devices that have it.
-    """
+    """Refuse, by a UsageError that names it and its devices, a mode or precision that exists on no chosen device."""
     for name in asked:
         if not any(exists(table[name], device) for device in devices):
             where, chosen = (" and ".join(names) for names in (table[name].devices, devices))
@@ -175,20 +157,11 @@ def _check_devices(
 
 
 def check_present(*devices: str) -> None:
-    """Refuse devices that were asked for by name, if one is absent.
-
-    Raises:
-        UsageError: a device is absent; the message gives the reason.
-    """
+    """Refuse devices that were asked for by name, by a UsageError with the reason, if one is absent."""
     for device in devices:
         reason = why_absent(device)
         if reason:
             raise UsageError(f"device {device!r} was asked for, but {reason}")
-
-
-def _present() -> tuple[str, ...]:
-    """The devices that this machine has."""
-    return tuple(device for device in DEVICES if not why_absent(device))
 
 
 def why_absent(device: str, precision: str = "fp32") -> str:
@@ -245,8 +218,7 @@ def find_specs(asked: PlanRequest) -> tuple[list[find.Found], dict[str, SpecLoca
 def try_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found], dict[str, tuple[str, ...]]]:
     """The same specs, those of models without one with the contracts that a call shows, and these contracts in words.
 
-    Raises:
-        UsageError: a model cannot be built, or does not take its inputs.
+    Raises UsageError if a model cannot be built, or does not take its inputs.
     """
     known, assumed = [], {}
     for spec, location in specs:
@@ -260,11 +232,7 @@ def try_all(specs: Sequence[find.Found], seed: int) -> tuple[list[find.Found], d
 
 
 def modes_of(spec: Spec) -> dict[str, Mode]:
-    """The modes of a model by name: every mode, then the candidates of its spec.
-
-    Raises:
-        SpecError: a candidate has the name of a mode.
-    """
+    """The modes of a model by name: every mode, then its candidates; SpecError if one of these is named like a mode."""
     own = {}
     for candidate in spec.candidates:
         if candidate.name in MODES:
@@ -274,11 +242,7 @@ def modes_of(spec: Spec) -> dict[str, Mode]:
 
 
 def modes_of_all(specs: Iterable[Spec]) -> dict[str, Mode]:
-    """The modes of all models by name. A candidate that several models have is here once, on the devices of all.
-
-    Raises:
-        SpecError: a candidate has the name of a mode.
-    """
+    """The modes of all models by name, see `modes_of`; a candidate of several is here once, on the devices of all."""
     found = dict(MODES)
     for mode in (mode for spec in specs for mode in modes_of(spec).values()):
         known = found.setdefault(mode.name, mode)
@@ -289,11 +253,7 @@ def modes_of_all(specs: Iterable[Spec]) -> dict[str, Mode]:
 
 
 def check_sized(asked: Sequence[str], specs: Iterable[Spec]) -> None:
-    """Refuse a candidate that was asked for in a bench, and that exists at no size of its model's scale.
-
-    Raises:
-        UsageError: no model has it at all sizes that are planned; the message names it and its model.
-    """
+    """Refuse, by a UsageError, a candidate asked for in a bench that exists at no size of its model's scale."""
     every = [(spec, candidate) for spec in specs for candidate in spec.candidates if candidate.name in asked]
     planned = {candidate.name for spec, candidate in every if candidate.build_at or spec.scale is None}
     for spec, candidate in every:
@@ -307,9 +267,7 @@ def check_sized(asked: Sequence[str], specs: Iterable[Spec]) -> None:
 def planned_modes(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> dict[str, Mode]:
     """The modes of a model by name, without those that it does not exist in: a training needs gradients.
 
-    Raises:
-        SpecError: a candidate has the name of a mode.
-        UsageError: it exists in none of the modes that were asked for.
+    Raises SpecError if a candidate has the name of a mode, and UsageError if it exists in none that was asked for.
     """
     without = location.own.without if location.own else ()
     if asked and set(asked) <= set(without):
@@ -319,19 +277,10 @@ def planned_modes(spec: Spec, location: SpecLocation, asked: Sequence[str]) -> d
 
 
 def precisions_of(spec: Spec, location: SpecLocation, chosen: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
-    """The precisions of a model, among those that were chosen.
+    """The precisions of a model, among those that were chosen; the user named those that were asked for.
 
     A model in half precision has no others, and it is judged as it is unless another was asked for. A training and an
-    exported program cannot be cast.
-
-    Args:
-        spec: the spec of the model.
-        location: where it is.
-        chosen: names of precisions.
-        asked: those among them that the user named.
-
-    Raises:
-        UsageError: a model in half precision has none of the precisions that were asked for.
+    exported program cannot be cast. Raises UsageError if a model in half precision has none of those asked for.
     """
     if spec.dtype != "float32":
         known = tuple(p.name for p in PRECISIONS.values() if p.low_dtype == spec.dtype)
@@ -374,3 +323,36 @@ def _variables(name: str, module: ModuleType) -> list[str]:
     """The variables of a module that hold the spec of that name, alone or in a tuple."""
     held = [(key, value if isinstance(value, tuple) else (value,)) for key, value in vars(module).items()]
     return [re.escape(key) for key, values in held if any(isinstance(v, Spec) and v.name == name for v in values)]
+
+
+# Reads the probes of known torch faults as data.
+
+
+def read_probes(task: ProbesRequest, process: ChildProcess) -> ProbeList:
+    """Child process: read the probes of a package, with what they declare for a device; UsageError if it is absent."""
+    process.enter("read")
+    check_present(task.device)
+    infos = tuple(_info(found, task.device, task.package) for found in probe.find(task.package))
+    return ProbeList(infos, environment())
+
+
+def _info(known: probe.Probe, device: str, package: str) -> ProbeInfo:
+    return ProbeInfo(
+        name=known.name,
+        summary=known.summary,
+        issue=known.issue,
+        source=known.source,
+        symptom=known.symptom,
+        devices=known.devices,
+        seen={where: SeenOn(seen.torch, seen.checked) for where, seen in known.seen.items()},
+        concerns=known.concerns(device),
+        declared=known.seen[device].shows_in(torch.__version__) if device in known.seen else None,
+        remedy=_remedy(f"{package}.{known.name}"),
+    )
+
+
+def _remedy(module: str) -> str:
+    """What to do instead, as the top of a probe's file says it; "" if it does not."""
+    paragraphs = (inspect.getdoc(importlib.import_module(module)) or "").split("\n\n")
+    found = next((text for text in paragraphs if text.startswith(INSTEAD)), "")
+    return " ".join(found.removeprefix(INSTEAD).split())

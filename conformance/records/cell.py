@@ -1,7 +1,5 @@
 """Records of a cell of the matrix, and of a model at a size."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,9 +10,7 @@ from conformance.records.convert import ABOVE_ZERO, Name
 class Cell:
     """One square of the matrix: a model in one mode, precision and device, with all cases of the model.
 
-    Attributes:
-        model: name of the model, such as "merge", or "merge@64" at a size of its scale.
-        mode, precision, device: names in the tables of `conformance.axes`.
+    `model` is a name such as "merge", or "merge@64" at a size of its scale; the others are in `conformance.axes`.
     """
 
     model: Name
@@ -52,13 +48,7 @@ def mode_of(cell_id: str) -> str:
 
 @dataclass(frozen=True)
 class SizedModel:
-    """A model at a size of its scale.
-
-    Attributes:
-        model: name of the model without the size.
-        size: a positive number.
-        size_name: the name of the size, such as "width"; "" if it is not known.
-    """
+    """A model, without the size in its name, at a size of its scale; `size_name` is such as "width", or ""."""
 
     model: Name
     size: Annotated[int, ABOVE_ZERO]
@@ -74,7 +64,7 @@ class SizedModel:
         return f"{self.model}@{self.size}"
 
     @classmethod
-    def parse(cls, name: str) -> SizedModel | None:
+    def parse(cls, name: str) -> "SizedModel | None":
         """The model and its size; None if the name has no size.
 
         >>> SizedModel.parse("merge@64").size, SizedModel.parse("merge")

@@ -4,15 +4,13 @@ A field that equals its default is left out. Infinities and NaN become text, bec
 value of a union of records carries the name of its record under "record".
 """
 
-import dataclasses
 import math
 import re
 import types
-import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from conformance.errors import RecordError
 
@@ -34,11 +32,9 @@ Rounded = Annotated[float, Digits(4)]
 
 
 def to_json(value: Any, hint: Any = None) -> Any:
-    """The JSON form of a record, or of a value of a type that a record may hold.
+    """The JSON form of a record, or of a value of a type that a record may hold: numbers, text, None and containers.
 
-    Args:
-        value: a record, number, text, None, or tuples and dictionaries of these.
-        hint: its declared type; None: the type of the value.
+    It is declared to be of type `hint`; None: the type of the value.
 
     >>> from conformance.records.cell import Cell
     >>> to_json(Cell("merge", "eager", "fp32", "cpu"))
@@ -49,14 +45,9 @@ def to_json(value: Any, hint: Any = None) -> Any:
 
 
 def from_json(hint: Any, data: Any) -> Any:
-    """The value of a declared type from its JSON form.
+    """The value of a declared type from its JSON form, as `to_json` returned it.
 
-    Args:
-        hint: the declared type.
-        data: what `to_json` returned for a value of that type.
-
-    Raises:
-        RecordError: the data is not of that type; the message names record and field.
+    Raises RecordError if the data is not of that type; the message names record and field.
 
     >>> from conformance.records.cell import Cell
     >>> from_json(Cell, {"model": "merge", "mode": "eager", "precision": "fp32", "device": "cpu"}).id
@@ -108,7 +99,7 @@ def _any(value: Any) -> Any:
 
 
 def _is_record(kind: Any) -> bool:
-    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+    return isinstance(kind, type) and is_dataclass(kind)
 
 
 def _annotated_codec(bare: Any, *extras: Any) -> Codec:
@@ -150,17 +141,18 @@ def _union(members: tuple[Any, ...]) -> Codec:
 
 
 def _record(cls: Any) -> Codec:
-    fields = [(name, *_codec(declared), default) for name, declared, default in _fields(cls)]
-    known = {NAME, *(name for name, *_ in fields)}
+    hints = get_type_hints(cls, include_extras=True)
+    parts = [(field.name, *_codec(hints[field.name]), _default(field)) for field in fields(cls)]
+    known = {NAME, *(name for name, *_ in parts)}
 
     def encode(record: Any) -> dict[str, Any]:
-        values = ((name, write, default, getattr(record, name)) for name, write, _, default in fields)
+        values = ((name, write, default, getattr(record, name)) for name, write, _, default in parts)
         return {name: write(value) for name, write, default, value in values if not _is_default(value, default)}
 
     def decode(data: Any) -> Any:
         _check_names(cls, known, data)
         values = {}
-        for name, _, read, default in fields:
+        for name, _, read, default in parts:
             if name in data:
                 try:
                     values[name] = read(data[name])
@@ -219,15 +211,8 @@ def _of(wanted: type, data: Any) -> Any:
     raise RecordError(f"want {wanted.__name__}, got {type(data).__name__}")
 
 
-@cache
-def _fields(cls: Any) -> list[tuple[str, Any, Any]]:
-    """Name, declared type and default of every field."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    found = []
-    for field in dataclasses.fields(cls):
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        found.append((field.name, hints[field.name], default))
-    return found
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 # What a field of a record may hold beside its type: an annotation that is checked when JSON is read.
@@ -235,22 +220,13 @@ def _fields(cls: Any) -> list[tuple[str, Any, Any]]:
 
 @dataclass(frozen=True)
 class Limit:
-    """An annotation of a field's type.
-
-    Attributes:
-        wanted: what the field may hold, in words.
-        holds: whether it may hold a value.
-    """
+    """An annotation of a field's type: what the field may hold, in words, and whether it holds a value."""
 
     wanted: str
     holds: Callable[[Any], bool]
 
     def check(self, value: Any) -> None:
-        """Refuse a value that the field must not hold.
-
-        Raises:
-            RecordError: the value is outside the limit; the message says what was wanted.
-        """
+        """Refuse a value that the field must not hold, by a RecordError that says what was wanted."""
         if not self.holds(value):
             shown = ascii(value)
             cut = shown if len(shown) <= 80 else f"{shown[:80]}…"  # noqa: PLR2004 -- a display length

@@ -23,12 +23,7 @@ Positive = Annotated[float, ABOVE_ZERO]
 
 @dataclass(frozen=True)
 class Reason:
-    """Why there is no figure.
-
-    Attributes:
-        short: a few words, for a table.
-        detail: the rest, for a note; "" if `short` says it all.
-    """
+    """Why there is no figure: a few words for a table, and the rest for a note; "" if the words say it all."""
 
     short: str
     detail: str = ""
@@ -42,9 +37,8 @@ class Ratio:
     """How many times faster: time of the baseline over time of the variant.
 
     Attributes:
-        middle: median over the pairs.
+        middle: median over the pairs of calls.
         low, high: 99 % interval of the median; for several processes, the interval that spans all of theirs.
-        pairs: number of pairs of calls that the median was taken from.
         clean: share of all pairs in which neither call waited for a processor.
         processes: number of processes that measured it.
     """
@@ -73,13 +67,12 @@ class Ratio:
 
 @dataclass(frozen=True)
 class CellTiming:
-    """What one process measured of one cell.
+    """What one process measured of one cell, or the reason why there is no figure.
 
     Attributes:
-        seconds: median time of one call; None if there is no figure.
+        seconds: median time of one call.
         warm_calls: number of calls until the time was steady.
         ratios: how many times faster than each baseline, by the baseline's cell id.
-        reason: why there is no figure.
     """
 
     seconds: float | None = None
@@ -90,15 +83,12 @@ class CellTiming:
 
 @dataclass(frozen=True)
 class Timing:
-    """What one process measured of cells that it timed side by side.
+    """What one process measured of cells that it timed side by side, by cell id.
 
     Attributes:
-        figure: what was timed; a key of `FIGURES`.
-        cells: what was measured of each cell, by cell id.
         controls: the ratios of the two controls to the baseline, by the control's name.
         seconds: seconds spent in each phase, by the name of the phase.
-        samples: (ns, host_ns, delay_ns) of each call, as in `figures.meter.Sample`, by cell id; empty unless they were
-            asked for.
+        samples: (ns, host_ns, delay_ns) of each call, as in `figures.meter.Sample`; empty unless they were asked for.
     """
 
     figure: Annotated[str, one_of(FIGURES)]
@@ -154,12 +144,11 @@ class Footprint:
 
 @dataclass(frozen=True)
 class CompileRun:
-    """What one start of a mode cost before its first result.
+    """What one start of a mode cost before its first result, or the reason why it is not known.
 
     Attributes:
         first_output, first_gradient: seconds from the start to the result; None if there is none.
         cache: how the cache of compiled code was used: "hit", "miss" or "off"; "" if nothing is compiled.
-        reason: why there are no seconds.
     """
 
     first_output: float | None = None
@@ -170,11 +159,9 @@ class CompileRun:
 
 @dataclass(frozen=True)
 class CompileCost:
-    """What a mode costs before its first result.
+    """What a mode costs before its first result: a start with an empty compile cache, and those with what it filled.
 
-    Attributes:
-        cold: the start with an empty compile cache.
-        warm: the starts with the cache that the cold one filled; none if the mode does not compile.
+    No start is warm if the mode does not compile.
     """
 
     cold: CompileRun
@@ -185,9 +172,7 @@ class CompileCost:
 class Ceilings:
     """The highest rates of a device, on one thread of the host.
 
-    Attributes:
-        flop_rates: FLOP/s, by the name of the precision.
-        byte_rates: pairs (bytes moved, bytes/s), by rising size.
+    FLOP/s by the name of the precision, and pairs (bytes moved, bytes/s) by rising size.
     """
 
     flop_rates: Mapping[str, Positive]

@@ -1,7 +1,5 @@
 """The plan of a run: its cells, the locations of their specs, the declared divergences, and the environment."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +24,6 @@ class PlannedCell:
     """A cell of a plan.
 
     Attributes:
-        cell: the cell.
         skip: the reason why it is not run; "" if it is run.
         expect: the declared divergences that apply to this cell on this torch.
         left_out: the names of its model's cases that it does not judge.
@@ -43,14 +40,54 @@ class PlannedCell:
         return self.cell.id
 
 
+TRAINING = {None: "", True: "train", False: "eval"}  # the words for an argument `train`
+
+
 @dataclass(frozen=True)
-class SpecLocation:
-    """The place from which any process can import a spec.
+class OwnModel:
+    """A model without a spec, as any process can get it.
 
     Attributes:
-        module: name of an importable module; "" if the spec is elsewhere.
-        file: absolute path of a Python file; "" if the spec is elsewhere.
-        own: a model without a spec, in that module or file, or saved; None if there is a spec.
+        thing: its name in the module or file of its location, such as "Net"; "" if it is saved, or of a library.
+        saved: absolute path of a saved model; "" if it is none.
+        library: the name of an architecture of a library, such as "timm:convnext_atto"; "" if it is none.
+        inputs: the inputs as a person describes them, such as "2,3,64,64"; see `own.spec`. Empty if `call` has
+            them, or for those that fit the architecture of a library.
+        call: path of the file with the arguments of one call, and with the declared divergences; "" if `inputs`
+            describes them.
+        definitions: path of the file with what a saved model needs of the caller's main module; "" for nothing.
+        training: the mode to put it into, "train" or "eval"; "" for its own.
+        without: the built-in modes and precisions that it does not exist in.
+        dtype: the narrowest dtype of its floating parameters, or of its inputs if it has none.
+        constants: names of the inputs that get no gradient.
+        mutates: names of the inputs and parameters that it changes.
+        changes_state: what else its call changes, in words of `zoo.states.STATES`.
+    """
+
+    name: str = ""
+    thing: str = ""
+    saved: str = ""
+    library: str = ""
+    inputs: tuple[str, ...] = ()
+    call: str = ""
+    definitions: str = ""
+    training: Annotated[str, one_of(("", "train", "eval"))] = ""
+    without: tuple[str, ...] = ()
+    dtype: Annotated[str, one_of(("float32", "float16", "bfloat16"))] = "float32"
+    differentiable: bool = True
+    constants: tuple[str, ...] = ()
+    mutates: tuple[str, ...] = ()
+    changes_state: tuple[str, ...] = ()
+
+
+NOTHING_GIVEN = OwnModel()
+
+
+@dataclass(frozen=True)
+class SpecLocation:
+    """The place from which any process can import a spec: a module, or the absolute path of a Python file.
+
+    `own` is a model without a spec, in that module or file, or saved.
     """
 
     module: str = ""
@@ -73,7 +110,7 @@ class SpecLocation:
         own = self.own
         return tuple(filter(None, (self.file, *((own.saved, own.call, own.definitions) if own else ()))))
 
-    def moved(self, to: Callable[[str], str]) -> SpecLocation:
+    def moved(self, to: Callable[[str], str]) -> "SpecLocation":
         """The same location with other paths; `to` gives the new path of each file."""
 
         def path(old: str) -> str:
@@ -108,9 +145,7 @@ class Judge:
 class Place:
     """Where a spec is written, for a person who looks for it.
 
-    Attributes:
-        file: absolute path of its source file on the machine that planned the run.
-        line: the line that names it, counted from 1.
+    The absolute path of its source file on the machine that planned the run, and the line that names it, from 1.
     """
 
     file: str
@@ -122,12 +157,10 @@ class Environment:
     """The machine and the software that a verdict may depend on.
 
     Attributes:
-        torch, python: versions.
         system: operating system and architecture.
         cpu: model name of the processor.
         cpu_capability: the vector instructions that torch uses, such as "AVX512".
         cores: number of logical cores.
-        threads_per_cell: number of threads that a cell computes on.
         gpus: name of each CUDA device.
         cuda: CUDA version that torch was built for; "" if it was built without CUDA.
         executable: file name of the Python interpreter.
@@ -147,12 +180,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Shard:
-    """One part of a plan whose models are split among several runs.
-
-    Attributes:
-        index: which part this run judges, from 1.
-        parts: the names of the models in each part; each model is in one of them.
-    """
+    """One part of a plan whose models are split among several runs: its number from 1, and the models in each part."""
 
     index: Annotated[int, ABOVE_ZERO]
     parts: tuple[tuple[Name, ...], ...]
@@ -166,7 +194,6 @@ class PlannedModel:
     """A model of a plan.
 
     Attributes:
-        location: where its spec is.
         figures: the figures that can be timed of it; keys of `FIGURES`.
         size: its size, if it is planned at one of its scale.
         working: the size at which it is timed, by device, as far as its spec has one.
@@ -174,7 +201,6 @@ class PlannedModel:
         candidates: the names of its candidates; such a name stands in place of a mode.
         written: where its spec is written, if that is known.
         assumed: the contracts that were assumed of it if it has no spec, a line each.
-        wrong_on_purpose: it is a counterexample.
     """
 
     location: SpecLocation
@@ -195,7 +221,6 @@ class Plan:
     Attributes:
         seed: seed of weights, inputs and cotangents.
         deadline: seconds that a cell may take.
-        environment: the environment in which the plan was made.
         modes: the location of the source that registers each mode from outside, by the mode's name.
         models: the models of the cells, by name.
         cells: all cells in order, also those that are skipped.
@@ -205,7 +230,6 @@ class Plan:
         digests: the digest of each source file that the planning process imported, by path; see `cache.sources`.
         shard: which part of the cells this run judges; None: all of them.
         every_tensor: what was measured of every tensor is stored, not only of those near their budgets.
-        judge: the code that judges them.
     """
 
     seed: int
@@ -254,9 +278,8 @@ class Plan:
     def check(self) -> None:
         """Refuse a plan whose parts contradict each other.
 
-        Raises:
-            RecordError: a cell is planned twice, its model is not planned or has no figures, the symptom of a probe is
-                missing, or the shards do not hold each model once.
+        Raises RecordError if a cell is planned twice, its model is not planned or has no figures, the symptom of a
+        probe is missing, or the shards do not hold each model once.
         """
         known: set[str] = set()
         for planned in self.cells:
@@ -274,52 +297,7 @@ class Plan:
                 raise RecordError("Plan.shard: its parts do not hold each model once, or it is none of them")
 
 
-# The record of a model without a spec: how any process gets it, the inputs to try, and what was found out about it.
-
 LONGEST = 60  # characters of a name that is made of another text
-TRAINING = {None: "", True: "train", False: "eval"}  # the words for an argument `train`
-
-
-@dataclass(frozen=True)
-class OwnModel:
-    """A model without a spec, as any process can get it.
-
-    Attributes:
-        name: name of the model in the run.
-        thing: its name in the module or file of its location, such as "Net"; "" if it is saved, or of a library.
-        saved: absolute path of a saved model; "" if it is none.
-        library: the name of an architecture of a library, such as "timm:convnext_atto"; "" if it is none.
-        inputs: the inputs as a person describes them, such as "2,3,64,64"; see `own.spec`. Empty if `call` has
-            them, or for those that fit the architecture of a library.
-        call: path of the file with the arguments of one call, and with the declared divergences; "" if `inputs`
-            describes them.
-        definitions: path of the file with what a saved model needs of the caller's main module; "" for nothing.
-        training: the mode to put it into, "train" or "eval"; "" for its own.
-        without: the built-in modes and precisions that it does not exist in.
-        dtype: the narrowest dtype of its floating parameters, or of its inputs if it has none.
-        differentiable: whether it has gradients.
-        constants: names of the inputs that get no gradient.
-        mutates: names of the inputs and parameters that it changes.
-        changes_state: what else its call changes, in words of `zoo.states.STATES`.
-    """
-
-    name: str = ""
-    thing: str = ""
-    saved: str = ""
-    library: str = ""
-    inputs: tuple[str, ...] = ()
-    call: str = ""
-    definitions: str = ""
-    training: Annotated[str, one_of(("", "train", "eval"))] = ""
-    without: tuple[str, ...] = ()
-    dtype: Annotated[str, one_of(("float32", "float16", "bfloat16"))] = "float32"
-    differentiable: bool = True
-    constants: tuple[str, ...] = ()
-    mutates: tuple[str, ...] = ()
-    changes_state: tuple[str, ...] = ()
-
-
-NOTHING_GIVEN = OwnModel()
 
 
 def name_from(text: str) -> str:

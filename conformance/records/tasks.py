@@ -5,12 +5,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Generic, TypeVar
 
 from conformance.axes import MODES
+from conformance.records import convert, measurements, observation, verdicts
 from conformance.records.cell import Cell
-from conformance.records.convert import one_of
-from conformance.records.measurements import Ceilings, CompileRun, Footprint, Timing
-from conformance.records.observation import Observation
 from conformance.records.plan import NOTHING_GIVEN, Environment, OwnModel, Plan, SpecLocation
-from conformance.records.verdicts import STATUSES
 from zoo.expect import Expect
 
 CELL_SECONDS = 300.0  # that a cell may take, unless a person says otherwise
@@ -21,12 +18,10 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Target(Generic[TaskT, ResultT]):
-    """A function that a child process calls.
+    """A function that a child process calls, and the types of the records that it takes and returns.
 
-    Attributes:
-        function: "package.module:function"; a fresh process calls it as function(task, process) with a
-            `process.child_side.ChildProcess`.
-        task, result: the types of the records that it takes and returns.
+    It is "package.module:function"; a fresh process calls it as function(task, process) with a
+    `process.child_side.ChildProcess`.
     """
 
     function: str
@@ -94,12 +89,9 @@ class Listing:
 
 @dataclass(frozen=True)
 class ReferenceTask:
-    """Make the reference of a model.
+    """Make the reference of a model, of weights, inputs and cotangents of a seed.
 
     Attributes:
-        model: name of the model.
-        location: where its spec is.
-        seed: seed of weights, inputs and cotangents.
         precisions: names of the precisions for which the perturbed runs are made.
         path: path of the file to write.
         for_timing: only what a timed call is compared with: outputs and first derivatives of the first case.
@@ -135,14 +127,11 @@ class ReferenceResult:
 
 @dataclass(frozen=True)
 class CellTask:
-    """Open one cell.
+    """Open one cell, whose spec is at a location, with weights, inputs and cotangents of a seed.
 
     Attributes:
-        cell: the cell.
-        location: where its spec is.
         sources: the modules and files to import first: the one that registers the cell's mode, if it is no built-in
             one. No other source is imported, so none can change the verdict.
-        seed: seed of weights, inputs and cotangents.
         reference: path of the model's reference file; "" for work that needs no oracle.
         expect: the declared divergences that apply to the cell.
         cache: path of the folder of compiled code; "" for the one that all cells of the run share.
@@ -165,12 +154,7 @@ class CellTask:
 
 @dataclass(frozen=True)
 class CompileTask:
-    """Time how long a cell takes to its first result.
-
-    Attributes:
-        cell: the cell to open.
-        cache: path of the folder for the compile cache.
-    """
+    """Time how long a cell takes to its first result, with a compile cache in a folder."""
 
     cell: CellTask
     cache: str
@@ -178,11 +162,9 @@ class CompileTask:
 
 @dataclass(frozen=True)
 class TimingTask:
-    """Time cells side by side.
+    """Time a figure, one of `FIGURES`, of cells side by side, the baseline first.
 
     Attributes:
-        cells: the cells to time, the baseline first.
-        figure: what to time; a key of `FIGURES`.
         process_index: number of this process among those that time the same cells; it seeds the order of the calls.
         budget: seconds that the calls of one cell may take.
         keep_samples: return every sample.
@@ -207,11 +189,11 @@ PLAN = Target("conformance.plan.matrix:make", PlanRequest, Plan)
 ENVIRONMENT = Target("conformance.plan.matrix:observe_environment", Nothing, Environment)
 LIST_MODELS = Target("conformance.plan.find:list_models", PlanRequest, Listing)
 REFERENCE = Target("conformance.cell.observe:make_reference", ReferenceTask, ReferenceResult)
-CELL = Target("conformance.cell.observe:observe", CellTask, Observation)
-TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, Timing)
-FOOTPRINT = Target("conformance.measure.footprint:observe", CellTask, Footprint)
-COMPILE = Target("conformance.measure.compile_cost:observe", CompileTask, CompileRun)
-CEILINGS = Target("conformance.measure.ceilings:observe", CeilingsTask, Ceilings)
+CELL = Target("conformance.cell.observe:observe", CellTask, observation.Observation)
+TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, measurements.Timing)
+FOOTPRINT = Target("conformance.measure.footprint:observe", CellTask, measurements.Footprint)
+COMPILE = Target("conformance.measure.compile_cost:observe", CompileTask, measurements.CompileRun)
+CEILINGS = Target("conformance.measure.ceilings:observe", CeilingsTask, measurements.Ceilings)
 
 
 # What is known of a reference once a process has made it.
@@ -221,19 +203,16 @@ KEPT = "kept reference"  # in the seconds of an observation, in place of "refere
 
 @dataclass(frozen=True)
 class MadeReference:
-    """How the making of a model's reference ended.
+    """How the making of a model's reference ended; `ReferenceResult` explains the fields that are not listed.
 
     Attributes:
         seconds: how long it took.
         refused: the observation of each cell of the model, if there is no reference; None if there is one.
-        files: the content of the files that it depends on, in a few letters, by path.
-        variables: the same of the environment variables, by name.
-        fingerprint: the fingerprint of the model and its inputs.
         kept: an earlier run made it.
     """
 
     seconds: float
-    refused: Observation | None = None
+    refused: observation.Observation | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
@@ -245,12 +224,7 @@ class MadeReference:
 
 @dataclass(frozen=True)
 class ProbesRequest:
-    """Read the probes of a package for a device.
-
-    Attributes:
-        package: dotted name of the package.
-        device: device type, "cpu" or "cuda".
-    """
+    """Read the probes of a package, by its dotted name, for a device type."""
 
     package: str
     device: str
@@ -260,9 +234,7 @@ class ProbesRequest:
 class SeenOn:
     """The torch versions that show a fault on one device; see `zoo.probe.Seen`.
 
-    Attributes:
-        torch: range of versions, such as ">=2.6,<2.15".
-        checked: the versions on which the probe was run.
+    They are a range such as ">=2.6,<2.15"; the probe was run on those checked.
     """
 
     torch: str
@@ -307,13 +279,7 @@ class ProbeList:
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """Run one probe.
-
-    Attributes:
-        module: dotted name of the probe's module.
-        device: device type, "cpu" or "cuda".
-        cache: path of the folder for its compile cache.
-    """
+    """Run the probe of a module on a device type, with a folder for its compile cache."""
 
     module: str
     device: str
@@ -322,11 +288,9 @@ class ProbeTask:
 
 @dataclass(frozen=True)
 class ProbeSighting:
-    """The result of running a probe.
+    """The result of running a probe: "saw", "raised" or "unavailable".
 
-    Attributes:
-        kind: "saw", "raised" or "unavailable".
-        text: for "saw" the symptom, or "" if torch is correct; otherwise the reason.
+    The text of "saw" is the symptom, or "" if torch is correct; otherwise it is the reason.
     """
 
     kind: str
@@ -338,7 +302,6 @@ class ProbeFinding:
     """The result of a probe.
 
     Attributes:
-        probe: name of the probe.
         status: a key of `STATUSES`: EXPECTED, PASS, STALE, FAIL, INCONCLUSIVE, ERROR, CRASH, TIMEOUT, UNSUPPORTED
             or SKIPPED.
         seen: the symptom, the error, how the process died, or why it was skipped; "" if torch is correct.
@@ -347,7 +310,7 @@ class ProbeFinding:
     """
 
     probe: str
-    status: Annotated[str, one_of(STATUSES)]
+    status: Annotated[str, convert.one_of(verdicts.STATUSES)]
     seen: str
     link: str
     summary: str = ""
@@ -356,7 +319,7 @@ class ProbeFinding:
     @property
     def red(self) -> bool:
         """Whether the declaration and this torch disagree."""
-        return STATUSES[self.status].red
+        return verdicts.STATUSES[self.status].red
 
 
 @dataclass(frozen=True)
@@ -369,5 +332,5 @@ class ProbeRun:
 
 
 PACKAGE = "zoo.probes"
-READ_PROBES = Target("conformance.plan.probes:read", ProbesRequest, ProbeList)
+READ_PROBES = Target("conformance.plan.matrix:read_probes", ProbesRequest, ProbeList)
 RUN_PROBE = Target("conformance.cell.observe:observe_probe", ProbeTask, ProbeSighting)

@@ -50,7 +50,6 @@ class Verdict:
         reason, link: reason and link of the declared divergence that applied.
         notes: remarks that a report shows unless the cell is red.
         seconds: wall time of the cell, its process included.
-        observation: the observation that was judged.
     """
 
     cell: str

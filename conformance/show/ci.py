@@ -13,10 +13,9 @@ from pathlib import Path
 
 from conformance.errors import MachineError, with_last_lines
 from conformance.one_line import counted, one_line, some
+from conformance.records import plan, verdicts
 from conformance.records.cell import model_of
-from conformance.records.plan import ALL_CASES, Place
-from conformance.records.verdicts import STATUSES, Verdict
-from conformance.show.causes import Cause, causes
+from conformance.show.matrix import Cause, causes
 from conformance.show.text import visible
 from conformance.store.run_files import Contents
 
@@ -36,13 +35,9 @@ NOT_IN_XML = {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}  # beside the characters tha
 
 
 def page(contents: Contents, report: str, folder: Path, *, green: bool) -> str:
-    """The page of Markdown: the verdict, the red models, and the whole report folded.
+    """The page of Markdown: the verdict, the red models, and the whole report as text, folded.
 
-    Args:
-        contents: contents of the run folder.
-        report: the whole report as text.
-        folder: path of the run folder, for the hint where something is cut.
-        green: whether everything is as expected.
+    The folder of the run stands in the hint where something is cut. `green`: everything is as expected.
     """
     found = causes(judged_verdicts(contents))
     hint = f"`conformance show` prints all of {code(str(folder))}"
@@ -58,14 +53,14 @@ def headline(contents: Contents, *, green: bool) -> str:
     known = contents.plan.environment
     red = sum(verdict.red for verdict in judged_verdicts(contents))
     missing = f", {len(contents.missing)} not judged" if contents.missing else ""
-    sign = STATUSES["PASS" if green else "FAIL"].glyph
+    sign = verdicts.STATUSES["PASS" if green else "FAIL"].glyph
     machine = " ".join(filter(None, [known.cpu, known.cpu_capability, *dict.fromkeys(known.gpus)]))
     about = " · ".join(code(part) for part in (f"torch {known.torch}", f"Python {known.python}", machine))
-    depth = "" if contents.plan.depth == ALL_CASES else f" · {contents.plan.depth}"
+    depth = "" if contents.plan.depth == plan.ALL_CASES else f" · {contents.plan.depth}"
     return f"{sign} {counted(len(contents.selected), 'cell')}, {red} red{missing} · {about}{depth}"
 
 
-def judged_verdicts(contents: Contents) -> list[Verdict]:
+def judged_verdicts(contents: Contents) -> list[verdicts.Verdict]:
     """The verdicts of the selected cells, in the order of the plan."""
     chosen = set(contents.selected)
     return [contents.verdicts[p.id] for p in contents.plan.cells if p.id in chosen and p.id in contents.verdicts]
@@ -114,9 +109,7 @@ def _short(line: str) -> str:
 def error_commands(contents: Contents, root: Path) -> list[str]:
     """Commands in the log of GitHub Actions, at most `MOST`: one for each cause, at the line that names the model.
 
-    Args:
-        contents: contents of the run folder.
-        root: the folder to which GitHub takes file names as relative; a file outside keeps its absolute path.
+    GitHub takes file names as relative to the folder `root`; a file outside keeps its absolute path.
     """
     number = counted(len(contents.missing), "cell")
     missing = f"{number} not judged: {some(contents.missing)}"
@@ -131,7 +124,7 @@ def error_commands(contents: Contents, root: Path) -> list[str]:
     return lines
 
 
-def _annotation(cause: Cause, place: Place | None, root: Path) -> str:
+def _annotation(cause: Cause, place: plan.Place | None, root: Path) -> str:
     where = {}
     if place is not None:
         path = Path(place.file)
@@ -164,7 +157,7 @@ def junit(contents: Contents) -> str:
     _add_properties(suite, {**about, "seed": str(contents.plan.seed), "depth": contents.plan.depth})
     chosen = set(contents.selected)
     for name in (planned.id for planned in contents.plan.cells if planned.id in chosen):
-        verdict = contents.verdicts.get(name, Verdict(name, "NOTRUN", "the cell was planned and not judged"))
+        verdict = contents.verdicts.get(name, verdicts.Verdict(name, "NOTRUN", "the cell was planned and not judged"))
         _add_case(suite, verdict, contents.plan.models[model_of(name)].written)
     for element in (root, suite):
         for count, path in (("tests", ""), ("failures", "/failure"), ("errors", "/error"), ("skipped", "/skipped")):
@@ -175,11 +168,7 @@ def junit(contents: Contents) -> str:
 
 
 def write_junit(contents: Contents, file: Path) -> None:
-    """Write JUnit's XML of a run to a file; its folder is made if it is missing.
-
-    Raises:
-        MachineError: it cannot be written.
-    """
+    """Write JUnit's XML of a run to a file, whose folder is made if it is missing; MachineError if that fails."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(junit(contents), encoding="utf-8")
@@ -187,7 +176,7 @@ def write_junit(contents: Contents, file: Path) -> None:
         raise MachineError(f"--junitxml {file}: {problem.strerror or problem}") from None
 
 
-def _add_case(suite: ET.Element, verdict: Verdict, place: Place | None) -> None:
+def _add_case(suite: ET.Element, verdict: verdicts.Verdict, place: plan.Place | None) -> None:
     model = model_of(verdict.cell)
     case = ET.SubElement(suite, "testcase", classname=model, name=verdict.cell, time=f"{verdict.seconds:.3f}")
     if place is not None:

@@ -3,22 +3,20 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.axes import NOT_PROVEN
-from conformance.errors import with_last_lines
+from conformance import axes, errors, one_line
 from conformance.figures.speed import SPEED, Speed, completed_speeds
 from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
-from conformance.one_line import counted, some
-from conformance.records.cell import SizedModel, model_of
-from conformance.records.measurements import FIGURES
+from conformance.records import measurements, tasks
+from conformance.records.cell import SizedModel, mode_of, model_of
 from conformance.records.plan import ALL_CASES, Plan, PlannedCell
-from conformance.records.tasks import KEPT
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.show.causes import causes
 from conformance.show.text import SIGNS, WIDTH, speed_text, table, visible, without_speed, wrap
 from conformance.store.run_files import Contents
+from conformance.verdict import failed_gate
 
 LEGEND = """
 Speed: eager fp32 shows its time, every other cell its speed-up over eager fp32: {signs}. Timed: {figures}, {size}, on
@@ -38,7 +36,7 @@ UNPROVEN = "not proven: the proof of the mode is empty, so nothing shows that th
 
 HEAD = "Wrong on purpose. Each must come out as declared; conformance run counterexamples shows their cells."
 
-DETAILED = re.compile(r"(.*) \((.*)\)", re.DOTALL)  # a remark, see `records.remarks`
+DETAILED = re.compile(r"(.*) \((.*)\)", re.DOTALL)  # a remark, see `verdict`
 
 Footnotes = dict[tuple[str, str, str], int]  # kind, reason and link: number
 
@@ -82,7 +80,7 @@ def render(
         shown = [p for p in cells if p.cell.device == device]
         judged = [verdicts[p.id] for p in shown]
         if all(v.status == "SKIPPED" for v in judged):
-            parts.append(f"{device}: {counted(len(judged), 'cell')} skipped, {visible(judged[0].text)}")
+            parts.append(f"{device}: {one_line.counted(len(judged), 'cell')} skipped, {visible(judged[0].text)}")
         else:
             wrong = [p for p in shown if contents.plan.models[p.cell.model].wrong_on_purpose]
             right = [p for p in shown if p not in wrong] or shown  # with nothing beside them, they have the table
@@ -159,7 +157,7 @@ def _square(verdict: Verdict, speed: Speed | None, size: SizedModel | None, note
 
 def _legend(speeds: dict[str, Speed], plan: Plan) -> str:
     timed = {s.figure for s in speeds.values() if s.figure}
-    names = ", or ".join(title for figure, title in FIGURES.items() if figure in timed)
+    names = ", or ".join(title for figure, title in measurements.FIGURES.items() if figure in timed)
     size = AT_SIZES if any(model.working for model in plan.models.values()) else FIRST_CASE
     short = OF_LAUNCH_BOUND if any(s.is_short and s.ratios for s in speeds.values()) else ""
     text = LEGEND.format(signs=SIGNS, figures=names, size=size, launch_bound=short)
@@ -169,14 +167,14 @@ def _legend(speeds: dict[str, Speed], plan: Plan) -> str:
 def _marks(verdict: Verdict) -> dict[str, str]:
     """What the table says of a cell that is not red beside its figure, each with its explanation."""
     breaks = _count(verdict, "graph break").removeprefix("0 graph breaks").replace("graph ", "")
-    marks = {breaks: BREAKS, "not proven" if verdict.observation.facts.get(NOT_PROVEN) else "": UNPROVEN}
+    marks = {breaks: BREAKS, "not proven" if verdict.observation.facts.get(axes.NOT_PROVEN) else "": UNPROVEN}
     return {} if verdict.red else {mark: why for mark, why in marks.items() if mark}
 
 
 def _count(verdict: Verdict, what: str) -> str:
     """The number of graphs, graph breaks or recompiles of a cell with its word; "" if it was not counted."""
     number = verdict.observation.facts.get(f"{what}s")
-    return counted(number, what) if isinstance(number, int) else ""
+    return one_line.counted(number, what) if isinstance(number, int) else ""
 
 
 def _sign(verdict: Verdict, notes: Footnotes) -> str:
@@ -203,7 +201,7 @@ def _say_assumed(plan: Plan) -> list[str]:
     models: dict[str, list[str]] = {}
     for name, model in plan.models.items():
         models.setdefault("; ".join(model.assumed), []).append(name)
-    return [f"· assumed of {some(named, 2)}: {visible(text)}" for text, named in models.items() if text]
+    return [f"· assumed of {one_line.some(named, 2)}: {visible(text)}" for text, named in models.items() if text]
 
 
 def _remarks(verdicts: list[Verdict]) -> list[str]:
@@ -231,7 +229,7 @@ def _red_lines(verdicts: list[Verdict]) -> Iterator[str]:
     """What is wrong, a line for each cause."""
     for cause in causes(verdicts):
         text = f"{STATUSES[cause.status].glyph} {cause.named}  {cause.status}  {visible(cause.text)}"
-        yield with_last_lines(text, map(visible, cause.said))
+        yield errors.with_last_lines(text, map(visible, cause.said))
 
 
 def _left_out(plan: Plan, cells: Sequence[PlannedCell]) -> str:
@@ -246,29 +244,26 @@ def _left_out(plan: Plan, cells: Sequence[PlannedCell]) -> str:
     shown = [plan.models[p.cell.model] for p in cells]
     if timed and any(model.location.is_of_zoo and not model.timed for model in shown):
         precisions = " and ".join(dict.fromkeys(p for of in timed for p in of))
-        parts.append(f"speeds: {precisions} of {counted(len(timed), 'model')}")
+        parts.append(f"speeds: {precisions} of {one_line.counted(len(timed), 'model')}")
     return f"{'; '.join(parts)}; --full for the rest" if parts else ""
 
 
 def _kept_references(verdicts: list[Verdict]) -> list[str]:
-    kept = [verdict.cell for verdict in verdicts if KEPT in verdict.observation.seconds]
+    kept = [verdict.cell for verdict in verdicts if tasks.KEPT in verdict.observation.seconds]
     return [f"· references of an earlier run: {_models(kept)} (--fresh makes new ones)"] if kept else []
 
 
 def totals(contents: Contents, *, folder: Path | None, seconds: float | None = None) -> str:
     """How many cells have which verdict; then where the run is stored, and how it goes on if something is missing.
 
-    Args:
-        contents: contents of the run folder.
-        folder: path of the run folder; None: it is not kept.
-        seconds: wall time of the command; None if it is not known.
+    Without a folder it is not kept; without seconds, the time of the command is not known.
     """
     plan, verdicts = contents.plan, contents.verdicts
     counts = Counter(verdicts[cell].status if cell in verdicts else "NOTRUN" for cell in contents.selected)
     parts = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
     took = "" if seconds is None else f" · {seconds:.0f} s"
     depth = "" if plan.depth == ALL_CASES else f" · {plan.depth}"
-    line = f"{counted(counts.total(), 'cell')}: {parts}{depth}{took}"
+    line = f"{one_line.counted(counts.total(), 'cell')}: {parts}{depth}{took}"
     if folder is None:
         return line
     unfinished = f"\nincomplete: {visible(resuming.command(folder, plan))}" if counts["NOTRUN"] else ""
@@ -288,3 +283,70 @@ def _wrong_on_purpose(cells: Sequence[PlannedCell], verdicts: Mapping[str, Verdi
         why = next((verdict.reason for verdict in own if verdict.reason), "")
         rows.append([STATUSES[urgent.status].glyph, model, said, visible(why)])
     return f"{HEAD}\n\n{table(rows, ['', 'model', 'cells', 'why'])}"
+
+
+# Groups the red cells of a run by cause: cells of one model that fail in the same way are one line.
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why cells of one model are red.
+
+    Attributes:
+        text: what the first of them says.
+        said: the last lines that its process printed on its error stream, if it crashed.
+        cells: their ids.
+        named: these cells in a few words. If they are all cells of the model, or all of one mode, it names that;
+            otherwise the first of them.
+    """
+
+    model: str
+    status: str
+    text: str
+    cells: tuple[str, ...]
+    named: str
+    said: tuple[str, ...] = ()
+
+
+def causes(verdicts: Iterable[Verdict]) -> list[Cause]:
+    """The causes of the red verdicts, in their order. Cells that were not judged have none.
+
+    One cause is one model, verdict, gate and tensor, or one reason where no gate has failed.
+    """
+    found: dict[tuple[str, str, str], list[Verdict]] = {}
+    beside: Counter[str] = Counter()  # by model, and by mode of a model
+    for verdict in verdicts:
+        model = model_of(verdict.cell)
+        if verdict.status != "SKIPPED":
+            beside.update([model, f"{model}[{mode_of(verdict.cell)}]"])
+        if verdict.red and verdict.status != "NOTRUN":
+            found.setdefault((model, verdict.status, _reason(verdict)), []).append(verdict)
+    return [
+        Cause(
+            model,
+            status,
+            same[0].text,
+            tuple(v.cell for v in same),
+            _name_cells([v.cell for v in same], beside),
+            same[0].observation.said,
+        )
+        for (model, status, _), same in found.items()
+    ]
+
+
+def _name_cells(cells: list[str], beside: Counter[str]) -> str:
+    model, modes = model_of(cells[0]), {mode_of(cell) for cell in cells}
+    wholes = (model, f"{model}[{modes.pop()}]") if len(modes) == 1 else (model,)
+    whole = next((name for name in wholes if len(cells) == beside[name] > 1), None)
+    return f"{whole}, all {len(cells)} cells" if whole else one_line.some(cells)
+
+
+def _reason(verdict: Verdict) -> str:
+    """Gate and tensor of a failure; otherwise the text of the verdict. Case, error and budget are not part of it."""
+    for seen in verdict.observation.discrepancies if verdict.status in ("FAIL", "UNSTABLE") else ():
+        failed = failed_gate(seen)
+        gates = [failed.gate] if failed else [m.gate for m in seen.measures if not m.met]
+        for gate in gates:
+            if verdict.text.startswith(f"{gate}  {seen.tensor}, case {seen.case}:"):
+                return f"{gate}  {seen.tensor}"
+    return verdict.text

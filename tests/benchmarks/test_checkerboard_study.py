@@ -37,14 +37,11 @@ def table(results):
     return page, rows
 
 
-def test_trainings_come_first_then_ratios_then_ceilings():
+def test_trainings_come_first_then_ratios_then_ceilings_and_tf32_is_for_cuda_alone():
     wanted = names({})
     assert wanted[:4] == ["train eager fp32", "train eager amp_fp16", "train eager amp_bf16", "train compiled fp32"]
     assert [name.split()[0] for name in wanted] == ["train"] * 9 + ["compare"] * 8 + ["ceilings"]
     assert "compare eager fp32" not in wanted
-
-
-def test_tf32_is_for_cuda_alone():
     assert not [name for name in names({}) if "tf32" in name]
     assert len([name for name in names({}, "cuda") if "tf32" in name]) == 6
 
@@ -55,7 +52,7 @@ def test_what_is_done_is_left_out_and_what_failed_comes_last():
     assert (wanted[0], wanted[-1], len(wanted)) == ("train eager amp_bf16", "train eager amp_fp16", 17)
 
 
-def test_the_table_shows_every_figure():
+def test_the_table_shows_every_figure_and_failures_and_the_page_their_reason():
     results = {"train eager fp32": TRAINED, "train compiled amp_bf16": TRAINED, "compare compiled amp_bf16": COMPARED}
     page, rows = table({**results, "ceilings": Ceilings({"fp32": 2e11, "amp_bf16": 1.6e11}, ())})
     shown = ["0.50 s", "20.00", "0.2500", "1", "2.5"]
@@ -63,16 +60,8 @@ def test_the_table_shows_every_figure():
     assert rows[3] == ["eager", "amp_fp16"] + [""] * 8
     assert rows[7] == ["compiled", "amp_bf16", *shown, "2.00 (1.90 to 2.10)", "0.08", "50%"]
     assert "Not done" not in page
-
-
-def test_the_table_shows_failures_and_the_page_their_reason():
-    page, rows = table(
-        {
-            "train eager fp32": Reason("crashed", "out of memory"),
-            "train scripted fp32": TRAINED,
-            "compare scripted fp32": Reason("crashed", "too noisy"),
-        }
-    )
+    failed = {"train eager fp32": Reason("crashed", "out of memory"), "train scripted fp32": TRAINED}
+    page, rows = table({**failed, "compare scripted fp32": Reason("crashed", "too noisy")})
     assert rows[2] == ["eager", "fp32", "failed"] + [""] * 7
     assert rows[8][:8] == ["scripted", "fp32", "0.50 s", "20.00", "0.2500", "1", "2.5", "no figure"]
     assert page.endswith(

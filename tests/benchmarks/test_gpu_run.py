@@ -60,7 +60,7 @@ def test_a_step_that_starts_over_begins_first_or_not_at_all(call, monkeypatch, t
     assert (tmp_path / "begun").exists()
 
 
-def test_the_commands_resume_the_run_that_was_begun(tmp_path):
+def test_the_commands_resume_the_run_that_was_begun_and_every_file_and_module_of_them_exists(tmp_path):
     fresh = gpu_run.commands(tmp_path, "cuda", ["merge"])
     assert list(fresh) == ["tests", "probes", "matrix", "graphs", "checkerboard", "meter", "claims", "bench"]
     assert fresh["matrix"][3:] == ["run", "merge", "--device", "cuda", "--store", str(tmp_path / "matrix")]
@@ -69,9 +69,6 @@ def test_the_commands_resume_the_run_that_was_begun(tmp_path):
     begun.mkdir(parents=True)
     assert gpu_run.commands(tmp_path, "cuda", ["merge"])["matrix"][3:] == ["run", "--resume", str(begun)]
     assert "graphed" not in gpu_run.commands(tmp_path, "cpu", [])["graphs"]
-
-
-def test_every_file_and_module_of_the_commands_exists(tmp_path):
     commands = gpu_run.commands(tmp_path, "cuda", [])
     assert all((gpu_run.ROOT / word).is_file() for word in commands["tests"] if word.endswith(".py"))
     modules = {command[command.index("-m") + 1] for command in commands.values()}

@@ -44,15 +44,15 @@ def row(written, name):
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_a_row_shows_each_mode_in_eval_and_in_train_mode(written):
+def test_the_page_shows_each_mode_in_eval_and_in_train_mode_with_reasons_and_totals(written):
     assert row(written, "timm:net") == ["✓ 0.50", "– (1)", "✗ amp_fp16 (2)", "✓ 0.50", "✓ 0.50", "✓ 0.50"]
     assert row(written, "timm:gone") == ["– (3)", "", "", "", "", ""]
-
-
-def test_a_reason_is_explained_or_said_not_to_be(written):
     assert "1. TorchScript finds no source" in written
     assert "2. not explained: <code>norm  output, case given: error 2, budget 1</code>" in html.unescape(written)
     assert "3. <code>timm:gone: no architecture 'gone'</code>" in html.unescape(written)
+    ending = "in modes that refuse the architecture\n"
+    assert f"- eval: 12 cells of 2 architectures; 5 pass, 1 do not, 6 {ending}" in written
+    assert f"- train: 9 cells of 1 architecture; 9 pass, 0 do not, 0 {ending}" in written
 
 
 def test_the_explanation_of_one_cell_is_not_that_of_another():
@@ -65,27 +65,15 @@ def test_the_explanation_of_one_cell_is_not_that_of_another():
     assert "not explained" not in known
 
 
-def test_the_totals_count_what_passes_and_what_is_refused(written):
-    ending = "in modes that refuse the architecture\n"
-    assert f"- eval: 12 cells of 2 architectures; 5 pass, 1 do not, 6 {ending}" in written
-    assert f"- train: 9 cells of 1 architecture; 9 pass, 0 do not, 0 {ending}" in written
-
-
-def test_what_a_page_shows_is_read_from_it_whole(found, written):
+def test_what_a_page_shows_is_read_from_it_whole_as_that_of_the_project_and_no_other_torch_is_mixed_in(found, written):
     again = model_libraries.read(written, TORCH)
     assert again == found
     assert page(again, TORCH) == written
-
-
-def test_the_page_of_the_project_is_read_whole():
+    with pytest.raises(SystemExit, match=r"the page is of torch 2\.99\.0, and this is torch 2\.98\.0: delete it first"):
+        model_libraries.read(written, "2.98.0")
     text = model_libraries.PAGE.read_text(encoding="utf-8")
     version = next(line.removeprefix("- torch ") for line in text.splitlines() if line.startswith("- torch "))
     assert page(model_libraries.read(text, version), version) == text
-
-
-def test_a_page_of_another_torch_is_not_mixed_with_this_one(written):
-    with pytest.raises(SystemExit, match=r"the page is of torch 2\.99\.0, and this is torch 2\.98\.0: delete it first"):
-        model_libraries.read(written, "2.98.0")
 
 
 def test_what_the_page_shows_is_not_judged_again(tmp_path, monkeypatch, found):
@@ -96,9 +84,8 @@ def test_what_the_page_shows_is_not_judged_again(tmp_path, monkeypatch, found):
     monkeypatch.setattr(model_libraries, "version", lambda _package: TORCH)
     monkeypatch.setattr(model_libraries, "ARCHITECTURES", ("timm:net", "timm:other"))
     monkeypatch.setattr(model_libraries, "judge", lambda key, _folder: asked.append(key))
-    monkeypatch.setattr(
-        model_libraries.sys, "argv", ["study", str(tmp_path / "new"), "--mode=eager", "--training=eval"]
-    )
+    arguments = [str(tmp_path / "new"), "--mode=eager", "--training=eval"]
+    monkeypatch.setattr(model_libraries.sys, "argv", ["study", *arguments])
     model_libraries.main()
     assert asked == [("timm:other", "eval", "eager")]
     assert model_libraries.read(place.read_text(), TORCH) == {KEY: found[KEY]}

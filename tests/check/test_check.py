@@ -9,7 +9,12 @@ from harness.command import conformance, python
 
 import conformance as public
 from conformance.errors import UsageError
-from zoo import Convention, Expect
+from conformance.evaluate import inputs
+from conformance.evaluate.weights import fingerprint
+from conformance.own import spec
+from zoo import Call, Convention, Expect, Spec
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch warns of formats that are new
 
 FAST = {"modes": "eager", "precisions": "fp32"}
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
@@ -21,15 +26,12 @@ def report():
     return public.check(nets.Net().eval(), X, modes=("eager", "scripted"))
 
 
-def test_a_module_in_two_modes_and_three_precisions(report):
+def test_a_report_on_two_modes_and_three_precisions_as_text_json_and_html(report):
     assert [cell.cell for cell in report.cells][:2] == ["net[eager-fp32-cpu]", "net[scripted-fp32-cpu]"]
     assert {cell.status for cell in report.cells} == {"PASS"}
     assert len(report.cells) == 6
     assert report.ok
     report.raise_if_failed()
-
-
-def test_the_report_as_text_json_and_html(report):
     assert "the model is in eval mode, as it is" in report.assumed
     assert "assumed of net" in str(report)
     assert "run stored" not in str(report)
@@ -60,18 +62,13 @@ def test_the_same_model_has_its_reference_already(tmp_path, monkeypatch):
     assert found == [False, True, False]
 
 
-def test_a_wrong_function_is_red_and_escaped():
-    found = public.check(nets.Cube, X, 3.0, **FAST)
-    assert found.ok
+def test_a_custom_function_is_wrapped_for_scripting_and_a_wrong_operator_is_red_and_escaped():
+    assert public.check(nets.Cube, X, 3.0, modes=("eager", "scripted"), precisions="fp32").ok
     red = public.check(nets.negate, X, **FAST)
     assert [cell.short for cell in red.cells] == ["opcheck"]
     assert any("no gradients, because backward raises" in line for line in red.assumed)
     with pytest.raises(public.NotConformingError, match="test_faketensor"):
         red.raise_if_failed()
-
-
-def test_a_custom_function_is_wrapped_for_scripting():
-    assert public.check(nets.Cube, X, 3.0, modes="scripted", precisions="fp32").ok
 
 
 def test_saved_models_have_their_own_modes(tmp_path):
@@ -101,14 +98,11 @@ class StraightThrough(torch.autograd.Function):
         return gradient
 
 
-def test_what_forward_detaches_is_meant_and_the_report_says_so():
+def test_what_forward_detaches_is_meant_and_a_gradient_that_is_no_derivative_by_design_is_declared():
     found = public.check(straight_through, X, **FAST)
     assert found.ok
     told = " ".join(str(found).split())
     assert "what forward detaches, or computes under no_grad, counts as a constant of its gradients" in told
-
-
-def test_a_gradient_that_is_no_derivative_by_design_is_declared():
     found = public.check(StraightThrough, X, **FAST)
     assert [cell.status for cell in found.cells] == ["INVALID"]
     assert 'Convention(tensor="x"' in str(found)
@@ -222,11 +216,8 @@ for number, cell in enumerate(CELLS):
 """
 
 
-def test_a_class_of_a_notebook_travels_by_its_source(tmp_path):
+def test_a_class_of_a_notebook_travels_by_its_source_and_is_refused_without(tmp_path):
     assert "True" in printed(tmp_path, NOTEBOOK.replace("{known}", "True"))
-
-
-def test_a_class_without_source_is_refused(tmp_path):
     assert "its source is not known" in printed(tmp_path, NOTEBOOK.replace("{known}", "False"))
 
 
@@ -234,3 +225,65 @@ def test_a_module_that_calls_check_when_it_is_imported(tmp_path):
     (tmp_path / "own.py").write_text("import conformance\ndouble = lambda x: 2 * x\nconformance.check(double, 1)\n")
     told = printed(tmp_path, "import conformance, torch\nconformance.check('own:double', torch.randn(2))\n")
     assert "check was called while a child process imported your module" in told
+
+
+# Sparse tensors as inputs, and results that are no tensors.
+
+ADJACENCY = torch.tensor([[0.5, 0.3, 0.1, 0.0, 0.0, 0.1]]).mul(torch.arange(1.0, 7.0)[:, None])
+
+
+def repeated():
+    """Return a matrix that is not coalesced: an index is there twice."""
+    return torch.sparse_coo_tensor([[0, 0, 3], [1, 1, 2]], [0.25, 0.5, 1.0], (6, 6), check_invariants=True)
+
+
+LAYOUTS = {
+    "coo": ADJACENCY.to_sparse,
+    "repeated": repeated,
+    "csr": ADJACENCY.to_sparse_csr,
+    "csc": ADJACENCY.to_sparse_csc,
+    "bsr": lambda: ADJACENCY.to_sparse_bsr((2, 2)),
+    "bsc": lambda: ADJACENCY.to_sparse_bsc((2, 2)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_values_of_a_sparse_tensor_are_converted(layout):
+    sparse = LAYOUTS[layout]()
+    placed = inputs.place(Call((sparse, sparse), {}), lambda values: values.double() * 2).args
+    assert placed[0] is placed[1]
+    assert (placed[0].layout, placed[0].dtype) == (sparse.layout, torch.float64)
+    assert torch.equal(placed[0].to_dense(), sparse.to_dense().double() * 2)
+
+
+@pytest.mark.parametrize("layout", ["coo", "repeated", "csr"])
+def test_a_graph_convolution_is_judged(layout):
+    report = public.check(nets.Graph(), X, LAYOUTS[layout](), modes=("eager", "scripted"), precisions="fp32")
+    assert [cell.status for cell in report.cells] == ["PASS", "ERROR"]  # scripts know no distributions
+    assert "results that are no tensors are left aside: " in str(report)
+    assert "(Normal)" in str(report)
+
+
+def normal(x):
+    """Return a distribution alone."""
+    return torch.distributions.Normal(x, 1.0)
+
+
+def test_a_model_that_returns_no_tensor_is_refused():
+    with pytest.raises(UsageError, match=r"normal: output is of type Normal; a model returns tensors"):
+        public.check(normal, X, modes="eager")
+
+
+def test_the_values_and_places_of_a_sparse_input_tell_references_apart():
+    others = [repeated(), repeated() * 2, repeated().t().coalesce().to_sparse()]
+    specs = [
+        Spec(name="graph", summary="", source="", build=nets.Graph, cases=(spec.case_of(Call((X, matrix), {})),))
+        for matrix in others
+    ]
+    assert len({fingerprint(spec, 0, spec.build().apply(constant)) for spec in specs}) == 3
+
+
+def constant(module):
+    """Fill the parameters of a module with one number."""
+    for parameter in module.parameters(recurse=False):
+        torch.nn.init.constant_(parameter, 0.5)

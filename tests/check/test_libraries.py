@@ -69,15 +69,12 @@ def drawn(text):
     return known.build(), next(iter((*call.args, *call.kwargs.values())))
 
 
-def test_settings_reach_the_constructor_and_fit_the_inputs(timm):
+def test_settings_reach_the_constructor_and_fit_the_inputs_and_a_batch_norm_in_train_mode_gets_more(timm):
     model, x = drawn("timm:flat?width=5")
     assert (model.linear.out_features, x.shape) == (5, (2, 3, 4, 4))
     model, x = drawn("timm:flat?img_size=8")
     assert model(x).shape == (2, 2)
     assert drawn("timm:flat?size=6")[1].shape == (2, 3, 6, 6)
-
-
-def test_in_train_mode_a_batch_norm_gets_more_than_two_numbers(timm):
     spec, _ = spec_of(OwnModel(name="flat", library="timm:flat", training="train"), None)
     (x,) = spec.cases[0].inputs(torch.Generator()).args
     assert x.shape == (4, 3, 4, 4)
@@ -93,14 +90,10 @@ def test_in_train_mode_a_batch_norm_gets_more_than_two_numbers(timm):
     ],
 )
 def test_what_a_library_does_not_have(timm, text, message, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", known_but("torchvision"))
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torchvision" else found(name))
     with pytest.raises(UsageError, match=message):
         architecture(text).build()
-
-
-def known_but(missing):
-    found = importlib.util.find_spec
-    return lambda name: None if name == missing else found(name)
 
 
 def test_a_library_that_does_not_import(tmp_path, monkeypatch):
@@ -128,10 +121,8 @@ def test_a_configuration_of_transformers_is_small_and_takes_settings(monkeypatch
     known = architecture("transformers:tiny?layers=3")
     assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (3, 32, 64)
     call = known.inputs(torch.Generator())
-    assert {name: tuple(ids.shape) for name, ids in call.kwargs.items()} == {
-        "input_ids": (2, 8),
-        "decoder_input_ids": (2, 8),
-    }
+    shapes = {name: tuple(ids.shape) for name, ids in call.kwargs.items()}
+    assert shapes == {"input_ids": (2, 8), "decoder_input_ids": (2, 8)}
     assert known.build().in_features == 32
     with pytest.raises(UsageError, match="no setting 'vocab_sise'; did you mean vocab_size"):
         architecture("transformers:tiny?vocab_sise=3")
@@ -151,42 +142,27 @@ def planned(text, **given):
     return next(iter(plan.models.values()))
 
 
-def test_it_is_in_eval_mode_unless_asked_otherwise(timm):
+def test_it_is_in_eval_mode_unless_asked_otherwise_and_inputs_may_be_described(timm):
     assert "the model is in eval mode, as asked" in planned("timm:flat").assumed
     assert "the model is in train mode, as asked" in planned("timm:flat", training="train").assumed
+    assert planned("timm:flat", inputs=("5,3,4,4",)).location.own.inputs == ("5,3,4,4",)
 
 
-def test_inputs_may_be_described(timm):
-    own = planned("timm:flat", inputs=("5,3,4,4",)).location.own
-    assert own.inputs == ("5,3,4,4",)
-
-
-def test_it_is_judged_by_its_name_on_the_command_line(timm):
+def test_it_is_judged_by_its_name_on_the_command_line_and_one_that_does_not_exist_is_one_line(timm):
     code, output = conformance(timm, "run", "timm:flat?width=3", *FP32)
     assert code == 0, output
     assert re.search(r"^flat +fp32 +✓", output, re.MULTILINE)
-    assert len(stored_runs(timm)) == 1
-
-
-def test_an_architecture_that_does_not_exist_is_one_line_and_no_run_folder(timm):
-    code, output = conformance(timm, "run", "timm:flattest", *FP32)
-    assert (code, output) == (
-        4,
-        "conformance: timm:flattest: no architecture 'flattest'; did you mean flatter, flat?\n",
-    )
-    assert not stored_runs(timm)
+    told = "conformance: timm:flattest: no architecture 'flattest'; did you mean flatter, flat?\n"
+    assert conformance(timm, "run", "timm:flattest", *FP32) == (4, told)
+    assert len(stored_runs(timm)) == 1  # the second has none
 
 
 def test_check_takes_its_name_alone(timm):
-    report = judged("timm:flat")
+    report = check("timm:flat", modes="eager", precisions="fp32")
     assert report.ok, report
     assert "the model is in eval mode, as asked" in report.assumed
     with pytest.raises(UsageError, match="check: no inputs"):
-        judged("package.nets:Net")
-
-
-def judged(text):
-    return check(text, modes="eager", precisions="fp32")
+        check("package.nets:Net", modes="eager", precisions="fp32")
 
 
 @pytest.mark.parametrize(
@@ -227,10 +203,10 @@ DEPTH = 30
 
 def deep(**options):
     torch.manual_seed(0)
-    layers = [
-        (nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4, **options), nn.ReLU()) for _ in range(DEPTH)
-    ]
-    return nn.Sequential(*(layer for three in layers for layer in three), nn.Dropout(0.5))
+    layers = []
+    for _ in range(DEPTH):
+        layers += [nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4, **options), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Dropout(0.5))
 
 
 def batch(count=8):

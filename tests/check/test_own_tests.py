@@ -1,9 +1,10 @@
 """The fixture of people's own test suites."""
 
 import os
+import shutil
 
 import pytest
-from harness.command import python
+from harness.command import ROOT, python
 
 NETS = """
 import pytest
@@ -120,27 +121,16 @@ def test_divergences_come_from_a_file_that_the_options_name(tmp_path):
 
 
 def collected(folder, source, **options):
-    return [line.partition("[")[2][:-1] for line in suite(folder, source, "--collect-only", **options).splitlines()]
+    lines = suite(folder, source, "--collect-only", **options).splitlines()
+    return [name for line in lines if (name := line.partition("[")[2][:-1])]
 
 
-def test_options_come_from_the_file_and_from_markers(tmp_path):
+def test_options_come_from_the_file_and_from_markers_and_without_any_there_are_nine_cells(tmp_path):
     table = '[tool.conformance]\nmodes = ["eager", "compiled"]\nprecisions = "amp_fp16"\n'
-    names = [name for name in collected(tmp_path, AXES, pyproject=table) if name]
-    assert names == [
-        "compiled-amp_fp16-cpu",
-        "eager-fp32-cpu",
-        "scripted-fp32-cpu",
-        "eager-fp32-cuda",
-        "scripted-fp32-cuda",
-        "eager-tf32-cuda",
-        "scripted-tf32-cuda",
-        "eager-amp_fp16-cpu",
-        "compiled-amp_fp16-cpu",
-    ]
-
-
-def test_without_options_these_are_the_nine_cells(tmp_path):
-    names = [name for name in collected(tmp_path, "\ndef test_gate(conformance):\n    pass\n") if name]
+    names = collected(tmp_path, AXES, pyproject=table)
+    of_some = [f"{m}-{p}" for p in ("fp32-cpu", "fp32-cuda", "tf32-cuda") for m in ("eager", "scripted")]
+    assert names == ["compiled-amp_fp16-cpu", *of_some, "eager-amp_fp16-cpu", "compiled-amp_fp16-cpu"]
+    names = collected(tmp_path, "\ndef test_gate(conformance):\n    pass\n", pyproject="[tool]\n")
     assert [name.removesuffix("-cpu") for name in names] == [
         f"{mode}-{precision}"
         for precision in ("fp32", "amp_fp16", "amp_bf16")
@@ -181,3 +171,42 @@ def test_modes_of_a_conftest_are_judged(tmp_path, mode):
     assert "1 failed, 1 passed" in printed, printed
     assert "gate[early-fp32-cpu]  FAIL" in printed
     assert "unknown mode 'mein'; did you mean mine?" in suite(tmp_path, REGISTERED.replace('"mine"', '"mein"'))
+
+
+# The example: its tests pass, they fail when its backward is wrong, and the tutorial shows what they print.
+
+EXAMPLE = ROOT / "examples" / "tiny_lm"
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+RIGHT = "return 2 * x.relu() * grad"
+
+
+@pytest.fixture
+def example(tmp_path):
+    """A copy of the example."""
+    return shutil.copytree(EXAMPLE, tmp_path / "tiny_lm")
+
+
+def printed_by(folder, expression):
+    """What the tests of the example print, without compiled cells: these would take a minute."""
+    path = os.pathsep.join([str(ROOT), str(folder)])
+    return python(folder, "-m", "pytest", "-p", "conformance.own.fixture", "-q", "-k", expression, path=path)
+
+
+def test_the_tests_of_the_example_pass_and_the_tutorial_shows_it(example):
+    assert "10 passed, 4 deselected" in printed_by(example, "not compiled")
+    _, _, code = (EXAMPLE / "tests" / "test_conformance.py").read_text(encoding="utf-8").partition('"""\n\n')
+    assert code in TUTORIAL
+    assert f"-        {RIGHT}" in TUTORIAL
+
+
+def test_a_wrong_backward_fails(example):
+    source = example / "tiny_lm" / "squared_relu.py"
+    assert RIGHT in source.read_text()
+    source.write_text(source.read_text().replace(RIGHT, RIGHT.replace("2 * ", "")))
+    printed = printed_by(example, "squared and not compiled and bf16")
+    assert "2 failed" in printed
+    line = (
+        "✗ squared_re_lu[eager-amp_bf16-cpu]  INVALID  gradcheck in float64: Jacobian mismatch: gradient of x at (0, 4)"
+    )
+    assert line in printed
+    assert line in TUTORIAL

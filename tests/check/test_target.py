@@ -1,14 +1,18 @@
 """Specs of models that have none: forms, inputs, assumed contracts."""
 
 import inspect
+import re
 import sys
+import threading
 import types
 
 import pytest
 import torch
 from harness import own_models as nets
+from harness.command import conformance, stored_runs
 from torch.nn import functional
 
+import conformance as public
 from conformance.errors import UsageError
 from conformance.evaluate import inputs
 from conformance.float64 import wide
@@ -18,8 +22,11 @@ from conformance.own.capture import Definitions, NoSourceError
 from conformance.own.forms import wrap
 from conformance.own.spec import spec_of
 from conformance.own.trial import try_model
+from conformance.plan import matrix
+from conformance.process.child_side import ChildProcess
 from conformance.records.observation import TensorName
 from conformance.records.plan import OwnModel
+from conformance.records.tasks import PlanRequest
 from zoo.case import Call
 
 
@@ -156,11 +163,7 @@ def test_inputs_of_a_function_have_the_names_of_its_forward_without_the_context(
 @pytest.mark.parametrize(
     ("function", "constants", "why"),
     [
-        (
-            functional.binary_cross_entropy,
-            ("target",),
-            "target gets no gradient: moved a little, it raises Runtime",
-        ),
+        (functional.binary_cross_entropy, ("target",), "target gets no gradient: moved a little, it raises Runtime"),
         (strict, ("target",), "moved a little, it raises ValueError: a target is negative"),
         (functional.soft_margin_loss, ("target",), "it raises RuntimeError: The function 'soft_margin_loss' is not"),
         (functional.mse_loss, (), ""),
@@ -178,10 +181,13 @@ def test_an_input_that_can_have_no_gradient_is_a_constant(monkeypatch, tmp_path,
     assert (TensorName("gradient", "target") in case.tensors) is not bool(constants)
 
 
-def test_a_function_without_parameters_that_returns_a_module_builds_it():
-    spec, forms = spec_of(OwnModel(name="net", thing="build", inputs=("2,4",)), nets)
-    assert isinstance(spec.build(), nets.Net)
+def test_a_function_that_returns_a_module_builds_it_and_an_operator_has_a_source_for_torchscript():
+    built, forms = spec_of(OwnModel(name="net", thing="build", inputs=("2,4",)), nets)
+    assert isinstance(built.build(), nets.Net)
     assert forms.kind == "the module that build builds"
+    case = spec.case_of(Call((torch.randn(3), torch.tensor(2.0)), {}))
+    function = wrap(torch.ops.aten.mul, case)
+    assert torch.equal(torch.jit.script(function)(torch.ones(3), torch.tensor(2.0)), 2 * torch.ones(3))
 
 
 def test_a_lazy_module_is_called_once_before_it_is_judged(tmp_path):
@@ -194,12 +200,6 @@ def test_a_lazy_module_is_called_once_before_it_is_judged(tmp_path):
     first, same, other = (model.first.weight for model in models)
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
-
-
-def test_an_operator_has_a_source_for_torchscript():
-    case = spec.case_of(Call((torch.randn(3), torch.tensor(2.0)), {}))
-    function = wrap(torch.ops.aten.mul, case)
-    assert torch.equal(torch.jit.script(function)(torch.ones(3), torch.tensor(2.0)), 2 * torch.ones(3))
 
 
 MAIN = """
@@ -242,3 +242,75 @@ def test_definitions_are_what_a_name_needs_and_no_more(monkeypatch, tmp_path, ca
     main.Lost = type("Lost", (), {"__module__": "__main__"})
     with pytest.raises(NoSourceError, match="Lost is defined in the main module"):
         definitions.add(["Lost"])
+
+
+# What `check` and `run` cannot do with a model without a spec: one line that names the fault, and no run folder.
+
+X = torch.randn(6, 4)
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "message"),
+    [
+        (nets.Net(), (), "check: no inputs; give those of one call"),
+        (lambda x: x, (X,), "check: the model, a function, cannot be sent to another process"),
+        (threading.Lock(), (X,), "cannot be sent to another process: TypeError: cannot pickle"),
+        (nets.double, (threading.Lock(),), "check: the inputs cannot be sent to another process"),
+    ],
+)
+def test_what_cannot_be_sent(target, inputs, message, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)  # as if it were not installed
+    with pytest.raises(UsageError, match=message):
+        public.check(target, *inputs)
+
+
+def test_a_wrong_argument():
+    with pytest.raises(UsageError, match="train must be True, False or None, got 'no'"):
+        public.check(nets.double, X, train="no")
+    with pytest.raises(UsageError, match="kwargs must map names to arguments"):
+        public.check(nets.double, kwargs=[1])
+
+
+def refused(thing, *inputs):
+    with pytest.raises(UsageError) as caught:
+        matrix.make(PlanRequest((thing,), given=OwnModel(inputs=inputs), devices=("cpu",)), ChildProcess())
+    return str(caught.value)
+
+
+def test_names_and_shapes_that_do_not_fit():
+    assert "did you mean NeedsWidth?" in refused("harness.own_models:NeedWidth", "2,4")
+    shapes = r"net does not take these inputs: RuntimeError: (addmm: )?mat1 and mat2"
+    assert re.match(shapes, refused("harness.own_models:Net", "2,5"))
+    assert refused("harness.own_models:NeedsWidth", "2,4").startswith("NeedsWidth cannot be built without arguments")
+    assert refused("harness.own_models:Net").startswith("net has no spec, so its inputs must be described")
+    assert refused("no_such_module:Net", "2").startswith("no_such_module does not import: ModuleNotFoundError")
+    assert refused("harness.own_models:X", "2").endswith("own_models.py has no X")
+    told = refused("zoo.models.merge:MERGE", "2,4")
+    assert told.startswith("inputs, --train and --eval are for a model without a spec")
+
+
+def test_files_that_are_no_model(tmp_path, monkeypatch):
+    for name, content in {"text.pt": b"no model", "empty.pt": b""}.items():
+        (tmp_path / name).write_bytes(content)
+        assert "is no model that this torch can read" in refused(str(tmp_path / name), "2,4")
+    torch.save(nets.Net().state_dict(), tmp_path / "weights.pt")
+    assert "holds the weights of a model (4 tensors) and no model" in refused(str(tmp_path / "weights.pt"), "2,4")
+    lost = types.ModuleType("lost")
+    lost.double = types.FunctionType(nets.double.__code__, vars(lost), "double")
+    lost.double.__module__ = "lost"
+    monkeypatch.setitem(sys.modules, "lost", lost)
+    torch.save(lost.double, tmp_path / "lost.pt")
+    monkeypatch.delitem(sys.modules, "lost")
+    torch.save({"a": 1}, tmp_path / "dict.pt")
+    told = {name: refused(str(tmp_path / f"{name}.pt"), "2,4") for name in ("lost", "dict", "none")}
+    assert "needs code that another process cannot import: ModuleNotFoundError" in told["lost"]
+    assert "holds a dict, no model" in told["dict"]
+    assert told["none"] == f"no file {tmp_path / 'none.pt'}"
+
+
+def test_the_command_ends_with_four_and_no_folder(tmp_path):
+    (tmp_path / "net.pt").write_text("no model")
+    code, output = conformance(tmp_path, "run", "net.pt", "--input", "2,3")
+    assert (code, len(output.splitlines())) == (4, 1)
+    assert output.startswith("conformance: ")
+    assert stored_runs(tmp_path) == []

@@ -6,23 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from conformance.cell.policy import IN_FLOAT32
 from conformance.records.convert import from_json, to_json
-from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
+from conformance.records.observation import OTHER_WEIGHTS, OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
 from conformance.records.verdicts import STATUSES, Verdict
-from conformance.show.causes import causes
+from conformance.show.matrix import causes
 from conformance.verdict import failed_gate, judge
 from zoo.expect import Expect
 
 GATES = ("structure", "dtype", "class", "exact", "norm", "slice", "gain", "pointwise", "precision", "recompile")
 DEATHS = {"crashed": "CRASH", "timed out": "TIMEOUT", "out of memory": "OOM"}
-ENDINGS = {
-    **DEATHS,
-    "raised": "ERROR",
-    "not proven": "VOID",
-    "no oracle": "INCONCLUSIVE",
-    "invalid": "INVALID",
-    "random": "UNSTABLE",
-}
+SPOILT = {"not proven": "VOID", "no oracle": "INCONCLUSIVE", "invalid": "INVALID", "random": "UNSTABLE"}
+ENDINGS = {**DEATHS, "raised": "ERROR", **SPOILT}
 GRADIENT, OTHER_GRADIENT = TensorName("gradient", "x"), TensorName("gradient", "w")
 
 
@@ -44,9 +39,8 @@ def weighed(value, budget, gate="norm", kind="rounded"):
 
 def did(subject, text="changed in forward, undeclared", gate="structure"):
     """Make a discrepancy of something that a call did apart from its tensors."""
-    return Discrepancy(
-        "typical", TensorName("subject", subject), "conduct", "", "", (Measure(gate, math.inf, 0.0, text),)
-    )
+    found = Measure(gate, math.inf, 0.0, text)
+    return Discrepancy("typical", TensorName("subject", subject), "conduct", "", "", (found,))
 
 
 def finished(*tensors, **fields):
@@ -64,9 +58,10 @@ def verdict(seen, *expectations):
     return judge("model[eager-fp32-cpu]", seen, expectations)
 
 
-def test_all_gates_met_is_a_pass():
+def test_all_gates_met_is_a_pass_and_no_dtype_asked_is_no_dtype_judged():
     found = verdict(finished(tensor()))
     assert (found.status, found.red, found.margin) == ("PASS", False, 0.5)
+    assert failed_gate(Discrepancy("c", OUTPUT, "rounded", "float64", "", (measure("norm"),))) is None
 
 
 @pytest.mark.parametrize("first", range(len(GATES)))
@@ -85,10 +80,8 @@ def test_between_tensors_the_earlier_gate_is_named_whatever_the_size(first):
 
 
 def test_of_one_gate_the_worst_tensor_is_named():
-    mild, bad = (
-        weighed(2.0, 1.0),
-        Discrepancy("other", TensorName("buffer", "b"), "rounded", "", "", (measure("norm", 5.0),)),
-    )
+    mild = weighed(2.0, 1.0)
+    bad = Discrepancy("other", TensorName("buffer", "b"), "rounded", "", "", (measure("norm", 5.0),))
     for tensors in ((mild, bad), (bad, mild)):
         found = verdict(finished(*tensors))
         assert found.text.startswith("norm  buffer b, case other: error 5, budget 1")
@@ -101,20 +94,13 @@ def test_nan_is_never_met(gate, value, budget):
     assert verdict(finished(weighed(value, budget, gate))).status == "FAIL"
 
 
-def test_a_nan_is_the_worst_margin():
+def test_a_nan_is_the_worst_margin_and_a_budget_may_be_reached_but_not_passed():
     assert Measure("norm", math.nan, 1.0).margin == math.inf
     assert verdict(finished(weighed(math.nan, 1.0), weighed(0.1, 1.0))).margin == math.inf
-
-
-def test_a_budget_may_be_reached_but_not_passed():
     assert verdict(finished(weighed(0.25, 0.25))).status == "PASS"
     assert verdict(finished(weighed(math.nextafter(0.25, 1), 0.25))).status == "FAIL"
     assert verdict(finished(weighed(0.0, 0.0))).margin == 0.0
     assert verdict(finished(weighed(1e-300, 0.0))).margin == math.inf
-
-
-def test_no_dtype_asked_is_no_dtype_judged():
-    assert failed_gate(Discrepancy("c", OUTPUT, "rounded", "float64", "", (measure("norm"),))) is None
 
 
 @pytest.mark.parametrize(("ending", "status"), ENDINGS.items())
@@ -127,30 +113,26 @@ def test_an_ending_has_its_verdict_and_keeps_its_message(ending, status):
     assert ("SomeError" in found.text) is (status == "ERROR")
 
 
-def test_every_red_status_is_red_and_every_other_is_not():
+def test_every_red_status_is_red_and_every_other_is_not_and_an_unknown_ending_is_an_error():
     green = {"PASS", "EXPECTED", "UNSUPPORTED", "SKIPPED"}
     assert {name for name, status in STATUSES.items() if not status.red} == green
+    found = verdict(Observation("refused", message="no such source"))
+    assert (found.status, found.text) == ("ERROR", "no such source")
 
 
-def test_a_second_call_that_differs_is_unstable_before_anything_else():
+def test_a_second_call_that_differs_comes_before_anything_else_and_something_changed_before_any_tensor():
     shaky = Discrepancy("typical", OUTPUT, "rounded", "", "", (measure("norm", 9.0), measure("stable", 2.0)))
     found = verdict(finished(tensor("structure"), shaky, did("x")))
     assert found.status == "UNSTABLE"
     assert verdict(finished(did("x", "now None", "stable"))).text.endswith("a second identical call differs: now None")
-
-
-def test_something_changed_is_a_structure_fault_before_any_tensor():
     found = verdict(finished(tensor("structure"), did("weight")))
     assert (found.status, found.text) == ("FAIL", "structure  weight, case typical: changed in forward, undeclared")
 
 
-def test_an_accepted_canary_is_inconclusive():
+def test_an_accepted_canary_is_inconclusive_unless_a_gate_fails():
     found = verdict(finished(tensor(accepted=("zeros", "the negative"))))
     assert found.status == "INCONCLUSIVE"
     assert "the gates accept zeros and the negative" in found.text
-
-
-def test_a_failure_outranks_a_canary():
     assert verdict(finished(tensor("gain", accepted=("zeros",)))).status == "FAIL"
 
 
@@ -226,46 +208,44 @@ def test_a_declared_failure_names_tensor_gate_and_case(fields, status):
     assert verdict(seen, expect("FAIL", **fields)).status == status
 
 
-def test_a_declared_failure_does_not_excuse_another_tensor():
+def test_declared_failures_cover_a_cell_only_together():
     seen = finished(tensor("gain", name=GRADIENT), tensor("gain", name=OTHER_GRADIENT))
     assert verdict(seen, expect("FAIL", tensor="gradient of x")).status == "FAIL"
-
-
-def test_two_declared_failures_cover_a_cell_together():
     seen = finished(tensor("gain", name=GRADIENT), tensor("precision", name=OTHER_GRADIENT))
     gain, precision = expect("FAIL", gate="gain"), expect("FAIL", gate="precision")
     assert verdict(seen, gain, precision).status == "EXPECTED"
     for alone in (gain, precision, expect("FAIL", gate="norm")):
         assert verdict(seen, alone).status == "FAIL"
-
-
-def test_a_declared_failure_of_a_late_gate_does_not_excuse_an_earlier_one():
     assert verdict(finished(tensor("class", "gain")), expect("FAIL", gate="gain")).status == "FAIL"
 
 
 DOUBLE = {"tensor": "output", "dtype": "float64"}
 
 
-def test_a_declared_dtype_is_expected_and_every_other_gate_holds():
+def test_a_declared_dtype_is_expected_beside_a_declared_failure_too_and_every_other_gate_holds():
     found = verdict(finished(tensor("dtype")), expect("dtype", **DOUBLE))
     assert (found.status, found.text) == ("EXPECTED", "output is float64")
     for gate in ("structure", "class", "exact", "norm", "slice", "gain", "pointwise", "precision"):
         assert verdict(finished(tensor("dtype", gate)), expect("dtype", **DOUBLE)).status == "FAIL"
+    seen = finished(tensor("dtype"), tensor("gain", name=GRADIENT))
+    expectations = expect("dtype", **DOUBLE), expect("FAIL", tensor="gradient of x")
+    assert verdict(seen, *expectations).status == "EXPECTED"
 
 
-def test_a_declared_dtype_must_be_that_dtype():
+def test_a_declared_dtype_excuses_that_dtype_of_that_tensor_alone():
     assert verdict(finished(tensor("dtype")), expect("dtype", tensor="output", dtype="float16")).status == "FAIL"
-
-
-def test_a_declared_dtype_of_one_tensor_does_not_excuse_another():
     seen = finished(tensor("dtype"), tensor("dtype", name=TensorName("output", "output[1]")))
     assert verdict(seen, expect("dtype", **DOUBLE)).status == "FAIL"
 
 
-def test_a_dtype_as_the_contract_says_makes_its_expectation_stale():
+def test_a_declared_dtype_that_is_gone_is_stale():
     assert verdict(finished(tensor()), expect("dtype", **DOUBLE)).status == "STALE"
     redrawn = replace(tensor(), case="typical, with other weights", dtype_asked="")  # none is asked for there
     assert verdict(finished(tensor(), redrawn), expect("dtype", **DOUBLE)).status == "STALE"
+    seen = finished(tensor("dtype"), tensor(name=TensorName("output", "output[1]")))
+    expectations = expect("dtype", **DOUBLE), expect("dtype", tensor="output[1]", dtype="float64")
+    assert verdict(seen, *expectations).status == "STALE"
+    assert verdict(finished(tensor()), expect("dtype", tensor="output[7]", dtype="float64")).status == "STALE"
 
 
 @pytest.mark.parametrize("declared", [expect("refuses"), expect("FAIL"), expect("dtype", **DOUBLE)])
@@ -278,41 +258,18 @@ def test_what_is_declared_and_does_not_happen_may_hang_on_a_case_that_is_left_ou
     assert status(finished(tensor("dtype"))) == ("FAIL" if declared.outcome == "refuses" else "EXPECTED")
 
 
-def test_of_two_declared_dtypes_one_gone_is_stale():
-    seen = finished(tensor("dtype"), tensor(name=TensorName("output", "output[1]")))
-    expectations = expect("dtype", **DOUBLE), expect("dtype", tensor="output[1]", dtype="float64")
-    assert verdict(seen, *expectations).status == "STALE"
-
-
-def test_a_declared_dtype_of_a_tensor_that_is_not_there_is_stale():
-    assert verdict(finished(tensor()), expect("dtype", tensor="output[7]", dtype="float64")).status == "STALE"
-
-
-def test_a_declared_dtype_and_a_declared_failure_may_both_come_true():
-    seen = finished(tensor("dtype"), tensor("gain", name=GRADIENT))
-    expectations = expect("dtype", **DOUBLE), expect("FAIL", tensor="gradient of x")
-    assert verdict(seen, *expectations).status == "EXPECTED"
-
-
 @pytest.mark.parametrize("ending", ["finished", *ENDINGS])
 def test_a_verdict_survives_the_trip_through_json(ending):
-    seen = Observation(
-        ending, "call", "E", "m", (tensor("class"), weighed(math.inf, 0.0)), {"graphs": 1}, {"call": 0.5}
-    )
+    tensors = tensor("class"), weighed(math.inf, 0.0)
+    seen = Observation(ending, "call", "E", "m", tensors, {"graphs": 1}, {"call": 0.5})
     there = verdict(seen)
     assert from_json(Verdict, json.loads(json.dumps(to_json(there), allow_nan=False))) == there
-
-
-def test_an_unknown_ending_is_an_error_and_never_a_pass():
-    verdict = judge("m[eager-fp32-cpu]", Observation("refused", message="no such source"))
-    assert (verdict.status, verdict.text) == ("ERROR", "no such source")
 
 
 # Error inputs
 
 RIGHT_ERROR, OTHER_ERROR, NO_ERROR = 0.0, 1.0, math.inf
-RIGHT = Discrepancy("typical", OUTPUT, "rounded", "", "", (Measure("norm", 0.5, 1.0),), rejected=3)
-WRONG = Discrepancy("typical", OUTPUT, "rounded", "", "", (Measure("norm", 2.0, 1.0),), rejected=3)
+RIGHT, WRONG = weighed(0.5, 1.0), weighed(2.0, 1.0)
 
 
 def called(value, name="scalar", *, eager=False, text="ValueError: it is a scalar"):
@@ -327,9 +284,13 @@ def verdict_with(*found, declared=None):
 
 
 @pytest.mark.parametrize("eager", [True, False])
-def test_the_error_that_was_asked_for_is_a_pass_without_a_remark(eager):
+def test_the_error_that_was_asked_for_is_a_pass_without_a_remark_and_no_error_a_fail_in_every_mode(eager):
     found = verdict_with(RIGHT, called(RIGHT_ERROR, eager=eager))
     assert (found.status, found.margin, found.notes) == ("PASS", 0.5, ())
+    found = verdict_with(RIGHT, called(NO_ERROR, eager=eager, text="float32 [3]; it must raise ValueError"))
+    assert (found.status, found.short) == ("FAIL", "raises")
+    assert found.text == "raises  output, case scalar: float32 [3]; it must raise ValueError"
+    assert causes([found])[0].text == found.text
 
 
 def test_another_error_is_a_remark_and_in_eager_a_fail():
@@ -338,18 +299,6 @@ def test_another_error_is_a_remark_and_in_eager_a_fail():
     assert found.notes == ("an error input raises another error than in eager (scalar)",)
     found = verdict_with(RIGHT, called(OTHER_ERROR, eager=True))
     assert (found.status, found.text) == ("FAIL", "raises  output, case scalar: ValueError: it is a scalar")
-
-
-@pytest.mark.parametrize("eager", [True, False])
-def test_no_error_is_a_fail_in_every_mode(eager):
-    found = verdict_with(RIGHT, called(NO_ERROR, eager=eager, text="float32 [3]; it must raise ValueError"))
-    assert (found.status, found.short) == ("FAIL", "raises")
-    assert found.text == "raises  output, case scalar: float32 [3]; it must raise ValueError"
-    assert causes([found])[0].text == found.text
-
-
-def test_the_other_gates_come_first():
-    assert verdict_with(called(NO_ERROR), WRONG).text.startswith("norm  output, case typical")
 
 
 @pytest.mark.parametrize(
@@ -368,9 +317,60 @@ def test_an_expectation_excuses_an_accepted_input_only_by_its_gate(declared, sta
     assert verdict_with(RIGHT, called(NO_ERROR), declared=declared).status == status
 
 
-def test_an_expectation_excuses_nothing_beside_it():
+def test_an_expectation_excuses_nothing_beside_it_and_other_gates_come_first():
     declared = {"gate": "raises", "tensor": "output", "case": "scalar"}
     assert verdict_with(RIGHT, called(NO_ERROR), called(NO_ERROR, "empty"), declared=declared).status == "FAIL"
     assert verdict_with(WRONG, called(NO_ERROR), declared=declared).status == "FAIL"
     assert verdict_with(RIGHT, called(RIGHT_ERROR), declared=declared).status == "STALE"
     assert verdict_with(RIGHT, called(OTHER_ERROR), declared=declared).status == "STALE"
+    assert verdict_with(called(NO_ERROR), WRONG).text.startswith("norm  output, case typical")
+
+
+# What a report remarks of a cell, and what is so little that the cell is inconclusive.
+
+PLAIN = {"kind": "rounded", "rejected": 3}
+LEFT = {"kind": "remainder", "rejected": 1}
+UNRESOLVED = {**PLAIN, "left_to": "fp32"}
+
+
+def judged(output=PLAIN, facts=None, **gradients):
+    """Judge a cell with these tensors, all within their budgets; each is given by its fields."""
+    tensors = {OUTPUT: output, **{TensorName("gradient", name): fields for name, fields in gradients.items()}}
+    found = [
+        Discrepancy("typical", n, dtype="", dtype_asked="", measures=(measure("norm"),), **f)
+        for n, f in tensors.items()
+    ]
+    return verdict(finished(*found, facts=facts or {}))
+
+
+def test_remarks_say_that_only_the_size_of_a_gradient_is_judged_and_name_two_of_many():
+    found = judged(w=LEFT, x=PLAIN)
+    assert found.status == "PASS"
+    assert [note.rpartition("judged ")[2] for note in found.notes] == ["(gradient of w)"]
+    (note,) = judged(w=LEFT, v=LEFT, u=LEFT, x=PLAIN).notes
+    assert note.endswith("judged (gradient of u, gradient of v and 1 more)")
+
+
+def test_a_weak_canary_and_numbers_drawn_in_float32_are_remarks_and_no_verdict():
+    found = judged(x={**PLAIN, "weak": ("slice 3 of axis 0 zeroed",)})
+    assert found.status == "PASS"
+    assert "too small to judge" in found.notes[0]
+    (note,) = judged(facts={IN_FLOAT32: True}).notes
+    assert note.endswith("so they were drawn in float32 and rounded")
+
+
+def test_what_a_low_precision_cannot_tell_is_inconclusive_if_nothing_else_is_told_and_a_remark_says_who_does():
+    assert judged(x=UNRESOLVED, w=UNRESOLVED).status == "INCONCLUSIVE"
+    found = judged(x=UNRESOLVED, w=PLAIN)
+    assert found.status == "PASS"
+    assert any("gradient of x" in note for note in found.notes)
+    assert judged(output=UNRESOLVED).status == "INCONCLUSIVE"
+    (note,) = judged(x={**PLAIN, "left_to": OTHER_WEIGHTS}, w=PLAIN).notes
+    assert note.endswith("so only fp32 with other weights judges a tensor (gradient of x)")
+
+
+@pytest.mark.parametrize("others", [{"w": LEFT}, {"w": LEFT, "v": LEFT}, {"w": LEFT, "v": UNRESOLVED}], ids=len)
+def test_a_cell_in_which_no_gradient_is_told_from_a_wrong_one_is_inconclusive(others):
+    found = judged(**others)
+    assert (found.status, found.short) == ("INCONCLUSIVE", "power")
+    assert judged(**others, x=PLAIN).status == "PASS"

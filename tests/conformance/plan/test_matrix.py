@@ -9,7 +9,7 @@ from harness.spec_files import complaint, file_of, planned
 from conformance.axes import register_mode
 from conformance.records.cell import SizedModel
 from conformance.records.convert import from_json, to_json
-from conformance.records.plan import Plan, SpecLocation
+from conformance.records.plan import Place, Plan, SpecLocation
 
 
 def test_a_plan_is_the_product_of_models_and_axes(tmp_path):
@@ -81,8 +81,7 @@ def test_a_registered_mode_is_offered_to_who_mistypes_it(tmp_path):
 def test_an_absent_device_is_not_planned_and_refused_if_it_was_asked_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert {p.cell.device: p.skip for p in planned("merge").cells} == {"cpu": ""}
-    told = complaint("merge", devices=("cuda",))
-    assert told == "device 'cuda' was asked for, but torch sees no CUDA device"
+    assert complaint("merge", devices=("cuda",)) == "device 'cuda' was asked for, but torch sees no CUDA device"
 
 
 @pytest.fixture
@@ -135,31 +134,19 @@ def test_every_field_of_a_declared_divergence_reaches_the_judge(tmp_path):
     plan = planned(file_of(tmp_path, "one", expectations), modes=("eager",), precisions=("fp32",), devices=("cpu",))
     (cell,) = plan.cells
     assert [to_json(e) for e in cell.expect] == [
-        {
-            "outcome": "FAIL",
-            "reason": "r",
-            "link": "https://l",
-            "tensor": "output",
-            "gate": "norm",
-            "case": "typical",
-        },
+        {"outcome": "FAIL", "reason": "r", "link": "https://l", "tensor": "output", "gate": "norm", "case": "typical"},
         {"outcome": "dtype", "reason": "r", "tensor": "output", "dtype": "float64"},
         {"outcome": "refuses", "reason": "r", "error": "TypeError", "match": "takes no"},
     ]
 
 
-def test_a_registered_mode_compiles_unless_it_says_that_it_does_not():
+@pytest.mark.usefixtures("gpu")
+def test_the_modes_of_planned_cells_compile_and_a_registered_one_unless_it_says_that_it_does_not():
     register_mode("some_backend", print)
     register_mode("some_wrapper", print, compiles=False)
     everything = ("eager", "scripted", "compiled", "some_backend", "some_wrapper")
-    plan = planned("merge", modes=everything, devices=("cpu",))
-    assert plan.compiling_modes == ("compiled", "some_backend")
+    assert planned("merge", modes=everything, devices=("cpu",)).compiling_modes == ("compiled", "some_backend")
     assert planned("merge", modes=("scripted", "some_wrapper"), devices=("cpu",)).compiling_modes == ()
-
-
-@pytest.mark.usefixtures("gpu")
-def test_only_modes_of_planned_cells_are_said_to_compile():
-    assert planned("merge", modes=("eager", "compiled"), devices=("cpu",)).compiling_modes == ("compiled",)
     assert planned("merge", modes=("eager",), devices=("cpu",)).compiling_modes == ()
     assert planned("merge", modes=("graphed",), precisions=("fp32",)).compiling_modes == ("graphed",)
 
@@ -205,20 +192,16 @@ def test_a_candidate_is_a_mode_of_its_model_alone(source):
     found, plan = cells(source)
     modes = ["eager", "scripted", "compiled"]
     assert [name for name in found if name.startswith("one")] == [f"one[{m}" for m in (*modes, "fused", "plain")]
-    assert [name for name in found if not name.startswith("one")] == [
-        f"{n}[{m}" for n in ("two", "three") for m in modes
-    ]
+    others = [f"{name}[{mode}" for name in ("two", "three") for mode in modes]
+    assert [name for name in found if not name.startswith("one")] == others
     assert [model.candidates for model in plan.models.values()] == [("fused", "plain"), ("on_gpu",), ()]
     assert plan.compiling_modes == ("compiled", "fused")
 
 
-def test_a_candidate_is_chosen_by_name(source):
+def test_a_candidate_is_chosen_by_name_and_at_the_sizes_of_a_scale_needs_a_builder_for_them(source):
     assert cells(source, modes=("fused", "eager"))[0] == ["one[eager", "one[fused", "two[eager", "three[eager"]
     assert cells(source, modes=("plain",))[0] == ["one[plain"]
     assert cells(source, modes=("plain",))[1].compiling_modes == ()
-
-
-def test_at_the_sizes_of_a_scale_a_candidate_needs_a_builder_for_them(source):
     assert cells(source, modes=("fused",), all_sizes=True)[0] == ["one@4[fused", "one@8[fused"]
     told = complaint(source, modes=("plain",), all_sizes=True)
     assert told.startswith("mode 'plain' is a candidate of one without build_at, so a bench")
@@ -237,10 +220,7 @@ def test_a_candidate_is_offered_to_who_mistypes_it_and_refused_where_it_is_not(s
         (("plain", "compiled"), "one: candidate 'compiled' has the name of a mode"),
         (("plain", "fused"), "one: two candidates are named 'fused'"),
         (("plain", "Plain"), "candidate name 'Plain': want lower-case letters, digits and '_'"),
-        (
-            ("(FUSED, PLAIN)", "FUSED"),
-            "one: candidates must be a tuple of Candidate records, got Candidate(name='fused'",
-        ),
+        (("(FUSED, PLAIN)", "FUSED"), "one: candidates must be a tuple of Candidate records, got Candidate(name='fus"),
         (("(FUSED, PLAIN)", "(nn.ReLU,)"), "one: candidates must be a tuple of Candidate records, got (<class"),
         (("build_at=at, ", "build_at=3, "), "candidate 'fused': build_at must be callable, got 3"),
     ],
@@ -283,13 +263,12 @@ def test_a_spec_is_written_where_its_source_names_it(tmp_path, source, line):
     path = tmp_path / "nets.py"
     path.write_text(HEAD + source)
     (model,) = planned(str(path), modes=("eager",), devices=("cpu",)).models.values()
-    place = model.written
-    assert (place.file, place.line) == (str(path), line)
+    assert model.written == Place(str(path), line)
 
 
 def test_a_model_at_a_size_is_written_where_the_model_is():
     models = planned("mlp", "mlp@64", modes=("eager",), devices=("cpu",)).models
-    places = {name: model.written for name, model in models.items()}
-    assert places["mlp"] == places["mlp@64"]
-    assert places["mlp"].line > 1
-    assert places["mlp"].file.endswith("zoo/models/mlp.py")
+    place = models["mlp"].written
+    assert place == models["mlp@64"].written
+    assert place.line > 1
+    assert place.file.endswith("zoo/models/mlp.py")

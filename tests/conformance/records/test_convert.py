@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from conformance import records
 from conformance.errors import RecordError
+from conformance.process.child_side import ChildProcess
 from conformance.records.cell import Cell
 from conformance.records.convert import ABOVE_ZERO, Digits, Limit, Name, Rounded, from_json, to_json
 from conformance.records.measurements import CellTiming, Footprint, Ratio, Reason, Result, Timing
@@ -37,10 +38,15 @@ THOROUGH = settings(
 )
 
 
+FILES = [
+    importlib.import_module(found.name) for found in pkgutil.walk_packages(records.__path__, f"{records.__name__}.")
+]
+TARGETS = {name: value for file in FILES for name, value in vars(file).items() if isinstance(value, Target)}
+
+
 def classes():
     """Every dataclass of the package."""
-    for found in pkgutil.walk_packages(records.__path__, f"{records.__name__}."):
-        module = importlib.import_module(found.name)
+    for module in FILES:
         for cls in vars(module).values():
             if inspect.isclass(cls) and dataclasses.is_dataclass(cls) and cls.__module__ == module.__name__:
                 yield cls
@@ -230,9 +236,15 @@ def test_what_is_not_finite_survives_wherever_a_number_may_be():
     assert sent(Odd(rounded=1.7976e308)) == {"rounded": "inf"}  # four digits of it are more than a float can hold
 
 
-def test_a_whole_number_is_a_number():
+def test_a_whole_number_is_a_number_equal_is_no_default_of_another_type_and_no_default_is_shared():
     assert from_json(Odd, {"plain": 3}) == Odd(plain=3.0)
     assert isinstance(from_json(float, 3), float)
+    assert sent(Odd(flag=False, anything=0)) == {"anything": 0}
+    assert sent(Odd(plain=0, maybe=0.0)) == {"plain": 0, "maybe": 0.0}
+    assert sent(Footprint(saved=0)) == {"saved": 0}
+    first, second = (from_json(Timing, {"figure": "forward", "cells": {}}) for _ in range(2))
+    first.seconds["x"] = 1.0
+    assert second.seconds == {}
 
 
 @pytest.mark.parametrize(
@@ -243,15 +255,11 @@ def test_digits_are_rounded_where_the_field_declares_it(value, kept):
     assert sent(Odd(plain=value, rounded=value, maybe=value)) == {"plain": value, "rounded": kept, "maybe": kept}
 
 
-def test_each_item_of_a_tuple_has_its_own_digits():
+def test_each_item_of_a_tuple_and_each_field_has_its_own_digits():
     assert sent(Odd(pair=(1.2345, 12345)))["pair"] == [1.2, 12345]
     assert sent(Ratio(1.234567, 1.0, 2.0, 9))["middle"] == 1.2346
-    assert sent(Verdict("a", "PASS", seconds=1.23456, margin=0.123456)) == {
-        "cell": "a",
-        "status": "PASS",
-        "margin": 0.1235,
-        "seconds": 1.235,
-    }
+    verdict = Verdict("a", "PASS", seconds=1.23456, margin=0.123456)
+    assert sent(verdict) == {"cell": "a", "status": "PASS", "margin": 0.1235, "seconds": 1.235}
     assert sent(CellTiming(seconds=0.123456789)) == {"seconds": 0.123456789}
 
 
@@ -260,6 +268,7 @@ def test_a_value_of_a_union_carries_the_name_of_its_record():
     odd = Odd(either=REASON, many={"a": (REASON, CELL)})
     assert [item["record"] for item in (sent(odd)["either"], *sent(odd)["many"]["a"])] == ["Reason", "Reason", "Cell"]
     assert sent(CellTiming(reason=REASON)) == {"reason": sent(REASON)}  # an optional record needs no name
+    assert (str(REASON), str(Reason("too slow"))) == ("no graph: it breaks at a print", "too slow")
 
 
 @THOROUGH
@@ -268,18 +277,18 @@ def test_a_value_of_a_union_survives_json(value):
     assert from_json(Result, sent(value, Result)) == value
 
 
-def test_equal_is_no_default_if_the_type_differs():
-    assert sent(Odd(flag=False, anything=0)) == {"anything": 0}
-    assert sent(Odd(plain=0, maybe=0.0)) == {"plain": 0, "maybe": 0.0}
-    assert sent(Footprint(saved=0)) == {"saved": 0}
+# Both ends of a child process agree: each target names a function with exactly its task and its result.
 
 
-def test_records_that_were_read_share_no_defaults():
-    first, second = (from_json(Timing, {"figure": "forward", "cells": {}}) for _ in range(2))
-    first.seconds["x"] = 1.0
-    assert second.seconds == {}
+def test_no_two_targets_name_one_function():
+    assert len({target.function for target in TARGETS.values()}) == len(TARGETS) >= 11
 
 
-def test_a_reason_reads_as_one_text():
-    assert str(REASON) == "no graph: it breaks at a print"
-    assert str(Reason("too slow")) == "too slow"
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_a_target_names_a_function_with_its_task_and_result_that_takes_its_process(target):
+    module, _, name = target.function.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    hints = typing.get_type_hints(function)
+    assert (hints["task"], hints["process"], hints["return"]) == (target.task, ChildProcess, target.result)
+    needed = [name for name, p in inspect.signature(function).parameters.items() if p.default is p.empty]
+    assert needed == ["task", "process"]

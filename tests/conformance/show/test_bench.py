@@ -7,18 +7,9 @@ import pytest
 from harness.made_by_hand import passed, plan_for, with_models
 
 from conformance.figures.bench_jobs import ceilings_job, compile_job, footprint_job
+from conformance.records import measurements
 from conformance.records.cell import Cell, SizedModel
-from conformance.records.measurements import (
-    Ceilings,
-    CellTiming,
-    CompileCost,
-    CompileRun,
-    Footprint,
-    PerPass,
-    Ratio,
-    Reason,
-    Timing,
-)
+from conformance.records.measurements import CompileCost, CompileRun, Footprint, PerPass, Ratio, Reason
 from conformance.records.verdicts import Verdict
 from conformance.show import bench
 from conformance.store.run_files import Contents
@@ -41,14 +32,14 @@ def plan(mode, compiling):
 def timing(figure, mode, size, ratio):
     """Calls of 1 ms in eager, and of the mode at a ratio to it."""
     base = cell("eager", size).id
-    variant = CellTiming(1e-3 / ratio.middle, 9, {base: ratio})
-    return Timing(figure, {base: CellTiming(1e-3, 6), cell(mode, size).id: variant})
+    variant = measurements.CellTiming(1e-3 / ratio.middle, 9, {base: ratio})
+    return measurements.Timing(figure, {base: measurements.CellTiming(1e-3, 6), cell(mode, size).id: variant})
 
 
 def contents(mode="compiled", compiling=("compiled",), first=(0.1, 2.1, 0.6), reached=0.5, ratios=RATIOS):
     """The mode takes 2.1 s to the first gradient, 0.6 s with a full cache, and eager takes 0.1 s."""
     eager, cold, warm = first
-    results = {ceilings_job("cpu"): Ceilings({"fp32": 1e9}, ((1024.0, 1e9),))}
+    results = {ceilings_job("cpu"): measurements.Ceilings({"fp32": 1e9}, ((1024.0, 1e9),))}
     for size, ratio in zip(SIZES, ratios, strict=True):
         for figure in FIGURES:
             found = timing(figure, mode, size, ratio)
@@ -89,10 +80,11 @@ def test_a_speed_is_printed_with_its_time_under_the_title_of_its_figure():
     assert "500 µs  ▲2.00 [1.90, 2.10]" in line(contents(), 64, "compiled", 0)
 
 
-def test_steps_to_break_even_count_the_low_end_of_the_gain():
-    # 1 ms of eager less 1/1.9 ms are saved in a step; 2.0 s more were spent at first, 0.5 s with a warm cache
+def test_steps_to_break_even_count_the_low_end_of_the_gain_and_the_sizes_that_pay_are_listed():
     assert re.search(r" 4 200 +1 100 ", line(contents(), 64, "compiled"))
     assert re.search(r" never +never ", line(contents(), 16, "compiled"))
+    text = bench.bench_text(contents())
+    assert "net, forward and backward, cpu: compiled fp32 pays from width 64 on" in text
 
 
 @pytest.mark.parametrize("low", [1.0, 0.99])
@@ -118,11 +110,6 @@ def test_the_share_of_the_limit(reached, text):
     assert f" {text}" in line(contents(reached=reached), 16, "eager")
 
 
-def test_the_sizes_at_which_a_variant_pays_are_listed():
-    text = bench.bench_text(contents())
-    assert "net, forward and backward, cpu: compiled fp32 pays from width 64 on" in text
-
-
 WRONG_CACHE = CompileRun(2.0, 2.1, "hit", Reason("cache hit", "it should have been a miss"))
 WARM = (CompileRun(0.5, 0.6, "hit"), CompileRun(reason=Reason("crashed", "x")), CompileRun(0.5, 0.6, "hit"))
 
@@ -140,12 +127,9 @@ def test_a_reason_takes_the_place_of_a_compile_time_and_the_first_output_that_of
     assert re.search(rf"compiled +{seconds}", line(changed(compile_job(cell("compiled", 64)), cost), 64, "compiled"))
 
 
-def test_costs_that_could_not_be_counted_are_empty():
+def test_costs_that_could_not_be_counted_are_empty_and_a_bench_of_red_cells_has_measured_nothing():
     found = changed(footprint_job(cell("eager", 16)), Reason("timed out", "x"))
     assert re.fullmatch(r"fp32 +eager +100 ms +6 *", line(found, 16, "eager"))
-
-
-def test_a_bench_of_red_cells_has_measured_nothing():
     found = contents()
     red = {name: Verdict(name, "FAIL") for name in found.verdicts}
     assert bench.bench_text(Contents(found.plan, found.selected, red)) == "no cell passes, so nothing was measured"

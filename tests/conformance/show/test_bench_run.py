@@ -67,12 +67,13 @@ def test_a_bench_prints_verdicts_speeds_bytes_and_compile_times(output):
     assert re.search(r"^fp32 +compiled +[\d.]+ m?s +[\d.]+ m?s", output, re.MULTILINE)
 
 
-def test_a_bench_stores_every_measurement(stored):
-    # ceilings; at each size three figures, twice if a second process can change one; two costs of each cell
+def test_a_bench_stores_every_measurement_and_the_compiled_code_of_the_cold_run_is_found_in_the_warm_ones(stored):
     twice = {job for job in stored.results if job.endswith(" #1")}
     assert not any(is_needed(job.replace(" #0", " #1"), stored.results) for job in stored.results)
     assert len(stored.results) - len(twice) == 1 + len(SIZES) * (3 + 2 * len(MODES))
     assert stored.plan.measure == "bench"
+    cost = stored.result(CompileCost, compile_job(Cell("net@16", "compiled", "fp32", "cpu")))
+    assert [run.cache for run in (cost.cold, *cost.warm)] == ["miss", "hit", "hit", "hit"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -85,11 +86,6 @@ def test_warm_compile_runs_are_those_of_the_modes_that_compile(stored, mode):
         assert len(cost.warm) == (WARM_RUNS if compiles else 0)
         assert all(run.reason is None and run.first_gradient > 0 for run in (cost.cold, *cost.warm))
         assert stored.result(Footprint, footprint_job(cell)).saved > 0
-
-
-def test_the_compiled_code_of_the_cold_run_is_found_in_the_warm_ones(stored):
-    cost = stored.result(CompileCost, compile_job(Cell("net@16", "compiled", "fp32", "cpu")))
-    assert [run.cache for run in (cost.cold, *cost.warm)] == ["miss", "hit", "hit", "hit"]
 
 
 def test_a_stored_bench_is_printed_again(folder, output):

@@ -67,10 +67,7 @@ def test_long_lines_are_wrapped_at_100_columns_and_words_stay_whole():
     assert wrap("x" * 200) == "x" * 200
 
 
-def test_control_and_direction_characters_are_spelt_out():
+def test_control_characters_are_spelt_out_and_a_table_keeps_numbers_as_they_are_written():
     assert visible("a\x1b[2Jb\u202ec\nd\u2028é▲") == "a\\u001b[2Jb\\u202ec\\u000ad\\u2028é▲"
-
-
-def test_a_table_keeps_numbers_as_they_are_written():
     assert table([["a", "1.50"]], ["name", "ratio"]).splitlines()[-1].split() == ["a", "1.50"]
     assert table([], ["name"]) == ""
