@@ -1,72 +1,66 @@
 """Right models that interpolate: their kernels compute places and weights in float32, inside one op."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
-from correct_parts import PRECISIONS, Cells, drawn, function, green, rows
-from torch import Tensor, nn
+from correct_parts import PRECISIONS, Parts, drawn, function, green, rows
+from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
-CELLS: Cells = []
+CELLS = []
 _green = partial(green, CELLS)
 _SCRIPTED = {"scripted": ("fp32",)}
 _ALL = {"scripted": ("fp32",), "compiled": ("fp32",)}
 
 
-def _bilinear(x: Tensor) -> Tensor:
+def _bilinear(x):
     return F.interpolate(x, size=(11, 13), mode="bilinear", align_corners=False)
 
 
-def _shrunk(x: Tensor) -> Tensor:
+def _shrunk(x):
     return F.interpolate(x, size=(3, 5), mode="bilinear", align_corners=False)
 
 
-def _wide(x: Tensor) -> Tensor:
+def _wide(x):
     return F.interpolate(x, size=(64, 257), mode="bilinear", align_corners=False)
 
 
-def _bicubic(x: Tensor) -> Tensor:
+def _bicubic(x):
     return F.interpolate(x, scale_factor=(1.7, 2.3), mode="bicubic", align_corners=False)
 
 
-def _corners(x: Tensor) -> Tensor:
+def _corners(x):
     return F.interpolate(x, size=(11, 13), mode="bicubic", align_corners=True)
 
 
-def _trilinear(x: Tensor) -> Tensor:
+def _trilinear(x):
     return F.interpolate(x, size=(5, 7, 9), mode="trilinear", align_corners=False)
 
 
-def _linear(x: Tensor) -> Tensor:
+def _linear(x):
     return F.interpolate(x, size=11, mode="linear", align_corners=False)
 
 
-def _antialiased(x: Tensor) -> Tensor:
+def _antialiased(x):
     return F.interpolate(x, size=(4, 3), mode="bicubic", align_corners=False, antialias=True)
 
 
-def _nearest(x: Tensor) -> Tensor:
+def _nearest(x):
     return F.interpolate(x, size=13, mode="nearest")
 
 
-def _sampled(x: Tensor, grid: Tensor) -> Tensor:
+def _sampled(x, grid):
     return F.grid_sample(x, grid, align_corners=False)
 
 
-def _grid(g: torch.Generator) -> tuple[Tensor, Tensor]:
+def _grid(g):
     return torch.randn(2, 3, 8, 8, generator=g), torch.rand(2, 4, 5, 2, generator=g) * 1.6 - 0.8
 
 
-class Upsampled(nn.Module):
+class Upsampled(Parts):
     """An interpolation between two convolutions, so that it gets numbers of low precision."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.after = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.after(F.interpolate(self.before(x), scale_factor=1.7, mode="bilinear"))
 
 
@@ -81,4 +75,9 @@ LINEAR = _green("linear", function(_linear), rows(2, 3, 7), precisions=("fp32",)
 ANTIALIASED = _green("antialiased", function(_antialiased), _IMAGES, precisions=("fp32",))
 NEAREST = _green("nearest", function(_nearest), rows(2, 3, 6), precisions=("fp32",))
 SAMPLED = _green("sampled", function(_sampled), drawn(_grid), precisions=("fp32",), also=_ALL)
-UPSAMPLED = _green("upsampled", Upsampled, rows(2, 3, 8, 8), also={"scripted": PRECISIONS})
+UPSAMPLED = _green(
+    "upsampled",
+    lambda: Upsampled(before=nn.Conv2d(3, 4, 3), after=nn.Conv2d(4, 2, 3)),
+    rows(2, 3, 8, 8),
+    also={"scripted": PRECISIONS},
+)

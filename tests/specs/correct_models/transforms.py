@@ -1,16 +1,14 @@
 """Right models that claim `torch.vmap` and forward mode."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
-from correct_parts import PRECISIONS, Cells, drawn, function, green, rows
-from torch import Tensor, nn
+from correct_parts import PRECISIONS, Parts, drawn, function, green, rows
+from torch import nn
 
 from zoo import Call, Convention
 
-CELLS: Cells = []
+CELLS = []
 _green = partial(green, CELLS, vmappable=True, forward_mode=True)
 
 
@@ -47,34 +45,30 @@ class Generated(_Sine):
 
 
 class Dense(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(8, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return torch.tanh(self.linear(x))
 
 
 class Normalised(nn.Module):
     """A batch norm in eval mode, whose buffers all samples share."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear, self.norm = nn.Linear(8, 4), nn.BatchNorm1d(4)
         self.eval()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.norm(self.linear(x))
 
 
-class SeveralOutputs(nn.Module):
+class SeveralOutputs(Parts):
     """A container with an integer output, one that no input reaches, and one that is detached."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(8))
-
-    def forward(self, x: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    def forward(self, x, rows):
         return {
             "picked": (x * self.weight)[rows],
             "largest": x.argmax(-1),
@@ -84,7 +78,7 @@ class SeveralOutputs(nn.Module):
         }
 
 
-def _keywords(x: Tensor, *, scale: Tensor, power: int) -> Tensor:
+def _keywords(x, *, scale, power):
     return scale * x**power
 
 
@@ -97,7 +91,7 @@ NORMALISED = _green("normalised", Normalised, rows(6, 8), rows(1, 8, name="one-r
 RELU = _green("rectified_transformed", function(lambda x: torch.relu(x - 0.25)), rows(16, 8, rowwise=True))
 SEVERAL = _green(
     "several_outputs",
-    SeveralOutputs,
+    lambda: SeveralOutputs(weight=nn.Parameter(torch.randn(8))),
     drawn(lambda g: (torch.randn(6, 8, generator=g), torch.tensor([0, 5, 5]))),
     conventions=(Convention(tensor="output['held']", why="handed out without its graph"),),
 )
