@@ -25,6 +25,11 @@ def rows(*shape, name="typical", rowwise=False):
     return Case(name=name, inputs=lambda g: (torch.randn(*shape, generator=g),), independent_samples=rowwise)
 
 
+def normals(*shapes):
+    """A case of several inputs."""
+    return drawn(lambda g: tuple(torch.randn(shape, generator=g) for shape in shapes))
+
+
 def drawn(draw):
     return Case(name="typical", inputs=draw)
 

@@ -5,7 +5,7 @@ from collections import namedtuple
 from functools import partial
 
 import torch
-from correct_parts import drawn, function, green, rows
+from correct_parts import drawn, function, green, normals, rows
 from torch import nn
 
 from zoo import Call, Convention
@@ -71,32 +71,32 @@ def _batched(g):
 
 
 KEYWORDS = _green("keywords", function(_keywords), drawn(_keyword_call), also={"compiled": ("fp32",)})
-SAME_TWICE = _green("same_tensor_twice", function(_twice), drawn(_same_twice))
-EXPANDED = _green(
-    "expanded",
-    function(lambda x: x.exp() + x.sum(0)),
-    drawn(lambda g: (torch.randn(1, 8, generator=g).expand(6, 8),)),
+SAME_TWICE = _green(
+    "same_tensor_twice",
+    function(lambda a, b: a @ b.t() + a.sum()),
+    drawn(lambda g: (torch.randn(6, 8, generator=g),) * 2),
 )
-LISTED = _green("listed", function(_listed), drawn(_list_and_dict))
+EXPANDED = _green(
+    "expanded", function(lambda x: x.exp() + x.sum(0)), drawn(lambda g: (torch.randn(1, 8, generator=g).expand(6, 8),))
+)
+LISTED = _green(
+    "listed", function(lambda tensors, weights: torch.cat(tensors, dim=-1).tanh() * weights["w"]), drawn(_list_and_dict)
+)
 IN_PLACE = _green(
-    "in_place",
-    function(_in_place),
-    drawn(lambda g: (torch.randn(6, 8, generator=g), torch.randn(6, 8, generator=g))),
-    mutates=("cache",),
-    also={"compiled": ("fp32",)},
+    "in_place", function(_in_place), normals((6, 8), (6, 8)), mutates=("cache",), also={"compiled": ("fp32",)}
 )
 FILLED = _green("filled", function(_batch_and_cache), drawn(_batched), also={"compiled": ("fp32", "amp_bf16")})
 INNER_IN_PLACE = _green("inner_in_place", function(_inner_in_place), rows(6, 8, rowwise=True))
-NO_ROWS = _green("no_rows", function(_no_rows), rows(0, 8, name="empty"), rows(1, 8, name="one"), rows(5, 8))
+NO_ROWS = _green(
+    "no_rows", function(lambda x: x.exp().sum(0)), rows(0, 8, name="empty"), rows(1, 8, name="one"), rows(5, 8)
+)
 EXTREME = _green(
     "extreme",
     function(lambda x: (x.square().sum(-1).sqrt(), x * x.abs().log())),
     drawn(lambda g: (torch.randn(6, 8, generator=g) * torch.logspace(-6, 6, 8, base=2),)),
 )
 FAINT = _green(
-    "faint",
-    lambda: nn.Linear(32, 32, bias=False),
-    drawn(lambda g: (torch.randn(64, 32, generator=g) * 2.0**-20,)),
+    "faint", lambda: nn.Linear(32, 32, bias=False), drawn(lambda g: (torch.randn(64, 32, generator=g) * 2.0**-20,))
 )
 WINNERS = _green("winners", function(lambda x: x * (x == x.amax(-1, keepdim=True))))
 THRESHOLD = _green("threshold_mask", function(lambda x: (x > 0.5, x.masked_fill(x < -0.5, 0.0))))

@@ -3,7 +3,7 @@
 from functools import partial
 
 import torch
-from correct_parts import PRECISIONS, Parts, drawn, function, green, rows, scripted_dtype
+from correct_parts import PRECISIONS, Parts, drawn, function, green, normals, rows, scripted_dtype
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 from torch.utils.checkpoint import checkpoint
@@ -77,13 +77,6 @@ class Attention(Parts):
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
-class ConvNet(Parts):
-    """Convolution, ReLU, max pooling, Linear."""
-
-    def forward(self, x):
-        return self.linear(F.max_pool2d(torch.relu(self.conv(x)), 2).flatten(1))
-
-
 class Embedded(Parts):
     """An embedding with a padding row, and what is made of it."""
 
@@ -91,16 +84,8 @@ class Embedded(Parts):
         return self.linear(self.table(tokens)).mean(1)
 
 
-def _loss(logits, target):
-    return F.cross_entropy(logits, target, label_smoothing=0.125)
-
-
 def _losses(g):
     return torch.randn(6, 8, generator=g), torch.randint(8, (6,), generator=g)
-
-
-def _gru_inputs(g):
-    return torch.randn(5, 6, generator=g), torch.randn(5, 8, generator=g)
 
 
 def _scattered(x, index):
@@ -131,7 +116,7 @@ BLOCK = _green(
 )
 CONV_NET = _green(
     "conv_net",
-    lambda: ConvNet(conv=nn.Conv2d(2, 4, 3), linear=nn.Linear(16, 5)),
+    lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 5)),
     rows(8, 2, 6, 6, rowwise=True),
     also={"scripted": PRECISIONS},
 )
@@ -146,12 +131,9 @@ EMBEDDED = _green(
 GRU = _green(
     "gru_cell",
     lambda: nn.GRUCell(6, 8),
-    drawn(_gru_inputs),
+    normals((5, 6), (5, 8)),
     also={"scripted": PRECISIONS},
-    expectations=(
-        scripted_dtype("amp_fp16", "float16"),
-        scripted_dtype("amp_bf16", "bfloat16"),
-    ),
+    expectations=(scripted_dtype("amp_fp16", "float16"), scripted_dtype("amp_bf16", "bfloat16")),
 )
 # oneDNN has a bfloat16 LSTM on processors with AVX-512 alone, and a float16 one on few
 LSTM = _green(
@@ -165,7 +147,9 @@ HEADS = _green(
     lambda: nn.MultiheadAttention(8, 2, batch_first=True),
     drawn(lambda g: (torch.randn(2, 5, 8, generator=g),) * 3),
 )
-LOSS = _green("loss", function(_loss), drawn(_losses))
+LOSS = _green(
+    "loss", function(lambda logits, target: F.cross_entropy(logits, target, label_smoothing=0.125)), drawn(_losses)
+)
 SCATTERED = _green("scattered", function(_scattered), drawn(_scatter_inputs))
 GROUPS = _green(
     "groups",

@@ -90,19 +90,8 @@ TIES = _green("ties", function(_ties), drawn(lambda g: (torch.randint(-2, 3, (6,
 # State that forward updates, and that autograd takes as constant
 
 
-class Spectral(Parts):
-    def forward(self, x):
-        return self.linear(x)
-
-
-class RunningScale(nn.Module):
+class RunningScale(Parts):
     """Divides by an average that it has updated just before, in place or by assignment."""
-
-    def __init__(self, *, assigns):
-        super().__init__()
-        self.assigns = assigns
-        self.linear = nn.Linear(8, 4)
-        self.register_buffer("square", torch.ones(4))
 
     def forward(self, x):
         y = self.linear(x)
@@ -132,21 +121,16 @@ class TwoTeachers(Parts):
         return self.student(x) * F.linear(x, self.weight, self.bias)
 
 
-class Normed(Parts):
-    """Its batch statistics are differentiated, and its running ones are not used."""
-
-    def forward(self, x):
-        return self.norm(self.linear(x)).tanh()
-
-
-SPECTRAL = _green("spectral", lambda: Spectral(linear=torch.nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))))
-RUNNING = _green("running_scale", lambda: RunningScale(assigns=False))
-ASSIGNED = _green("assigned_scale", lambda: RunningScale(assigns=True))
+SPECTRAL = _green("spectral", lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))))
+RUNNING = _green("running_scale", lambda: RunningScale(assigns=False, linear=nn.Linear(8, 4), square=torch.ones(4)))
+ASSIGNED = _green("assigned_scale", lambda: RunningScale(assigns=True, linear=nn.Linear(8, 4), square=torch.ones(4)))
 TEACHER = _green("teacher", lambda: Teacher(student=nn.Linear(8, 4), teacher=torch.randn(4, 8)))
 TWO_TEACHERS = _green(
     "two_teachers", lambda: TwoTeachers(student=nn.Linear(8, 4), weight=torch.randn(4, 8), bias=torch.randn(4))
 )
-NORMED = _green("normed", lambda: Normed(linear=nn.Linear(8, 4), norm=nn.BatchNorm1d(4)))
+NORMED = _green(  # its batch statistics are differentiated, and its running ones are not used
+    "normed", lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Tanh())
+)
 
 
 # Models that are graphs
@@ -171,12 +155,8 @@ def gelu_like(x: Tensor, slope: float = 1.5) -> Tensor:
     return (wide * torch.sigmoid(wide * slope)).to(torch.float32)
 
 
-class Fused(nn.Module):
+class Fused(Parts):
     """Python code around a scripted function."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
 
     def forward(self, x):
         return gelu_like(self.linear(x))
@@ -200,8 +180,8 @@ SCRIPTED = _green(
 TRACED = _green("built_traced", lambda: torch.jit.trace(Casting(), EXAMPLE))
 EXPORTED = _green("built_exported", lambda: torch.export.export(Casting(), (EXAMPLE,)).module())
 FUNCTION = _green("scripted_function", function(gelu_like), also={"scripted": ("fp32",)})
-FUSED = _green("fused", Fused)
-FUSED_ELSEWHERE = _green("fused_elsewhere", FusedElsewhere)
+FUSED = _green("fused", lambda: Fused(linear=nn.Linear(8, 4)))
+FUSED_ELSEWHERE = _green("fused_elsewhere", lambda: FusedElsewhere(linear=nn.Linear(8, 4)))
 
 
 # Held to a trusted implementation

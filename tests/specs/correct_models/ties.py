@@ -3,7 +3,7 @@
 from functools import partial
 
 import torch
-from correct_parts import PRECISIONS, Parts, drawn, function, green, rows
+from correct_parts import PRECISIONS, Parts, drawn, function, green, normals, rows
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
@@ -22,10 +22,6 @@ def _row_maximum(x):
 
 def _larger(x, y):
     return torch.maximum(x, y)
-
-
-def _two(g):
-    return torch.randn(32, 16, generator=g), torch.randn(32, 16, generator=g)
 
 
 def _one_hot_counts(index):
@@ -63,7 +59,7 @@ TOP = _green("top", function(lambda x: tuple(x.topk(5))), rows(32, 48))
 TOP_OF_COLUMNS = _green("top_of_columns", function(lambda x: tuple(x.topk(5, 0))), rows(64, 32))
 SORTED = _green("sorted", function(lambda x: tuple(x.sort(-1))), rows(16, 64))
 MEDIAN = _green("median", function(lambda x: x.median(-1).values), rows(16, 65))
-LARGER = _green("larger", function(_larger), drawn(_two), also=_SCRIPTED)
+LARGER = _green("larger", function(_larger), normals((32, 16), (32, 16)), also=_SCRIPTED)
 HAND_WRITTEN = _green("hand_written_relu", function(lambda x: torch.where(x > 0, x, 0.0) * 1.5), rows(16, 32))
 ONE_HOT_COUNTS = _green(
     "one_hot_counts",

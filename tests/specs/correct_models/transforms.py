@@ -44,25 +44,13 @@ class Generated(_Sine):
     vmap = torch.autograd.Function.vmap
 
 
-class Dense(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return torch.tanh(self.linear(x))
+def _dense():
+    return nn.Sequential(nn.Linear(8, 4), nn.Tanh())
 
 
-class Normalised(nn.Module):
-    """A batch norm in eval mode, whose buffers all samples share."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.norm = nn.Linear(8, 4), nn.BatchNorm1d(4)
-        self.eval()
-
-    def forward(self, x):
-        return self.norm(self.linear(x))
+def _normalised():
+    """Its buffers are those of all samples."""
+    return nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)).eval()
 
 
 class SeveralOutputs(Parts):
@@ -84,10 +72,10 @@ def _keywords(x, *, scale, power):
 
 SINE = _green("sine_by_hand", function(_Sine.apply))
 GENERATED = _green("sine_generated", function(Generated.apply))
-DENSE = _green("dense", Dense, also={"compiled": ("fp32", "amp_bf16")}, dtypes="follows")
-SCRIPTED = green(CELLS, "dense_vmapped", Dense, also={"scripted": PRECISIONS}, vmappable=True)
+DENSE = _green("dense", _dense, also={"compiled": ("fp32", "amp_bf16")}, dtypes="follows")
+SCRIPTED = green(CELLS, "dense_vmapped", _dense, also={"scripted": PRECISIONS}, vmappable=True)
 SOFTMAX = _green("plain_softmax", function(partial(torch.softmax, dim=-1)))
-NORMALISED = _green("normalised", Normalised, rows(6, 8), rows(1, 8, name="one-row"), also={"compiled": ("fp32",)})
+NORMALISED = _green("normalised", _normalised, rows(6, 8), rows(1, 8, name="one-row"), also={"compiled": ("fp32",)})
 RELU = _green("rectified_transformed", function(lambda x: torch.relu(x - 0.25)), rows(16, 8, rowwise=True))
 SEVERAL = _green(
     "several_outputs",
@@ -109,4 +97,4 @@ COMPLEX = _green(
 OVERLAPPING = _green(
     "overlapping_input", function(torch.tanh), drawn(lambda g: (torch.randn(8, generator=g).expand(3, 8),))
 )
-EMPTY = _green("no_rows_transformed", Dense, rows(5, 8), rows(0, 8, name="no-row"))
+EMPTY = _green("no_rows_transformed", _dense, rows(5, 8), rows(0, 8, name="no-row"))

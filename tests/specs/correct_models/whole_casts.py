@@ -22,17 +22,6 @@ class Block(Parts):
         return x + self.down(nn.functional.gelu(self.up(self.second(x))))
 
 
-class Counted(nn.Module):
-    """A table of few rows that many tokens read: each row's gradient adds up many terms in the narrow dtype."""
-
-    def __init__(self, *, tokens):
-        super().__init__()
-        self.table = nn.Embedding(tokens, 8)
-
-    def forward(self, tokens):
-        return self.table(tokens)
-
-
 class Recurrent(Parts):
     """One weight that is used in every step, so its gradient adds up one term for each."""
 
@@ -48,10 +37,6 @@ class MixedNorm(Parts):
 
     def forward(self, x):
         return self.out(self.norm(self.into(x).float()).bfloat16())
-
-
-def _tokens(count, generator):
-    return (torch.randint(4, (count,), generator=generator),)
 
 
 def _gathered(generator):
@@ -85,7 +70,9 @@ CONV = _green(
     rows(8, 2, 6, 6, rowwise=True),
     also={"scripted": CAST},
 )
-COUNTED = _green("counted_cast", partial(Counted, tokens=4), drawn(partial(_tokens, 1000)))
+COUNTED = _green(  # a table of few rows that many tokens read: each row's gradient adds up many narrow terms
+    "counted_cast", lambda: nn.Embedding(4, 8), drawn(lambda g: (torch.randint(4, (1000,), generator=g),))
+)
 RECURRENT = _green("recurrent_cast", lambda: Recurrent(step=nn.Linear(8, 8)), rows(16, 8), also={"scripted": CAST})
 GATHERED = _green("gathered_cast", function(lambda x, i: x.gather(1, i)), drawn(_gathered))
 ADDED = _green("added_cast", function(lambda x, i: x.new_zeros(3, 4).index_add(0, i, x)), drawn(_added))

@@ -1,5 +1,7 @@
 """Models that draw from torch's generator: wrong uses of what was drawn, and draws that cannot be compared."""
 
+from collections import OrderedDict
+
 import torch
 from miniature_parts import VALUES, Parts, around, fails, gets, register, spec_of
 from torch import nn
@@ -7,15 +9,8 @@ from torch import nn
 DRAWS = ("random generator",)
 
 
-class Dropping(nn.Module):
-    """Drops elements of what a Linear gives."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.drop = nn.Linear(5, 4), nn.Dropout(0.25)
-
-    def forward(self, x):
-        return self.drop(self.linear(x))
+def _dropping():
+    return nn.Sequential(OrderedDict(linear=nn.Linear(5, 4), drop=nn.Dropout(0.25)))
 
 
 class Noisy(Parts):
@@ -64,8 +59,8 @@ register(
     draws_once_more=around(_draws_once_more),
 )
 
-DROPPING = spec_of("dropping", Dropping, changes_state=DRAWS)
-UNDECLARED = spec_of("dropping_undeclared", Dropping)
+DROPPING = spec_of("dropping", _dropping, changes_state=DRAWS)
+UNDECLARED = spec_of("dropping_undeclared", _dropping)
 NOISY = spec_of("noisy", lambda: Noisy(linear=nn.Linear(5, 4)), changes_state=DRAWS)
 
 MINIATURES = (
