@@ -57,6 +57,8 @@ def test_the_table_says_where_a_dtype_changes_and_what_is_not_called():
     ]
     assert [row.module for row in trace.rows if row.changes] == ["low"]
     assert by_name(trace)["spare"] == DtypeRow(module="spare", kind="Linear", parameters=(F32,))
+    row = trace_dtypes(Island(), torch.ones(3, 4), scale=torch.ones((), dtype=torch.float64)).rows[0]
+    assert (row.inputs, row.outputs) == ((F32, torch.float64), (F32, I64))
 
 
 @pytest.mark.parametrize("dtype", [None, F16, BF16])
@@ -74,25 +76,21 @@ def test_autocast_of_another_device_does_not_count():
     assert (row.autocast, row.outputs) == (None, (F32,))
 
 
-def test_keyword_arguments_and_structured_results_are_seen():
-    row = trace_dtypes(Island(), torch.ones(3, 4), scale=torch.ones((), dtype=torch.float64)).rows[0]
-    assert (row.inputs, row.outputs) == ((F32, torch.float64), (F32, I64))
-
-
-def test_equal_calls_are_counted_and_others_have_rows_of_their_own():
+def test_equal_calls_are_counted_others_have_rows_and_containers_that_cannot_be_called_none():
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
-            self.act = nn.ReLU()
+            self.acts = nn.ModuleList([nn.ReLU()])
 
         def forward(self, x):
-            return self.act(self.act(self.act(x)).bfloat16())
+            (act,) = self.acts
+            return act(act(act(x)).bfloat16())
 
     trace = trace_dtypes(Twice(), torch.ones(2))
     assert [(row.module, row.inputs, row.calls) for row in trace.rows] == [
         ("", (F32,), 1),
-        ("act", (F32,), 2),
-        ("act", (BF16,), 1),
+        ("acts.0", (F32,), 2),
+        ("acts.0", (BF16,), 1),
     ]
 
 
@@ -108,18 +106,6 @@ def test_a_shared_module_has_all_its_names():
         ("b", (BF16,)),
         ("a, b.0", (BF16,)),
     ]
-
-
-def test_containers_that_cannot_be_called_are_left_out():
-    class Stack(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList([nn.Identity()])
-
-        def forward(self, x):
-            return self.layers[0](x)
-
-    assert list(by_name(trace_dtypes(Stack(), torch.ones(1)))) == ["", "layers.0"]
 
 
 @pytest.mark.parametrize(

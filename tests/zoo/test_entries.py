@@ -233,11 +233,9 @@ def test_a_state_dict_is_saved_and_loaded(name):
 
 
 def test_names_say_what_comes():
-    for build in (
-        zoo.get_spec("batch_gather_scripted").at(8).build,
-        partial(zoo.create_model, "batch_gather_scripted"),
-    ):
-        assert isinstance(build(), torch.jit.ScriptFunction)
+    name = "batch_gather_scripted"
+    for model in (zoo.get_spec(name).at(8).build(), zoo.create_model(name)):
+        assert isinstance(model, torch.jit.ScriptFunction)
     scripted = zoo.create_model("checkerboard_scripted")
     assert isinstance(scripted, torch.jit.ScriptModule)
     assert scripted.state_dict()["net.0.weight"].shape == (256, 2, 1, 1)
@@ -288,19 +286,15 @@ def test_a_seed_gives_equal_weights_and_leaves_the_generator_alone():
     assert not torch.equal(before, torch.get_rng_state())
 
 
-def test_a_device_moves_parameters_and_buffers():
+def test_a_device_moves_parameters_and_buffers_and_one_that_is_not_there_is_refused():
     model = zoo.create_model("checkerboard_eval", device="meta")
     assert {t.device.type for t in model.state_dict().values()} == {"meta"}
     assert zoo.create_model("fit_line", device="meta").model.linear.weight.is_meta
-
-
-@pytest.mark.parametrize("function", [zoo.create_model, zoo.example_inputs])
-def test_a_device_that_is_not_there_is_refused(function):
-    with pytest.raises(ValueError, match=rf"^{function.__name__}: device must be .*, got nope: [^\n]+$"):
-        function("merge", device="nope")
-    if not hasattr(torch, "xpu") or not torch.xpu.is_available():
-        with pytest.raises(ValueError, match=rf"^{function.__name__}: device must be .*, got xpu: [^\n]+$"):
-            function("merge", device="xpu")
+    for device in ("nope", *(() if hasattr(torch, "xpu") and torch.xpu.is_available() else ("xpu",))):
+        for function in (zoo.create_model, zoo.example_inputs):
+            line = rf"^{function.__name__}: device must be .*, got {device}: [^\n]+$"
+            with pytest.raises(ValueError, match=line):
+                function("merge", device=device)
 
 
 # scales: each builds and draws, and models that compute the same share theirs

@@ -204,14 +204,6 @@ def test_the_line_is_found(build, precision):
     assert done.seconds > 0
 
 
-@pytest.mark.slow
-def test_the_line_is_found_by_the_recipe_of_its_source():
-    torch.manual_seed(3)
-    model = Affine()
-    fit_line(model)
-    assert [p.item() for p in model.parameters()] == pytest.approx([5, 3], abs=1e-3)
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_recipe_of_the_parabolas_source_finds_all_but_the_offset(precision):
     torch.manual_seed(0)
@@ -225,11 +217,15 @@ def test_the_recipe_of_the_parabolas_source_finds_all_but_the_offset(precision):
 
 
 @pytest.mark.slow
-def test_three_times_the_steps_find_the_offset_too():
+def test_the_line_is_found_by_the_recipe_of_its_source_and_three_times_the_steps_find_the_parabolas_offset_too():
+    torch.manual_seed(3)
+    line = Affine()
+    fit_line(line)
+    assert [p.item() for p in line.parameters()] == pytest.approx([5, 3], abs=1e-3)
     torch.manual_seed(0)
-    model = Quadratic()
-    fit_quadratic(model, steps=3000)
-    assert model.w.flatten().tolist() == pytest.approx([5, 0, 3], abs=1e-3)
+    parabola = Quadratic()
+    fit_quadratic(parabola, steps=3000)
+    assert parabola.w.flatten().tolist() == pytest.approx([5, 0, 3], abs=1e-3)
 
 
 # a run that stops and goes on equals one without a stop; damaged files give one line

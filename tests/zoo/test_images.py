@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from archive_cases import end_of
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -162,10 +163,7 @@ def test_an_unreadable_image_is_named_and_the_others_are_read(folder):
     with pytest.raises(FileNotFoundError, match=r"lost\.png"):
         dataset[-2]
     assert reds([dataset[0], dataset[3]]) == [5, 0]
-    images = iter(DataLoader(dataset, batch_size=None, num_workers=1))
-    with pytest.raises(ValueError, match=r"a2\.png: not readable as an image"):
-        list(images)
-    images._shutdown_workers()  # the garbage collector would take 5 seconds
+    assert "a2.png: not readable as an image" in str(end_of(dataset, workers=1)[1])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -193,15 +191,10 @@ def test_a_transform_makes_the_item(folder):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_of_a_transform_names_the_file(folder, workers):
-    dataset = ImageDirectoryDataset(folder, transform=refuse_a2)
-    line = rf"ImageDirectoryDataset: {re.escape(str(folder / 'a2.png'))}: transform raised KeyError: 'no such class'"
-    images = iter(DataLoader(dataset, batch_size=None, num_workers=workers))
-    with pytest.raises(RuntimeError, match=line) as caught:
-        list(images)
-    if workers:
-        images._shutdown_workers()  # the garbage collector would take 5 seconds
-    else:
-        assert isinstance(caught.value.__cause__, KeyError)
+    images, error = end_of(ImageDirectoryDataset(folder, transform=refuse_a2), workers, RuntimeError)
+    assert reds(images) == [5, 1]
+    assert f"ImageDirectoryDataset: {folder / 'a2.png'}: transform raised KeyError: 'no such class'" in str(error)
+    assert workers or isinstance(error.__cause__, KeyError)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

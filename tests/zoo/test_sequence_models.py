@@ -261,19 +261,14 @@ def small(attention=CausalSelfAttention, norm=RMSNormByHand, padding_idx=0):
 
 
 @pytest.mark.parametrize(("attention", "norm"), PARTS)
-def test_a_token_depends_on_those_before_it_and_on_no_later_one(attention, norm):
+def test_a_token_depends_on_those_before_it_and_neither_on_later_ones_nor_on_padding(attention, norm):
+    """Padding in front moves all positions alike, and rotary attention knows distances only."""
     model = small(attention, norm).double()
     ids = torch.tensor([[3, 1, 4, 1, 5, 9]])
     later, earlier = ids.clone(), ids.clone()
     later[0, 4], earlier[0, 0] = 2, 2
     torch.testing.assert_close(model(later)[0, :4], model(ids)[0, :4], rtol=0, atol=1e-12)
     assert (model(earlier)[0, 5] - model(ids)[0, 5]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(("attention", "norm"), PARTS)
-def test_padding_changes_nothing_for_other_tokens_and_alone_gives_finite_numbers(attention, norm):
-    """Padding in front moves all positions alike, and rotary attention knows distances only."""
-    model = small(attention, norm).double()
     ids = torch.tensor([[3, 1, 4]])
     alone = model(ids)
     behind, in_front = torch.tensor([[3, 1, 4, 0, 0]]), torch.tensor([[0, 0, 3, 1, 4]])
