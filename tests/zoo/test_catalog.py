@@ -74,7 +74,6 @@ def test_a_second_name_means_the_same_model():
 
 # after an import, all that is public and nothing else
 
-
 FOLDERS = sorted(path.parent.name for path in (ROOT / "zoo").glob("*/__init__.py"))
 
 
@@ -143,7 +142,6 @@ def test_a_folder_gives_what_its_files_define(folder):
 
 
 # every public function and class has an example; pytest runs them as doctests
-
 
 MODULES = [
     entry.name

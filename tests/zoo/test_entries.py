@@ -38,7 +38,6 @@ def test_a_spec_has_all_its_texts_and_its_cases_draw_inputs_of_fixed_shapes(name
 
 # sources: known ones or papers, all on the page
 
-
 PAGE = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
 PAPER = re.compile(r"\b(19|20)\d\d\b|arXiv:\d{4}\.\d{4,5}")  # a year, such as "Ba et al. 2016", or a number
 
@@ -56,7 +55,6 @@ def test_the_page_of_sources_has_every_title_and_address_and_no_name_of_one_begi
 
 
 # references: each model agrees with its independent formula in float64
-
 
 NAMED = [name for name in zoo.list_models() if zoo.get_spec(name).reference is not None]
 TWINS = [name for name in zoo.list_models() if zoo.get_spec(name).twin]
@@ -122,7 +120,6 @@ def results_and_gradients(model, args):
 
 
 # create_model: what the matrix judges
-
 
 NAMES = zoo.list_models()
 TRAININGS = zoo.list_models(module="training")
@@ -298,7 +295,6 @@ def test_a_device_moves_parameters_and_buffers_and_one_that_is_not_there_is_refu
 
 
 # scales: each builds and draws, and models that compute the same share theirs
-
 
 SCALED = [name for name in zoo.list_models() if zoo.get_spec(name).scale]
 TINY = 32  # the largest size at which a test runs the model

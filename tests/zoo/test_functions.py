@@ -294,7 +294,6 @@ def test_relu_keeps_the_dtype_and_differentiates_outside_the_autocast_block(func
 
 # the norm of the tutorial, alone and fused: values, and constant channels
 
-
 both_norms = pytest.mark.parametrize("norm", [batch_norm2d, batch_norm2d_op], ids=name_of)
 
 

@@ -59,7 +59,6 @@ def test_training_moves_running_statistics_towards_the_batch():
 
 # the classifier on convolution and batch norm, in two steps and fused
 
-
 LAYERS = [ConvNorm, FusedConvNorm]
 
 

@@ -113,7 +113,6 @@ def test_parameters_are_drawn_anew_for_each_model(name, names):
 
 # the clamp with a gradient that leaks beyond its bounds
 
-
 POINTS = [-3.0, 0.0, 0.5, 2.0, 3.0]
 
 
@@ -182,7 +181,6 @@ def test_the_zoos_cases_reach_both_bounds():
 
 
 # dropout with a seed: one mask in every mode, as random as it should be
-
 
 COUNT = 1 << 16
 seed = torch.tensor  # of a number
@@ -255,7 +253,6 @@ def test_the_global_generator_has_no_part_in_it():
 
 
 # autocast inside a forward: a region that is on, and an island where it is off
-
 
 AMBIENT = [None, torch.float16, torch.bfloat16]
 FINE = 1 + 2**-9  # float16 and float32 represent it; bfloat16 rounds it to 1

@@ -127,7 +127,6 @@ def test_a_spec_refuses_what_is_no_tuple_of_them(error_inputs, complaint):
 
 # claims: each can be measured
 
-
 CLAIMS = [(name, claim) for name in zoo.list_models() for claim in zoo.get_spec(name).claims]
 
 
@@ -148,7 +147,6 @@ def test_factors_follow_from_what_was_published():
 
 
 # probes of known torch faults: their checks, the search for them, and the form of each file
-
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted((ROOT / "zoo" / "probes").glob("[!_]*.py"))

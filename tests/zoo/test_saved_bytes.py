@@ -194,7 +194,6 @@ def test_held_excludes_results_and_earlier_tensors():
 
 # peak_bytes and kept_bytes
 
-
 MEBIBYTE = 2**20
 FLOAT = 4
 
@@ -306,7 +305,6 @@ def test_on_cuda_the_bytes_come_from_the_allocator():
 
 
 # what `fused_conv_bn2d` saves, how torch.compile adds to it, and three remedies
-
 
 IMAGES, WEIGHT = 8 * 3 * 32 * 32 * 4, 16 * 3 * 3 * 3 * 4  # bytes: 98 304 and 1 728
 WITH_OUTPUT, WITHOUT_OUTPUT = 500_000, 110_000  # the output has 8 x 16 x 30 x 30 numbers, 460 800 bytes

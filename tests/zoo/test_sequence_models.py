@@ -152,7 +152,6 @@ def test_angles_are_float32_for_a_low_dtype(low, bits):
 
 # layer norm and RMS norm, beside torch's own
 
-
 BY_HAND = [LayerNormByHand, RMSNormByHand]
 
 
@@ -188,7 +187,6 @@ def test_the_bias_gradient_of_many_bfloat16_rows_is_right_where_torchs_is_not():
 
 
 # the embedding: padding, and tied weights
-
 
 IDS = torch.tensor([[3, 1, 0, 3]])
 
@@ -250,7 +248,6 @@ def test_a_compiled_lookup_refuses_them_too(outside):
 
 
 # the decoder-only transformer
-
 
 PARTS = [(CausalSelfAttention, RMSNormByHand), (FusedCausalSelfAttention, nn.RMSNorm)]
 

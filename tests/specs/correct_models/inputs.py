@@ -104,7 +104,6 @@ THRESHOLD = _green("threshold_mask", function(lambda x: (x > 0.5, x.masked_fill(
 
 # Outputs
 
-
 Pair = namedtuple("Pair", "first second")  # noqa: PYI024 -- models return such
 
 

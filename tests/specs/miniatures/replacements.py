@@ -1,5 +1,6 @@
 """Replacements for one model: a right one, one with a wrong gradient, and some that do not fit the model."""
 
+from collections import OrderedDict
 from functools import partial
 
 import torch
@@ -41,19 +42,12 @@ class OtherNames(Parts):
         return left * torch.sigmoid(right)
 
 
-class Normed(nn.Module):
-    """Batch norm that is not in training, and with a frozen parameter: the replacement must take both over."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(6)
-        self.layer = nn.Linear(6, 4)
-
-    def forward(self, x):
-        return self.layer(self.norm(x))
+def _normed():
+    return nn.Sequential(OrderedDict(norm=nn.BatchNorm1d(6), layer=nn.Linear(6, 4)))
 
 
 def _settled(model):
+    """Batch norm that is not in training, and a frozen parameter: the replacement must take both over."""
     model.eval()
     model.norm.running_mean.fill_(0.5)
     model.layer.bias.requires_grad_(False)
@@ -87,7 +81,7 @@ GATE = spec_of(
     ),
 )
 NORMED = spec_of(
-    "replaced_norm", Normed, rows(8, 6), initialise=_settled, candidates=(Candidate(name="the_same", build=Normed),)
+    "replaced_norm", _normed, rows(8, 6), initialise=_settled, candidates=(Candidate(name="the_same", build=_normed),)
 )
 DOUBLED = spec_of(
     "replaced_function", lambda: _doubled, candidates=(Candidate(name="added", build=lambda: _added),), dtypes="input"
