@@ -102,10 +102,6 @@ def _linear_in(model, x):
     return x @ (model.weight.sign().detach() - model.weight.detach() + model.weight).t()
 
 
-def _detach_trick(x):
-    return x + (x.sign() - x).detach()
-
-
 class BiasBeforeNorm(Parts):
     """The gradients of its first bias and of the softmax's shift are structurally zero."""
 
@@ -116,7 +112,9 @@ class BiasBeforeNorm(Parts):
 STRAIGHT = _green(
     "straight_through", lambda: Binary(weight=nn.Parameter(torch.rand(4, 8) + 0.25)), surrogate_gradient=_linear_in
 )
-DETACH_TRICK = _green("detach_trick", function(_detach_trick), surrogate_gradient=lambda _, x: x * 1.0)
+DETACH_TRICK = _green(
+    "detach_trick", function(lambda x: x + (x.sign() - x).detach()), surrogate_gradient=lambda _, x: x * 1.0
+)
 BIAS_BEFORE_NORM = _green(
     "bias_before_norm",
     lambda: BiasBeforeNorm(conv=nn.Conv1d(3, 4, 3), norm=nn.BatchNorm1d(4), shift=nn.Parameter(torch.ones(()))),

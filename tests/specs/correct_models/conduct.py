@@ -71,10 +71,6 @@ def _result(x):
     return Result(x.mean(0), 2.5, "mean", OrderedDict(largest=x.max(1), pair=[Pair(x * 2, x)]))
 
 
-def _measured(x):
-    return x.exp(), x.detach().double().sum().item()
-
-
 class Weights(Parts):
     """Returns its weight and its buffer, beside a number that the input has no part in."""
 
@@ -145,7 +141,7 @@ NUMBERS = _green("numbers_and_text", function(_numbers), also=ALL, dtypes={"outp
 VIEWS = _green("views", function(_views), also=ALL, aliases=(("output[1]", "x"), ("output[0]", "output[2]")))
 HALVES = _green("halves", function(_halves), also=ALL)
 RESULT = _green("dataclass", function(_result), also=COMPILED)
-MEASURED = _green("a_number_of_the_input", function(_measured))
+MEASURED = _green("a_number_of_the_input", function(lambda x: (x.exp(), x.detach().double().sum().item())))
 WEIGHTS = _green("weights", lambda: Weights(linear=nn.Linear(8, 4), offset=torch.ones(4)), also=ALL)
 CACHING = _green("caching", Caching, changes_state=("hooks", "random generator"))
 DROPPING = _green(

@@ -66,10 +66,6 @@ class SeveralOutputs(Parts):
         }
 
 
-def _keywords(x, *, scale, power):
-    return scale * x**power
-
-
 SINE = _green("sine_by_hand", function(_Sine.apply))
 GENERATED = _green("sine_generated", function(Generated.apply))
 DENSE = _green("dense", _dense, also={"compiled": ("fp32", "amp_bf16")}, dtypes="follows")
@@ -85,7 +81,7 @@ SEVERAL = _green(
 )
 KEYWORDS = _green(
     "keywords_transformed",
-    function(_keywords),
+    function(lambda x, *, scale, power: scale * x**power),
     drawn(lambda g: Call((torch.randn(4, 6, generator=g),), {"scale": torch.rand((), generator=g) + 0.5, "power": 3})),
 )
 COMPLEX = _green(

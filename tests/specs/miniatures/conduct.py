@@ -25,10 +25,6 @@ def _mutating(x):
     return x.mul_(2.0) + 1
 
 
-def _mutating_nothing(x):
-    return x * 2.0 + 1
-
-
 def _deferring_to(function):
     def outer(x):
         return function(x)
@@ -48,7 +44,7 @@ COUNTED = spec_of(
 BATCH_NORM = spec_of("batch_norm", lambda: nn.BatchNorm1d(5), dtypes="float32")
 MUTATES = spec_of("mutates_in_secret", lambda: _mutating, differentiable=False)
 RANDOM = spec_of("global_random", lambda: lambda x: x + torch.rand_like(x))
-DISABLED = spec_of("disabled", lambda: _deferring_to(torch.compiler.disable(_mutating_nothing)))
+DISABLED = spec_of("disabled", lambda: _deferring_to(torch.compiler.disable(lambda x: x * 2.0 + 1)))
 SKIPPED = spec_of("skipped", lambda: nn.LSTM(5, 4))
 TWO_GRAPHS = spec_of("two_graphs", lambda: _in_two_graphs, one_graph=True, differentiable=False)
 UNSCRIPTED = spec_of("unscripted", lambda: nn.Linear(5, 4), scripted=lambda: nn.Linear(5, 4))

@@ -32,14 +32,6 @@ class Lifted(Parts):
         return self.linear(x).float() * 1.5
 
 
-def _cancelling(x):
-    return (x + 1e7) - 1e7
-
-
-def _nearly_cancelling(x):
-    return (x + 4e6) - 4e6
-
-
 def _norm_after_norm():
     """But for the eps of the second batch norm, the gradient of the weight of the first is zero."""
     return nn.Sequential(OrderedDict(first=nn.BatchNorm1d(6), second=nn.BatchNorm1d(6), end=nn.Sigmoid()))
@@ -62,8 +54,8 @@ BIG_INTEGERS = spec_of(
 )
 UNDIFFERENTIABLE = spec_of("undifferentiable", lambda: lambda x: x.exp(), differentiable=False)
 UNDECLARED_DTYPE = spec_of("undeclared_dtype", lambda: nn.Linear(5, 4))
-CANCELLING = spec_of("cancelling", lambda: _cancelling)
-NEARLY = spec_of("nearly_cancelling", lambda: _nearly_cancelling, Case(name="typical", inputs=_scalar))
+CANCELLING = spec_of("cancelling", lambda: lambda x: (x + 1e7) - 1e7)
+NEARLY = spec_of("nearly_cancelling", lambda: lambda x: (x + 4e6) - 4e6, Case(name="typical", inputs=_scalar))
 REMAINDER = spec_of("norm_after_norm", _norm_after_norm, rows(16, 6))
 SECOND = spec_of("loses_second", lambda: lambda x: x**3, twice_differentiable=True, dtypes="input")
 
