@@ -112,7 +112,7 @@ def test_the_table_names_every_counterexample():
     assert {name for name, *place in cells() if CAUGHT[name].holds(*place)} == set(CAUGHT)
 
 
-@pytest.mark.parametrize(("model", "mode", "precision"), cells())
+@pytest.mark.parametrize(("model", "mode", "precision"), list(cells()))
 def test_is_caught_as_declared_where_the_fault_exists_and_red_without_the_declaration(
     model, mode, precision, verdict_of
 ):
