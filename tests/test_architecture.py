@@ -6,32 +6,8 @@ import pytest
 from harness.processes import fresh
 from harness.sources import MODULES, PACKAGES, ROOT, arrows, below, imports, reached, room_of, rooms
 
-CONTRACT = (
-    "arguments",
-    "candidate",
-    "case",
-    "claim",
-    "convention",
-    "error_input",
-    "errors",
-    "expect",
-    "internals",
-    "scale",
-    "spec",
-    "states",
-)
-TORCH = {
-    "plan",
-    "gates",
-    "evaluate",
-    "float64",
-    "perturb",
-    "derivatives",
-    "oracle",
-    "cell",
-    "measure",
-    "own",
-}  # import torch
+CONTRACT = "arguments candidate case claim convention error_input errors expect internals scale spec states".split()
+TORCH = set("plan gates evaluate float64 perturb derivatives oracle cell measure own".split())  # rooms that import it
 LIGHT = sorted({room for room in rooms() if room not in TORCH})
 TOOLS_OF_THE_ZOO = {"measure": ("zoo.memory", "zoo.training.step"), "plan": ("zoo.probe",), "cell": ("zoo.probe",)}
 PARTS = ("attention", "embedding", "rms_norm", "rotary")  # the models that others are put together from
@@ -52,9 +28,8 @@ ZOO = sorted(name for name in MODULES if name.split(".")[0] == "zoo")
 def test_the_parser_sees_what_is_there():
     assert {"difflib", "zoo.spec"} <= imports("zoo.catalog", inner=False)
     assert "conformance.verdict" in imports("conformance.judging.executor", inner=False)
-    assert "fcntl" in imports("conformance.process.process_table") - imports(
-        "conformance.process.process_table", inner=False
-    )
+    table = "conformance.process.process_table"
+    assert "fcntl" in imports(table) - imports(table, inner=False)
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -127,18 +102,15 @@ def test_there_is_no_circle_between_modules(package):
 
 
 def test_no_module_locks_with_what_windows_lacks():
-    assert [name for name in MATRIX if "fcntl" in imports(name)] == ["conformance.process.process_table"]
-    assert "fcntl" not in imports(
-        "conformance.process.process_table", inner=False
-    )  # it does without where that is absent
+    table = "conformance.process.process_table"  # which does without where that is absent
+    assert [name for name in MATRIX if "fcntl" in imports(name)] == [table]
+    assert "fcntl" not in imports(table, inner=False)
 
 
 def test_the_light_rooms_leave_torch_out_of_a_fresh_interpreter():
     names = ", ".join(n for n in MATRIX if room_of(n) in LIGHT and not n.endswith("__main__"))
-    assert fresh(f"import sys, {names}; print('torch' in sys.modules, 'conformance.cli' in sys.modules)") == [
-        "False",
-        "True",
-    ]
+    words = fresh(f"import sys, {names}; print('torch' in sys.modules, 'conformance.cli' in sys.modules)")
+    assert words == ["False", "True"]
 
 
 def test_the_plugin_costs_other_test_suites_next_to_nothing():

@@ -23,15 +23,9 @@ def conformance(folder, *arguments, timeout=240, **environment):
 
 
 def started(folder, *arguments, prefix=(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **environment):
-    """Start the command in a folder, in a process group of its own; returns its process.
+    """Start the command in a folder, in a process group of its own, with further environment variables.
 
-    Args:
-        folder: the working folder.
-        arguments: the arguments of the command.
-        prefix: words before the command, such as a shell that closes a stream and then runs it.
-        stdout: as for `subprocess.Popen`.
-        stderr: as for `subprocess.Popen`.
-        environment: further environment variables.
+    Words before the command may be a shell that closes a stream and then runs it. Returns the process.
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))  # installed or not
     env = {**environment_of(path), "OMP_NUM_THREADS": "1", **environment}
@@ -49,13 +43,7 @@ def started(folder, *arguments, prefix=(), stdout=subprocess.PIPE, stderr=subpro
 
 
 def python(folder, *arguments, path=ROOT):
-    """What Python prints in a folder of a person, warnings left out.
-
-    Args:
-        folder: the working folder.
-        arguments: behind the name of the interpreter.
-        path: what the variable PYTHONPATH is.
-    """
+    """What Python prints in a folder of a person, warnings left out; `path` is the variable PYTHONPATH."""
     command = [sys.executable, "-W", "ignore", *map(str, arguments)]
     env = environment_of(path)
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)

@@ -16,18 +16,9 @@ import subprocess
 import sys
 
 CALLS = {  # name of the call: the error with which it fails
-    "open": errno.ENOSPC,
-    "write": errno.ENOSPC,
-    "fsync": errno.EIO,
-    "ftruncate": errno.EIO,
-    "replace": errno.EIO,
-    "rename": errno.EIO,
-    "link": errno.EIO,
-    "mkdir": errno.ENOSPC,
-    "unlink": errno.EIO,
-    "rmdir": errno.EIO,
-    "kill": errno.EPERM,
-    "killpg": errno.EPERM,
+    **dict.fromkeys(("open", "write", "mkdir"), errno.ENOSPC),
+    **dict.fromkeys(("fsync", "ftruncate", "replace", "rename", "link", "unlink", "rmdir"), errno.EIO),
+    **dict.fromkeys(("kill", "killpg"), errno.EPERM),
 }
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -36,9 +27,7 @@ class Failpoints:
     """Counts the calls, and acts at one of them."""
 
     def __init__(self, action, number, log):
-        self._action = action
-        self._number = number
-        self._log = log
+        self._action, self._number, self._log = action, number, log
         self._count = 0
         self._own = os.getpid()
         self._write = os.write

@@ -39,7 +39,6 @@ def single(leaf):
 
 
 def double(leaf):
-    """The same numbers in float64."""
     return leaf.to(DOUBLE.get(leaf.dtype, leaf.dtype), copy=True) if isinstance(leaf, torch.Tensor) else leaf
 
 
@@ -95,12 +94,10 @@ def bends(function):
 
 
 def names(funcs):
-    """The names of the ops, as the table has them."""
     return {func.overloadpacket.__name__.rstrip("_") for func in funcs}
 
 
 def main():
-    """Print what was found."""
     from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415
     from torch.testing._internal.opinfo.core import UnaryUfuncInfo  # noqa: PLC0415
 

@@ -24,12 +24,10 @@ class Lazy(Net):
 
 
 def build():
-    """Return a network."""
     return Net()
 
 
 def double(x: Tensor) -> Tensor:
-    """Return twice x."""
     return 2 * x
 
 

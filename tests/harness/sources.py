@@ -33,7 +33,6 @@ def imports(name, *, inner=True):
 
 
 def _nodes(tree, *, inner) -> Iterator[ast.AST]:
-    """Every node, or those that run at import."""
     for child in ast.iter_child_nodes(tree):
         if inner or not (isinstance(child, FUNCTIONS) or _is_for_types(child)):
             yield child
@@ -41,7 +40,6 @@ def _nodes(tree, *, inner) -> Iterator[ast.AST]:
 
 
 def _is_for_types(node):
-    """Whether a statement is there for the checker of types alone."""
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 

@@ -83,7 +83,6 @@ class Artifacts:
 
     @property
     def names(self):
-        """Their names."""
         return sorted(path.name for path in self.folder.glob("*"))
 
     def actions(self, workspace):

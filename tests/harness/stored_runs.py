@@ -16,12 +16,10 @@ def cell(name):
 
 
 def planned(name):
-    """The only cell of a model, as planned."""
     return PlannedCell(Cell(name, "eager", "fp32", "cpu"))
 
 
 def plan_of(*names):
-    """A plan with one cell for each model."""
     return plan_for(*map(planned, names))
 
 
@@ -31,7 +29,6 @@ def verdict(name, status="PASS"):
 
 
 def write(folder, *names, status="PASS"):
-    """Add verdicts to a run folder."""
     writer = run_files.Writer(folder)
     try:
         for name in names:

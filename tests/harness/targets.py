@@ -25,7 +25,6 @@ def target_of(function, task=dict, result=dict):
 
 
 def echo(task, process):
-    """Return the task, and what the process is."""
     process.enter("thinking")
     return {"task": task, "pid": os.getpid(), "session": os.getsid(0), "main": sys.modules["__main__"].__name__}
 
@@ -36,7 +35,6 @@ def variables(task, process):
 
 
 def renamed(task: Cell, process) -> Cell:
-    """Return a record made of a record."""
     assert isinstance(task, Cell)
     return Cell(task.model.upper(), task.mode, task.precision, task.device)
 
@@ -51,19 +49,16 @@ def compute(task, process):
 
 
 def leave(task, process):
-    """Leave with an exit code and no result."""
     process.enter("leaving")
     os._exit(task["code"])
 
 
 def leave_after_answer(task, process):
-    """Send a result, and leave with an exit code."""
     sender_of(process).send(result={"number": 7}, remarks=[])
     os._exit(task["code"])
 
 
 def die(task, process):
-    """Kill this process with a signal."""
     process.enter("dying")
     os.kill(os.getpid(), task["signal"])
 
@@ -81,26 +76,22 @@ def complain(task, process):
 
 
 def refuse(task, process):
-    """Raise a usage error."""
     process.enter("reading")
     raise UsageError("there is no such thing")
 
 
 def hang(task, process):
-    """Wait for a signal forever."""
     process.enter("hanging")
     signal.pause()
 
 
 def ignore_everything_and_hang(task, process):
-    """Wait forever, and ignore polite signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hang(task, process)
 
 
 def answer_and_stay(task, process):
-    """Send a result, and do not leave."""
     sender_of(process).send(result={"number": 7}, remarks=[])
     signal.pause()
 
@@ -116,7 +107,6 @@ def garbage(task, process):
 
 
 def talk(task, process):
-    """Print on both streams, and read."""
     os.write(1, b"{}\n" * 1000)
     os.write(2, b"noise")
     sys.stdin.read()
@@ -124,17 +114,14 @@ def talk(task, process):
 
 
 def no_json(task, process):
-    """Return what JSON cannot hold."""
     return {"numbers": {1, 2}}
 
 
 def not_a_number(task, process) -> float:
-    """Return a number that JSON has no form for."""
-    return float("nan")
+    return float("nan")  # for which JSON has no form
 
 
 def a_list(task, process):
-    """Return a list, whatever was declared."""
     return [1, 2]
 
 
@@ -150,7 +137,6 @@ def work_on_the_machine(task, process):
 
 
 def count_time(task, process):
-    """Spend time in phases."""
     for name in ("one", "two", "one"):
         with process.phase(name):
             time.sleep(0.05)
@@ -202,7 +188,6 @@ def tear(task, process):
 
 
 def go_on_for_ever(task, process):
-    """Send a message that has no end."""
     sender = sender_of(process)
     os.write(sender._descriptor, message_line(sender._key, {}).rstrip())
     while True:
@@ -210,14 +195,12 @@ def go_on_for_ever(task, process):
 
 
 def damage(task, process):
-    """Send a message whose checksum is wrong."""
     sender = sender_of(process)
     os.write(sender._descriptor, message_line(sender._key, {"number": 1}).replace(b"1}", b"2}"))
     signal.pause()
 
 
 def answer_at_length(task, process):
-    """Return a text of so many characters."""
     return {"text": "x" * task["length"]}
 
 
@@ -232,7 +215,6 @@ def write_everywhere(task, process):
 
 
 def fork_and_go_on(task, process):
-    """Fork, and let both processes return a result."""
     copy = os.fork()
     if copy:
         os.waitpid(copy, 0)
@@ -247,7 +229,6 @@ def descriptors_of_a_grandchild(task, process):
 
 
 def leave_a_thread(task, process):
-    """Return while a thread still runs."""
     threading.Thread(target=time.sleep, args=(3600,)).start()
     return {}
 
@@ -259,7 +240,6 @@ def leave_an_idle_pool(task, process):
 
 
 def raise_by_name(task, process):
-    """Raise an exception of a built-in type."""
     raise getattr(builtins, task["type"])(task["text"])
 
 

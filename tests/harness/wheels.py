@@ -5,16 +5,9 @@ from pathlib import Path
 
 
 def wheel(folder, name, version, *, requires=(), modules=None, scripts=(), tag="py3-none-any"):  # noqa: PLR0913
-    """Write a wheel into a folder; returns its file name.
+    """Write a wheel into a folder, which is made if it is missing; returns its file name.
 
-    Args:
-        folder: where it goes; it is made if it is missing.
-        name: of the package, with underscores.
-        version: its version.
-        requires: what it requires.
-        modules: the text of each module.
-        scripts: its commands, each as "name = module:function".
-        tag: for which Python and system it is.
+    The name has underscores, `modules` maps names to texts, and each of `scripts` reads "name = module:function".
     """
     about = f"{name}-{version}.dist-info"
     needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)

@@ -38,7 +38,6 @@ def seen(margin=0.1, dtype="float32", tensors=1):
 
 
 def verdict(cell, status="PASS", margin=0.1, dtype="float32", tensors=1, **others):
-    """A verdict on a cell."""
     return Verdict(cell, status, margin=margin, seconds=1.0, observation=seen(margin, dtype, tensors), **others)
 
 

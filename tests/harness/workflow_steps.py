@@ -11,7 +11,6 @@ from ruamel.yaml import YAML
 
 
 def read(path):
-    """A file of YAML."""
     return YAML(typ="safe").load(Path(path))
 
 
@@ -29,18 +28,11 @@ def filled(text, contexts):
 
 def shown(value):
     """A value as GitHub writes it into a text."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def evaluated(expression, contexts):
-    """The value of an expression.
-
-    Args:
-        expression: the text between the braces.
-        contexts: `github`, `matrix`, `steps` and so on, and the functions, such as `cancelled`.
-    """
+    """The value of the text between the braces; contexts are `github`, `steps`, and functions such as `cancelled`."""
     text = HOLE.sub(lambda hole: hole[1], expression)
     assert not TOKEN.sub("", text).strip(), f"this is no expression: {expression}"
     return eval("".join(_python(token) for token in TOKEN.findall(text)), {"looked_up": _lookup(contexts)})
@@ -73,14 +65,9 @@ class Job:
     """
 
     def __init__(self, workspace, *, temporary, stand_ins=None, environment=None, **contexts):
-        """A job.
+        """A job in a workspace, with a folder for files of the runner, variables of all steps, and contexts.
 
-        Args:
-            workspace: the working folder.
-            temporary: a folder for files of the runner.
-            stand_ins: by the start of a name in `uses`: a function that gets its inputs, and returns outputs.
-            environment: variables of all steps.
-            contexts: of expressions.
+        `stand_ins` has, by the start of a name in `uses`, a function that gets its inputs, and returns outputs.
         """
         self.workspace, self.temporary = Path(workspace), Path(temporary)
         self.temporary.mkdir(exist_ok=True)
@@ -100,7 +87,6 @@ class Job:
 
     @property
     def summary(self):
-        """The summary of the job."""
         return self.summary_file.read_text(encoding="utf-8")
 
     def run(self, steps, variables=None):

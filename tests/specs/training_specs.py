@@ -65,10 +65,6 @@ RIGHT = Spec(
     differentiable=False,
     fit=_descend,
 )
-WRONG = (
-    replace(RIGHT, name="hasty", fit=_hasty),
-    replace(RIGHT, name="wide", fit=_wide),
-    replace(RIGHT, name="aloof", fit=_aloof),
-    replace(RIGHT, name="greedy", fit=_greedy),
-    replace(RIGHT, name="wanders", fit=_wanders),
+WRONG = tuple(
+    replace(RIGHT, name=fit.__name__.lstrip("_"), fit=fit) for fit in (_hasty, _wide, _aloof, _greedy, _wanders)
 )

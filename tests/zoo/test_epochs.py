@@ -67,10 +67,7 @@ def test_accumulated_batches_give_the_gradient_of_all_their_samples():
     assert small.losses.tolist() == pytest.approx(whole.losses.tolist(), rel=1e-12)
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.allclose(one.grad, two.grad, rtol=1e-12)
-
-
-def test_batches_that_are_left_over_make_a_step():
-    assert run(net(), DataLoader(data(), batch_size=4), accumulate=4).losses.shape == (2,)
+    assert run(net(), DataLoader(data(), batch_size=4), accumulate=4).losses.shape == (2,)  # two batches are left over
 
 
 def test_a_loader_gives_new_data_in_each_epoch():
@@ -109,35 +106,27 @@ def test_clipping_bounds_the_step():
     assert torch.cat([m.detach().flatten() for m in moved]).norm().item() == pytest.approx(0.001, rel=1e-3)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_loss_that_is_nan_ends_the_run(precision):
-    rows = data()
-    rows.tensors[0][13] = float("nan")
-    with pytest.raises(FloatingPointError, match=r"^train: epoch 1, step 4: the loss is nan$"):
-        run(net(), DataLoader(rows, batch_size=4), epochs=3, precision=precision)
-
-
 def overflowing():
     model = net()
     model[0].weight.register_hook(lambda gradient: torch.full_like(gradient, torch.inf))
     return model
 
 
-def test_a_scale_below_its_bound_ends_the_run():
-    text = (
-        r"^train: epoch 2, step 8: 8 steps in a row were skipped, because their gradients were not finite, "
-        r"and the scale fell to 4, below min_scale=8$"
-    )
-    scaler = GradScaler("cpu", init_scale=2.0**10)
-    with pytest.raises(FloatingPointError, match=text):
-        run(overflowing(), DataLoader(data(), batch_size=4), epochs=9, precision="amp_fp16", scaler=scaler, min_scale=8)
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_steps_that_are_skipped_in_a_row_end_the_run(precision):
-    text = r"^train: epoch 1, step 3: 3 steps in a row were skipped, because their gradients were not finite$"
-    with pytest.raises(FloatingPointError, match=text):
-        run(overflowing(), DataLoader(data(), batch_size=4), precision=precision, max_skips=3)
+def test_a_nan_many_skipped_steps_and_a_small_scale_end_the_run(precision):
+    rows = data()
+    rows.tensors[0][13] = float("nan")
+    with pytest.raises(FloatingPointError, match=r"^train: epoch 1, step 4: the loss is nan$"):
+        run(net(), DataLoader(rows, batch_size=4), epochs=3, precision=precision)
+    loader = DataLoader(data(), batch_size=4)
+    finite = "steps in a row were skipped, because their gradients were not finite"
+    with pytest.raises(FloatingPointError, match=rf"^train: epoch 1, step 3: 3 {finite}$"):
+        run(overflowing(), loader, precision=precision, max_skips=3)
+    if precision == "amp_fp16":
+        scaler = GradScaler("cpu", init_scale=2.0**10)
+        text = rf"^train: epoch 2, step 8: 8 {finite}, and the scale fell to 4, below min_scale=8$"
+        with pytest.raises(FloatingPointError, match=text):
+            run(overflowing(), loader, epochs=9, precision=precision, scaler=scaler, min_scale=8)
 
 
 LOADER = DataLoader(data(), batch_size=8)
@@ -156,6 +145,10 @@ LOADER = DataLoader(data(), batch_size=8)
         ({"precision": "half"}, "precision must be one of fp32, amp_fp16, amp_bf16, got 'half'"),
         ({"optimizer": None}, "optimizer must be a torch.optim.Optimizer, got NoneType"),
         ({"scheduler": 0.9}, "scheduler must be a torch.optim LRScheduler, got float"),
+        (
+            {"scheduler": ReduceLROnPlateau(SGD([torch.ones(1)], lr=0.1))},
+            "scheduler must step without a metric, got ReduceLROnPlateau",
+        ),
         ({"average": net()}, "average must be an AveragedModel, got Sequential"),
         ({"save_every": 5}, "save_every needs a checkpoint, got None"),
         ({"checkpoint": 5}, "checkpoint must be a path, got int"),
@@ -169,13 +162,6 @@ def test_bad_arguments_are_named(changes, message):
     with pytest.raises((TypeError, ValueError), match=f"^train: {message}$"):
         train(**{**arguments, **changes})
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-def test_a_schedule_that_wants_a_metric_is_refused():
-    model = net()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with pytest.raises(TypeError, match=r"^train: scheduler must step without a metric, got ReduceLROnPlateau$"):
-        train(model, squared_error, LOADER, optimizer, epochs=1, scheduler=ReduceLROnPlateau(optimizer))
 
 
 # the loop on one batch, and the recipes of the line and the parabola
@@ -193,19 +179,15 @@ class Batches:
         yield batch()
 
 
-@pytest.mark.parametrize("loader", [DataLoader(TensorDataset(*batch())), Batches()])
-def test_a_fit_sends_a_loader_to_train(loader):
-    model = net()
-    message = f"got {type(loader).__name__}; zoo.training.epochs.train takes a loader$"
-    with pytest.raises(TypeError, match=message):
-        fit(model, squared_error, loader, torch.optim.SGD(model.parameters(), lr=1.0), steps=1)
-
-
-def test_a_fit_ends_at_a_loss_that_is_nan():
+def test_a_fit_sends_a_loader_to_train_and_ends_at_a_loss_that_is_nan():
     model, (x, y) = net(), batch()
+    for loader in (DataLoader(TensorDataset(x, y)), Batches()):
+        message = f"got {type(loader).__name__}; zoo.training.epochs.train takes a loader$"
+        with pytest.raises(TypeError, match=message):
+            fit(model, squared_error, loader, SGD(model.parameters(), lr=1.0), steps=1)
     x[0, 0] = float("nan")
     with pytest.raises(FloatingPointError, match=r"^fit: step 1: the loss is nan$"):
-        fit(model, squared_error, (x, y), torch.optim.SGD(model.parameters(), lr=0.1), steps=9)
+        fit(model, squared_error, (x, y), SGD(model.parameters(), lr=0.1), steps=9)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -222,14 +204,6 @@ def test_the_line_is_found(build, precision):
     assert done.seconds > 0
 
 
-@pytest.mark.slow
-def test_the_line_is_found_by_the_recipe_of_its_source():
-    torch.manual_seed(3)
-    model = Affine()
-    fit_line(model)
-    assert [p.item() for p in model.parameters()] == pytest.approx([5, 3], abs=1e-3)
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_recipe_of_the_parabolas_source_finds_all_but_the_offset(precision):
     torch.manual_seed(0)
@@ -243,11 +217,15 @@ def test_the_recipe_of_the_parabolas_source_finds_all_but_the_offset(precision):
 
 
 @pytest.mark.slow
-def test_three_times_the_steps_find_the_offset_too():
+def test_the_line_is_found_by_the_recipe_of_its_source_and_three_times_the_steps_find_the_parabolas_offset_too():
+    torch.manual_seed(3)
+    line = Affine()
+    fit_line(line)
+    assert [p.item() for p in line.parameters()] == pytest.approx([5, 3], abs=1e-3)
     torch.manual_seed(0)
-    model = Quadratic()
-    fit_quadratic(model, steps=3000)
-    assert model.w.flatten().tolist() == pytest.approx([5, 0, 3], abs=1e-3)
+    parabola = Quadratic()
+    fit_quadratic(parabola, steps=3000)
+    assert parabola.w.flatten().tolist() == pytest.approx([5, 0, 3], abs=1e-3)
 
 
 # a run that stops and goes on equals one without a stop; damaged files give one line
@@ -330,6 +308,9 @@ def test_a_finished_run_is_not_run_again_and_can_be_made_longer(tmp_path):
     longer = run_with_all("fp32", path=tmp_path / "run.pt", epochs=4)
     assert torch.equal(short[0], again[0])
     assert same(whole, longer)
+    found = torch.load(tmp_path / "run.pt", weights_only=True)
+    names = ["average", "generators", "model", "optimizer", "place", "scaler", "scheduler"]
+    assert sorted(found["parts"]) == names
 
 
 def test_a_loader_that_became_shorter_is_named(tmp_path):
@@ -348,13 +329,6 @@ def test_a_loader_that_became_shorter_is_named(tmp_path):
         trained(20, stop_at=4)
     with pytest.raises(CheckpointError, match=r"^the run stood after batch 4, but the loader gives only 3$"):
         trained(6)
-
-
-def test_weights_only_reads_the_file(tmp_path):
-    run_with_all("amp_fp16", path=tmp_path / "run.pt")
-    found = torch.load(tmp_path / "run.pt", weights_only=True)
-    names = ["average", "generators", "model", "optimizer", "place", "scaler", "scheduler"]
-    assert sorted(found["parts"]) == names
 
 
 KILLED = """
@@ -420,17 +394,13 @@ def test_a_foreign_file_gives_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_part_without_a_state_is_named(tmp_path):
-    with pytest.raises(CheckpointError, match=r"^save_checkpoint: odd must have a state_dict, got dict$"):
-        save_checkpoint(tmp_path / "run.pt", odd={"a": 1})
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_state_that_weights_only_does_not_read_is_named(tmp_path):
+def test_a_part_without_a_state_that_weights_only_reads_is_named(tmp_path):
     class Odd:
         def state_dict(self):
             return {"kept": [{"path": tmp_path}]}
 
     with pytest.raises(CheckpointError, match=r"^save_checkpoint: odd holds a PosixPath, which weights_only does not"):
         save_checkpoint(tmp_path / "run.pt", odd=Odd())
+    with pytest.raises(CheckpointError, match=r"^save_checkpoint: odd must have a state_dict, got dict$"):
+        save_checkpoint(tmp_path / "run.pt", odd={"a": 1})
     assert not list(tmp_path.iterdir())

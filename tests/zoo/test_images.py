@@ -1,19 +1,18 @@
 """Image files as tensors, a folder of them as a data set, and the crop that makes them one size."""
 
 import io
-import os
 import pickle
 import re
 import sys
 
 import pytest
 import torch
+from archive_cases import end_of
 from PIL import Image
 from torch.utils.data import DataLoader
 
 from zoo.data import ImageDirectoryDataset, ResizeCenterCrop
 from zoo.data.pixels import decode_rgb
-from zoo.data.transforms import transformed
 
 # decode_rgb
 
@@ -85,12 +84,6 @@ def test_a_cut_image_is_an_error_unless_all_pixels_are_there(kind, pixels_end):
             assert torch.equal(pixels, expected)
 
 
-def test_without_pillow_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"needs Pillow: pip install pillow"):
-        decode_rgb(b"", "x")
-
-
 # ImageDirectoryDataset: its order, its index and its errors
 
 
@@ -111,32 +104,36 @@ def reds(images):
     return [int(image[0, 0, 0]) for image in images]
 
 
-def test_files_come_sorted_by_code_point_and_folders_do_not_count(folder):
-    dataset = ImageDirectoryDataset(folder)
-    assert names(dataset, folder) == ["B.png", "a10.png", "a2.png", "b.png", "c.bmp"]
-    assert reds(dataset) == [5, 1, 3, 0, 6]
-
-
-def test_a_slash_sorts_as_a_slash(tmp_path):
-    for name in ("a2.png", "a/b.png", "a.png", "B.png", "a10.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    dataset = ImageDirectoryDataset(tmp_path, "**/*.png")
-    assert names(dataset, tmp_path) == ["B.png", "a.png", "a/b.png", "a10.png", "a2.png"]
-
-
-def test_the_order_is_not_the_file_systems(folder, monkeypatch):
+def test_files_come_sorted_by_code_point_and_folders_do_not_count(folder, monkeypatch):
     listed = type(folder).glob
-    monkeypatch.setattr(type(folder), "glob", lambda path, pattern: reversed(list(listed(path, pattern))))
-    backwards = names(ImageDirectoryDataset(folder), folder)
-    monkeypatch.undo()
-    assert backwards == names(ImageDirectoryDataset(folder), folder) == ["B.png", "a10.png", "a2.png", "b.png", "c.bmp"]
+    for order in (list, reversed):  # whatever that of the file system
+        with monkeypatch.context() as patched:
+            patched.setattr(type(folder), "glob", lambda *args, order=order: order(list(listed(*args))))
+            dataset = ImageDirectoryDataset(folder)
+        assert names(dataset, folder) == ["B.png", "a10.png", "a2.png", "b.png", "c.bmp"]
+        assert reds(dataset) == [5, 1, 3, 0, 6]
 
 
 def test_the_pattern_selects_files_and_may_include_subfolders(folder):
     assert names(ImageDirectoryDataset(folder, "*.bmp"), folder) == ["c.bmp"]
-    deep = ["B.png", "a/b.png", "a10.png", "a2.png", "b.png", "sub/z.png"]
+    (folder / "a.png").touch()
+    deep = ["B.png", "a.png", "a/b.png", "a10.png", "a2.png", "b.png", "sub/z.png"]  # a slash sorts as a slash
     assert names(ImageDirectoryDataset(str(folder), "**/*.png"), folder) == deep
+    here, png = re.escape(str(folder)), r"\(pattern '\*\.png'\)"
+    for path, pattern, message in (
+        (folder / "nowhere", "*.png", rf"path must be a folder, got {here}/nowhere {png}"),
+        (folder / "b.png", "*.png", rf"path must be a folder, got {here}/b\.png {png}"),
+        (folder, "*.gif", rf"no file in folder {here} matches pattern '\*\.gif'"),
+        (folder, "su*", "matches pattern 'su"),  # only a folder
+    ):
+        with pytest.raises(FileNotFoundError, match=message):
+            ImageDirectoryDataset(path, pattern)
+
+
+def test_without_pillow_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r"needs Pillow: pip install pillow"):
+        decode_rgb(b"", "x")
 
 
 def test_the_index_works_as_in_a_list(folder):
@@ -148,26 +145,9 @@ def test_the_index_works_as_in_a_list(folder):
         with pytest.raises(IndexError, match=rf"index must lie in \[-5, 5\), got {bad}$"):
             dataset[bad]
     for bad in (1.0, slice(2), "1"):
-        with pytest.raises(
-            TypeError, match=rf"^ImageDirectoryDataset: index must be an integer, got {type(bad).__name__}$"
-        ):
+        line = rf"^ImageDirectoryDataset: index must be an integer, got {type(bad).__name__}$"
+        with pytest.raises(TypeError, match=line):
             dataset[bad]
-
-
-@pytest.mark.parametrize("missing", ["nowhere", "b.png"])
-def test_a_path_that_is_not_a_folder_is_named(folder, missing):
-    message = rf"path must be a folder, got {re.escape(str(folder / missing))} \(pattern '\*\.png'\)"
-    with pytest.raises(FileNotFoundError, match=message):
-        ImageDirectoryDataset(folder / missing, "*.png")
-
-
-def test_an_empty_match_names_folder_and_pattern(folder):
-    with pytest.raises(
-        FileNotFoundError, match=rf"no file in folder {re.escape(str(folder))} matches pattern '\*\.gif'"
-    ):
-        ImageDirectoryDataset(folder, "*.gif")
-    with pytest.raises(FileNotFoundError, match="matches pattern 'su"):
-        ImageDirectoryDataset(folder, "su*")  # matches only a folder
 
 
 def test_an_unreadable_image_is_named_and_the_others_are_read(folder):
@@ -183,6 +163,7 @@ def test_an_unreadable_image_is_named_and_the_others_are_read(folder):
     with pytest.raises(FileNotFoundError, match=r"lost\.png"):
         dataset[-2]
     assert reds([dataset[0], dataset[3]]) == [5, 0]
+    assert "a2.png: not readable as an image" in str(end_of(dataset, workers=1)[1])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -197,34 +178,23 @@ def test_a_loader_gives_each_image_once_per_epoch(folder, workers):
     assert epochs[0] != epochs[1]
 
 
-def test_a_workers_error_names_the_file(folder):
-    os.truncate(folder / "b.png", 30)
-    images = iter(DataLoader(ImageDirectoryDataset(folder), batch_size=None, num_workers=1))
-    with pytest.raises(ValueError, match=r"b\.png: not readable as an image"):
-        list(images)
-    images._shutdown_workers()  # the garbage collector would take 5 seconds
-
-
-def test_a_transform_makes_the_item(folder):
-    dataset = ImageDirectoryDataset(folder, transform=lambda image: (image[0, 0, 0].item(), image.dtype))
-    assert list(dataset) == [(5, torch.uint8), (1, torch.uint8), (3, torch.uint8), (0, torch.uint8), (6, torch.uint8)]
-
-
 def refuse_a2(image):
     if image[0, 0, 0] == 3:
         raise KeyError("no such class")
     return image
 
 
+def test_a_transform_makes_the_item(folder):
+    dataset = ImageDirectoryDataset(folder, transform=lambda image: (image[0, 0, 0].item(), image.dtype))
+    assert list(dataset) == [(red, torch.uint8) for red in (5, 1, 3, 0, 6)]
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_of_a_transform_names_the_file(folder, workers):
-    dataset = ImageDirectoryDataset(folder, transform=refuse_a2)
-    images = iter(DataLoader(dataset, batch_size=None, num_workers=workers))
-    line = rf"ImageDirectoryDataset: {re.escape(str(folder / 'a2.png'))}: transform raised KeyError: 'no such class'"
-    with pytest.raises(RuntimeError, match=line):
-        list(images)
-    if workers:
-        images._shutdown_workers()  # the garbage collector would take 5 seconds
+    images, error = end_of(ImageDirectoryDataset(folder, transform=refuse_a2), workers, RuntimeError)
+    assert reds(images) == [5, 1]
+    assert f"ImageDirectoryDataset: {folder / 'a2.png'}: transform raised KeyError: 'no such class'" in str(error)
+    assert workers or isinstance(error.__cause__, KeyError)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -263,11 +233,6 @@ def test_it_agrees_with_pillow(size, target):
     assert (found.int() - pillow(image, *target).int()).abs().max() <= 1  # each rounds in its own way
 
 
-def test_an_image_of_the_size_is_unchanged():
-    image = torch.randint(0, 256, (3, 7, 9), dtype=torch.uint8)
-    assert torch.equal(ResizeCenterCrop(7, 9)(image), image)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_floating_images_keep_their_dtype_and_are_not_rounded(dtype):
     image = torch.rand(1, 10, 20).to(dtype)
@@ -277,18 +242,8 @@ def test_floating_images_keep_their_dtype_and_are_not_rounded(dtype):
     torch.testing.assert_close(found.double(), exact, rtol=4 * torch.finfo(dtype).eps, atol=0)
 
 
-def test_it_travels_to_a_worker():
-    crop = ResizeCenterCrop(4, 3)
-    assert pickle.loads(pickle.dumps(crop)) == crop
-
-
-def test_a_crop_does_not_carry_the_rest_of_the_image():
+def test_a_crop_does_not_carry_the_rest_of_the_image_and_leaves_one_of_the_size_unchanged():
     assert ResizeCenterCrop(2, 2)(torch.rand(1, 2, 100)).untyped_storage().nbytes() == 16
-
-
-def test_the_error_of_a_transform_names_the_image():
-    image = torch.zeros(3, 2, 2)
-    assert transformed(image, None, "x") is image
-    with pytest.raises(RuntimeError, match=r"^a\.png: transform raised ZeroDivisionError: division by zero$") as caught:
-        transformed(image, lambda _: 1 / 0, "a.png")
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    image = torch.randint(0, 256, (3, 7, 9), dtype=torch.uint8)
+    assert torch.equal(ResizeCenterCrop(7, 9)(image), image)
+    assert pickle.loads(pickle.dumps(ResizeCenterCrop(4, 3))) == ResizeCenterCrop(4, 3)  # for a worker

@@ -1,6 +1,7 @@
 """The tools that offload, recompute and compress saved tensors, and the one that forbids hooks on them."""
 
 import gc
+from functools import partial
 
 import pytest
 import torch
@@ -42,26 +43,19 @@ def test_offload_moves_the_hidden_layer_and_leaves_the_weights():
     assert held_bytes(within(offload_to_cpu, model), x) == {"cuda": 0, "cpu": 4 * (HIDDEN)}
 
 
-def test_offload_does_not_copy_tensors_on_the_cpu():
-    model, x = perceptron(), leaf(8, 32)
-    assert held_bytes(within(offload_to_cpu, model), x) == held_bytes(model, x) == {"cpu": 4 * HIDDEN}
-
-
-def test_recompute_holds_its_input_only():
+def test_recompute_holds_its_input_only_and_offload_does_not_copy_tensors_on_the_cpu():
     model, x = perceptron(), leaf(8, 32)
     assert held_bytes(lambda x: recompute(model, x), x)["cpu"] == 0
     assert saved_bytes(lambda x: recompute(model, x), x) == SavedBytes(saved=0, inputs=4 * 8 * 32, parameters=0)
+    assert held_bytes(within(offload_to_cpu, model), x) == held_bytes(model, x) == {"cpu": 4 * HIDDEN}
 
 
-def test_recompute_draws_the_same_random_numbers():
+def test_recompute_draws_the_same_random_numbers_and_can_be_differentiated_twice():
     x = leaf(1000)
     y = recompute(lambda x: nn.functional.dropout(x.exp(), 0.5), x)
     (gradient,) = torch.autograd.grad(y, x, torch.ones(1000))
     assert torch.equal(gradient, y.detach())  # equal if both calls draw the same mask: exp is its own derivative
     assert 300 < int((y == 0).sum()) < 700
-
-
-def test_recompute_can_be_differentiated_twice():
     x = leaf(5, dtype=torch.float64)
     assert torch.autograd.gradgradcheck(lambda x: recompute(lambda x: x.exp().sin(), x), (x,))
 
@@ -131,23 +125,16 @@ def test_compress_can_be_differentiated_twice():
 # faults of plain hooks
 
 
-@pytest.mark.parametrize("tool", [offload_to_cpu, compress])
+@pytest.mark.parametrize("tool", [offload_to_cpu, compress, torch.autograd.graph.save_on_cpu])
 def test_saved_tensors_are_freed_with_the_result(tool):
+    """A plain pair of hooks keeps its output for ever: why `offload_to_cpu` does not use `save_on_cpu` of torch."""
     with tool():
         y = leaf(10).exp()  # saves its own output
     storage = StorageWeakRef(y.untyped_storage())
     del y
-    assert storage.expired()
-
-
-def test_a_plain_pair_of_hooks_keeps_its_output_for_ever():
-    """Show why `offload_to_cpu` does not use torch.autograd.graph.save_on_cpu."""
-    with torch.autograd.graph.save_on_cpu():
-        y = leaf(10).exp()
-    storage = StorageWeakRef(y.untyped_storage())
-    del y
-    gc.collect()
-    assert not storage.expired()
+    if tool is torch.autograd.graph.save_on_cpu:
+        gc.collect()
+    assert storage.expired() is (tool is not torch.autograd.graph.save_on_cpu)
 
 
 @pytest.mark.parametrize("tool", [offload_to_cpu, compress])
@@ -237,24 +224,15 @@ def test_compress_around_compiled_code_with_a_graph_break(order):
 
 
 @pytest.mark.parametrize("tool", [offload_to_cpu, compress])
-def test_forbidden_hooks_raise_the_message(tool):
-    with (
-        forbid_saved_tensor_hooks("not in this region"),
-        pytest.raises(RuntimeError, match=r"^not in this region$"),
-        tool(),
-    ):
-        pass
+def test_forbidden_hooks_raise_the_message_and_forbidding_inside_active_hooks_is_an_error(tool):
+    with forbid_saved_tensor_hooks("not in this region"):
+        for use in (tool().__enter__, partial(recompute, torch.sin, leaf(3)), partial(saved_bytes, torch.sin, leaf(3))):
+            with pytest.raises(RuntimeError, match=r"^not in this region$"):
+                use()
     with tool():
         assert (leaf(3) * 1).exp().requires_grad
-
-
-def test_forbidden_hooks_break_recompute_and_counting():
-    x = leaf(3)
-    with forbid_saved_tensor_hooks("not in this region"):
-        with pytest.raises(RuntimeError, match="not in this region"):
-            recompute(torch.sin, x)
-        with pytest.raises(RuntimeError, match="not in this region"):
-            saved_bytes(torch.sin, x)
+        with pytest.raises(RuntimeError), forbid_saved_tensor_hooks("too late"):
+            pass
 
 
 def test_forbidding_saves_no_memory_and_leaves_gradients_as_they_are():
@@ -278,9 +256,4 @@ def test_forbidding_nests_and_ends():
         with pytest.raises(RuntimeError, match="outer"), compress():
             pass
     with compress():
-        pass
-
-
-def test_forbidding_inside_active_hooks_is_an_error():
-    with compress(), pytest.raises(RuntimeError), forbid_saved_tensor_hooks("too late"):
         pass

@@ -41,19 +41,14 @@ def test_only_a_star_is_a_pattern():
     assert not Convention(tensor="output[1]", why="w").concerns("output1")
 
 
-@pytest.mark.parametrize("reference", [nn.Identity, partial(nn.Linear, 3, 4), lambda: nn.Linear(3, 4)])
-def test_a_builder_is_a_trusted_implementation(reference):
-    assert replace(zoo.get_spec("square"), reference=reference).trusts_model
-
-
-@pytest.mark.parametrize("reference", [lambda _, x: x, lambda *inputs: inputs, max])
-def test_a_function_of_the_model_is_a_formula(reference):
-    assert not replace(zoo.get_spec("square"), reference=reference).trusts_model
-
-
-def test_a_module_is_no_reference():
+def test_a_builder_is_a_trusted_implementation_a_function_of_the_model_a_formula_and_a_module_nothing():
+    square = zoo.get_spec("square")
+    for reference in (nn.Identity, partial(nn.Linear, 3, 4), lambda: nn.Linear(3, 4)):
+        assert replace(square, reference=reference).trusts_model
+    for reference in (lambda _, x: x, lambda *inputs: inputs, max):
+        assert not replace(square, reference=reference).trusts_model
     with pytest.raises(SpecError, match="want its class"):
-        replace(zoo.get_spec("square"), reference=nn.Identity())
+        replace(square, reference=nn.Identity())
 
 
 # error inputs
@@ -87,15 +82,15 @@ def test_a_malformed_error_input_is_refused(fields, complaint):
     assert complaint in str(refused.value)
 
 
-def test_it_draws_as_a_case_does():
+def test_it_draws_as_a_case_does_and_is_none():
     generator = torch.Generator()
     assert given().draw(generator).args == (torch.ones(()),)
     assert given(inputs=lambda _: Call(kwargs={"dim": 3})).draw(generator).kwargs == {"dim": 3}
     with pytest.raises(SpecError, match="ErrorInput 'scalar': inputs must return a tuple of arguments or a Call"):
         given(inputs=lambda _: torch.ones(())).draw(generator)
-
-
-def test_the_wanted_error_in_words():
+    with pytest.raises(SpecError, match="cases must be a tuple of Case records"):
+        replace(zoo.get_spec("square"), cases=(given(),))
+    assert replace(zoo.get_spec("square"), error_inputs=(given(),)).at(16).error_inputs == ()
     assert given(error=(ValueError, TypeError)).wanted == "ValueError or TypeError matching 'rank'"
 
 
@@ -130,52 +125,28 @@ def test_a_spec_refuses_what_is_no_tuple_of_them(error_inputs, complaint):
         replace(zoo.get_spec("square"), error_inputs=error_inputs)
 
 
-def test_an_error_input_is_no_case():
-    with pytest.raises(SpecError, match="cases must be a tuple of Case records"):
-        replace(zoo.get_spec("square"), cases=(given(),))
-
-
-def test_a_model_at_a_size_has_none():
-    assert replace(zoo.get_spec("square"), error_inputs=(given(),)).at(16).error_inputs == ()
-
-
 # claims: each can be measured
 
-
 CLAIMS = [(name, claim) for name in zoo.list_models() for claim in zoo.get_spec(name).claims]
-IDS = [f"{name}-{claim.quantity}-{claim.factor}" for name, claim in CLAIMS]
 
 
-def claim_of(name, factor):
-    (found,) = [claim for claim in zoo.get_spec(name).claims if claim.factor == factor]
-    return found
-
-
-@pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=IDS)
-def test_model_and_baseline_have_the_same_scale(name, claim):
+@pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=lambda part: getattr(part, "quantity", part))
+def test_model_and_baseline_have_the_same_scale_and_the_claim_names_source_and_machine(name, claim):
     scale, baseline = zoo.get_spec(name).scale, zoo.get_spec(claim.baseline or name).scale
     assert (scale.size_name, scale.sizes) == (baseline.size_name, baseline.sizes)
     assert all(size > 0 for size in claim.sizes)
-
-
-@pytest.mark.parametrize(("name", "claim"), CLAIMS, ids=IDS)
-def test_a_claim_names_its_source_and_machine(name, claim):
     assert claim.text == " ".join(claim.text.split())
     assert "not named" in claim.source or "NVIDIA" in claim.source, f"{name}: on which machine?"
 
 
-def test_the_fused_peak_is_the_ratio_of_two_published_peaks():
-    claim = claim_of("fused_conv_bn", 1.72)
-    assert round(2.68 / 1.56, 2) == claim.factor
-    assert "RTX 3070" in claim.source
-
-
-def test_the_smallest_gain_of_rms_norm_is_seven_percent_of_the_time():
-    assert round(1 / (1 - 0.07), 3) == claim_of("rms_norm_native", 1.075).factor
+def test_factors_follow_from_what_was_published():
+    """A ratio of two peaks, and a gain of seven percent of the time."""
+    sources = {(name, claim.factor): claim.source for name, claim in CLAIMS}
+    assert "RTX 3070" in sources["fused_conv_bn", round(2.68 / 1.56, 2)]
+    assert ("rms_norm_native", round(1 / (1 - 0.07), 3)) in sources
 
 
 # probes of known torch faults: their checks, the search for them, and the form of each file
-
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted((ROOT / "zoo" / "probes").glob("[!_]*.py"))
@@ -232,16 +203,10 @@ def test_invalid_versions_are_refused(field, value, message):
         Seen(**{"torch": ">=2.6", "checked": ("2.6.0",), field: value})
 
 
-@pytest.mark.parametrize(
-    ("devices", "device", "concerns"),
-    [((), "cpu", True), ((), "cuda", True), (("cpu",), "cpu", True), (("cpu",), "cuda", False)],
-)
-def test_a_probe_is_about_all_devices_or_those_it_names(devices, device, concerns):
-    assert Probe(**{**GOOD, "devices": devices}).concerns(device) is concerns
-
-
-def test_a_source_replaces_an_issue():
-    assert Probe(**{**GOOD, "issue": "", "source": "seen on two machines"}).source == "seen on two machines"
+def test_a_probe_is_about_all_devices_or_those_it_names_and_a_source_replaces_its_issue():
+    for devices, concerned in (((), ["cpu", "cuda"]), (("cpu",), ["cpu"])):
+        probe = Probe(**{**GOOD, "issue": "", "source": "seen on two machines", "devices": devices})
+        assert [device for device in ("cpu", "cuda") if probe.concerns(device)] == concerned
 
 
 @pytest.mark.parametrize(
@@ -260,11 +225,8 @@ def test_a_range_is_read_as_pep_440(torch, version, shows):
     assert Seen(torch=torch, checked=("2.6.0",)).shows_in(version) is shows
 
 
-def test_the_probes_ran_on_every_version_of_the_matrix():
+def test_every_file_of_the_folder_is_found_and_the_probes_ran_on_every_version_of_the_matrix():
     assert EVERY_MINOR == VERSIONS
-
-
-def test_every_file_of_the_folder_is_found_under_its_own_name():
     assert [probe.name for probe in find()] == [path.stem for path in FILES]
     assert len(FILES) >= 19
 
@@ -292,13 +254,12 @@ def package(tmp_path, monkeypatch):
     return write
 
 
-def test_an_empty_package_has_no_probes(package):
+def test_files_are_found_in_the_order_of_their_names_and_two_cannot_define_one_probe(package):
     assert find(package()) == []
-
-
-def test_files_are_found_in_the_order_of_their_names(package):
     package("second", PROBE_FILE.format(name="second"))
     assert [p.name for p in find(package("first", PROBE_FILE.format(name="first")))] == ["first", "second"]
+    with pytest.raises(SpecError, match="named 'first', want 'third'"):
+        find(package("third", PROBE_FILE.format(name="first")))
 
 
 @pytest.mark.parametrize(
@@ -316,28 +277,17 @@ def test_a_file_without_its_probe_is_refused(package, text, message):
         find(package("mine", text))
 
 
-def test_two_files_cannot_define_one_probe(package):
-    package("mine", PROBE_FILE.format(name="mine"))
-    with pytest.raises(SpecError, match="named 'mine', want 'yours'"):
-        find(package("yours", PROBE_FILE.format(name="mine")))
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_says_what_to_do_instead_and_imports_torch_and_the_record_alone(path):
-    tree = ast.parse(path.read_text())
-    assert "\n\nInstead: " in ast.get_docstring(tree)
-    named = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    named |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    others = {name for name in named if name.partition(".")[0] not in {"torch", *sys.stdlib_module_names}}
-    assert {"zoo.probe"} <= others <= {"zoo.probe", "zoo"}  # `zoo.internals` is for names that torch does not document
-
-
 MAKERS = {"ones", "zeros", "full", "tensor", "eye", "rand", "randn", "arange", "empty", "LSTM"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_makes_every_tensor_on_the_given_device_and_says_why_if_it_leaves_one_out(path):
+def test_a_file_says_what_to_do_instead_and_makes_every_tensor_on_the_given_device(path):
     nodes = list(ast.walk(tree := ast.parse(path.read_text())))
+    assert "\n\nInstead: " in ast.get_docstring(tree)
+    named = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    named |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    others = {name for name in named if name.partition(".")[0] not in {"torch", *sys.stdlib_module_names}}
+    assert {"zoo.probe"} <= others <= {"zoo.probe", "zoo"}  # `zoo.internals` is for names that torch does not document
     inside = [node for f in nodes if isinstance(f, ast.FunctionDef) for node in ast.walk(f)]
     texts = {node.value for node in inside if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     assert not {text for text in texts if re.search(r"\b(cpu|cuda)\b", text)}

@@ -44,12 +44,7 @@ from zoo.ops.operators import arithmetic
 from zoo.ops.ratio import ratio_safe
 from zoo.ops.row_sum import row_sum
 from zoo.ops.softmax import softmax
-from zoo.training import run_segment
-from zoo.training.checkerboard import fit_checkerboard, save_picture
-from zoo.training.distributed import share_of
-from zoo.training.line import fit_line
-from zoo.training.step import fit, squared_error
-from zoo.training.weight_average import averaged
+from zoo.training import averaged, fit, fit_checkerboard, fit_line, run_segment, save_picture, share_of, squared_error
 
 ATTENTIONS, PRODUCTS = (CausalSelfAttention, FusedCausalSelfAttention), (matmul_amp, matmul_amp_op)
 GATHERS = (batch_gather_loop, batch_gather_scripted, batch_gather_vectorised, batch_gather_native)

@@ -40,9 +40,13 @@ def test_a_module_saves_its_hidden_layer_once_beside_input_and_weights(device):
     model, x = perceptron(device), torch.ones(8, 32, device=device)
     assert [saved_bytes(model, x) for _ in range(3)] == [expected] * 3
     assert expected.total == 4 * (512 + 256 + 1024)
+    held = held_bytes(model, x)
+    assert held == {device: 4 * HIDDEN}
+    assert held["xpu"] == 0
 
 
-def test_views_and_repeats_of_one_storage_count_once():
+def test_a_storage_counts_once_and_as_a_whole():
+    assert saved_bytes(torch.sin, torch.ones(100)[:1].requires_grad_()) == SavedBytes(saved=0, inputs=400, parameters=0)
     x = leaf(10, 10)
 
     def viewed(x):
@@ -50,11 +54,6 @@ def test_views_and_repeats_of_one_storage_count_once():
         return y.t().sin() + y[2:].cos().sum() + y.reshape(100).square().sum() * 2  # each op saves a view of y
 
     assert saved_bytes(viewed, x) == SavedBytes(saved=400, inputs=0, parameters=0)
-
-
-def test_a_storage_counts_as_a_whole():
-    x = torch.ones(100)[:1].requires_grad_()
-    assert saved_bytes(torch.sin, x) == SavedBytes(saved=0, inputs=400, parameters=0)
 
 
 def test_tensors_that_the_result_does_not_hold_do_not_count():
@@ -78,15 +77,10 @@ def test_tensors_from_elsewhere_are_parameters_if_they_get_a_gradient():
     assert saved_bytes(lambda x: x * constant, leaf(16)) == SavedBytes(saved=64, inputs=0, parameters=0)
 
 
-def test_buffers_are_counted_with_the_parameters():
-    model = nn.BatchNorm1d(8).eval()
-    saved = saved_bytes(model, leaf(4, 8))
-    assert (saved.saved, saved.inputs, saved.parameters) == (0, 128, 4 * 8 * 3)  # weight, mean, variance
-
-
-def test_inputs_inside_containers_are_inputs():
-    x, y = leaf(6), leaf(6)
-    saved = saved_bytes(lambda pair, named: pair[0] * named["y"], [x], {"y": y})
+def test_buffers_are_counted_with_the_parameters_and_inputs_inside_containers_as_inputs():
+    saved = saved_bytes(nn.BatchNorm1d(8).eval(), leaf(4, 8))
+    assert saved == SavedBytes(saved=0, inputs=128, parameters=4 * 8 * 3)  # weight, mean, variance
+    saved = saved_bytes(lambda pair, named: pair[0] * named["y"], [leaf(6)], {"y": leaf(6)})
     assert saved == SavedBytes(saved=0, inputs=48, parameters=0)
 
 
@@ -107,18 +101,12 @@ class Saves(torch.autograd.Function):
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("input", (0, 40)),
-        ("view of the input", (0, 40)),
-        ("output", (40, 0)),
-        ("fresh", (40, 0)),
-        ("attribute", (0, 0)),  # attributes of ctx are not seen
-    ],
+    ("name", "saved", "inputs"),
+    [("input", 0, 40), ("view of the input", 0, 40), ("output", 40, 0), ("fresh", 40, 0), ("attribute", 0, 0)],
 )
-def test_tensors_that_a_function_saves_count(name, expected):
-    saved = saved_bytes(Saves.apply, leaf(10), name)
-    assert (saved.saved, saved.inputs) == expected
+def test_tensors_that_a_function_saves_count_and_attributes_of_its_ctx_do_not(name, saved, inputs):
+    found = saved_bytes(Saves.apply, leaf(10), name)
+    assert (found.saved, found.inputs) == (saved, inputs)
 
 
 def test_under_autocast_the_cast_copies_are_saved():
@@ -137,6 +125,8 @@ def test_a_scripted_module_is_counted_alike_in_every_run():
     first, *others = [saved_bytes(model, x) for _ in range(4)]
     assert others == [first] * 3
     assert (first.saved, first.inputs) == (4 * HIDDEN, 4 * 8 * 32)
+    assert kept_bytes(model, x)["cpu"] == 4 * HIDDEN
+    assert peak_bytes(model, x)["cpu"] >= 4 * (HIDDEN + 8 * 16)
 
 
 @BREAKS
@@ -190,14 +180,6 @@ def test_counting_leaves_the_graph_usable():
 # held_bytes
 
 
-@pytest.mark.parametrize("device", [*DEVICES, "meta"])
-def test_held_equals_saved_without_inputs_and_parameters(device):
-    model, x = perceptron(device), torch.ones(8, 32, device=device)
-    held = held_bytes(model, x)
-    assert held == {device: 4 * HIDDEN}
-    assert held["xpu"] == 0
-
-
 def test_held_excludes_results_and_earlier_tensors():
     x, state = leaf(10), torch.zeros(10)
 
@@ -211,7 +193,6 @@ def test_held_excludes_results_and_earlier_tensors():
 
 
 # peak_bytes and kept_bytes
-
 
 MEBIBYTE = 2**20
 FLOAT = 4
@@ -229,28 +210,15 @@ def planted():
     return first, empty(1 * MEBIBYTE)
 
 
-def test_a_planted_pattern_is_read_to_the_byte():
+def test_a_planted_pattern_is_read_to_the_byte_without_padding():
     assert peak_bytes(planted) == {"cpu": 5 * MEBIBYTE}
-
-
-def test_an_allocation_counts_without_padding():
     assert peak_bytes(lambda: empty(3)) == {"cpu": 3}
 
 
-def test_repeats_are_equal():
-    model, x = perceptron(), leaf(8, 32)
-    assert len({peak_bytes(model, x)["cpu"] for _ in range(3)}) == 1
-    assert {kept_bytes(model, x)["cpu"] for _ in range(3)} == {FLOAT * HIDDEN}
-
-
-def test_earlier_tensors_do_not_count():
-    x = torch.ones(1000)
+def test_memory_from_before_does_not_count():
+    x, box = torch.ones(1000), []
     assert peak_bytes(lambda: x) == peak_bytes(lambda: x[:10]) == {}
     assert peak_bytes(x.neg_) == {}
-
-
-def test_memory_of_an_earlier_count_that_is_freed_leaves_no_trace():
-    box = []
     kept_bytes(lambda: box.append(empty(100)))
     assert peak_bytes(lambda: (box.clear(), empty(70))) == {"cpu": 70}
 
@@ -270,9 +238,10 @@ def test_backward_counts_when_it_is_part_of_the_call():
 
 
 @pytest.mark.parametrize("count", [kept_bytes, held_bytes])
-def test_kept_is_what_a_graph_holds_beside_its_result(count):
+def test_kept_is_what_a_graph_holds_beside_its_result_in_every_call(count):
     model, x = perceptron(), leaf(8, 32)
-    assert count(model, x)["cpu"] == FLOAT * HIDDEN
+    assert {count(model, x)["cpu"] for _ in range(3)} == {FLOAT * HIDDEN}
+    assert len({peak_bytes(model, x)["cpu"] for _ in range(3)}) == 1
     assert count(lambda x: x.exp(), x)["cpu"] == 0  # the result is saved, but not counted
     assert count(lambda x: x.exp().sin()[:2], x)["cpu"] == FLOAT * 8 * 32
     with torch.no_grad():
@@ -313,14 +282,6 @@ def test_garbage_in_a_cycle_is_in_the_peak_and_is_not_kept():
     assert gc.isenabled()
 
 
-def test_scripted():
-    model, x = torch.jit.script(perceptron()), leaf(8, 32)
-    for _ in range(3):
-        model(x)
-    assert kept_bytes(model, x)["cpu"] == FLOAT * HIDDEN
-    assert peak_bytes(model, x)["cpu"] >= FLOAT * (HIDDEN + 8 * 16)
-
-
 @pytest.mark.slow
 def test_compiled_is_counted_as_compiled():
     def chain(x):
@@ -345,7 +306,6 @@ def test_on_cuda_the_bytes_come_from_the_allocator():
 
 # what `fused_conv_bn2d` saves, how torch.compile adds to it, and three remedies
 
-
 IMAGES, WEIGHT = 8 * 3 * 32 * 32 * 4, 16 * 3 * 3 * 3 * 4  # bytes: 98 304 and 1 728
 WITH_OUTPUT, WITHOUT_OUTPUT = 500_000, 110_000  # the output has 8 x 16 x 30 x 30 numbers, 460 800 bytes
 
@@ -365,45 +325,28 @@ def compiled_anew(fn, backend="aot_eager"):
     return torch.compile(fn, backend=backend)
 
 
-def test_the_unfused_pair_saves_the_convolution_too():
+SINCE_2_14 = Version(torch.__version__) >= Version("2.14.dev0")  # no Function.apply in TorchScript
+
+
+def test_the_fused_layer_saves_its_arguments_scripted_too_and_the_unfused_pair_the_convolution():
+    scripted = [torch.jit.script(fn) for fn in (fused_conv_bn2d_op, *([] if SINCE_2_14 else [fused_conv_bn2d]))]
+    for fn in (fused_conv_bn2d, fused_conv_bn2d_op, *scripted):
+        assert saved_bytes(fn, *arguments()) == SavedBytes(saved=0, inputs=IMAGES + WEIGHT, parameters=0)
     # the convolution's output, and mean and deviation for 16 filters
     expected = SavedBytes(saved=460_800 + 128, inputs=IMAGES + WEIGHT, parameters=0)
     assert saved_bytes(unfused, *arguments()) == expected
-    assert expected.total == 560_960
-
-
-@pytest.mark.parametrize("fn", [fused_conv_bn2d, fused_conv_bn2d_op], ids=["function", "operator"])
-def test_the_fused_layer_saves_its_arguments(fn):
-    expected = SavedBytes(saved=0, inputs=IMAGES + WEIGHT, parameters=0)
-    assert saved_bytes(fn, *arguments()) == expected
-    assert expected.total == 100_032
-
-
-def test_scripted_the_operator_keeps_the_saving():
-    assert saved_bytes(torch.jit.script(fused_conv_bn2d_op), *arguments()).total == 100_032
-
-
-SINCE_2_14 = Version(torch.__version__) >= Version("2.14.dev0")
-
-
-@pytest.mark.skipif(SINCE_2_14, reason="no Function.apply in TorchScript")
-def test_scripted_the_function_keeps_the_saving():
-    assert saved_bytes(torch.jit.script(fused_conv_bn2d), *arguments()).total == 100_032
+    assert (expected.total, IMAGES + WEIGHT) == (560_960, 100_032)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compiled_the_function_loses_the_saving_before_torch_2_14_and_keeps_it_since(backend):
+def test_compiled_the_operator_keeps_the_saving_and_the_function_since_torch_2_14(backend):
+    assert saved_bytes(compiled_anew(fused_conv_bn2d_op, backend), *arguments()).total < WITHOUT_OUTPUT
     saved = saved_bytes(compiled_anew(fused_conv_bn2d, backend), *arguments())
     if SINCE_2_14:
         assert saved.total == 100_032
         return
     assert WITH_OUTPUT < saved.total < 560_960
     assert saved.saved >= 460_800
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compiled_the_operator_keeps_the_saving(backend):
-    assert saved_bytes(compiled_anew(fused_conv_bn2d_op, backend), *arguments()).total < WITHOUT_OUTPUT
 
 
 @pytest.mark.parametrize("option", [{"activation_memory_budget": 0.0}, {"cse": False}], ids=str)

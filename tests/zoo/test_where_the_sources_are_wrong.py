@@ -48,11 +48,8 @@ def test_every_claim_has_its_test():
 
 
 def test_the_index_links_to_every_claim():
-    linked = re.findall(r"^- .*\]\(([\w-]+\.md#.*)\)$", INDEX, re.MULTILINE)
-    assert sorted(linked) == sorted(f"{page}#{anchor(heading)}" for page in PAGES for heading in headings(page))
-    titles = [
-        line.removeprefix("- [").rsplit("](", 1)[0].replace("\\", "")
-        for line in INDEX.splitlines()
-        if line[:3] == "- ["
-    ]
-    assert sorted(titles) == sorted(heading for page in PAGES for heading in headings(page))
+    entries = re.findall(r"^- \[(.*)\]\(([\w-]+\.md#.*)\)$", INDEX, re.MULTILINE)
+    claims = [(page, heading) for page in PAGES for heading in headings(page)]
+    assert len(entries) == sum(line.startswith("- [") for line in INDEX.splitlines())
+    assert sorted(address for _, address in entries) == sorted(f"{page}#{anchor(heading)}" for page, heading in claims)
+    assert sorted(title.replace("\\", "") for title, _ in entries) == sorted(heading for _, heading in claims)

@@ -1,19 +1,17 @@
 """Right models with containers of every kind, outputs that share memory, and state that they change as declared."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from correct_parts import Cells, drawn, function, green
+from correct_parts import Parts, drawn, function, green
 from torch import Tensor, nn
 
 from conformance import Prepared, register_mode
 
-CELLS: Cells = []
+CELLS = []
 _green = partial(green, CELLS)
 ALL = {"scripted": ("fp32", "amp_bf16"), "compiled": ("fp32",)}
 COMPILED = {"compiled": ("fp32",)}
@@ -36,63 +34,54 @@ class Result:
     rest: Any
 
 
-def _pair(x: Tensor) -> Pair:
+def _pair(x):
     return Pair(x.exp(), x * 2)
 
 
-def _listed(x: Tensor) -> list[Tensor]:
+def _listed(x):
     return [x.exp(), x * 2]
 
 
-def _keyed(x: Tensor) -> dict[str, Tensor]:
+def _keyed(x):
     return {"b": x.exp(), "a": x * 2}
 
 
-def _chunked(x: Tensor):
+def _chunked(x):
     return x.exp().chunk(2)
 
 
-def _highest(x: Tensor):
+def _highest(x):
     return x.topk(2)
 
 
-def _numbers(x: Tensor):
+def _numbers(x):
     return x.exp(), 3, 2.5, True, "mean", x.shape[0]
 
 
-def _views(x: Tensor):
+def _views(x):
     return x, x.t(), x[1:], x[:, 0], x.reshape(-1), x[0].expand(3, 8), x[::2], x[1::2]
 
 
-def _halves(x: Tensor):
+def _halves(x):
     y = x.exp()
     return y[:3], y[3:], y
 
 
-def _result(x: Tensor) -> Result:
+def _result(x):
     return Result(x.mean(0), 2.5, "mean", OrderedDict(largest=x.max(1), pair=[Pair(x * 2, x)]))
 
 
-def _measured(x: Tensor) -> tuple[Tensor, float]:
-    return x.exp(), x.detach().double().sum().item()
-
-
-class Weights(nn.Module):
+class Weights(Parts):
     """Returns its weight and its buffer, beside a number that the input has no part in."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
-        self.register_buffer("offset", torch.ones(4))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x):
         return self.linear(x), self.linear.weight.t(), self.offset
 
 
 class Caching(nn.Module):
     """Keeps a mask in an attribute that the first call makes, seeds the generator, and is hooked."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         torch.manual_seed(3)
         if not hasattr(self, "mask"):
             self.mask = torch.arange(x.shape[-1]) > 2
@@ -100,38 +89,26 @@ class Caching(nn.Module):
         return x * self.mask
 
 
-class Dropping(nn.Module):
+class Dropping(Parts):
     """Drops elements twice, the second time where autocast has made them low."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.drop = nn.Linear(8, 8), nn.Dropout(0.25)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.drop(self.linear(self.drop(x)).tanh())
 
 
-class Clipped(nn.Module):
+class Clipped(Parts):
     """Clips its weight before each use."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         with torch.no_grad():
             self.linear.weight.clamp_(-0.2, 0.2)
         return self.linear(x).tanh()
 
 
-class Stepping(nn.Module):
+class Stepping(Parts):
     """Trains itself by one step in each call, and returns the loss."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         loss = self.linear(x).float().square().mean()
         loss.backward()
         with torch.no_grad():
@@ -140,11 +117,11 @@ class Stepping(nn.Module):
         return loss.detach()
 
 
-def _static(model: Any) -> Prepared:
+def _static(model):
     """Make a callable that returns the same memory at every call, and says so."""
-    memory: list[Tensor] = []
+    memory = []
 
-    def call(x: Tensor) -> Tensor:
+    def call(x):
         y = model(x)
         memory[:] = memory or [torch.empty_like(y)]
         memory[0].copy_(y)
@@ -164,14 +141,19 @@ NUMBERS = _green("numbers_and_text", function(_numbers), also=ALL, dtypes={"outp
 VIEWS = _green("views", function(_views), also=ALL, aliases=(("output[1]", "x"), ("output[0]", "output[2]")))
 HALVES = _green("halves", function(_halves), also=ALL)
 RESULT = _green("dataclass", function(_result), also=COMPILED)
-MEASURED = _green("a_number_of_the_input", function(_measured))
-WEIGHTS = _green("weights", Weights, also=ALL)
+MEASURED = _green("a_number_of_the_input", function(lambda x: (x.exp(), x.detach().double().sum().item())))
+WEIGHTS = _green("weights", lambda: Weights(linear=nn.Linear(8, 4), offset=torch.ones(4)), also=ALL)
 CACHING = _green("caching", Caching, changes_state=("hooks", "random generator"))
-DROPPING = _green("dropping_seeded", Dropping, also=ALL, changes_state=("random generator",))
-CLIPPED = _green("clipped_weight", Clipped, also=ALL, mutates=("linear.weight",))
+DROPPING = _green(
+    "dropping_seeded",
+    lambda: Dropping(linear=nn.Linear(8, 8), drop=nn.Dropout(0.25)),
+    also=ALL,
+    changes_state=("random generator",),
+)
+CLIPPED = _green("clipped_weight", lambda: Clipped(linear=nn.Linear(8, 8)), also=ALL, mutates=("linear.weight",))
 STEPPING = _green(
     "stepping",
-    Stepping,
+    lambda: Stepping(linear=nn.Linear(8, 8)),
     differentiable=False,
     mutates=("linear.weight", "linear.bias"),
     changes_state=("gradients",),

@@ -1,56 +1,53 @@
 """Right models with inputs and outputs of every kind."""
 
-from __future__ import annotations
-
 import math
 from collections import namedtuple
 from functools import partial
-from typing import Any
 
 import torch
-from correct_parts import Cells, drawn, function, green, rows
-from torch import Tensor, nn
+from correct_parts import drawn, function, green, normals, rows
+from torch import nn
 
 from zoo import Call, Convention
 
-CELLS: Cells = []
+CELLS = []
 _green = partial(green, CELLS)
 
 
-def _keywords(x: Tensor, *, scale: Tensor, power: float = 1.0, how: str = "add", bias: Any = None) -> Tensor:
+def _keywords(x, *, scale, power=1.0, how="add", bias=None):
     y = x * scale if how == "multiply" else x + scale
     return y.exp() * power if bias is None else y
 
 
-def _keyword_call(g: torch.Generator) -> Call:
+def _keyword_call(g):
     x, scale = torch.randn(6, 8, generator=g), torch.randn(8, generator=g)
     return Call((x,), {"scale": scale, "how": "multiply", "power": 0.5})
 
 
-def _twice(a: Tensor, b: Tensor) -> Tensor:
+def _twice(a, b):
     return a @ b.t() + a.sum()
 
 
-def _same_twice(g: torch.Generator) -> tuple[Tensor, Tensor]:
+def _same_twice(g):
     x = torch.randn(6, 8, generator=g)
     return x, x
 
 
-def _listed(tensors: list[Tensor], weights: dict[str, Tensor]) -> Tensor:
+def _listed(tensors, weights):
     return torch.cat(tensors, dim=-1).tanh() * weights["w"]
 
 
-def _list_and_dict(g: torch.Generator) -> Any:
+def _list_and_dict(g):
     return [torch.randn(6, 3, generator=g), torch.randn(6, 5, generator=g)], {"w": torch.randn(8, generator=g)}
 
 
-def _in_place(x: Tensor, cache: Tensor) -> Tensor:
+def _in_place(x, cache):
     y = x * cache.sum(0)
     cache.mul_(0.5).add_(x.detach())
     return y
 
 
-def _inner_in_place(x: Tensor) -> Tensor:
+def _inner_in_place(x):
     y = x * 2
     y += x
     y[:, 0] = 1.5
@@ -58,48 +55,48 @@ def _inner_in_place(x: Tensor) -> Tensor:
     return y.relu_()
 
 
-def _no_rows(x: Tensor) -> Tensor:
+def _no_rows(x):
     return x.exp().sum(0)
 
 
-def _batch_and_cache(batch: dict[str, Tensor], cache: list[Tensor]) -> Any:
+def _batch_and_cache(batch, cache):
     batch["doubled"] = batch.pop("x") * 2
     batch["y"] = batch["y"].exp()
     cache.append(batch["y"] + batch["doubled"])
     return batch, cache[0].tanh()
 
 
-def _batched(g: torch.Generator) -> tuple[dict[str, Tensor], list[Tensor]]:
+def _batched(g):
     return {"x": torch.randn(6, 8, generator=g), "y": torch.randn(6, 8, generator=g)}, []
 
 
 KEYWORDS = _green("keywords", function(_keywords), drawn(_keyword_call), also={"compiled": ("fp32",)})
-SAME_TWICE = _green("same_tensor_twice", function(_twice), drawn(_same_twice))
-EXPANDED = _green(
-    "expanded",
-    function(lambda x: x.exp() + x.sum(0)),
-    drawn(lambda g: (torch.randn(1, 8, generator=g).expand(6, 8),)),
+SAME_TWICE = _green(
+    "same_tensor_twice",
+    function(lambda a, b: a @ b.t() + a.sum()),
+    drawn(lambda g: (torch.randn(6, 8, generator=g),) * 2),
 )
-LISTED = _green("listed", function(_listed), drawn(_list_and_dict))
+EXPANDED = _green(
+    "expanded", function(lambda x: x.exp() + x.sum(0)), drawn(lambda g: (torch.randn(1, 8, generator=g).expand(6, 8),))
+)
+LISTED = _green(
+    "listed", function(lambda tensors, weights: torch.cat(tensors, dim=-1).tanh() * weights["w"]), drawn(_list_and_dict)
+)
 IN_PLACE = _green(
-    "in_place",
-    function(_in_place),
-    drawn(lambda g: (torch.randn(6, 8, generator=g), torch.randn(6, 8, generator=g))),
-    mutates=("cache",),
-    also={"compiled": ("fp32",)},
+    "in_place", function(_in_place), normals((6, 8), (6, 8)), mutates=("cache",), also={"compiled": ("fp32",)}
 )
 FILLED = _green("filled", function(_batch_and_cache), drawn(_batched), also={"compiled": ("fp32", "amp_bf16")})
 INNER_IN_PLACE = _green("inner_in_place", function(_inner_in_place), rows(6, 8, rowwise=True))
-NO_ROWS = _green("no_rows", function(_no_rows), rows(0, 8, name="empty"), rows(1, 8, name="one"), rows(5, 8))
+NO_ROWS = _green(
+    "no_rows", function(lambda x: x.exp().sum(0)), rows(0, 8, name="empty"), rows(1, 8, name="one"), rows(5, 8)
+)
 EXTREME = _green(
     "extreme",
     function(lambda x: (x.square().sum(-1).sqrt(), x * x.abs().log())),
     drawn(lambda g: (torch.randn(6, 8, generator=g) * torch.logspace(-6, 6, 8, base=2),)),
 )
 FAINT = _green(
-    "faint",
-    lambda: nn.Linear(32, 32, bias=False),
-    drawn(lambda g: (torch.randn(64, 32, generator=g) * 2.0**-20,)),
+    "faint", lambda: nn.Linear(32, 32, bias=False), drawn(lambda g: (torch.randn(64, 32, generator=g) * 2.0**-20,))
 )
 WINNERS = _green("winners", function(lambda x: x * (x == x.amax(-1, keepdim=True))))
 THRESHOLD = _green("threshold_mask", function(lambda x: (x > 0.5, x.masked_fill(x < -0.5, 0.0))))
@@ -107,11 +104,10 @@ THRESHOLD = _green("threshold_mask", function(lambda x: (x > 0.5, x.masked_fill(
 
 # Outputs
 
-
 Pair = namedtuple("Pair", "first second")  # noqa: PYI024 -- models return such
 
 
-def _integers(x: Tensor) -> Any:
+def _integers(x):
     values, indices = x.topk(3, dim=-1)
     return {
         "argmax": x.argmax(-1),
@@ -123,25 +119,25 @@ def _integers(x: Tensor) -> Any:
     }
 
 
-def _complex(x: Tensor) -> Any:
+def _complex(x):
     z = torch.complex(x, x.flip(-1))
     return z * (0.5 + 2.0j), z.abs(), torch.fft.rfft(x)
 
 
-def _nested(x: Tensor) -> Any:
+def _nested(x):
     return {"pair": Pair(x.exp(), [x * 2, (x.sum(), None)]), "none": None, "again": {"deep": x.mean(0)}}
 
 
-def _small(x: Tensor) -> Any:
+def _small(x):
     return x[:0] * 2, x[0, 0] * 3, x[:, :0].sum(), x.new_zeros(()), x[:1, :1].exp()
 
 
-def _aliases(x: Tensor) -> Any:
+def _aliases(x):
     y = x.exp()
     return x, x.t(), x.view(-1), y, y, y[::2, 1], x.sum(0).expand(4, 8), y.detach(), torch.ones(3)
 
 
-def _special(x: Tensor) -> Any:
+def _special(x):
     hidden = torch.arange(8) % 3 == 0
     masked = x.masked_fill(hidden, -math.inf)
     return masked.log_softmax(-1), masked.softmax(-1), x.masked_fill(hidden, math.nan), masked.amax(-1)

@@ -1,35 +1,24 @@
 """Right models with state, and ordinary networks."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import torch
-from correct_parts import PRECISIONS, Cells, drawn, function, green, rows, scripted_dtype
-from torch import Tensor, nn
+from correct_parts import PRECISIONS, Parts, drawn, function, green, normals, rows, scripted_dtype
+from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 from torch.utils.checkpoint import checkpoint
 
-CELLS: Cells = []
+CELLS = []
 _green = partial(green, CELLS)
 
 
 # State
 
 
-class Stateful(nn.Module):
+class Stateful(Parts):
     """Batch norm in training, a moving average, a counter, an unused and a frozen parameter."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(8)
-        self.frozen = nn.Parameter(torch.randn(8), requires_grad=False)
-        self.unused = nn.Parameter(torch.randn(3))
-        self.register_buffer("average", torch.zeros(8))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         before = self.average.clone()
         with torch.no_grad():
             self.average.lerp_(x.mean(0), 0.25)
@@ -40,46 +29,47 @@ class Stateful(nn.Module):
 class Shared(nn.Module):
     """The same Linear twice, and its weight under a second name."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.one = nn.Linear(8, 8)
         self.other = nn.Linear(8, 8, bias=False)
         self.other.weight = self.one.weight
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.other(torch.tanh(self.one(self.one(x))))
 
 
-class Checkpointed(nn.Module):
+class Checkpointed(Parts):
     """Forward runs again in backward."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return checkpoint(lambda t: torch.tanh(self.linear(t)), x, use_reentrant=False)
 
 
-STATEFUL = _green("stateful", Stateful, rows(16, 8), also={"scripted": PRECISIONS})
+STATEFUL = _green(
+    "stateful",
+    lambda: Stateful(
+        norm=nn.BatchNorm1d(8),
+        frozen=nn.Parameter(torch.randn(8), requires_grad=False),
+        unused=nn.Parameter(torch.randn(3)),
+        average=torch.zeros(8),
+        calls=torch.zeros((), dtype=torch.int64),
+    ),
+    rows(16, 8),
+    also={"scripted": PRECISIONS},
+)
 SHARED = _green("shared", Shared, also={"scripted": PRECISIONS})
-CHECKPOINTED = _green("checkpointed", Checkpointed)
+CHECKPOINTED = _green("checkpointed", lambda: Checkpointed(linear=nn.Linear(8, 8)))
 TRANSFORMED = _green("transformed", function(torch.vmap(torch.func.grad(lambda v: (v**3).sum()))))
 
 
 # Ordinary networks
 
 
-class Attention(nn.Module):
+class Attention(Parts):
     """A pre-norm transformer block with two heads."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(16), nn.LayerNorm(16)
-        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
-        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         batch, time, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(batch, time, 3, 2, width // 2).permute(2, 3, 0, 1, 4).unbind(0)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -87,41 +77,18 @@ class Attention(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
-class ConvNet(nn.Module):
-    """Convolution, ReLU, max pooling, Linear."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.linear = nn.Conv2d(2, 4, 3), nn.Linear(16, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(F.max_pool2d(torch.relu(self.conv(x)), 2).flatten(1))
-
-
-class Embedded(nn.Module):
+class Embedded(Parts):
     """An embedding with a padding row, and what is made of it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.linear = nn.Embedding(10, 6), nn.Linear(6, 4)
-
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens):
         return self.linear(self.table(tokens)).mean(1)
 
 
-def _loss(logits: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(logits, target, label_smoothing=0.125)
-
-
-def _losses(g: torch.Generator) -> tuple[Tensor, Tensor]:
+def _losses(g):
     return torch.randn(6, 8, generator=g), torch.randint(8, (6,), generator=g)
 
 
-def _gru_inputs(g: torch.Generator) -> tuple[Tensor, Tensor]:
-    return torch.randn(5, 6, generator=g), torch.randn(5, 8, generator=g)
-
-
-def _scattered(x: Tensor, index: Tensor) -> Any:
+def _scattered(x, index):
     return (
         torch.zeros(4, 8).index_add(0, index, x),
         torch.zeros(4, 8).scatter_reduce(0, index[:, None].expand(6, 8), x, "amax", include_self=False),
@@ -130,25 +97,43 @@ def _scattered(x: Tensor, index: Tensor) -> Any:
     )
 
 
-def _scatter_inputs(g: torch.Generator) -> tuple[Tensor, Tensor]:
+def _scatter_inputs(g):
     return torch.randn(6, 8, generator=g), torch.tensor([0, 3, 1, 3, 2, 0])
 
 
-BLOCK = _green("transformer_block", Attention, rows(3, 6, 16), also={"compiled": ("amp_bf16",)})
-CONV_NET = _green("conv_net", ConvNet, rows(8, 2, 6, 6, rowwise=True), also={"scripted": PRECISIONS})
+BLOCK = _green(
+    "transformer_block",
+    lambda: Attention(
+        norm1=nn.LayerNorm(16),
+        norm2=nn.LayerNorm(16),
+        qkv=nn.Linear(16, 48),
+        out=nn.Linear(16, 16),
+        up=nn.Linear(16, 32),
+        down=nn.Linear(32, 16),
+    ),
+    rows(3, 6, 16),
+    also={"compiled": ("amp_bf16",)},
+)
+CONV_NET = _green(
+    "conv_net",
+    lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 5)),
+    rows(8, 2, 6, 6, rowwise=True),
+    also={"scripted": PRECISIONS},
+)
 GROUPED_ROWS = _green("grouped_rows", lambda: nn.GroupNorm(2, 8), rows(6, 8))  # no axis after the channels
 NORM_OF_NO_ROWS = _green("norm_of_no_rows", lambda: nn.LayerNorm(8), rows(0, 8, name="none"), rows(8, name="one"))
 LAYER_NORM = _green("layer_norm", lambda: nn.LayerNorm(8), also={"scripted": PRECISIONS})
-EMBEDDED = _green("embedded", Embedded, drawn(lambda g: (torch.randint(10, (7, 3), generator=g),)))
+EMBEDDED = _green(
+    "embedded",
+    lambda: Embedded(table=nn.Embedding(10, 6), linear=nn.Linear(6, 4)),
+    drawn(lambda g: (torch.randint(10, (7, 3), generator=g),)),
+)
 GRU = _green(
     "gru_cell",
     lambda: nn.GRUCell(6, 8),
-    drawn(_gru_inputs),
+    normals((5, 6), (5, 8)),
     also={"scripted": PRECISIONS},
-    expectations=(
-        scripted_dtype("amp_fp16", "float16"),
-        scripted_dtype("amp_bf16", "bfloat16"),
-    ),
+    expectations=(scripted_dtype("amp_fp16", "float16"), scripted_dtype("amp_bf16", "bfloat16")),
 )
 # oneDNN has a bfloat16 LSTM on processors with AVX-512 alone, and a float16 one on few
 LSTM = _green(
@@ -162,7 +147,9 @@ HEADS = _green(
     lambda: nn.MultiheadAttention(8, 2, batch_first=True),
     drawn(lambda g: (torch.randn(2, 5, 8, generator=g),) * 3),
 )
-LOSS = _green("loss", function(_loss), drawn(_losses))
+LOSS = _green(
+    "loss", function(lambda logits, target: F.cross_entropy(logits, target, label_smoothing=0.125)), drawn(_losses)
+)
 SCATTERED = _green("scattered", function(_scattered), drawn(_scatter_inputs))
 GROUPS = _green(
     "groups",

@@ -1,17 +1,15 @@
 """Right models that a careless check of the oracle accuses: conventions, state, ties, graphs, another order of sums."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
-from correct_parts import Cells, drawn, function, green, rows
+from correct_parts import Parts, drawn, function, green, rows
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
 from zoo import Convention
 
-CELLS: Cells = []
+CELLS = []
 _green = partial(green, CELLS, precisions=("fp32",))
 
 
@@ -21,106 +19,81 @@ _green = partial(green, CELLS, precisions=("fp32",))
 class Padded(nn.Module):
     """The row of the padding index has no gradient."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(7, 4, padding_idx=0)
         self.head = nn.Linear(4, 4)
         nn.init.normal_(self.embed.weight)
 
-    def forward(self, index: Tensor) -> Tensor:
+    def forward(self, index):
         return self.head(self.embed(index))
 
 
-class PaddedByHand(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(7, 4))
-
-    def forward(self, index: Tensor) -> Tensor:
+class PaddedByHand(Parts):
+    def forward(self, index):
         return torch.cat([self.table[:1].detach(), self.table[1:]])[index] * 1.5
 
 
-class FakeQuantized(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(4, 8)), nn.Parameter(torch.randn(4))
-
-    def forward(self, x: Tensor) -> Tensor:
+class FakeQuantized(Parts):
+    def forward(self, x):
         return F.linear(x, torch.fake_quantize_per_tensor_affine(self.weight, 0.125, 0, -128, 127), self.bias)
 
 
-class Metrics(nn.Module):
+class Metrics(Parts):
     """Its second output is only to be looked at."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x):
         y = self.linear(x)
         return y, y.detach() * 2
 
 
-class Choosy(nn.Module):
+class Choosy(Parts):
     """Its threshold takes part in a comparison alone, and one parameter in nothing."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.threshold, self.unused = nn.Parameter(torch.zeros(8)), nn.Parameter(torch.ones(3))
-        self.linear = nn.Linear(8, 4)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x):
         y = self.linear(x * (x > self.threshold) + x)
         return y, y.argmax(-1)
 
 
-def _ties(x: Tensor) -> Tensor:
+def _ties(x):
     return x.abs() + x.sign() * x.square() + (x + 0.5).round() * x + x[:, :1].maximum(x)
 
 
-def _padding_index(generator: torch.Generator) -> tuple[Tensor]:
+def _padding_index(generator):
     return (torch.cat([torch.zeros(2, dtype=torch.long), torch.randint(1, 7, (6,), generator=generator)]),)
 
 
 PADDED = _green("padded", Padded, drawn(_padding_index))
 PADDED_BY_HAND = _green(
     "padded_by_hand",
-    PaddedByHand,
+    lambda: PaddedByHand(table=nn.Parameter(torch.randn(7, 4))),
     drawn(_padding_index),
     conventions=(Convention(tensor="table", rows=(0,), zero=True, why="row 0 is padding"),),
 )
 FAKE_QUANTIZED = _green(
     "fake_quantized",
-    FakeQuantized,
+    lambda: FakeQuantized(weight=nn.Parameter(torch.randn(4, 8)), bias=nn.Parameter(torch.randn(4))),
     conventions=(Convention(tensor="weight", why="straight-through estimator"),),
 )
-METRICS = _green("metrics", Metrics, conventions=(Convention(tensor="output[1]", why="a metric, never trained on"),))
-CHOOSY = _green("choosy", Choosy)
+METRICS = _green(
+    "metrics",
+    lambda: Metrics(linear=nn.Linear(8, 4)),
+    conventions=(Convention(tensor="output[1]", why="a metric, never trained on"),),
+)
+CHOOSY = _green(
+    "choosy",
+    lambda: Choosy(threshold=nn.Parameter(torch.zeros(8)), unused=nn.Parameter(torch.ones(3)), linear=nn.Linear(8, 4)),
+)
 TIES = _green("ties", function(_ties), drawn(lambda g: (torch.randint(-2, 3, (6, 5), generator=g).float(),)))
 
 
 # State that forward updates, and that autograd takes as constant
 
 
-class Spectral(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)
-
-
-class RunningScale(nn.Module):
+class RunningScale(Parts):
     """Divides by an average that it has updated just before, in place or by assignment."""
 
-    def __init__(self, *, assigns: bool) -> None:
-        super().__init__()
-        self.assigns = assigns
-        self.linear = nn.Linear(8, 4)
-        self.register_buffer("square", torch.ones(4))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         y = self.linear(x)
         new = 0.75 * self.square + 0.25 * y.detach().float().square().mean(0)
         if self.assigns:
@@ -130,52 +103,34 @@ class RunningScale(nn.Module):
         return y / self.square.sqrt()
 
 
-class Teacher(nn.Module):
+class Teacher(Parts):
     """Its second head follows the first one's weights by momentum, and saves them for backward."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.student = nn.Linear(8, 4)
-        self.register_buffer("teacher", torch.randn(4, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         with torch.no_grad():
             self.teacher.mul_(0.75).add_(self.student.weight, alpha=0.25)
         return self.student(x) * F.linear(x, self.teacher)
 
 
-class TwoTeachers(nn.Module):
+class TwoTeachers(Parts):
     """Moves two buffers by one op, which is given a list of them."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.student = nn.Linear(8, 4)
-        self.register_buffer("weight", torch.randn(4, 8))
-        self.register_buffer("bias", torch.randn(4))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         with torch.no_grad():
             torch._foreach_lerp_([self.weight, self.bias], [self.student.weight, self.student.bias], 0.25)
         return self.student(x) * F.linear(x, self.weight, self.bias)
 
 
-class Normed(nn.Module):
-    """Its batch statistics are differentiated, and its running ones are not used."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.norm = nn.Linear(8, 4), nn.BatchNorm1d(4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.linear(x)).tanh()
-
-
-SPECTRAL = _green("spectral", Spectral)
-RUNNING = _green("running_scale", lambda: RunningScale(assigns=False))
-ASSIGNED = _green("assigned_scale", lambda: RunningScale(assigns=True))
-TEACHER = _green("teacher", Teacher)
-TWO_TEACHERS = _green("two_teachers", TwoTeachers)
-NORMED = _green("normed", Normed)
+SPECTRAL = _green("spectral", lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 4))))
+RUNNING = _green("running_scale", lambda: RunningScale(assigns=False, linear=nn.Linear(8, 4), square=torch.ones(4)))
+ASSIGNED = _green("assigned_scale", lambda: RunningScale(assigns=True, linear=nn.Linear(8, 4), square=torch.ones(4)))
+TEACHER = _green("teacher", lambda: Teacher(student=nn.Linear(8, 4), teacher=torch.randn(4, 8)))
+TWO_TEACHERS = _green(
+    "two_teachers", lambda: TwoTeachers(student=nn.Linear(8, 4), weight=torch.randn(4, 8), bias=torch.randn(4))
+)
+NORMED = _green(  # its batch statistics are differentiated, and its running ones are not used
+    "normed", lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Tanh())
+)
 
 
 # Models that are graphs
@@ -184,12 +139,12 @@ NORMED = _green("normed", Normed)
 class Casting(nn.Module):
     """Its casts and constants are float32, as the source says."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(8, 4)
         self.register_buffer("shift", torch.randn(4))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         y = self.linear(x).float() * torch.ones(4, dtype=torch.float32) + torch.full((4,), 0.25)
         return torch.softmax(y @ torch.tensor([[1.0, 0.5, 0.25, 2.0]] * 4), -1, dtype=torch.float32) + self.shift
 
@@ -200,25 +155,21 @@ def gelu_like(x: Tensor, slope: float = 1.5) -> Tensor:
     return (wide * torch.sigmoid(wide * slope)).to(torch.float32)
 
 
-class Fused(nn.Module):
+class Fused(Parts):
     """Python code around a scripted function."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return gelu_like(self.linear(x))
 
 
 class FusedElsewhere(Fused):
     """The same, where nothing but a call tells that a script runs."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return _activated(self.linear(x))
 
 
-def _activated(x: Tensor) -> Tensor:
+def _activated(x):
     return gelu_like(x)
 
 
@@ -229,20 +180,20 @@ SCRIPTED = _green(
 TRACED = _green("built_traced", lambda: torch.jit.trace(Casting(), EXAMPLE))
 EXPORTED = _green("built_exported", lambda: torch.export.export(Casting(), (EXAMPLE,)).module())
 FUNCTION = _green("scripted_function", function(gelu_like), also={"scripted": ("fp32",)})
-FUSED = _green("fused", Fused)
-FUSED_ELSEWHERE = _green("fused_elsewhere", FusedElsewhere)
+FUSED = _green("fused", lambda: Fused(linear=nn.Linear(8, 4)))
+FUSED_ELSEWHERE = _green("fused_elsewhere", lambda: FusedElsewhere(linear=nn.Linear(8, 4)))
 
 
 # Held to a trusted implementation
 
 
 class Product(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(4, 8))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x):
         self.count += 1
         y = F.linear(x, self.weight)
         return y, y.float().exp()
@@ -251,7 +202,7 @@ class Product(nn.Module):
 class Columns(Product):
     """The same sums in another order, and other names of the arguments."""
 
-    def forward(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, columns):
         self.count.add_(1)
         halves = [F.linear(columns[:, part], self.weight[:, part]) for part in (slice(4, 8), slice(4))]
         y = halves[0] + halves[1]

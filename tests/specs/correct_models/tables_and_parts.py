@@ -1,15 +1,13 @@
 """Right models that keep tables and counters, and hold functions that name their own parts."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 
 import torch
-from correct_parts import Cells, function, green, rows
-from torch import Tensor, nn
+from correct_parts import Parts, function, green, rows
+from torch import nn
 
-CELLS: Cells = []
+CELLS = []
 COMPILED = {"compiled": ("fp32",)}
 _green = partial(green, CELLS)
 
@@ -17,12 +15,12 @@ _green = partial(green, CELLS)
 class LateTable(nn.Module):
     """Registers a table in its first call, and fills one that it has declared."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(8, 8)
         self.register_buffer("declared", None)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         if not hasattr(self, "table"):
             self.register_buffer("table", torch.linspace(0, 1, x.shape[-1], device=x.device), persistent=False)
         if self.declared is None:
@@ -30,15 +28,10 @@ class LateTable(nn.Module):
         return self.linear(x + self.table) * self.declared
 
 
-class Growing(nn.Module):
+class Growing(Parts):
     """Replaces a table by a longer one."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.register_buffer("table", torch.zeros(0, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         if len(self.table) < len(x):
             self.table = torch.arange(len(x), device=x.device)[:, None] * torch.linspace(0.1, 1, 8, device=x.device)
         return self.linear(x) + self.table[: len(x)].sin()
@@ -47,7 +40,7 @@ class Growing(nn.Module):
 class Held(nn.Module):
     """Calls its layers by functions that it holds, and takes a feature by a hook."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
         self.scale, self.found = nn.Parameter(torch.tensor(1.5)), {}
@@ -55,24 +48,24 @@ class Held(nn.Module):
         self.lock = threading.Lock()
         self.first.register_forward_hook(self.keep())
 
-    def scaled(self, x: Tensor, times: int) -> Tensor:
+    def scaled(self, x, times):
         return self.last(x) * self.scale * times
 
     def keep(self):
-        def hook(_, __, output: Tensor) -> Tensor:
+        def hook(_, __, output):
             self.found["first"] = output
             return output + self.scale
 
         return hook
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x):
         with self.lock:
             for step in self.steps:
                 x = step(x)
         return x, self.found.pop("first")
 
 
-def _tables(x: Tensor) -> tuple[Tensor, ...]:
+def _tables(x):
     device = x.device
     return (
         x * torch.hann_window(8, device=device),
@@ -85,7 +78,7 @@ def _tables(x: Tensor) -> tuple[Tensor, ...]:
 
 
 LATE_TABLE = _green("late_table", LateTable, also=COMPILED, changes_state=("buffers",))
-GROWING = _green("growing_table", Growing, also=COMPILED)
+GROWING = _green("growing_table", lambda: Growing(linear=nn.Linear(8, 8), table=torch.zeros(0, 8)), also=COMPILED)
 HELD = _green("held_functions", Held)
 TABLES = _green("tables", function(_tables), also={"compiled": ("fp32", "amp_bf16")})
 
@@ -95,48 +88,34 @@ TABLES = _green("tables", function(_tables), also={"compiled": ("fp32", "amp_bf1
 _settling = partial(green, CELLS, precisions=("fp32",), also={"compiled": ("fp32", "amp_bf16")})
 
 
-class TableOnDemand(nn.Module):
+class TableOnDemand(Parts):
     """Its table is made by the first call, and made longer by a call that needs more of it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.table: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         if self.table is None or len(self.table) < len(x):
             self.table = torch.arange(len(x), dtype=torch.float32)[:, None] / 16
         return self.linear(x) + self.table[: len(x)]
 
 
-class WarmsUp(nn.Module):
+class WarmsUp(Parts):
     """It counts its first two calls, and no more."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         if self.calls < 2:
             self.calls += 1
         return self.linear(x)
 
 
-class Interrupted(nn.Module):
+class Interrupted(Parts):
     """Its code is compiled in two graphs, once each."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         y = self.linear(x)
         torch._dynamo.graph_break()
         return torch.tanh(y)
 
 
 _SHAPES = (rows(6, 8), rows(3, 8, name="fewer"), rows(9, 8, name="more"))
-TABLE_ON_DEMAND = _settling("table_on_demand", TableOnDemand, *_SHAPES)
-WARMS_UP = _settling("warms_up", WarmsUp, *_SHAPES)
-INTERRUPTED = _settling("interrupted", Interrupted, *_SHAPES)
+TABLE_ON_DEMAND = _settling("table_on_demand", lambda: TableOnDemand(linear=nn.Linear(8, 8), table=None), *_SHAPES)
+WARMS_UP = _settling("warms_up", lambda: WarmsUp(linear=nn.Linear(8, 8), calls=0), *_SHAPES)
+INTERRUPTED = _settling("interrupted", lambda: Interrupted(linear=nn.Linear(8, 8)), *_SHAPES)

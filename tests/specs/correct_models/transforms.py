@@ -1,16 +1,14 @@
 """Right models that claim `torch.vmap` and forward mode."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
-from correct_parts import PRECISIONS, Cells, drawn, function, green, rows
-from torch import Tensor, nn
+from correct_parts import PRECISIONS, Parts, drawn, function, green, rows
+from torch import nn
 
 from zoo import Call, Convention
 
-CELLS: Cells = []
+CELLS = []
 _green = partial(green, CELLS, vmappable=True, forward_mode=True)
 
 
@@ -46,35 +44,19 @@ class Generated(_Sine):
     vmap = torch.autograd.Function.vmap
 
 
-class Dense(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.linear(x))
+def _dense():
+    return nn.Sequential(nn.Linear(8, 4), nn.Tanh())
 
 
-class Normalised(nn.Module):
-    """A batch norm in eval mode, whose buffers all samples share."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.norm = nn.Linear(8, 4), nn.BatchNorm1d(4)
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.linear(x))
+def _normalised():
+    """Its buffers are those of all samples."""
+    return nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)).eval()
 
 
-class SeveralOutputs(nn.Module):
+class SeveralOutputs(Parts):
     """A container with an integer output, one that no input reaches, and one that is detached."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(8))
-
-    def forward(self, x: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    def forward(self, x, rows):
         return {
             "picked": (x * self.weight)[rows],
             "largest": x.argmax(-1),
@@ -84,26 +66,22 @@ class SeveralOutputs(nn.Module):
         }
 
 
-def _keywords(x: Tensor, *, scale: Tensor, power: int) -> Tensor:
-    return scale * x**power
-
-
 SINE = _green("sine_by_hand", function(_Sine.apply))
 GENERATED = _green("sine_generated", function(Generated.apply))
-DENSE = _green("dense", Dense, also={"compiled": ("fp32", "amp_bf16")}, dtypes="follows")
-SCRIPTED = green(CELLS, "dense_vmapped", Dense, also={"scripted": PRECISIONS}, vmappable=True)
+DENSE = _green("dense", _dense, also={"compiled": ("fp32", "amp_bf16")}, dtypes="follows")
+SCRIPTED = green(CELLS, "dense_vmapped", _dense, also={"scripted": PRECISIONS}, vmappable=True)
 SOFTMAX = _green("plain_softmax", function(partial(torch.softmax, dim=-1)))
-NORMALISED = _green("normalised", Normalised, rows(6, 8), rows(1, 8, name="one-row"), also={"compiled": ("fp32",)})
+NORMALISED = _green("normalised", _normalised, rows(6, 8), rows(1, 8, name="one-row"), also={"compiled": ("fp32",)})
 RELU = _green("rectified_transformed", function(lambda x: torch.relu(x - 0.25)), rows(16, 8, rowwise=True))
 SEVERAL = _green(
     "several_outputs",
-    SeveralOutputs,
+    lambda: SeveralOutputs(weight=nn.Parameter(torch.randn(8))),
     drawn(lambda g: (torch.randn(6, 8, generator=g), torch.tensor([0, 5, 5]))),
     conventions=(Convention(tensor="output['held']", why="handed out without its graph"),),
 )
 KEYWORDS = _green(
     "keywords_transformed",
-    function(_keywords),
+    function(lambda x, *, scale, power: scale * x**power),
     drawn(lambda g: Call((torch.randn(4, 6, generator=g),), {"scale": torch.rand((), generator=g) + 0.5, "power": 3})),
 )
 COMPLEX = _green(
@@ -115,4 +93,4 @@ COMPLEX = _green(
 OVERLAPPING = _green(
     "overlapping_input", function(torch.tanh), drawn(lambda g: (torch.randn(8, generator=g).expand(3, 8),))
 )
-EMPTY = _green("no_rows_transformed", Dense, rows(5, 8), rows(0, 8, name="no-row"))
+EMPTY = _green("no_rows_transformed", _dense, rows(5, 8), rows(0, 8, name="no-row"))

@@ -1,14 +1,9 @@
 """Models and modes that change state, differ or are compiled anew at a second call, or run otherwise than asked."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import misbehaving_modes  # noqa: F401 -- registers modes
 import torch
-from miniature_parts import LINEAR, REVERSED, fails, gets, register, spec_of
-from torch import Tensor, nn
+from miniature_parts import LINEAR, REVERSED, Parts, fails, gets, register, spec_of
+from torch import nn
 
 from conformance import Prepared
 
@@ -18,45 +13,38 @@ NO_LSTM = (
 )
 
 
-class Counted(nn.Module):
+class Counted(Parts):
     """A Linear that counts its calls."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(5, 4)
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         self.calls += 1
         return self.linear(x)
 
 
-def _mutating(x: Tensor) -> Tensor:
+def _mutating(x):
     return x.mul_(2.0) + 1
 
 
-def _mutating_nothing(x: Tensor) -> Tensor:
-    return x * 2.0 + 1
-
-
-def _deferring_to(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    def outer(x: Tensor) -> Tensor:
+def _deferring_to(function):
+    def outer(x):
         return function(x)
 
     return outer
 
 
-def _in_two_graphs(x: Tensor) -> Tensor:
+def _in_two_graphs(x):
     y = x * 2
     torch._dynamo.graph_break()
     return y + 1
 
 
-COUNTED = spec_of("counted", Counted, dtypes="follows")
+COUNTED = spec_of(
+    "counted", lambda: Counted(linear=nn.Linear(5, 4), calls=torch.zeros((), dtype=torch.int64)), dtypes="follows"
+)
 BATCH_NORM = spec_of("batch_norm", lambda: nn.BatchNorm1d(5), dtypes="float32")
 MUTATES = spec_of("mutates_in_secret", lambda: _mutating, differentiable=False)
 RANDOM = spec_of("global_random", lambda: lambda x: x + torch.rand_like(x))
-DISABLED = spec_of("disabled", lambda: _deferring_to(torch.compiler.disable(_mutating_nothing)))
+DISABLED = spec_of("disabled", lambda: _deferring_to(torch.compiler.disable(lambda x: x * 2.0 + 1)))
 SKIPPED = spec_of("skipped", lambda: nn.LSTM(5, 4))
 TWO_GRAPHS = spec_of("two_graphs", lambda: _in_two_graphs, one_graph=True, differentiable=False)
 UNSCRIPTED = spec_of("unscripted", lambda: nn.Linear(5, 4), scripted=lambda: nn.Linear(5, 4))
@@ -93,46 +81,40 @@ MINIATURES = (
 # Compiled code that torch.compile makes anew at every call, although nothing about the call has changed
 
 
-class CountsInPython(nn.Module):
+class CountsInPython(Parts):
     """Its counter is a number in Python, so the guard on its value fails at every call."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(5, 4)
-        self.calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         self.calls += 1
         return self.linear(x) if self.calls > 0 else x
 
 
-class KeepsWhatItSaw(nn.Module):
+class KeepsWhatItSaw(Parts):
     """It adds to a dictionary at every call, so the guard on its keys fails at the next."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(5, 4)
-        self.seen: dict[int, int] = {}
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         self.seen[len(self.seen)] = x.shape[0]
         return self.linear(x)
 
 
-def _compiled_at_every_call(model: nn.Module) -> Prepared:
+def _compiled_at_every_call(model):
     """A fresh function with a fresh backend at every call: no earlier code fits."""
 
-    def call(x: Tensor) -> Any:
+    def call(x):
         fresh = lambda y: model(y)  # noqa: E731, PLW0108 -- a function of this call alone
         return torch.compile(fresh, backend=lambda graph, _: graph.forward, dynamic=False)(x)
 
     return Prepared(call, lambda: {"compiler": "torch.compile"})
 
 
-register({"compiled_at_every_call": _compiled_at_every_call})
+register(compiled_at_every_call=_compiled_at_every_call)
 
-COUNTS_IN_PYTHON = spec_of("counts_in_python", CountsInPython, dtypes="follows")
-KEEPS_WHAT_IT_SAW = spec_of("keeps_what_it_saw", KeepsWhatItSaw, dtypes="follows")
+COUNTS_IN_PYTHON = spec_of(
+    "counts_in_python", lambda: CountsInPython(linear=nn.Linear(5, 4), calls=0), dtypes="follows"
+)
+KEEPS_WHAT_IT_SAW = spec_of(
+    "keeps_what_it_saw", lambda: KeepsWhatItSaw(linear=nn.Linear(5, 4), seen={}), dtypes="follows"
+)
 
 AGAIN = "identical calls compiled again 3 times, at calls 2, 3 and 4; failed guard of "
 MINIATURES += (

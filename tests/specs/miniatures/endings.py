@@ -1,60 +1,52 @@
 """Cells that end in an error, a crash, a refusal of memory or at the deadline, some with processes left behind."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess
 import sys
 import time
-from typing import Any
 
 import misbehaving_modes  # noqa: F401 -- registers modes
 import torch
 from miniature_parts import LINEAR, around, gets, register, spec_of
-from torch import Tensor
 
 GRANDCHILD = "import time; time.sleep(3600)  # grandchild of a conformance miniature"
 
 
-def _grandchild(**options: Any) -> None:
+def _grandchild(**options):
     """Start a process that names the fork server of this cell, so that a test can tell its own."""
     subprocess.Popen([sys.executable, "-c", GRANDCHILD, str(os.getppid())], **options)
 
 
-def _leave_a_runaway(model: Any, *args: Any) -> Any:
+def _leave_a_runaway(model, *args):
     _grandchild(start_new_session=True)
     os._exit(0)
 
 
-def _hang_with_grandchild(model: Any, *args: Any) -> Any:
-    _grandchild()
-    time.sleep(3600)
+def _hang_with_grandchild(**options):
+    def call(model, *args):
+        _grandchild(**options)
+        time.sleep(3600)
+
+    return around(call)
 
 
-def _hang_with_runaway(model: Any, *args: Any) -> Any:
-    _grandchild(start_new_session=True)
-    time.sleep(3600)
-
-
-def _dies_in_float64(x: Tensor) -> Tensor:
+def _dies_in_float64(x):
     if x.dtype == torch.float64:
         os.kill(os.getpid(), 11)
     return x * 2
 
 
-def _hangs_in_float64(x: Tensor) -> Tensor:
+def _hangs_in_float64(x):
     if x.dtype == torch.float64:
         ctypes.PyDLL(None).sleep(3600)
     return x * 2
 
 
 register(
-    {
-        "leaving_runaway": around(_leave_a_runaway),
-        "hanging_grandchild": around(_hang_with_grandchild),
-        "hanging_runaway": around(_hang_with_runaway),
-    }
+    leaving_runaway=around(_leave_a_runaway),
+    hanging_grandchild=_hang_with_grandchild(),
+    hanging_runaway=_hang_with_grandchild(start_new_session=True),
 )
 
 DIES = spec_of("dies_in_reference", lambda: _dies_in_float64)

@@ -1,7 +1,5 @@
 """Declared divergences: those that come true, those that no longer do, and those that something worse hides behind."""
 
-from __future__ import annotations
-
 import damaging_modes  # noqa: F401 -- registers modes
 import misbehaving_modes  # noqa: F401 -- registers modes
 from miniature_parts import VALUES, expect, fails, gets, spec_of

@@ -1,82 +1,67 @@
 """Models that draw from torch's generator: wrong uses of what was drawn, and draws that cannot be compared."""
 
-from __future__ import annotations
-
-from typing import Any
+from collections import OrderedDict
 
 import torch
-from miniature_parts import VALUES, around, fails, gets, register, spec_of
-from torch import Tensor, nn
+from miniature_parts import VALUES, Parts, around, fails, gets, register, spec_of
+from torch import nn
 
 DRAWS = ("random generator",)
 
 
-class Dropping(nn.Module):
-    """Drops elements of what a Linear gives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.drop = nn.Linear(5, 4), nn.Dropout(0.25)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.drop(self.linear(x))
+def _dropping():
+    return nn.Sequential(OrderedDict(linear=nn.Linear(5, 4), drop=nn.Dropout(0.25)))
 
 
-class Noisy(nn.Module):
+class Noisy(Parts):
     """Adds noise, in the dtype of what it is added to."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(5, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         y = self.linear(x)
         return y + 0.1 * torch.randn_like(y)
 
 
-def _unscaled(model: Any, x: Tensor) -> Tensor:
+def _unscaled(model, x):
     return model(x) * 0.75
 
 
-def _gradient_of_all(model: Any, x: Tensor) -> Tensor:
+def _gradient_of_all(model, x):
     """The right output, with the gradient that it has if nothing is dropped."""
     dropped, whole = model(x), model.linear(x) / 0.75
     return whole + (dropped - whole).detach()
 
 
-def _noise_of_uniform_numbers(model: Any, x: Tensor) -> Tensor:
+def _noise_of_uniform_numbers(model, x):
     y = model.linear(x)
     return y + 0.1 * torch.rand_like(y)
 
 
-def _twice_the_noise(model: Any, x: Tensor) -> Tensor:
+def _twice_the_noise(model, x):
     return 2 * model(x) - model.linear(x)
 
 
-def _other_mask(model: Any, x: Tensor) -> Tensor:
+def _other_mask(model, x):
     torch.manual_seed(1)
     return model(x)
 
 
-def _draws_once_more(model: Any, x: Tensor) -> Tensor:
+def _draws_once_more(model, x):
     torch.rand(3)
     return model(x)
 
 
 register(
-    {
-        "unscaled": around(_unscaled),
-        "gradient_of_all": around(_gradient_of_all),
-        "noise_of_uniform_numbers": around(_noise_of_uniform_numbers),
-        "twice_the_noise": around(_twice_the_noise),
-        "other_mask": around(_other_mask),
-        "draws_once_more": around(_draws_once_more),
-    }
+    unscaled=around(_unscaled),
+    gradient_of_all=around(_gradient_of_all),
+    noise_of_uniform_numbers=around(_noise_of_uniform_numbers),
+    twice_the_noise=around(_twice_the_noise),
+    other_mask=around(_other_mask),
+    draws_once_more=around(_draws_once_more),
 )
 
-DROPPING = spec_of("dropping", Dropping, changes_state=DRAWS)
-UNDECLARED = spec_of("dropping_undeclared", Dropping)
-NOISY = spec_of("noisy", Noisy, changes_state=DRAWS)
+DROPPING = spec_of("dropping", _dropping, changes_state=DRAWS)
+UNDECLARED = spec_of("dropping_undeclared", _dropping)
+NOISY = spec_of("noisy", lambda: Noisy(linear=nn.Linear(5, 4)), changes_state=DRAWS)
 
 MINIATURES = (
     fails(DROPPING, "unscaled", "fp32", *VALUES),

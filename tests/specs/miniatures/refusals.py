@@ -1,32 +1,29 @@
 """Models that must refuse an input with an error, and modes of them that accept it."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 
 import torch
-from miniature_parts import around, expect, fails, gets, register, spec_of
-from torch import Tensor, nn
+from miniature_parts import Parts, around, expect, fails, gets, register, spec_of
 
 from conformance import NotProvenError
 from zoo import Candidate
 from zoo.error_input import ErrorInput
 
 
-def _everywhere(x: Tensor) -> Tensor:
+def _everywhere(x):
     if x.dim() != 2:
         raise ValueError("everywhere: x must be a matrix")
     return x * 2
 
 
-def _unless_scripted(x: Tensor) -> Tensor:
+def _unless_scripted(x):
     if not torch.jit.is_scripting() and x.dim() != 2:
         raise ValueError("unless_scripted: x must be a matrix")
     return x * 2
 
 
-def _unless_compiled(x: Tensor) -> Tensor:
+def _unless_compiled(x):
     if not torch.compiler.is_compiling() and x.size(0) > 6:
         raise ValueError("unless_compiled: x must have 6 rows at most")
     if x.dim() != 2:
@@ -34,36 +31,32 @@ def _unless_compiled(x: Tensor) -> Tensor:
     return x * 2
 
 
-def _never(x: Tensor) -> Tensor:
+def _never(x):
     return x * 2
 
 
-def _dying(x: Tensor) -> Tensor:
+def _dying(x):
     if x.dim() != 2:
         os.kill(os.getpid(), 11)
     return x * 2
 
 
-def _without_memory(x: Tensor) -> Tensor:
+def _without_memory(x):
     if x.dim() != 2:
         raise MemoryError("no room for a vector")
     return x * 2
 
 
-def _in_autocast(x: Tensor) -> Tensor:
+def _in_autocast(x):
     if x.dim() != 2 and torch.is_autocast_enabled("cpu"):
         raise ValueError("in_autocast: x must be a matrix")
     return x * 2
 
 
-class _Counting(nn.Module):
+class _Counting(Parts):
     """Counts its calls in a buffer before it looks at its input."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         self.calls += 1
         if x.dim() != 2 or self.calls > 1.5:
             raise ValueError("counting: x must be a matrix at the first call" if self.calls < 1.5 else "too late")
@@ -76,27 +69,25 @@ def _fit(call, model, precision, x):
     return call(x).mean()
 
 
-def _flat(name: str = "flat", error: type[Exception] = ValueError, match: str = "must be a matrix") -> ErrorInput:
+def _flat(name="flat", error=ValueError, match="must be a matrix"):
     return ErrorInput(name=name, inputs=lambda g: (torch.randn(6, generator=g),), error=error, match=match)
 
 
-def _long(name: str) -> ErrorInput:
+def _long(name):
     return ErrorInput(
         name=name, inputs=lambda g: (torch.randn(7, 5, generator=g),), error=ValueError, match="6 rows at most"
     )
 
 
-def _falling_back(model: nn.Module, x: Tensor) -> Tensor:
+def _falling_back(model, x):
     if x.dim() != 2:
         raise NotProvenError("it fell back to eager")
     return model(x)
 
 
 register(
-    {
-        "accepting": around(lambda model, x: model(x if x.dim() == 2 else x[:, None])),
-        "falling_back_on_vectors": around(_falling_back),
-    }
+    accepting=around(lambda model, x: model(x if x.dim() == 2 else x[:, None])),
+    falling_back_on_vectors=around(_falling_back),
 )
 
 EVERYWHERE = spec_of("refuses_everywhere", lambda: _everywhere, error_inputs=(_flat(),))
@@ -109,7 +100,7 @@ OTHER_TEXT = spec_of("raises_another_text", lambda: _everywhere, error_inputs=(_
 EITHER_TYPE = spec_of("raises_either_type", lambda: _everywhere, error_inputs=(_flat(error=(TypeError, ValueError)),))
 COUNTING = spec_of(
     "refuses_and_counts",
-    _Counting,
+    lambda: _Counting(calls=torch.zeros(())),
     dtypes="input",
     error_inputs=(_flat("one", match="first call"), _flat("two", match="first call")),
 )

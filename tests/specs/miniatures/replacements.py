@@ -1,30 +1,28 @@
 """Replacements for one model: a right one, one with a wrong gradient, and some that do not fit the model."""
 
-from __future__ import annotations
-
+from collections import OrderedDict
 from functools import partial
-from typing import Any
 
 import torch
-from miniature_parts import Miniature, fails, gets, rows, spec_of
-from torch import Tensor, nn
+from miniature_parts import Parts, fails, gets, rows, spec_of
+from torch import nn
 
 from zoo import Candidate
 
 
 class Gate(nn.Module):
-    def __init__(self, width: int = 6) -> None:
+    def __init__(self, width=6):
         super().__init__()
         self.left, self.right = nn.Linear(width, width), nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.left(x) * torch.sigmoid(self.right(x))
 
 
 class OneProduct(Gate):
     """Both layers in one product."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         weight = torch.cat([self.left.weight, self.right.weight])
         left, right = nn.functional.linear(x, weight, torch.cat([self.left.bias, self.right.bias])).chunk(2, -1)
         return left * torch.sigmoid(right)
@@ -33,50 +31,39 @@ class OneProduct(Gate):
 class GradientLost(Gate):
     """Its backward leaves the slope of the sigmoid out."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         right = self.right(x)
         return self.left(x) * (torch.sigmoid(right.detach()) + right - right.detach())
 
 
-class OtherNames(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.both = nn.Linear(6, 12)
-
-    def forward(self, x: Tensor) -> Tensor:
+class OtherNames(Parts):
+    def forward(self, x):
         left, right = self.both(x).chunk(2, -1)
         return left * torch.sigmoid(right)
 
 
-class Normed(nn.Module):
-    """Batch norm that is not in training, and with a frozen parameter: the replacement must take both over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(6)
-        self.layer = nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(self.norm(x))
+def _normed():
+    return nn.Sequential(OrderedDict(norm=nn.BatchNorm1d(6), layer=nn.Linear(6, 4)))
 
 
-def _settled(model: Any) -> None:
+def _settled(model):
+    """Batch norm that is not in training, and a frozen parameter: the replacement must take both over."""
     model.eval()
     model.norm.running_mean.fill_(0.5)
     model.layer.bias.requires_grad_(False)
 
 
-def _compiled() -> nn.Module:
+def _compiled():
     gate = OneProduct()
     gate.compile(backend="aot_eager", dynamic=False)  # in place, so that no name changes
     return gate
 
 
-def _doubled(x: Tensor) -> Tensor:
+def _doubled(x):
     return x * 2.0
 
 
-def _added(x: Tensor) -> Tensor:
+def _added(x):
     return x + x
 
 
@@ -88,20 +75,20 @@ GATE = spec_of(
     candidates=(
         Candidate(name="one_product", build=OneProduct),
         Candidate(name="gradient_lost", build=GradientLost),
-        Candidate(name="other_names", build=OtherNames),
+        Candidate(name="other_names", build=lambda: OtherNames(both=nn.Linear(6, 12))),
         Candidate(name="other_shapes", build=partial(Gate, 5)),
         Candidate(name="compiled_gate", build=_compiled, compiles=True),
     ),
 )
 NORMED = spec_of(
-    "replaced_norm", Normed, rows(8, 6), initialise=_settled, candidates=(Candidate(name="the_same", build=Normed),)
+    "replaced_norm", _normed, rows(8, 6), initialise=_settled, candidates=(Candidate(name="the_same", build=_normed),)
 )
 DOUBLED = spec_of(
     "replaced_function", lambda: _doubled, candidates=(Candidate(name="added", build=lambda: _added),), dtypes="input"
 )
 
 MISFIT = "candidate 'other_names' of replaced_gate: parameters and buffers must have the model's names, but it lacks"
-MINIATURES: tuple[Miniature, ...] = (
+MINIATURES = (
     gets(GATE, "one_product", "fp32", "PASS"),
     gets(GATE, "one_product", "amp_bf16", "PASS"),
     gets(GATE, "compiled_gate", "fp32", "PASS"),

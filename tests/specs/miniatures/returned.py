@@ -1,16 +1,13 @@
 """Modes that return other containers than the model, or tensors that share memory or are written again."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from damaging_modes import Bent, same
-from miniature_parts import LINEAR, VALUES, around, fails, gets, register, spec_of
+from miniature_parts import LINEAR, VALUES, around, fails, gets, register, second_time, spec_of
 from torch import Tensor
 
 from conformance import Prepared
@@ -38,11 +35,11 @@ class Result:
     gain: float
 
 
-def _static(model: Any) -> Prepared:
+def _static(model):
     """Make a callable that returns the same memory at every call."""
-    memory: list[Tensor] = []
+    memory = []
 
-    def into_memory(y: Tensor) -> Tensor:
+    def into_memory(y):
         if not memory:
             memory.append(torch.empty_like(y))
         memory[0].data.copy_(y)
@@ -51,16 +48,16 @@ def _static(model: Any) -> Prepared:
     return Prepared(lambda x: Bent.apply(model(x), into_memory, same), dict)
 
 
-def _late(model: Any) -> Prepared:
+def _late(model):
     """Make a callable whose thread writes into an output after the model was called again."""
     called = threading.Event()
-    threads: list[threading.Thread] = []
+    threads = []
 
-    def write(y: Tensor) -> None:
+    def write(y):
         called.wait()
         y.data.add_(1.0)
 
-    def call(x: Tensor) -> Tensor:
+    def call(x):
         y = model(x)
         if threads:
             called.set()
@@ -73,47 +70,30 @@ def _late(model: Any) -> Prepared:
     return Prepared(call, dict)
 
 
-def _second_time(change: Callable[..., Any]) -> Callable[[Any], Prepared]:
-    """Make a mode whose every second call returns change(what the model returns, x)."""
-
-    def prepare(model: Any) -> Prepared:
-        calls: list[int] = []
-
-        def call(x: Tensor) -> Any:
-            calls.append(1)
-            return change(model(x), x) if len(calls) % 2 == 0 else model(x)
-
-        return Prepared(call, dict)
-
-    return prepare
-
-
-def _changed(change: Callable[..., Any]) -> Callable[[Any], Prepared]:
+def _changed(change):
     """Make a mode that returns change(what the model returns, x)."""
     return around(lambda model, x: change(model(x), x))
 
 
 register(
-    {
-        "listed": _changed(lambda y, _: list(y)),
-        "turned_round": _changed(lambda y, _: dict(reversed(y.items()))),
-        "unordered": _changed(lambda y, _: dict(y)),
-        "renamed": _changed(lambda y, _: Couple(*y)),
-        "opened": _changed(lambda y, _: tuple(y)),
-        "in_a_dict": _changed(lambda y, _: vars(y)),
-        "gain_off": _changed(lambda y, _: Result(y.mean, 2.5 + 2.0**-20)),
-        "gain_of_int": _changed(lambda y, _: Result(y.mean, 2)),
-        "reworded": _changed(lambda y, _: (y[0], "median")),
-        "echoing": _changed(lambda _, x: x.view_as(x)),
-        "one_for_two": _changed(lambda y, _: (y[0], y[0])),
-        "copying": _changed(lambda y, _: y.clone()),
-        "static": _static,
-        "late": _late,
-        "second_none": _second_time(lambda y, _: (y[0], None)),
-        "second_listed": _second_time(lambda y, _: list(y)),
-        "second_detached": _second_time(lambda y, _: y.detach()),
-        "second_echoing": _second_time(lambda _, x: x.view_as(x)),
-    }
+    listed=_changed(lambda y, _: list(y)),
+    turned_round=_changed(lambda y, _: dict(reversed(y.items()))),
+    unordered=_changed(lambda y, _: dict(y)),
+    renamed=_changed(lambda y, _: Couple(*y)),
+    opened=_changed(lambda y, _: tuple(y)),
+    in_a_dict=_changed(lambda y, _: vars(y)),
+    gain_off=_changed(lambda y, _: Result(y.mean, 2.5 + 2.0**-20)),
+    gain_of_int=_changed(lambda y, _: Result(y.mean, 2)),
+    reworded=_changed(lambda y, _: (y[0], "median")),
+    echoing=_changed(lambda _, x: x.view_as(x)),
+    one_for_two=_changed(lambda y, _: (y[0], y[0])),
+    copying=_changed(lambda y, _: y.clone()),
+    static=_static,
+    late=_late,
+    second_none=second_time(lambda y, _: (y[0], None)),
+    second_listed=second_time(lambda y, _: list(y)),
+    second_detached=second_time(lambda y, _: y.detach()),
+    second_echoing=second_time(lambda _, x: x.view_as(x)),
 )
 
 PAIR = spec_of("pair", lambda: lambda x: (x.exp(), x.exp()))

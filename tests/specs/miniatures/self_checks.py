@@ -1,12 +1,8 @@
 """Faults that only a trusted implementation shows, and wrong gradients that hide where autograd sees no path."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import torch
-from miniature_parts import VALUES, fails, gets, spec_of
-from torch import Tensor, nn
+from miniature_parts import VALUES, Parts, fails, gets, spec_of
+from torch import nn
 from torch.nn import functional as F  # noqa: N812 -- its usual name
 
 from zoo import Case, Convention
@@ -15,51 +11,51 @@ from zoo import Case, Convention
 
 
 class Trusted(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(4, 5))
         self.register_buffer("mean", torch.zeros(4))
 
-    def finish(self, y: Tensor) -> Tensor:
+    def finish(self, y):
         self.mean.mul_(0.5).add_(y.detach().float().mean(0), alpha=0.5)
         return y
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.finish(F.linear(x, self.weight))
 
 
 class CutOff(Trusted):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.finish(F.linear(x, self.weight.detach()))
 
 
 class Halved(Trusted):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.finish(F.linear((x + x.detach()) / 2, self.weight))
 
 
 class Lifted(Trusted):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return super().forward(x).float()
 
 
 class Forgetful(Trusted):
-    def finish(self, y: Tensor) -> Tensor:
+    def finish(self, y):
         return y
 
 
 class Constant(Trusted):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return super().forward(x).detach()
 
 
 class Renamed(Trusted):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(4))
 
 
-def _trusting(name: str, build: Any, **fields: Any) -> Any:
+def _trusting(name, build, **fields):
     return spec_of(name, build, reference=Trusted, **fields)
 
 
@@ -75,14 +71,10 @@ NO_BUILD = spec_of("no_trusted_build", Trusted, reference=lambda: 1 / 0)
 # Paths that autograd does not see
 
 
-class Detached(nn.Module):
+class Detached(Parts):
     """The gradient of its gate is None, and its output changes with it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.linear = nn.Parameter(torch.randn(4)), nn.Linear(5, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.linear(x) * self.gate.detach()
 
 
@@ -109,15 +101,10 @@ class _Marked(torch.autograd.Function):
         return 2 * g
 
 
-class HalfTeacher(nn.Module):
+class HalfTeacher(Parts):
     """It updates its state rightly, and detaches a path beside it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(5, 4)
-        self.register_buffer("square", torch.ones(4))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         y = self.linear(x)
         with torch.no_grad():
             self.square.mul_(0.75).add_(0.25 * y.square().mean(0))
@@ -127,21 +114,17 @@ class HalfTeacher(nn.Module):
 class Rounded(nn.Module):
     """Straight through the rounding of the weight, and a wrong gradient of x."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(4, 5) * 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         weight = self.weight + (self.weight.round() - self.weight).detach()
         return F.linear(x, weight) * x.detach().mean()
 
 
-class Table(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(7, 4))
-
-    def forward(self, index: Tensor) -> Tensor:
+class Table(Parts):
+    def forward(self, index):
         return torch.cat([self.table[:1].detach(), self.table[1:]])[index] * 1.5
 
 
@@ -150,17 +133,17 @@ STRAIGHT = Convention(tensor="weight", why="straight-through estimator")
 OTHER_ROW = Convention(tensor="table", rows=(3,), zero=True, why="the wrong row")
 WRONG_NAME = Convention(tensor="weigth", why="misspelt")
 
-DETACHED = spec_of("detached", Detached)
+DETACHED = spec_of("detached", lambda: Detached(gate=nn.Parameter(torch.randn(4)), linear=nn.Linear(5, 4)))
 NONE_FOR_WEIGHT = spec_of(
     "none_for_weight",
     lambda: _NoneForWeight.apply,
     Case(name="typical", inputs=lambda g: (torch.randn(6, 5, generator=g), torch.randn(5, generator=g))),
 )
 MARKED = spec_of("marked", lambda: _Marked.apply)
-HALF_TEACHER = spec_of("half_teacher", HalfTeacher)
+HALF_TEACHER = spec_of("half_teacher", lambda: HalfTeacher(linear=nn.Linear(5, 4), square=torch.ones(4)))
 ROUNDED = spec_of("rounded", Rounded, conventions=(STRAIGHT,))
 ROUNDED_UNDECLARED = spec_of("rounded_undeclared", Rounded)
-TABLE = spec_of("table", Table, INDEX, conventions=(OTHER_ROW,))
+TABLE = spec_of("table", lambda: Table(table=nn.Parameter(torch.randn(7, 4))), INDEX, conventions=(OTHER_ROW,))
 MISSPELT = spec_of("misspelt", Rounded, conventions=(WRONG_NAME,))
 
 
@@ -168,7 +151,7 @@ MISSPELT = spec_of("misspelt", Rounded, conventions=(WRONG_NAME,))
 
 
 @torch.jit.script
-def only_float32(x: Tensor) -> Tensor:
+def only_float32(x):
     if x.dtype != torch.float32:
         raise RuntimeError("this graph knows no float64")
     return x * 2
@@ -182,28 +165,26 @@ class _Rows(torch.autograd.Function):
     """Rows of a table, whose sparse gradient is twice as large as it should be."""
 
     @staticmethod
-    def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
+    def forward(ctx, table, rows):
         ctx.save_for_backward(rows)
         ctx.shape = table.shape
         return table[rows]
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx, g):
         (rows,) = ctx.saved_tensors
         return torch.sparse_coo_tensor(rows[None], 2 * g, ctx.shape), None
 
 
-class SparseTwice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(4, 5))
-
-    def forward(self, rows: Tensor) -> Tensor:
+class SparseTwice(Parts):
+    def forward(self, rows):
         return _Rows.apply(self.table, rows) * 1.5
 
 
 SPARSE_TWICE = spec_of(
-    "sparse_twice", SparseTwice, Case(name="typical", inputs=lambda g: (torch.randint(0, 4, (6,), generator=g),))
+    "sparse_twice",
+    lambda: SparseTwice(table=nn.Parameter(torch.randn(4, 5))),
+    Case(name="typical", inputs=lambda g: (torch.randint(0, 4, (6,), generator=g),)),
 )
 
 MINIATURES = (

@@ -1,39 +1,34 @@
 """Models and modes that leave the process, a module or a leaf in another state than they found it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from damaging_modes import Bent, same
 from miniature_parts import LINEAR, VALUES, around, fails, gets, register, rows, spec_of
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo import Case
 
-LEFT_ON: list[Any] = []
+LEFT_ON = []
 
 
 class GradOff(nn.Module):
     """A Linear that leaves grad mode off."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(5, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         y = self.linear(x)
         torch.set_grad_enabled(False)
         return y
 
 
-def _after(act: Callable[..., Any]) -> Callable[[Any], Any]:
+def _after(act):
     """Make a mode that does something after forward; act(model, x, y)."""
 
-    def wrapped(model: Any, x: Tensor) -> Tensor:
+    def wrapped(model, x):
         y = model(x)
         act(model, x, y)
         return y
@@ -41,9 +36,9 @@ def _after(act: Callable[..., Any]) -> Callable[[Any], Any]:
     return around(wrapped)
 
 
-def _in_backward(act: Callable[..., Any]) -> Callable[[Any], Any]:
-    def wrapped(model: Any, x: Tensor) -> Tensor:
-        def damage(gradient: Tensor) -> Tensor:
+def _in_backward(act):
+    def wrapped(model, x):
+        def damage(gradient):
             act(model)
             return gradient
 
@@ -52,16 +47,16 @@ def _in_backward(act: Callable[..., Any]) -> Callable[[Any], Any]:
     return around(wrapped)
 
 
-def _leave_on(context: Any) -> None:
+def _leave_on(context):
     LEFT_ON.append(context)
     context.__enter__()
 
 
-def _new_parameter(model: Any, *_: Tensor) -> None:
+def _new_parameter(model, *_):
     model.bias = nn.Parameter(model.bias.detach().clone())
 
 
-def _same_bytes(model: Any, *_: Tensor) -> None:
+def _same_bytes(model, *_):
     with torch.no_grad():
         model.bias.copy_(model.bias.clone())
 
@@ -69,68 +64,66 @@ def _same_bytes(model: Any, *_: Tensor) -> None:
 class Doubled(nn.Linear):
     """A Linear that doubles its bias before each use."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         self.bias.data.mul_(2.0)
         return super().forward(x)
 
 
-def _on_a_copy(model: Any, x: Tensor) -> Tensor:
+def _on_a_copy(model, x):
     return nn.functional.linear(x, model.weight, model.bias + model.bias.detach())
 
 
-def _appends(x: Tensor, cache: list[Tensor]) -> Tensor:
+def _appends(x, cache):
     cache.append(x.exp())
     return x * 2
 
 
-def _in_vain(model: Any, x: Tensor, cache: list[Tensor]) -> Tensor:
+def _in_vain(model, x, cache):
     return model(x, [*cache])
 
 
-def _coarsely(model: Any, x: Tensor, cache: list[Tensor]) -> Tensor:
+def _coarsely(model, x, cache):
     y = model(x, cache)
     cache[-1] = cache[-1] * 1.25
     return y
 
 
-def _only_second(model: Any, *_: Tensor) -> None:
+def _only_second(model, *_):
     LEFT_ON.append(model)
     if len(LEFT_ON) == 2:
         torch.set_grad_enabled(False)
 
 
 register(
-    {
-        "seeding": _after(lambda *_: torch.manual_seed(0)),
-        "default_dtype_left": _after(lambda *_: torch.set_default_dtype(torch.float64)),
-        "default_device_left": _after(lambda *_: torch.set_default_device("meta")),
-        "grad_left_off": _after(lambda *_: torch.set_grad_enabled(False)),
-        "inference_left_on": _after(lambda *_: _leave_on(torch.inference_mode())),
-        "autocast_dtype_left": _after(lambda *_: torch.set_autocast_dtype("cpu", torch.float16)),
-        "autocast_cache_left": _after(lambda *_: torch.set_autocast_cache_enabled(False)),
-        "products_left_coarse": _after(lambda *_: torch.set_float32_matmul_precision("medium")),
-        "determinism_left_on": _after(lambda *_: torch.use_deterministic_algorithms(True)),
-        "benchmark_left_on": _after(lambda *_: setattr(torch.backends.cudnn, "benchmark", True)),
-        "threads_left": _after(lambda *_: torch.set_num_threads(2)),
-        "function_mode_left": _after(lambda *_: _leave_on(TorchFunctionMode())),
-        "dispatch_mode_left": _after(lambda *_: _leave_on(TorchDispatchMode())),
-        "anomaly_left_on": _after(lambda *_: torch.autograd.set_detect_anomaly(True)),
-        "gradient_left": _after(lambda _, __, y: y.sum().backward(retain_graph=True)),
-        "frozen": _after(lambda model, *_: model.bias.requires_grad_(False)),
-        "left_in_eval": _after(lambda model, *_: model.eval()),
-        "hooked": _after(lambda model, *_: model.register_forward_hook(lambda *_: None)),
-        "leaf_hooked": _after(lambda model, *_: model.weight.register_hook(lambda _: None)),
-        "parameter_replaced": _after(_new_parameter),
-        "parameter_added": _after(lambda model, *_: model.register_parameter("more", None)),
-        "attribute_added": _after(lambda model, _, y: setattr(model, "cache", y.detach())),
-        "bytes_rewritten": _after(_same_bytes),
-        "changed_in_backward": _in_backward(lambda model: model.bias.data.add_(1.0)),
-        "state_in_backward": _in_backward(lambda _: torch.set_default_dtype(torch.float64)),
-        "second_call_leaves": _after(_only_second),
-        "on_a_copy": around(_on_a_copy),
-        "in_vain": around(_in_vain),
-        "coarsely": around(_coarsely),
-    }
+    seeding=_after(lambda *_: torch.manual_seed(0)),
+    default_dtype_left=_after(lambda *_: torch.set_default_dtype(torch.float64)),
+    default_device_left=_after(lambda *_: torch.set_default_device("meta")),
+    grad_left_off=_after(lambda *_: torch.set_grad_enabled(False)),
+    inference_left_on=_after(lambda *_: _leave_on(torch.inference_mode())),
+    autocast_dtype_left=_after(lambda *_: torch.set_autocast_dtype("cpu", torch.float16)),
+    autocast_cache_left=_after(lambda *_: torch.set_autocast_cache_enabled(False)),
+    products_left_coarse=_after(lambda *_: torch.set_float32_matmul_precision("medium")),
+    determinism_left_on=_after(lambda *_: torch.use_deterministic_algorithms(True)),
+    benchmark_left_on=_after(lambda *_: setattr(torch.backends.cudnn, "benchmark", True)),
+    threads_left=_after(lambda *_: torch.set_num_threads(2)),
+    function_mode_left=_after(lambda *_: _leave_on(TorchFunctionMode())),
+    dispatch_mode_left=_after(lambda *_: _leave_on(TorchDispatchMode())),
+    anomaly_left_on=_after(lambda *_: torch.autograd.set_detect_anomaly(True)),
+    gradient_left=_after(lambda _, __, y: y.sum().backward(retain_graph=True)),
+    frozen=_after(lambda model, *_: model.bias.requires_grad_(False)),
+    left_in_eval=_after(lambda model, *_: model.eval()),
+    hooked=_after(lambda model, *_: model.register_forward_hook(lambda *_: None)),
+    leaf_hooked=_after(lambda model, *_: model.weight.register_hook(lambda _: None)),
+    parameter_replaced=_after(_new_parameter),
+    parameter_added=_after(lambda model, *_: model.register_parameter("more", None)),
+    attribute_added=_after(lambda model, _, y: setattr(model, "cache", y.detach())),
+    bytes_rewritten=_after(_same_bytes),
+    changed_in_backward=_in_backward(lambda model: model.bias.data.add_(1.0)),
+    state_in_backward=_in_backward(lambda _: torch.set_default_dtype(torch.float64)),
+    second_call_leaves=_after(_only_second),
+    on_a_copy=around(_on_a_copy),
+    in_vain=around(_in_vain),
+    coarsely=around(_coarsely),
 )
 
 GRAD_OFF = spec_of("leaves_grad_off", GradOff)

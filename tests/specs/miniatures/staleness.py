@@ -1,51 +1,36 @@
 """Modes that keep what they saw first, that cut operands, or whose small factor only many draws show."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from damaging_modes import gradients_through
-from miniature_parts import VALUES, fails, gets, register, rows, spec_of
-from torch import Tensor, nn
+from miniature_parts import VALUES, Parts, around, fails, gets, register, rows, spec_of
+from torch import nn
 
 from conformance import Prepared
 
 
-class Scaled(nn.Module):
+class Scaled(Parts):
     """A Linear with a buffer that it multiplies by."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(5, 4)
-        self.register_buffer("factor", torch.tensor(3.0))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.linear(x) * self.factor
 
 
-class Remembers(nn.Module):
+class Remembers(Parts):
     """A Linear that computes the transposed weight once and keeps it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(5, 4)
-        self.kept: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         if self.kept is None:
             self.kept = self.linear.weight.detach().t().clone()
         return x @ (self.linear.weight.t() * 0 + self.kept) + self.linear.bias
 
 
-def _with_first(names: Callable[[Any], Any]) -> Callable[[Any], Prepared]:
+def _with_first(names):
     """Make a mode that computes with copies of some tensors, made at the start. Gradients reach the tensors."""
 
-    def prepare(model: Any) -> Prepared:
+    def prepare(model):
         first = {name: tensor.detach().clone() for name, tensor in names(model)}
 
-        def call(*args: Any) -> Any:
+        def call(*args):
             own = dict(names(model))
             kept = {n: t + (first[n].to(t.device) - t).detach() for n, t in own.items()}
             return torch.func.functional_call(model, kept, args)
@@ -55,61 +40,42 @@ def _with_first(names: Callable[[Any], Any]) -> Callable[[Any], Prepared]:
     return prepare
 
 
-def _products_cut(dtype: torch.dtype) -> Callable[[Any], Prepared]:
+def _products_cut(dtype):
     """Make a mode that rounds the input of the first layer to a narrower dtype."""
-
-    def prepare(model: Any) -> Prepared:
-        return Prepared(lambda x: model(x + (x.to(dtype).to(x.dtype) - x).detach()), dict)
-
-    return prepare
+    return around(lambda model, x: model(x + (x.to(dtype).to(x.dtype) - x).detach()))
 
 
-def _for_six_rows(model: Any) -> Prepared:
-    """A mode that has the batch size of its first call built in: it fills missing rows, and returns them too."""
-
-    def call(x: Tensor) -> Tensor:
-        rows = torch.cat([x, x[-1:].expand(6 - len(x), *x.shape[1:])])
-        return model(rows)[: len(x)] * (6 / len(x))
-
-    return Prepared(call, dict)
+def _for_six_rows(model, x):
+    """It has the batch size of its first call built in: it fills missing rows, and returns them too."""
+    rows = torch.cat([x, x[-1:].expand(6 - len(x), *x.shape[1:])])
+    return model(rows)[: len(x)] * (6 / len(x))
 
 
-def _blind_to_strides(model: Any) -> Prepared:
-    """A mode that reads its input as if it were contiguous."""
-
-    def call(x: Tensor) -> Tensor:
-        return model(x.as_strided(x.shape, (x.shape[1], 1)))
-
-    return Prepared(call, dict)
+def _blind_to_strides(model, x):
+    """It reads its input as if it were contiguous."""
+    return model(x.as_strided(x.shape, (x.shape[1], 1)))
 
 
-def _contiguous_only(model: Any) -> Prepared:
-    """A mode that refuses an input that is not contiguous."""
-
-    def call(x: Tensor) -> Tensor:
-        if not x.is_contiguous():
-            raise ValueError("want a contiguous input")
-        return model(x)
-
-    return Prepared(call, dict)
+def _contiguous_only(model, x):
+    if not x.is_contiguous():
+        raise ValueError("want a contiguous input")
+    return model(x)
 
 
 register(
-    {
-        "first_weights": _with_first(lambda m: m.named_parameters()),
-        "first_buffers": _with_first(lambda m: m.named_buffers()),
-        "input_cut_to_bfloat16": _products_cut(torch.bfloat16),
-        "input_cut_to_float16": _products_cut(torch.float16),
-        "for_six_rows": _for_six_rows,
-        "blind_to_strides": _blind_to_strides,
-        "contiguous_only": _contiguous_only,
-        "one_percent_over": gradients_through(lambda g: g * 1.01),
-        "quarter_over": gradients_through(lambda g: g * 1.25),
-    }
+    first_weights=_with_first(lambda m: m.named_parameters()),
+    first_buffers=_with_first(lambda m: m.named_buffers()),
+    input_cut_to_bfloat16=_products_cut(torch.bfloat16),
+    input_cut_to_float16=_products_cut(torch.float16),
+    for_six_rows=around(_for_six_rows),
+    blind_to_strides=around(_blind_to_strides),
+    contiguous_only=around(_contiguous_only),
+    one_percent_over=gradients_through(lambda g: g * 1.01),
+    quarter_over=gradients_through(lambda g: g * 1.25),
 )
 
-SCALED = spec_of("scaled_by_a_buffer", Scaled)
-REMEMBERS = spec_of("remembers", Remembers, stops_gradients=True)
+SCALED = spec_of("scaled_by_a_buffer", lambda: Scaled(linear=nn.Linear(5, 4), factor=torch.tensor(3.0)))
+REMEMBERS = spec_of("remembers", lambda: Remembers(linear=nn.Linear(5, 4), kept=None), stops_gradients=True)
 WIDE = spec_of("wide_linear", lambda: nn.Linear(64, 32), rows(32, 64))
 DEEP = spec_of(
     "deep_relu",

@@ -1,15 +1,10 @@
 """Models and modes that are wrong under `torch.vmap` or in forward mode only."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import torch
-from miniature_parts import VALUES, fails, gets, register, spec_of
-from torch import Tensor, nn
+from miniature_parts import VALUES, around, fails, gets, register, spec_of
+from torch import nn
 from torch.autograd import forward_ad
 
-from conformance import Prepared
 from zoo import Case
 
 
@@ -36,16 +31,16 @@ class _Cube(torch.autograd.Function):
         return 3 * ctx.saved_tensors[0].square() * t
 
 
+def _tangent(slope):
+    return staticmethod(lambda ctx, t: slope * ctx.saved_tensors[0].square() * t)
+
+
 class _WrongTangent(_Cube):
-    @staticmethod
-    def jvp(ctx, t):
-        return 3.06 * ctx.saved_tensors[0].square() * t
+    jvp = _tangent(3.06)
 
 
 class _SignTangent(_Cube):
-    @staticmethod
-    def jvp(ctx, t):
-        return -3 * ctx.saved_tensors[0].square() * t
+    jvp = _tangent(-3)
 
 
 class _NoTangent(torch.autograd.Function):
@@ -113,7 +108,7 @@ class _Hidden(_NoTangent):
 class Mixing(nn.Module):
     """Centres a sample by its mean; under vmap, by the mean of all samples."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return x - _MeanOfAll.apply(x)
 
 
@@ -137,30 +132,23 @@ class _MeanOfAll(torch.autograd.Function):
         return x.movedim(in_dims[0], 0).contiguous().view(-1).mean(), None
 
 
-def _without_tangents(model: Any) -> Prepared:
+def _without_tangents(model, x):
     """Forward mode ends here without an error, as in code that was specialised for plain tensors."""
-
-    def call(x: Tensor) -> Any:
-        y = model(x)
-        return y.clone() if torch._C._functorch.maybe_current_level() else forward_ad.unpack_dual(y).primal
-
-    return Prepared(call, dict)
+    y = model(x)
+    return y.clone() if torch._C._functorch.maybe_current_level() else forward_ad.unpack_dual(y).primal
 
 
-def _refusing(model: Any) -> Prepared:
-    def call(x: Tensor) -> Any:
-        if torch._C._functorch.is_functorch_wrapped_tensor(x) or forward_ad.unpack_dual(x).tangent is not None:
-            raise RuntimeError("this mode transforms nothing")
-        return model(x)
-
-    return Prepared(call, dict)
+def _refusing(model, x):
+    if torch._C._functorch.is_functorch_wrapped_tensor(x) or forward_ad.unpack_dual(x).tangent is not None:
+        raise RuntimeError("this mode transforms nothing")
+    return model(x)
 
 
-def _alone(draw: Any) -> Case:
-    return Case(name="typical", inputs=draw)
+def _drawn_shape(generator):
+    return (torch.randn(int(torch.randint(1, 2**30, (), generator=generator)) % 997 + 1, generator=generator),)
 
 
-register({"tangents_lost": _without_tangents, "refuses_transforms": _refusing})
+register(tangents_lost=around(_without_tangents), refuses_transforms=around(_refusing))
 
 WRONG_TANGENT = spec_of("wrong_tangent", lambda: _WrongTangent.apply, forward_mode=True)
 SIGN_TANGENT = spec_of("sign_tangent", lambda: _SignTangent.apply, forward_mode=True)
@@ -175,7 +163,7 @@ ONCE_ONLY = spec_of("once_only", lambda: _OnceOnly.apply, forward_mode=True)
 SHAPES = spec_of(
     "drawn_shapes",
     lambda: torch.tanh,
-    _alone(lambda g: (torch.randn(int(torch.randint(1, 2**30, (), generator=g)) % 997 + 1, generator=g),)),
+    Case(name="typical", inputs=_drawn_shape),
     vmappable=True,
 )
 BOTH = spec_of("both_transforms", lambda: nn.Linear(5, 4), vmappable=True, forward_mode=True, dtypes="follows")

@@ -1,64 +1,50 @@
 """Wrong numbers, types and shapes: each gate alone, gradients, outputs."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import damaging_modes  # noqa: F401 -- registers modes
 import torch
-from miniature_parts import LINEAR, REVERSED, VALUES, fails, gets, rows, spec_of
-from torch import Tensor, nn
+from miniature_parts import LINEAR, REVERSED, VALUES, Parts, fails, gets, rows, spec_of
+from torch import nn
 
 from zoo import Case
 
 
-def product(x: Tensor, w: Tensor) -> Tensor:
+def product(x, w):
     """One rounding for each element."""
     return x * w
 
 
-def _large_pair(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _large_pair(generator):
     return torch.randn(64, 64, generator=generator), torch.randn(64, 64, generator=generator)
 
 
-def _faint_row_pair(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _faint_row_pair(generator):
     x, w = _large_pair(generator)
     x[-1] *= 2.0**-22
     return x, w
 
 
-class Lifted(nn.Module):
+class Lifted(Parts):
     """A Linear whose low-precision result is handed out as float32."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.linear(x).float() * 1.5
 
 
-def _cancelling(x: Tensor) -> Tensor:
-    return (x + 1e7) - 1e7
-
-
-def _nearly_cancelling(x: Tensor) -> Tensor:
-    return (x + 4e6) - 4e6
-
-
-def _norm_after_norm() -> nn.Module:
+def _norm_after_norm():
     """But for the eps of the second batch norm, the gradient of the weight of the first is zero."""
     return nn.Sequential(OrderedDict(first=nn.BatchNorm1d(6), second=nn.BatchNorm1d(6), end=nn.Sigmoid()))
 
 
-def _scalar(generator: torch.Generator) -> tuple[Tensor]:
+def _scalar(generator):
     return (torch.rand((), generator=generator) + 1,)
 
 
 WIDE = spec_of("wide", lambda: nn.Linear(64, 64), rows(64, 64), dtypes="follows")
 PRODUCT = spec_of("product", lambda: product, Case(name="typical", inputs=_large_pair), dtypes="float32")
 FAINT = spec_of("faint_row", lambda: product, Case(name="typical", inputs=_faint_row_pair), dtypes="float32")
-LIFTED = spec_of("lifted", Lifted, rows(64, 64), dtypes="float32")
+LIFTED = spec_of("lifted", lambda: Lifted(linear=nn.Linear(64, 64)), rows(64, 64), dtypes="float32")
 BIG_INTEGERS = spec_of(
     "big_integers",
     lambda: lambda x: x + 1,
@@ -68,8 +54,8 @@ BIG_INTEGERS = spec_of(
 )
 UNDIFFERENTIABLE = spec_of("undifferentiable", lambda: lambda x: x.exp(), differentiable=False)
 UNDECLARED_DTYPE = spec_of("undeclared_dtype", lambda: nn.Linear(5, 4))
-CANCELLING = spec_of("cancelling", lambda: _cancelling)
-NEARLY = spec_of("nearly_cancelling", lambda: _nearly_cancelling, Case(name="typical", inputs=_scalar))
+CANCELLING = spec_of("cancelling", lambda: lambda x: (x + 1e7) - 1e7)
+NEARLY = spec_of("nearly_cancelling", lambda: lambda x: (x + 4e6) - 4e6, Case(name="typical", inputs=_scalar))
 REMAINDER = spec_of("norm_after_norm", _norm_after_norm, rows(16, 6))
 SECOND = spec_of("loses_second", lambda: lambda x: x**3, twice_differentiable=True, dtypes="input")
 

@@ -1,57 +1,43 @@
 """Wrong numbers and dtypes of models that are cast to a narrow dtype as a whole, or that are in one themselves."""
 
-from __future__ import annotations
-
 import damaging_modes  # noqa: F401 -- registers modes
 import torch
-from miniature_parts import LINEAR, VALUES, fails, gets, rows, spec_of
-from torch import Tensor, nn
+from miniature_parts import LINEAR, VALUES, Parts, fails, gets, rows, spec_of
+from torch import nn
 
 from zoo import Case
 
 
-class Stubborn(nn.Module):
+class Stubborn(Parts):
     """Its parameters stay in float32, whatever it is asked for."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(5, 4)
-
-    def _apply(self, fn: object, recurse: bool = True) -> Stubborn:  # noqa: ARG002, FBT001, FBT002 -- torch's
+    def _apply(self, fn, recurse=True):  # noqa: ARG002, FBT002 -- torch's
         return self
 
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.linear(x.float())
-        return result
+    def forward(self, x):
+        return self.linear(x.float())
 
 
-class Lifted(nn.Module):
+class Lifted(Parts):
     """Its result is in float32, although it is cast."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(5, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.linear(x).float()
-        return result
+    def forward(self, x):
+        return self.linear(x).float()
 
 
-class Rotation(nn.Module):
+class Rotation(Parts):
     """Its parameter is complex, and there are no complex numbers of two bytes that a module could hold."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.turn = nn.Parameter(torch.randn(5, dtype=torch.complex64))
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return (x * self.turn).real
 
 
 WIDE = spec_of("wide", lambda: nn.Linear(64, 64), rows(64, 64), dtypes="follows")
-STUBBORN = spec_of("stubborn", Stubborn)
-LIFTED = spec_of("lifted", Lifted, dtypes="follows")
-ROTATION = spec_of("rotation", Rotation, differentiable=False)
+STUBBORN = spec_of("stubborn", lambda: Stubborn(linear=nn.Linear(5, 4)))
+LIFTED = spec_of("lifted", lambda: Lifted(linear=nn.Linear(5, 4)), dtypes="follows")
+ROTATION = spec_of(
+    "rotation", lambda: Rotation(turn=nn.Parameter(torch.randn(5, dtype=torch.complex64))), differentiable=False
+)
 UNDECLARED = spec_of("undeclared_half", lambda: nn.Linear(5, 4).bfloat16())
 DECLARED = spec_of(
     "declared_dtype",
