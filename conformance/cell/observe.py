@@ -27,10 +27,11 @@ from conformance.records import observation
 from conformance.records.observation import Discrepancy, Measure, Observation, TensorName
 from conformance.records.tasks import CellTask, ProbeSighting, ProbeTask, ReferenceResult, ReferenceTask
 from conformance.verdict import failed_gate
-from zoo import Case, SpecError, internals
+from zoo import Case, Spec, SpecError, internals
 from zoo.probe import Unavailable
 
-RAISED = "the model raises this in eager, in float64; call it so yourself, as in model.double()"
+RAISED = "the model raises this in eager, in float32 too"
+RAISED_WIDE = "the model raises this in eager, in float64 and not in float32; call it so yourself, as in model.double()"
 
 
 def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> ReferenceResult:  # noqa: PLR0911 -- one for each ending
@@ -39,6 +40,7 @@ def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> Ref
     with process.shared():
         torch.set_num_threads(1)
         child_side.keep_freed_memory()
+        spec = None
         try:
             with sources.note_files() as paths, sources.note_variables() as names:
                 spec = spec_at(task.location, task.model)
@@ -60,7 +62,7 @@ def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> Ref
             return ReferenceResult("no oracle", error_text.one_line(problem))
         except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
             ending = _ending(problem, "invalid")
-            where = f"; {RAISED}" if ending == "invalid" else ""
+            where = f"; {_say_where(spec, task.seed)}" if ending == "invalid" and spec else ""
             return ReferenceResult(ending, f"{name_of(problem)}: {error_text.one_line(problem)}{where}")
         except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
             return ReferenceResult("raised", f"{name_of(problem)}: {error_text.one_line(problem)}")
@@ -71,6 +73,17 @@ def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> Ref
                 "machine failed", f"{task.path} could not be written: {error_text.one_line(problem)}"
             )
     return ReferenceResult("ok", files=files, variables=variables, fingerprint=print_of_model)
+
+
+def _say_where(spec: Spec, seed: int) -> str:
+    """Where the model raises an error that it raises in float64."""
+    try:
+        model = wide.prepared_model(spec, seed)
+        question = evaluation.question_of(spec, spec.cases[0], seed, 0, lambda call: call, model)
+        evaluation.evaluate(model, model, question)
+    except Exception:  # noqa: BLE001 -- the model's own code may raise anything
+        return RAISED
+    return RAISED_WIDE
 
 
 def observe(task: CellTask, process: child_side.ChildProcess, comparison: Comparison = compare.compare) -> Observation:
