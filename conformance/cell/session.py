@@ -250,7 +250,7 @@ class CellSession:
             owner = question.names.get(name.leaf)
             dtype = owner.dtype if isinstance(owner, torch.Tensor) else self.dtypes.get(name.leaf)
             return compare.name_of(dtype) if dtype is not None else ""
-        word = "" if name.kind == "put" else self.spec.dtype_word(name.leaf, self.cell.device)
+        word = "" if name.kind in ("put", "attribute") else self.spec.dtype_word(name.leaf, self.cell.device)
         if word == "follows":
             return self.precision.low_dtype or "float32"
         if word == "input":
