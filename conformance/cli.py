@@ -5,11 +5,9 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from conformance.commands import bisect, expect, probes, run, stored
+from conformance.commands import bisect, expect, judging, probes, run, stored
 from conformance.commands.arguments import STORE, parser
-from conformance.commands.judging import Choice
 from conformance.commands.output import choose_colour, say
-from conformance.commands.run import RunOptions
 from conformance.errors import ExitCode, MachineError, UsageError, suggestion
 from conformance.judging import declarations
 from conformance.records.plan import OwnModel
@@ -82,20 +80,7 @@ def _look(options: argparse.Namespace) -> int:
     return commands[options.command]()
 
 
-def _request(options: argparse.Namespace) -> PlanRequest:
-    return PlanRequest(
-        sources=tuple(options.sources),
-        modes=tuple(options.mode),
-        precisions=tuple(options.precision),
-        devices=tuple(options.device),
-        seed=options.seed,
-        deadline=options.timeout,
-        given=OwnModel(inputs=tuple(options.inputs), training=options.training),
-        declared=declarations.read(options.expect) if options.expect else {},
-    )
-
-
-def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
+def _run_options(options: argparse.Namespace, further: list[str]) -> run.RunOptions:
     idle = {"-k": options.expression, "--resume": options.resume}
     unfit = [name for name, given in idle.items() if given]
     if options.shard and unfit:
@@ -106,8 +91,17 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         raise UsageError("--resume stores as much as the run has stored so far; leave out --every-tensor")
     if options.balance and not options.shard:
         raise UsageError("--balance is about shards, and there is no --shard")
-    return RunOptions(
-        request=_request(options),
+    return run.RunOptions(
+        request=PlanRequest(
+            sources=tuple(options.sources),
+            modes=tuple(options.mode),
+            precisions=tuple(options.precision),
+            devices=tuple(options.device),
+            seed=options.seed,
+            deadline=options.timeout,
+            given=OwnModel(inputs=tuple(options.inputs), training=options.training),
+            declared=declarations.read(options.expect) if options.expect else {},
+        ),
         measure=options.measure,
         resume=options.resume,
         folder=options.store,
@@ -117,7 +111,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         balance=options.balance,
         every_tensor=options.every_tensor,
         full=options.full,
-        choice=Choice(
+        choice=judging.Choice(
             expression=options.expression,
             workers=options.workers or "",
             first=options.first,

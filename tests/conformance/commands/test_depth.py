@@ -22,7 +22,7 @@ def planned_run(tmp_path, monkeypatch):
 
     def make(*sources, measure=None, full=False):
         asked = []
-        monkeypatch.setattr(run, "make_plan", lambda request: asked.append(request) or PLAN)
+        monkeypatch.setattr(run.planning, "make_plan", lambda request: asked.append(request) or PLAN)
         options = run.RunOptions(PlanRequest(sources), measure, None, tmp_path, full=full)
         folder = run._new_run(options)
         return asked[0], run_files.read(folder).plan
