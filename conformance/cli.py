@@ -80,6 +80,19 @@ def _look(options: argparse.Namespace) -> int:
     return commands[options.command]()
 
 
+def _request(options: argparse.Namespace) -> PlanRequest:
+    return PlanRequest(
+        sources=tuple(options.sources),
+        modes=tuple(options.mode),
+        precisions=tuple(options.precision),
+        devices=tuple(options.device),
+        seed=options.seed,
+        deadline=options.timeout,
+        given=OwnModel(inputs=tuple(options.inputs), training=options.training),
+        declared=declarations.read(options.expect) if options.expect else {},
+    )
+
+
 def _run_options(options: argparse.Namespace, further: list[str]) -> run.RunOptions:
     idle = {"-k": options.expression, "--resume": options.resume}
     unfit = [name for name, given in idle.items() if given]
@@ -92,16 +105,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> run.RunOpti
     if options.balance and not options.shard:
         raise UsageError("--balance is about shards, and there is no --shard")
     return run.RunOptions(
-        request=PlanRequest(
-            sources=tuple(options.sources),
-            modes=tuple(options.mode),
-            precisions=tuple(options.precision),
-            devices=tuple(options.device),
-            seed=options.seed,
-            deadline=options.timeout,
-            given=OwnModel(inputs=tuple(options.inputs), training=options.training),
-            declared=declarations.read(options.expect) if options.expect else {},
-        ),
+        request=_request(options),
         measure=options.measure,
         resume=options.resume,
         folder=options.store,
