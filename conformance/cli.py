@@ -5,11 +5,9 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from conformance.commands import bisect, expect, probes, run, stored
+from conformance.commands import bisect, expect, judging, probes, run, stored
 from conformance.commands.arguments import STORE, parser
-from conformance.commands.judging import Choice
 from conformance.commands.output import choose_colour, say
-from conformance.commands.run import RunOptions
 from conformance.errors import ExitCode, MachineError, UsageError, suggestion
 from conformance.judging import declarations
 from conformance.records.plan import OwnModel
@@ -95,7 +93,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
     )
 
 
-def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
+def _run_options(options: argparse.Namespace, further: list[str]) -> run.RunOptions:
     idle = {"-k": options.expression, "--resume": options.resume}
     unfit = [name for name, given in idle.items() if given]
     if options.shard and unfit:
@@ -106,7 +104,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         raise UsageError("--resume stores as much as the run has stored so far; leave out --every-tensor")
     if options.balance and not options.shard:
         raise UsageError("--balance is about shards, and there is no --shard")
-    return RunOptions(
+    return run.RunOptions(
         request=_request(options),
         measure=options.measure,
         resume=options.resume,
@@ -117,7 +115,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> RunOptions:
         balance=options.balance,
         every_tensor=options.every_tensor,
         full=options.full,
-        choice=Choice(
+        choice=judging.Choice(
             expression=options.expression,
             workers=options.workers or "",
             first=options.first,

@@ -17,6 +17,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Take part in a conformance run only."""
     if config.getoption("--conformance-run"):
-        from conformance.commands import pytest_items  # noqa: PLC0415 -- other test suites must not pay for it
+        from conformance.commands import judging  # noqa: PLC0415 -- other test suites must not pay for it
 
-        config.pluginmanager.register(pytest_items, "conformance-items")
+        config.pluginmanager.register(judging, "conformance-items")

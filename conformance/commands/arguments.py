@@ -46,9 +46,8 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("run", type=Path)
     again.add_argument("--md", action="store_true", help="print Markdown, for the summary of a CI step or an issue")
     _add_junit(again)
-    _add_bisect_options(
-        commands.add_parser("bisect", help="find the version of torch that changed the verdict on a cell")
-    )
+    trace = commands.add_parser("bisect", help="find the version of torch that changed the verdict on a cell")
+    _add_bisect_options(trace)
     look = commands.add_parser("probes", help="look for known faults in the installed torch")
     look.add_argument("names", nargs="*", metavar="NAME", help="of a probe; all if none is given")
     look.add_argument("--write", type=Path, metavar="FILE", help="store the results in this file, for compat")
@@ -94,13 +93,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     for axis in ("mode", "precision", "device"):
         parser.add_argument(f"--{axis}", action="append", default=[], help=f"only this {axis}; may be repeated")
     parser.add_argument("-k", dest="expression", metavar="EXPRESSION", default="", help="only cells whose id matches")
-    parser.add_argument(
-        "-n",
-        dest="workers",
-        metavar="N",
-        type=workers,
-        help="number of processes (default: as many as save time)",
-    )
+    processes = "number of processes (default: as many as save time)"
+    parser.add_argument("-n", dest="workers", metavar="N", type=workers, help=processes)
     parser.add_argument(
         "-p", dest="plugins", metavar="NAME", action="append", default=[], help="load this pytest plugin; no other is"
     )

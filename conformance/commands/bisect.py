@@ -46,36 +46,22 @@ FAILURE = re.compile(r"^\s*(?:error|fatal|×)\W*(.*)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Row:
-    """What one version gave.
-
-    Attributes:
-        version: the version of torch.
-        verdict: the status of the cell; "" if it was not judged.
-        detail: the margin or the reason, or why the cell was not judged.
-    """
+    """What one version of torch gave."""
 
     version: str
-    verdict: str
-    detail: str = ""
+    verdict: str  # the status of the cell; "" if it was not judged
+    detail: str = ""  # the margin or the reason, or why the cell was not judged
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Judges a cell with one version of torch after the other.
-
-    Attributes:
-        source: a source, as for `run`.
-        cell: the cell of it.
-        folder: the folder for the environments, the runs, and the copy of this project's code.
-        keep: keep the environments and the copy.
-        others: what else to install, in words of pip.
-    """
+    """Judges a cell of a source with one version of torch after the other."""
 
     source: str
     cell: Cell
-    folder: Path
-    keep: bool = False
-    others: tuple[str, ...] = ()
+    folder: Path  # for the environments, the runs, and the copy of this project's code
+    keep: bool = False  # the environments and the copy
+    others: tuple[str, ...] = ()  # what else to install, in words of pip
 
     def judge(self, version: str) -> Row:
         """Make the environment of a version, judge the cell in it, and remove it unless it is kept."""
@@ -126,15 +112,7 @@ class Trials:
 def bisect(  # noqa: PLR0913 -- all that a person may say
     cell: str, torch: str, store: Path, *, every: bool = False, keep: bool = False, others: tuple[str, ...] = ()
 ) -> int:
-    """Judge a cell with some versions of torch, and print the table.
-
-    Args:
-        cell: the cell, after its source and "::" if it is not of the zoo.
-        torch: the versions; see `versions`.
-        store: the folder for runs.
-        every: try all versions.
-        keep: keep the environments.
-        others: what else to install, in words of pip.
+    """Judge a cell with some versions of torch, and print the table; see `Trials`, `versions` and `search`.
 
     Returns:
         An exit code: `OK` if the cell was judged and is not red with each version that was tried.
@@ -226,9 +204,7 @@ def report(cell: Cell, known: Environment, rows: Sequence[Row], tried: Sequence[
 def versions(asked: str, known: Sequence[str]) -> tuple[str, ...]:
     """The versions that a person asks for, in order, each once.
 
-    Args:
-        asked: versions and ranges, separated by commas. The ends of a range belong to it.
-        known: the versions that a range takes between its ends.
+    They are versions and ranges, separated by commas. A range has its ends and the known versions between them.
 
     Raises:
         UsageError: a part is no version, or a range ends before it starts.
@@ -254,15 +230,7 @@ def search(tried: Sequence[str], judge: Callable[[str], Row], *, every: bool = F
     """Try versions until the last one with the verdict of the first, and the one after it, are known.
 
     A version that cannot be judged is passed over for its neighbours. If both ends have one verdict, no other version
-    is tried.
-
-    Args:
-        tried: the versions, in order.
-        judge: tries one.
-        every: try all of them.
-
-    Yields:
-        The rows, as they become known.
+    is tried, unless every one of them is wanted. The rows are yielded as they become known.
     """
     if every:
         yield from map(judge, tried)
@@ -291,12 +259,7 @@ def search(tried: Sequence[str], judge: Callable[[str], Row], *, every: bool = F
 
 
 def findings(rows: Sequence[Row], tried: Sequence[str]) -> Iterator[str]:
-    """Between which versions the verdict changed, one line for each change.
-
-    Args:
-        rows: what is known, in any order.
-        tried: all versions that were asked for, in order.
-    """
+    """Between which of the versions that were asked for, in order, the verdict changed: one line for each change."""
     known = {row.version: row for row in rows}
     judged = [version for version in tried if version in known and known[version].verdict]
     if len(judged) < 2:  # noqa: PLR2004 -- a change needs two
@@ -328,15 +291,7 @@ def copy_code(folder: Path) -> None:
 
 
 def make_environment(folder: Path, torch: str, others: Sequence[str]) -> Path:
-    """Make an environment.
-
-    Args:
-        folder: its folder, which does not exist.
-        torch: the version of torch.
-        others: what else to install, in words of pip.
-
-    Returns:
-        The path of its Python.
+    """Make an environment with a version of torch in a new folder; returns the path of its Python.
 
     Raises:
         NotInstalledError: there is no such torch for this Python and machine, or something was not installed.

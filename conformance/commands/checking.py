@@ -4,7 +4,6 @@ import html
 import json
 import os
 import shutil
-import sys
 import weakref
 from collections.abc import Iterable
 from dataclasses import replace
@@ -45,14 +44,7 @@ def refuse_in_child() -> None:
 
 
 def judge_request(request: PlanRequest, folder: Path) -> Contents:
-    """Judge the cells of a request, several at a time, and store the run.
-
-    Args:
-        request: the cells to plan.
-        folder: the run folder, which is made.
-
-    Returns:
-        What is stored.
+    """Judge the cells of a request, several at a time, and store the run in a new folder; returns what is stored.
 
     Raises:
         UsageError: the request cannot be planned.
@@ -70,7 +62,7 @@ def _judge(plan: Plan, folder: Path) -> dict[str, Verdict]:
     executor = Executor(plan, folder / run_files.REFERENCES)
     progress = Progress(expected_seconds(run_files.read(folder), folder), "cell", os.cpu_count() or 1)
     found: dict[str, Verdict] = {}
-    with Ticker(progress, stream=sys.stderr, only_on_terminal=True).beating():
+    with Ticker(progress, aside=True).beating():
         for name, verdict in pool.carry_out({one.id: partial(executor.verdict, one) for one in plan.cells}):
             found[name] = verdict
             progress.finish(name, red=verdict.red)
@@ -167,12 +159,7 @@ class Report:
 
 
 def _copy_run(contents: Contents, old: Path, new: Path) -> None:
-    """Store a run again in another folder, with what its models were saved in.
-
-    Args:
-        contents: the run.
-        old: the folder that holds what was saved of the model.
-        new: the run folder, which is made.
+    """Store a run again in a new folder, with the old folder of what was saved of the model.
 
     Raises:
         FileExistsError: it exists.

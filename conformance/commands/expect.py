@@ -22,10 +22,6 @@ MATCHED = 60  # characters of an error's message that the declaration matches
 def record(folder: Path, file: Path) -> ExitCode:
     """Append a declaration for each red cell of a run to a file; cells that diverge in the same way share one.
 
-    Args:
-        folder: the run folder.
-        file: the file, which is made if there is none.
-
     Returns:
         `RED` if a red cell cannot be declared, otherwise `OK`.
 

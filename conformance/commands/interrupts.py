@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 from conformance.errors import ExitCode
@@ -33,14 +34,14 @@ class Ending:
     code: int = ExitCode.INTERRUPTED
 
 
+@dataclass
 class _Answer:
     """What this process does about a signal."""
 
-    def __init__(self) -> None:
-        self.signalled = 0  # the first signal that came
-        self.held = False
-        self.first_words = ""
-        self.last_words: Callable[[], None] = lambda: None
+    signalled: int = 0  # the first signal that came
+    held: bool = False
+    first_words: str = ""
+    last_words: Callable[[], None] = lambda: None
 
 
 _answer = _Answer()
@@ -60,14 +61,12 @@ def answer_signals() -> Iterator[Ending]:
         signal.signal(number, lambda *_: os._exit(ending.code))
 
 
-def first_words(text: str) -> None:
-    """What to print as soon as a signal comes, before anything else that may take long."""
-    _answer.first_words = text
+def speak(first_words: str, last_words: Callable[[], None]) -> None:
+    """Print the first words as soon as a signal comes, before anything else that may take long.
 
-
-def last_words(speak: Callable[[], None]) -> None:
-    """What to do before the command is ended by force, in another thread: say what is done and how to go on."""
-    _answer.last_words = speak
+    The last words are for another thread, before the command is ended by force: what is done, and how to go on.
+    """
+    _answer.first_words, _answer.last_words = first_words, last_words
 
 
 def received_signal() -> int:

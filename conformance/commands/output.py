@@ -52,11 +52,7 @@ def columns(stream: TextIO) -> int | None:
 
 
 def write(path: Path | None, text: Callable[[], str]) -> None:
-    """Write a report to a file that the command line names.
-
-    Args:
-        path: the file; None: nothing is written.
-        text: makes the report.
+    """Write a report to the file that the command line names, if it names one.
 
     Raises:
         UsageError: the file cannot be written.

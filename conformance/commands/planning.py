@@ -15,9 +15,9 @@ from conformance.commands.output import say
 from conformance.errors import UsageError, with_last_lines
 from conformance.process import child, environment, fork_server
 from conformance.records.plan import Judge, Plan
-from conformance.records.tasks import PLAN, PlanRequest
+from conformance.records.tasks import PLAN, PlanRequest, ResultT, Target, TaskT
 
-PLAN_DEADLINE = 300.0
+DEADLINE = 300.0  # of a child that plans or reads
 PACKAGES = ("conformance", "zoo")
 COMPILED = "__pycache__"
 DIGITS = 12  # of the digest
@@ -34,12 +34,20 @@ def make_plan(request: PlanRequest) -> Plan:
         UsageError: it cannot be planned.
     """
     method = "spawn" if request.may_compile and not fork_server.compiles() else "forkserver"
-    ending = child.run(PLAN, request, deadline=PLAN_DEADLINE, method=method)
+    asked = " ".join(request.sources) or (request.own.name if request.own else "the zoo")
+    return ask_child(f"planning {asked}", PLAN, request, method)
+
+
+def ask_child(what: str, target: Target[TaskT, ResultT], task: TaskT, method: str) -> ResultT:
+    """The answer of a child process.
+
+    Raises:
+        UsageError: it refuses the task, or fails at what it was to do.
+    """
+    ending = child.run(target, task, deadline=DEADLINE, method=method)
     if ending.result is None:
-        asked = " ".join(request.sources) or (request.own.name if request.own else "the zoo")
-        if ending.kind == "refused":
-            raise UsageError(ending.message)
-        raise UsageError(with_last_lines(f"planning {asked}: {ending.message}", ending.said))
+        failed = with_last_lines(f"{what}: {ending.message}", ending.said)
+        raise UsageError(ending.message if ending.kind == "refused" else failed)
     return ending.result
 
 
@@ -49,16 +57,13 @@ def children_prepared(
 ) -> Iterator[Path]:
     """Let child processes use the compiled code and the references that this user's runs keep.
 
-    If the folder of compiled code cannot be written, a message says so, and it is a temporary one.
+    Yields the folder of compiled code. If it cannot be written, a message says so, and it is a temporary one.
 
     Args:
         plan: the plan of the cells, with the environment.
         compiles_for: the device types for which the fork server prepares to compile at once.
         fresh: use nothing of other runs.
         cores: number of cores that the run may use, if a person gave one.
-
-    Returns:
-        The folder of compiled code.
     """
     folder = environment.cache_of(plan.environment)
     problem = "" if fresh else environment.why_unusable(folder)
@@ -116,6 +121,6 @@ def _folder_of(package: str) -> Path:
 
 def _git(folder: str, *arguments: str) -> str:
     """What git prints when it is called in a folder."""
-    environment = {key: value for key, value in os.environ.items() if key not in OF_A_HOOK}
-    done = subprocess.run(["git", "-C", folder, *arguments], env=environment, capture_output=True, check=True)  # noqa: S603, S607
+    variables = {key: value for key, value in os.environ.items() if key not in OF_A_HOOK}
+    done = subprocess.run(["git", "-C", folder, *arguments], env=variables, capture_output=True, check=True)  # noqa: S603, S607
     return done.stdout.decode().strip()

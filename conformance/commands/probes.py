@@ -9,30 +9,25 @@ from pathlib import Path
 
 from conformance.axes import DEVICES, choose
 from conformance.commands.output import tell
-from conformance.errors import ExitCode, UsageError, suggestion, with_last_lines
+from conformance.commands.planning import ask_child
+from conformance.errors import ExitCode, UsageError, suggestion
 from conformance.judging import probed
-from conformance.process import child, environment
+from conformance.process import environment
 from conformance.process.child import Ending
-from conformance.records.tasks import (
-    LIST_MODELS,
-    PACKAGE,
-    READ_PROBES,
-    PlanRequest,
-    ProbeFinding,
-    ProbeInfo,
-    ProbeList,
-    ProbeRun,
-    ProbeSighting,
-    ProbesRequest,
-    ResultT,
-    Target,
-    TaskT,
-)
+from conformance.records import tasks
+from conformance.records.tasks import ProbeFinding, ProbeInfo, ProbeSighting
 from conformance.records.verdicts import STATUSES
 from conformance.show.text import table, visible
 from conformance.store import files
 
-READING_DEADLINE = 300.0
+STATUS_OF = {
+    "saw": "FAIL",
+    "raised": "ERROR",
+    "refused": "ERROR",
+    "unavailable": "UNSUPPORTED",
+    "crashed": "CRASH",
+    "timed out": "TIMEOUT",
+}
 
 
 def list_models(sources: tuple[str, ...]) -> ExitCode:
@@ -41,20 +36,14 @@ def list_models(sources: tuple[str, ...]) -> ExitCode:
     Raises:
         UsageError: a source is unknown or does not import.
     """
-    models = _read("models", LIST_MODELS, PlanRequest(sources), method="spawn").models
+    models = ask_child("reading the models", tasks.LIST_MODELS, tasks.PlanRequest(sources), "spawn").models
     rows = [[model.name, visible(model.summary), ", ".join(model.cases)] for model in models]
     tell(table(rows, ["model", "summary", "cases"]))
     return ExitCode.OK
 
 
 def show_probes(names: tuple[str, ...], *, device: str, timeout: float, page: Path | None = None) -> ExitCode:
-    """Run probes, and print a table of the results.
-
-    Args:
-        names: names of probes; empty for all.
-        device: one of `DEVICES`.
-        timeout: seconds that a probe may take.
-        page: file in which the results are stored, for `conformance compat`; None for none.
+    """Run probes, all if none is named, and print a table of the results. A page is the file that stores them.
 
     Returns:
         `RED` if any result is red, otherwise `OK`.
@@ -72,7 +61,7 @@ def show_probes(names: tuple[str, ...], *, device: str, timeout: float, page: Pa
     return ExitCode.RED if any(finding.red for finding in findings) else ExitCode.OK
 
 
-def observe(names: tuple[str, ...], device: str, timeout: float) -> ProbeRun:
+def observe(names: tuple[str, ...], device: str, timeout: float) -> tasks.ProbeRun:
     """Run probes one after the other, each with its own process and compile cache; see `show_probes`."""
     choose("device", DEVICES, (device,))
     environment.prepare_children(None, compiles_for=(device,))  # each probe has a cache of its own
@@ -82,46 +71,28 @@ def observe(names: tuple[str, ...], device: str, timeout: float) -> ProbeRun:
         if name not in known:
             raise UsageError(f"no probe named {name!r}{suggestion(name, known)}")
     findings = tuple(_finding(known[name], device, timeout) for name in dict.fromkeys(names or known))
-    return ProbeRun(listed.environment, device, findings)
+    return tasks.ProbeRun(listed.environment, device, findings)
 
 
-def read(device: str) -> ProbeList:
+def read(device: str) -> tasks.ProbeList:
     """All probes, with what they declare for a device.
 
     Raises:
         UsageError: the device is absent, or the probes cannot be read.
     """
-    return _read("probes", READ_PROBES, ProbesRequest(PACKAGE, device))
-
-
-def _read(what: str, target: Target[TaskT, ResultT], task: TaskT, method: str = "forkserver") -> ResultT:
-    """What a child process reads.
-
-    Raises:
-        UsageError: it refuses the task, or fails.
-    """
-    ending = child.run(target, task, deadline=READING_DEADLINE, method=method)
-    if ending.result is None:
-        failed = with_last_lines(f"reading the {what}: {ending.message}", ending.said)
-        raise UsageError(ending.message if ending.kind == "refused" else failed)
-    return ending.result
+    request = tasks.ProbesRequest(tasks.PACKAGE, device)
+    return ask_child("reading the probes", tasks.READ_PROBES, request, "forkserver")
 
 
 def _finding(probe: ProbeInfo, device: str, timeout: float) -> ProbeFinding:
     if not probe.concerns:
         alone = f"not run: it is about {' and '.join(probe.devices)} alone"
         return ProbeFinding(probe.name, "SKIPPED", alone, probe.link, probe.summary, probe.remedy)
-    return judge_probe(probe, device, probed.observe(probe.name, device, timeout, PACKAGE))
+    return judge_probe(probe, device, probed.observe(probe.name, device, timeout))
 
 
 def judge_probe(probe: ProbeInfo, device: str, ending: Ending[ProbeSighting]) -> ProbeFinding:
-    """Compare what a probe saw with what is declared for this torch on a device.
-
-    Args:
-        probe: the probe, with its declaration for that device.
-        device: the device that it ran on.
-        ending: how the process that ran it ended.
-    """
+    """Compare how a probe ended with what it declares for this torch on the device that it ran on."""
     kind, seen = probed.outcome_of(ending)
     status = _status(probe, kind, seen)
     if STATUSES[status].red:
@@ -140,11 +111,4 @@ def _status(probe: ProbeInfo, kind: str, seen: str) -> str:
         return "EXPECTED" if probe.declared else "FAIL"
     if kind == "saw" and not seen:
         return "STALE" if probe.declared else "PASS"
-    return {
-        "saw": "FAIL",
-        "raised": "ERROR",
-        "refused": "ERROR",
-        "unavailable": "UNSUPPORTED",
-        "crashed": "CRASH",
-        "timed out": "TIMEOUT",
-    }[kind]
+    return STATUS_OF[kind]

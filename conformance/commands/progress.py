@@ -13,7 +13,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
 
 from conformance.commands import interrupts
 from conformance.commands.output import columns, tell
@@ -35,12 +34,7 @@ BEAT_SECONDS = 1.0
 
 
 def expected_seconds(contents: Contents, folder: Path) -> dict[str, float]:
-    """About how many seconds each cell to judge will take, by id.
-
-    Args:
-        contents: what is stored of the run.
-        folder: its folder.
-    """
+    """About how many seconds each cell to judge in the run of a folder will take, by id."""
     missing = set(contents.missing)
     cells = [planned for planned in contents.plan.cells if planned.id in missing]
     known = {**durations.of_the_zoo(), **_of_earlier_runs(folder), **durations.of_run(contents)}
@@ -128,22 +122,13 @@ class Ticker:
     Args:
         progress: the work.
         every_line: print every line that is offered, not only those that must be seen.
-        stream: where to; None for the output stream.
-        only_on_terminal: print nothing where the stream is no terminal.
+        aside: print on the error stream, and nothing if that is no terminal.
     """
 
-    def __init__(
-        self,
-        progress: Progress,
-        *,
-        every_line: bool = False,
-        stream: TextIO | None = None,
-        only_on_terminal: bool = False,
-    ) -> None:
+    def __init__(self, progress: Progress, *, every_line: bool = False, aside: bool = False) -> None:
         self.progress = progress
-        self._every_line = every_line
-        self._only_on_terminal = only_on_terminal
-        self._stream = stream or sys.stdout
+        self._every_line, self._aside = every_line, aside
+        self._stream = sys.stderr if aside else sys.stdout
         self._terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._told = time.monotonic()
         self._lock = threading.RLock()
@@ -177,7 +162,7 @@ class Ticker:
                 room = (columns(self._stream) or 0) - 1  # a longer line would leave a row behind at each change
                 self._stream.write(f"{ERASE}{printable(self.progress.line())[:room]}")
                 self._stream.flush()
-            elif not (self._every_line or self._only_on_terminal) and time.monotonic() - self._told >= EVERY_SECONDS:
+            elif not (self._every_line or self._aside) and time.monotonic() - self._told >= EVERY_SECONDS:
                 self._told = time.monotonic()
                 tell(self.progress.line())
 

@@ -11,15 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.cache import sources
-from conformance.commands import interrupts
-from conformance.commands.judging import Choice, check_options, judge
+from conformance.commands import interrupts, judging, planning, progress, stored
 from conformance.commands.output import say, tell, what_was_lost
-from conformance.commands.planning import children_prepared, describe_judge, make_plan
-from conformance.commands.progress import SPEED_SECONDS, Progress, Ticker
-from conformance.commands.stored import announce, exit_code, read, report
 from conformance.errors import ExitCode, StoreError, UsageError
-from conformance.figures.bench_jobs import bench_jobs
-from conformance.figures.speed import HEART, HEART_PRECISIONS, default_jobs, is_needed
+from conformance.figures import bench_jobs, speed
 from conformance.judging import resuming
 from conformance.judging.executor import Executor
 from conformance.one_line import counted
@@ -33,40 +28,26 @@ from conformance.store import files, run_files, shards
 from conformance.store.run_files import Contents, Writer
 
 JOBS: dict[str, Callable[[Contents, Executor], list[dict[str, Callable[[], Result]]]]] = {
-    "speed": default_jobs,
-    "bench": bench_jobs,
+    "speed": speed.default_jobs,
+    "bench": bench_jobs.bench_jobs,
 }
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a run.
-
-    Attributes:
-        request: the cells to plan.
-        measure: "" for nothing, "speed", or "bench"; None for the speeds of models of the zoo.
-        resume: the folder of a run to finish; None for a new run.
-        folder: the folder in which new runs are stored.
-        fresh: reuse no compiled code and no reference of earlier runs.
-        choice: how the cells are judged.
-        junit: the file for the results in JUnit's XML; None for none.
-        shard: number of the part to judge, from 1, and of all parts; None for all cells.
-        balance: the folder of a run whose seconds balance the parts; None for those of the zoo.
-        every_tensor: store what is measured of every tensor.
-        full: judge every case and time every model, although nobody has named a model.
-    """
+    """The options of a run."""
 
     request: PlanRequest
-    measure: str | None
-    resume: Path | None
-    folder: Path
-    fresh: bool = False
-    choice: Choice = field(default_factory=Choice)
-    junit: Path | None = None
-    shard: tuple[int, int] | None = None
-    balance: Path | None = None
-    every_tensor: bool = False
-    full: bool = False
+    measure: str | None  # "" for nothing, "speed", or "bench"; None for the speeds of models of the zoo
+    resume: Path | None  # the folder of a run to finish
+    folder: Path  # in which new runs are stored
+    fresh: bool = False  # reuse no compiled code and no reference of earlier runs
+    choice: judging.Choice = field(default_factory=judging.Choice)
+    junit: Path | None = None  # the file for the results in JUnit's XML
+    shard: tuple[int, int] | None = None  # number of the part to judge, from 1, and of all parts
+    balance: Path | None = None  # a run whose seconds balance the parts; None for those of the zoo
+    every_tensor: bool = False  # store what is measured of every tensor
+    full: bool = False  # judge every case and time every model, although nobody has named a model
 
 
 def run(options: RunOptions) -> int:
@@ -82,12 +63,11 @@ def run(options: RunOptions) -> int:
     """
     if options.junit:
         _check_writable(options.junit.parent, f"--junitxml {options.junit}")
-    check_options(options.choice)
+    judging.check_options(options.choice)
     folder = folder_to_resume(options.resume, options.request) if options.resume else _new_run(options)
     started = time.monotonic()
     again = resuming.command(folder, run_files.read(folder).plan)
-    interrupts.first_words(f"interrupted: {visible(again)}")
-    interrupts.last_words(lambda: _report(options, folder, started))
+    interrupts.speak(f"interrupted: {visible(again)}", lambda: _report(options, folder, started))
     code = _session(options, folder, Writer(folder))
     if code == ExitCode.NOTHING_SELECTED:
         expression = options.choice.expression
@@ -104,12 +84,12 @@ def _session(options: RunOptions, folder: Path, writer: Writer) -> int:
     """Do what is not stored yet; the writer keeps everybody else out. What the machine could not do is said."""
     try:
         try:
-            _remove_references(folder)  # those of an earlier session, or of somebody else
+            files.remove(folder / run_files.REFERENCES)  # those of an earlier session, or of somebody else
             return _judge_and_measure(options, folder, writer)
         finally:
             with interrupts.hold():
                 with contextlib.suppress(StoreError):  # the next session removes them
-                    _remove_references(folder)
+                    files.remove(folder / run_files.REFERENCES)
                 writer.close()
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -123,29 +103,27 @@ def _session(options: RunOptions, folder: Path, writer: Writer) -> int:
 
 
 def _judge_and_measure(options: RunOptions, folder: Path, writer: Writer) -> int:
-    contents = read(folder)
-    with children_prepared(contents.plan, fresh=options.fresh, cores=options.choice.workers):
-        code = judge(options.choice, contents, folder, writer) if contents.missing else exit_code(contents)
+    contents = stored.read(folder)
+    choice = options.choice
+    with planning.children_prepared(contents.plan, fresh=options.fresh, cores=choice.workers):
+        code = (
+            judging.judge_missing(choice, contents, folder, writer) if contents.missing else stored.exit_code(contents)
+        )
         if code in (ExitCode.OK, ExitCode.RED) and contents.plan.measure:
             _measure(options, folder, writer)
     return code
-
-
-def _remove_references(folder: Path) -> None:
-    files.remove(folder / run_files.REFERENCES)
 
 
 def _report(options: RunOptions, folder: Path, started: float) -> None:
     """Print what is stored, and how to go on if something is missing. Tell GitHub and JUnit what they ask for."""
     seconds = time.monotonic() - started
     contents = run_files.read(folder)
-    tell("")
-    tell(report(contents, folder, seconds))
+    tell(f"\n{stored.report(contents, folder, seconds)}")
     again = visible(shlex.quote(str(folder)))
     lost = what_was_lost()
     if lost:
         say(f"the output could not be written: {lost}; conformance show {again} prints it again")
-    announce(contents, folder)
+    stored.announce(contents, folder)
     if options.junit:
         ci.write_junit(contents, options.junit)
 
@@ -158,26 +136,26 @@ def _measure(options: RunOptions, folder: Path, writer: Writer) -> None:
     executor = Executor(contents.plan, folder / run_files.REFERENCES)
     jobs = JOBS[contents.plan.measure](contents, executor)
     taken = dict(contents.results)
-    pending = [name for batch in jobs for name in batch if is_needed(name, taken)]
+    pending = [name for batch in jobs for name in batch if speed.is_needed(name, taken)]
     if not pending:
         return
     if contents.plan.measure == "speed":
-        tell("")
-        tell(report(contents, folder))
+        tell(f"\n{stored.report(contents, folder)}")
     tell(f"\ntaking up to {counted(len(pending), 'measurement')}")
-    ticker = Ticker(Progress(dict.fromkeys(pending, SPEED_SECONDS), "speed"), every_line=options.choice.verbose)
+    work = progress.Progress(dict.fromkeys(pending, progress.SPEED_SECONDS), "speed")
+    ticker = progress.Ticker(work, every_line=options.choice.verbose)
     environment.compile_for(contents.plan.compiles_for)
 
     def needed() -> Iterator[dict[str, Callable[[], Result]]]:
         for batch in jobs:
-            yield {name: job for name, job in batch.items() if is_needed(name, taken)}
-            ticker.progress.keep([name for name in pending if name in taken or is_needed(name, taken)])
+            yield {name: job for name, job in batch.items() if speed.is_needed(name, taken)}
+            work.keep([name for name in pending if name in taken or speed.is_needed(name, taken)])
 
     try:
         for name, result in pool.measure(needed()):
             writer.add_result(name, result)
             taken[name] = result
-            ticker.progress.finish(name)
+            work.finish(name)
             ticker.show(matrix.measured_line(replace(contents, results=taken), name), urgent=False)
     finally:
         ticker.clear()
@@ -190,10 +168,10 @@ def _new_run(options: RunOptions) -> Path:
     _check_writable(options.folder, f"--store {options.folder}")
     bench = options.measure == "bench"
     quick = not (bench or options.full or options.request.sources)
-    plan = make_plan(replace(options.request, all_sizes=bench, first_case=quick))
+    plan = planning.make_plan(replace(options.request, all_sizes=bench, first_case=quick))
     shard = shards.shard(plan, *options.shard, options.balance) if options.shard else None
     plan = replace(_with_measures(plan, options, quick=quick), shard=shard, every_tensor=options.every_tensor)
-    run_files.create(folder, replace(plan, judge=describe_judge()))
+    run_files.create(folder, replace(plan, judge=planning.describe_judge()))
     return folder
 
 
@@ -202,8 +180,10 @@ def _with_measures(plan: Plan, options: RunOptions, *, quick: bool) -> Plan:
     if options.measure is not None or options.full:
         return replace(plan, measure="speed" if options.measure is None else options.measure)
     precisions = tuple(dict.fromkeys(one.cell.precision for one in plan.cells))
-    chosen = [name for name, model in plan.models.items() if model.location.is_of_zoo and (name in HEART or not quick)]
-    timed = dict.fromkeys(chosen, HEART_PRECISIONS if quick else precisions)
+    chosen = [
+        name for name, model in plan.models.items() if model.location.is_of_zoo and (name in speed.HEART or not quick)
+    ]
+    timed = dict.fromkeys(chosen, speed.HEART_PRECISIONS if quick else precisions)
     models = {name: replace(model, timed=timed.get(name, ())) for name, model in plan.models.items()}
     return replace(plan, measure="speed" if timed else "", models=models)
 
@@ -224,16 +204,11 @@ def _check_writable(folder: Path, asked: str) -> None:
 
 # Decides whether a stored run can go on: only on the machine, with the software and with the sources of its plan.
 
-DEADLINE = 300.0
 DECIDING = ("torch", "python", "system", "cpu", "cpu_capability", "threads_per_cell", "gpus", "cuda")
 
 
 def folder_to_resume(folder: Path, request: PlanRequest) -> Path:
-    """The folder of a stored run that can go on.
-
-    Args:
-        folder: as the user named it.
-        request: what the user asked for: each source of the stored run that is not of the zoo, and no other.
+    """The folder of a stored run that can go on, as a user asks for it: with each source that is not of the zoo.
 
     Raises:
         UsageError: it is no run folder, other cells were asked for, its sources are not named, or a verdict could
@@ -243,7 +218,7 @@ def folder_to_resume(folder: Path, request: PlanRequest) -> Path:
         raise UsageError("--resume takes its cells from the stored run; leave out axes")
     folder = folder.resolve()
     contents = run_files.read(folder)
-    report(contents, folder)  # refuses records that contradict each other
+    stored.report(contents, folder)  # refuses records that contradict each other
     plan = contents.plan
     resuming.refuse_unnamed(folder, plan, request.sources)
     changed = [*_changed_sources(plan), *_changed_environment(plan)]
@@ -261,7 +236,7 @@ def _changed_sources(plan: Plan) -> Iterator[str]:
 
 def _changed_environment(plan: Plan) -> Iterator[str]:
     method = "spawn" if plan.compiling_modes else "forkserver"  # as for the plan
-    ending = child.run(ENVIRONMENT, Nothing(), deadline=DEADLINE, method=method)
+    ending = child.run(ENVIRONMENT, Nothing(), deadline=planning.DEADLINE, method=method)
     now: Environment | None = ending.result
     if now is None:
         raise UsageError(f"describing this machine: {ending.message}")

@@ -26,12 +26,7 @@ TOKEN = secrets.token_hex(16)  # no model can guess it
 
 
 def show_run(folder: Path, *, markdown: bool = False, xml: Path | None = None) -> ExitCode:
-    """`conformance show`: print a run, and return the exit code that it has.
-
-    Args:
-        folder: the run folder.
-        markdown: print Markdown instead of text.
-        xml: the file for JUnit's XML; None for none.
+    """`conformance show`: print a run, write its JUnit's XML if a file is named, and return the exit code that it has.
 
     Raises:
         UsageError: the folder is no run folder, is damaged, or holds records that contradict each other.
@@ -45,13 +40,7 @@ def show_run(folder: Path, *, markdown: bool = False, xml: Path | None = None) -
 
 
 def show_changes(before: Path, after: Path, *, markdown: Path | None, json: Path | None) -> ExitCode:
-    """`conformance diff`: compare two runs, print what has changed, and write it to files.
-
-    Args:
-        before: the folder of the first run.
-        after: the folder of the second one.
-        markdown: file to write; None for none.
-        json: file to write; None for none.
+    """`conformance diff`: compare two runs, print what has changed, and write it to the files that are named.
 
     Returns:
         `RED` if a cell is newly red or its verdict has changed, otherwise `OK`.
@@ -68,11 +57,6 @@ def show_changes(before: Path, after: Path, *, markdown: Path | None, json: Path
 
 def merge_shards(folders: tuple[Path, ...], into: Path, *, any_cpu: bool) -> ExitCode:
     """`conformance merge`: join the shards of one plan, say what is missing, and print what the joined run holds.
-
-    Args:
-        folders: the run folders of the shards.
-        into: the folder to write.
-        any_cpu: join shards of machines with different processors.
 
     Returns:
         `OK` if every cell of the plan has a verdict and none is red, otherwise `RED`.
@@ -93,8 +77,8 @@ def show_compat(paths: tuple[Path, ...], *, markdown: Path | None, json: Path | 
 
     Args:
         paths: run folders, files that `conformance probes --write` wrote, and at most one that this command wrote.
-        markdown: file to write; None for none.
-        json: file to write; None for none.
+        markdown: file to write, if any.
+        json: the same.
 
     Raises:
         UsageError: one of them cannot be read, two of one version judge the same cell or run the same probe,
@@ -158,21 +142,14 @@ def report(contents: Contents, folder: Path, seconds: float | None = None) -> st
 
 
 def page(contents: Contents, folder: Path) -> str:
-    """A run as a page of Markdown.
-
-    Raises:
-        UsageError: the records of the run contradict each other, so that no report can be made of them.
-    """
+    """A run as a page of Markdown; see `report`."""
     return ci.page(contents, report(contents, folder), folder, green=exit_code(contents) == ExitCode.OK)
 
 
 def announce(contents: Contents, folder: Path) -> None:
     """Append the page of a run to the summary of the step, and print its annotations, each if GitHub asks for it.
 
-    If the summary cannot be written, a message says so.
-
-    Raises:
-        UsageError: the records of the run contradict each other, so that no report can be made of them.
+    If the summary cannot be written, a message says so. What `report` refuses raises a `UsageError`.
     """
     summary = os.environ.get(SUMMARY, "")
     if summary:

@@ -61,11 +61,7 @@ def _read_entry(where: str, entry: Mapping[str, Any]) -> Expect:
 def append(path: Path, found: Iterable[tuple[str, Expect, str]]) -> None:
     """Write divergences to the end of a file, which is made if there is none. What is in it stays as it is.
 
-    Each has an empty reason, which a person fills in.
-
-    Args:
-        path: the file.
-        found: for each divergence its model, what it is, and a remark for the reader.
+    Each comes with its model and a remark for the reader, and has an empty reason, which a person fills in.
 
     Raises:
         UsageError: the file cannot be written.

@@ -1,6 +1,8 @@
 """Runs each cell in its own process, and makes the reference of a model before its cells."""
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,21 +13,10 @@ from conformance.errors import MachineError, with_last_lines
 from conformance.judging.probed import Probed
 from conformance.process import child, environment
 from conformance.process.child_side import WAITING
+from conformance.records import tasks
 from conformance.records.cell import Cell
 from conformance.records.observation import Observation
 from conformance.records.plan import Plan, PlannedCell
-from conformance.records.tasks import (
-    CELL,
-    CELL_SECONDS,
-    KEPT,
-    REFERENCE,
-    CellTask,
-    MadeReference,
-    ReferenceTask,
-    ResultT,
-    Target,
-    TaskT,
-)
 from conformance.records.verdicts import Verdict
 from conformance.verdict import judge
 from zoo.expect import Expect
@@ -46,12 +37,7 @@ HEALED = (
 
 
 class Executor:
-    """Judges the cells of a plan.
-
-    Args:
-        plan: the plan of the cells.
-        folder: the folder of the references, which all processes of a run share.
-    """
+    """Judges the cells of a plan. All processes of a run share the folder of its references."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
@@ -87,7 +73,8 @@ class Executor:
 
     def _judge(self, planned: PlannedCell, *, cache: str = "", method: str = "forkserver") -> Verdict:
         cell = planned.cell
-        shown, untold = self._ask_probes(planned)
+        with _starting(cell.id):
+            shown, untold = self._probed.facts(planned.expect, cell.device)
         for _ in range(1 + REFERENCES_MADE_AGAIN):
             made = self._references.of(cell.model, self._make)
             if made.refused is not None:
@@ -95,7 +82,7 @@ class Executor:
             task = cell_task(self._plan, cell, self._references.path(cell.model))
             kept = made.fingerprint if made.kept else ""
             task = replace(task, cache=cache, fingerprint=kept, left_out=planned.left_out)
-            ending = _run_child(cell.id, CELL, task, deadline=self._plan.deadline, method=method)
+            ending = _run_child(cell.id, tasks.CELL, task, deadline=self._plan.deadline, method=method)
             seen = ending.result or Observation(ending.kind, ending.phase, message=ending.message, said=ending.said)
             if seen.ending != DAMAGED:
                 break
@@ -103,76 +90,76 @@ class Executor:
             self._kept.forget(self._task(cell.model))
         if seen.ending in (DAMAGED, MACHINE):
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
-        seconds = {KEPT if made.kept else "reference": made.seconds, **seen.seconds}
+        seconds = {tasks.KEPT if made.kept else "reference": made.seconds, **seen.seconds}
         seen = replace(seen, seconds=seconds, facts={**seen.facts, **shown})
         verdict = judge(cell.id, seen, planned.expect, whole=not planned.left_out)
         notes = (*verdict.notes, *ending.remarks, *untold)
         return replace(verdict, seconds=ending.seconds, notes=notes)
 
-    def _ask_probes(self, planned: PlannedCell) -> tuple[dict[str, bool], tuple[str, ...]]:
-        """What the probes show on which the divergences of a cell hang; see `Probed.facts`."""
-        try:
-            return self._probed.facts(planned.expect, planned.cell.device)
-        except (OSError, MemoryError) as problem:
-            raise MachineError(f"{planned.id} was not judged: no process could be started: {problem}") from problem
-
     def reference(self, model: str) -> Observation | Path:
         """Path of a model's reference file, made if needed; if that fails, the observation for each of its cells.
 
-        Args:
-            model: name of a planned model; or of one at a size that is not planned, such as "merge@4096", whose
-                reference is only for timing.
+        The model may be one at a size that is not planned, such as "merge@4096": its reference is only for timing.
 
         Raises:
             MachineError: the machine failed, so there is no reference.
         """
         return self._references.of(model, self._make).refused or self._references.path(model)
 
-    def _task(self, model: str) -> ReferenceTask:
+    def _task(self, model: str) -> tasks.ReferenceTask:
         wanted = {planned.cell.precision for planned in self._plan.cells} | {"fp32"}
         precisions = tuple(name for name in PRECISIONS if name in wanted)
         plan, path, for_timing = self._plan, self._references.path(model), model not in self._plan.models
         planned = plan.models[model.partition("@")[0] if for_timing else model]
-        return ReferenceTask(model, planned.location, plan.seed, precisions, str(path), for_timing)
+        return tasks.ReferenceTask(model, planned.location, plan.seed, precisions, str(path), for_timing)
 
-    def _make(self, model: str) -> MadeReference:
+    def _make(self, model: str) -> tasks.MadeReference:
         task = self._task(model)
         kept = self._kept.fetch(task)
         if kept is not None:
             return kept
         deadline = REFERENCE_FACTOR * self._plan.deadline
-        if self._plan.deadline >= CELL_SECONDS:
+        if self._plan.deadline >= tasks.CELL_SECONDS:
             deadline = max(deadline, REFERENCE_SECONDS)
-        ending = _run_child(f"the reference of {model}", REFERENCE, task, deadline=deadline, method="forkserver")
+        ending = _run_child(f"the reference of {model}", tasks.REFERENCE, task, deadline=deadline, method="forkserver")
         seconds, result = round(ending.seconds, 4), ending.result
         if result is None:
             seen = Observation(ending.kind, "reference", message=ending.message, said=ending.said)
-            return MadeReference(seconds, seen)
+            return tasks.MadeReference(seconds, seen)
         if result.ending == MACHINE:
             raise MachineError(f"the reference of {model} was not made: {result.message}")
         if result.ending != "ok":
-            return MadeReference(seconds, Observation(result.ending, message=result.message))
-        made = MadeReference(seconds, files=result.files, variables=result.variables, fingerprint=result.fingerprint)
+            return tasks.MadeReference(seconds, Observation(result.ending, message=result.message))
+        made = tasks.MadeReference(
+            seconds, files=result.files, variables=result.variables, fingerprint=result.fingerprint
+        )
         self._kept.keep(task, made)
         return made
 
 
 def _run_child(
-    what: str, target: Target[TaskT, ResultT], task: TaskT, *, deadline: float, method: str
-) -> child.Ending[ResultT]:
+    what: str, target: tasks.Target[tasks.TaskT, tasks.ResultT], task: tasks.TaskT, *, deadline: float, method: str
+) -> child.Ending[tasks.ResultT]:
     """How a child process ended.
 
     Raises:
         MachineError: it did not start, or it ended before anything of the model ran.
     """
-    try:
+    with _starting(what):
         ending = child.run(target, task, deadline=deadline, method=method)
-    except (OSError, MemoryError) as problem:
-        raise MachineError(f"{what} was not judged: no process could be started: {problem}") from problem
     if ending.kind == "crashed" and ending.phase in NOTHING_RAN:
         text = f"{what} was not judged: its process ended before the model ran: {ending.message}"
         raise MachineError(with_last_lines(text, ending.said))
     return ending
+
+
+@contextlib.contextmanager
+def _starting(what: str) -> Iterator[None]:
+    """Let a process that does not start be a failure of the machine."""
+    try:
+        yield
+    except (OSError, MemoryError) as problem:
+        raise MachineError(f"{what} was not judged: no process could be started: {problem}") from problem
 
 
 def _filled_cache() -> Path | None:
@@ -187,9 +174,7 @@ def _is_spoiled(verdict: Verdict) -> bool:
     return verdict.status in SPOILED and seen.phase not in BEFORE_COMPILING and seen.error != NO_COMPILER
 
 
-def cell_task(plan: Plan, cell: Cell, reference: Path | None = None, expect: tuple[Expect, ...] = ()) -> CellTask:
+def cell_task(plan: Plan, cell: Cell, reference: Path | None = None, expect: tuple[Expect, ...] = ()) -> tasks.CellTask:
     """The task with which a child process opens a cell of a plan."""
-    place = "" if reference is None else str(reference)
-    registering = plan.modes.get(cell.mode)
-    sources = () if registering is None else (registering,)
-    return CellTask(cell, plan.models[cell.model].location, sources, plan.seed, place, expect)
+    sources = (plan.modes[cell.mode],) if cell.mode in plan.modes else ()
+    return tasks.CellTask(cell, plan.models[cell.model].location, sources, plan.seed, str(reference or ""), expect)

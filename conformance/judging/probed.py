@@ -5,17 +5,18 @@ from collections.abc import Iterable, Mapping
 
 from conformance.process import child
 from conformance.process.child import Ending
+from conformance.records import tasks
 from conformance.records.observation import PROBED
-from conformance.records.tasks import PACKAGE, RUN_PROBE, ProbeSighting, ProbeTask
+from conformance.records.tasks import RUN_PROBE, ProbeSighting, ProbeTask
 from zoo.expect import Expect
 
 UNTOLD = "the probe {name} did not tell whether its fault shows on this machine, so nothing is declared by it: {why}"
 
 
-def observe(name: str, device: str, deadline: float, package: str = PACKAGE) -> Ending[ProbeSighting]:
+def observe(name: str, device: str, deadline: float) -> Ending[ProbeSighting]:
     """Run one probe in a process of its own, with its own compile cache."""
     with tempfile.TemporaryDirectory(prefix="conformance-probe-", ignore_cleanup_errors=True) as cache:
-        return child.run(RUN_PROBE, ProbeTask(f"{package}.{name}", device, cache), deadline=deadline)
+        return child.run(RUN_PROBE, ProbeTask(f"{tasks.PACKAGE}.{name}", device, cache), deadline=deadline)
 
 
 def outcome_of(ending: Ending[ProbeSighting]) -> tuple[str, str]:

@@ -14,22 +14,12 @@ from conformance.records.plan import Plan
 
 
 def command(folder: Path, plan: Plan) -> str:
-    """The words for a shell that resume a run.
-
-    Args:
-        folder: the run folder.
-        plan: its plan.
-    """
+    """The words for a shell that resume the run of a folder."""
     return shlex.join(["conformance", "run", *_sources(plan), "--resume", str(folder)])
 
 
 def refuse_unnamed(folder: Path, plan: Plan, named: Collection[str]) -> None:
-    """Refuse to resume a run unless each of its sources is named.
-
-    Args:
-        folder: the run folder.
-        plan: its plan.
-        named: the sources that the command line names.
+    """Refuse to resume a run unless the command line names each of its sources.
 
     Raises:
         UsageError: a source must be named, or a named one is not part of the run; the message names it.

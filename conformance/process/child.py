@@ -6,8 +6,6 @@ torch already. The parent keeps the deadline, because native code does not notic
 parent itself is stopped, or the machine sleeps, does not count.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -149,7 +147,7 @@ class _Conversation:
         self.remarks: tuple[str, ...] = ()
         self.imported = False
 
-    def listen(self, process: Process, deadline: Deadline) -> tuple[str, Any]:
+    def listen(self, process: Process, deadline: "Deadline") -> tuple[str, Any]:
         """Wait for the result; returns the kind of the ending, and the result or what is known of it.
 
         Raises:

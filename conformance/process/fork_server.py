@@ -6,8 +6,6 @@ Whoever ends the run closes the socket, and then the server kills everything bel
 alone: macOS breaks in forked children, and Windows has none.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import ctypes
@@ -81,7 +79,7 @@ class ForkServer:
         Thread(target=self._hear, daemon=True).start()
         self._await(self._ready, READY_SECONDS, "is not ready")
 
-    def start(self, child: Forked, *descriptors: int) -> None:
+    def start(self, child: "Forked", *descriptors: int) -> None:
         """Fork a child that reads its task from the first descriptor, answers to the second, complains to the third.
 
         Raises:
@@ -157,7 +155,7 @@ class ForkServer:
         with self._lock:
             self._lose("closed its socket")
 
-    def _forget(self, number: int) -> Forked | None:
+    def _forget(self, number: int) -> "Forked | None":
         with self._lock:
             return self._children.pop(number, None)
 

@@ -4,8 +4,6 @@ A part gives the same whoever runs it. A fork that fails in any way brings nothi
 itself: so errors are raised here, and a machine without room for a fork makes the same reference, only later.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

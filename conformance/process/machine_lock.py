@@ -10,8 +10,6 @@ cannot be used, in one of this user; if that cannot either, nothing is locked. N
 lock may have been stopped. In both cases a remark says so, because measurements may disturb each other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
@@ -47,7 +45,7 @@ class Slot:
         self._owner = os.getpid()
         self._held, self.remark = _in_the_first_folder(_take_a_slot)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Self":
         return self
 
     def __exit__(self, *problem: object) -> None:

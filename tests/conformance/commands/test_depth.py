@@ -22,7 +22,7 @@ def planned_run(tmp_path, monkeypatch):
 
     def make(*sources, measure=None, full=False):
         asked = []
-        monkeypatch.setattr(run, "make_plan", lambda request: asked.append(request) or PLAN)
+        monkeypatch.setattr(run.planning, "make_plan", lambda request: asked.append(request) or PLAN)
         options = run.RunOptions(PlanRequest(sources), measure, None, tmp_path, full=full)
         folder = run._new_run(options)
         return asked[0], run_files.read(folder).plan
@@ -35,23 +35,20 @@ def timed(plan):
     return {name: model.timed for name, model in plan.models.items()}
 
 
-def test_of_the_whole_zoo_the_first_cases_are_compiled_and_the_heart_is_timed_in_fp32(planned_run):
-    asked, plan = planned_run()
+@pytest.mark.parametrize(
+    ("sources", "full", "first_case", "in_precisions"),
+    [
+        ((), False, True, {"merge": ("fp32",), "mlp": (), "mine": ()}),
+        ((), True, False, dict.fromkeys(PLACES)),
+        (("merge", "mlp", "nets.py"), False, False, {"merge": ALL, "mlp": ALL, "mine": ()}),
+    ],
+    ids=["the whole zoo", "the whole zoo in full", "models that are named"],
+)
+def test_less_is_judged_and_timed_of_the_whole_zoo(planned_run, sources, full, first_case, in_precisions):
+    asked, plan = planned_run(*sources, full=full)
     assert "merge" in HEART
-    assert asked.first_case
-    assert (plan.measure, timed(plan)) == ("speed", {"merge": ("fp32",), "mlp": (), "mine": ()})
-
-
-def test_with_full_all_cases_are_judged_and_all_models_are_timed(planned_run):
-    asked, plan = planned_run(full=True)
-    assert not asked.first_case
-    assert (plan.measure, timed(plan)) == ("speed", dict.fromkeys(PLACES))
-
-
-def test_of_models_that_are_named_all_cases_are_judged_and_those_of_the_zoo_are_timed(planned_run):
-    asked, plan = planned_run("merge", "mlp", "nets.py")
-    assert not asked.first_case
-    assert (plan.measure, timed(plan)) == ("speed", {"merge": ALL, "mlp": ALL, "mine": ()})
+    assert asked.first_case is first_case
+    assert (plan.measure, timed(plan)) == ("speed", in_precisions)
 
 
 @pytest.mark.parametrize("sources", [(), ("nets.py",)])

@@ -12,17 +12,8 @@ def answered(kind, text):
 
 
 def probe(symptom, declared, issue=""):
-    return ProbeInfo(
-        name="p",
-        summary="s",
-        issue=issue,
-        source="a source",
-        symptom=symptom,
-        devices=(),
-        seen={},
-        concerns=True,
-        declared=declared,
-    )
+    about = {"name": "p", "summary": "s", "issue": issue, "source": "a source", "symptom": symptom}
+    return ProbeInfo(**about, devices=(), seen={}, concerns=True, declared=declared)
 
 
 SAW_IT = answered("saw", "a wrong number")
@@ -37,13 +28,7 @@ DIED_OF_IT = Ending("crashed", message="killed by SIGSEGV")
         (SAW_IT, "an old number", True, "FAIL", "a wrong number; declared for this torch: an old number"),
         (SAW_IT, "an old number", False, "FAIL", "a wrong number; declared for this torch: nothing"),
         (answered("saw", ""), "a wrong number", False, "PASS", ""),
-        (
-            answered("saw", ""),
-            "a wrong number",
-            True,
-            "STALE",
-            "not seen; declared for this torch: a wrong number",
-        ),
+        (answered("saw", ""), "a wrong number", True, "STALE", "not seen; declared for this torch: a wrong number"),
         (DIED_OF_IT, "killed by SIGSEGV", True, "EXPECTED", "killed by SIGSEGV"),
         (DIED_OF_IT, "killed by SIGSEGV", False, "FAIL", "killed by SIGSEGV; declared for this torch: nothing"),
         (DIED_OF_IT, "a wrong number", True, "CRASH", "killed by SIGSEGV; declared for this torch: a wrong number"),

@@ -12,7 +12,7 @@ import pytest
 from conformance.commands import probes
 from conformance.errors import UsageError
 from conformance.process import environment
-from conformance.records.tasks import SeenOn
+from conformance.records import tasks
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PATIENCE = 120.0
@@ -47,7 +47,7 @@ def write(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(probes, "PACKAGE", folder.name)
+    monkeypatch.setattr(tasks, "PACKAGE", folder.name)
 
     def add(name, body, torch=NEVER, **words):
         words = {"symptom": "a wrong number", "device": "cpu", "devices": (), **words}
@@ -164,7 +164,7 @@ def test_probes_are_read_with_what_they_declare_for_a_device(write):
     write("elsewhere", "return ''", device="cuda", devices=("cuda",))
     always, elsewhere = probes.read("cpu").probes
     assert (always.name, always.seen, always.concerns, always.declared) == (
-        *("always", {"cpu": SeenOn(ALWAYS, ("2.4.1",))}, True, True),
+        *("always", {"cpu": tasks.SeenOn(ALWAYS, ("2.4.1",))}, True, True),
     )
     assert (elsewhere.devices, elsewhere.concerns, elsewhere.declared) == (("cuda",), False, None)
 

@@ -21,12 +21,7 @@ def spec(name, build):
 DOUBLING = spec("doubling", lambda: lambda x: x * 2)
 HALVING = spec("halving", lambda: lambda x: x / 2)
 """
-RED = (
-    GREEN
-    + """
-RAISING = spec("random", lambda: lambda x: x + torch.rand_like(x))
-"""
-)
+RED = GREEN + 'RANDOM = spec("random", lambda: lambda x: x + torch.rand_like(x))'
 
 
 @pytest.fixture(scope="module")
@@ -171,13 +166,6 @@ STEEP = Spec(
 def test_a_changed_backward_is_never_served_from_the_compile_cache(tmp_path):
     for factor in ("1.0", "3.0", "1.0"):
         (tmp_path / "steep.py").write_text(FUNCTION.replace("FACTOR", factor))
-        code, output = conformance(
-            tmp_path,
-            "run",
-            "steep.py",
-            "--mode=compiled",
-            "--precision=fp32",
-            "--device=cpu",
-            XDG_CACHE_HOME=str(tmp_path),
-        )
+        axes = ("--mode=compiled", "--precision=fp32", "--device=cpu")
+        code, output = conformance(tmp_path, "run", "steep.py", *axes, XDG_CACHE_HOME=str(tmp_path))
         assert code == 0, output

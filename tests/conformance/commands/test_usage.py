@@ -129,14 +129,11 @@ def test_an_option_of_pytest_is_passed_on(nets):
     assert "slowest 1 durations" in output
 
 
-def test_a_choice_of_nothing_is_five_and_leaves_no_run(nets):
+def test_a_choice_of_nothing_is_five_and_one_that_cannot_be_read_is_four_and_neither_leaves_a_run(nets):
     code, output = conformance(nets, "run", "nets.py", *FP32, "-n", "1", "-k", "nobody")
     assert code == ExitCode.NOTHING_SELECTED, output
     assert output.splitlines()[-1] == "conformance: no cell is selected by -k 'nobody'"
     assert stored_runs(nets) == []
-
-
-def test_a_choice_that_cannot_be_read_is_four_and_leaves_no_run(nets):
     code, output = conformance(nets, "run", "nets.py", *FP32, "-n", "1", "-k", "and and")
     assert code == ExitCode.USAGE, output
     assert stored_runs(nets) == []
@@ -156,11 +153,8 @@ def test_a_resumed_run_stays_whatever_is_chosen_from_it(nets):
     assert "1 cell: 1 pass" in output
 
 
-def test_the_version_is_printed(tmp_path):
+def test_version_and_help_are_no_errors(tmp_path):
     assert conformance(tmp_path, "--version") == (0, f"conformance {__version__}\n")
-
-
-def test_help_is_no_error(tmp_path):
     code, output = conformance(tmp_path, "run", "--help")
     assert code == ExitCode.OK
     assert "--fresh" in output
