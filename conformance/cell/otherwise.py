@@ -88,17 +88,15 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
 
 
 def _ways(session: CellSession, case: Case, question: Question) -> Iterator[Way]:
-    """The ways in which the cell is asked; a compiler compiles again to infer, and else where no case is left out."""
+    """The ways in which the cell is asked. A compiler compiles again under no_grad, and else if no case is left out."""
     mode = session.mode
     if question.fit is not None or (mode.compiles and case is not session.spec.cases[0]):
         return
-    yield from INFERENCE
-    if mode.forward_only or not question.differentiate:
-        return
-    if session.known(case).following:
-        yield SECOND
-    for way in GRADIENTS:
-        if not (way.other_graph and mode.compiles and session.left_out):
+    ways = list(INFERENCE)
+    if question.differentiate and not mode.forward_only:
+        ways += [SECOND] * bool(session.known(case).following) + [*GRADIENTS]
+    for way in ways:
+        if way is INFERENCE[0] or not (way.other_graph and mode.compiles and session.left_out):
             yield way
 
 
