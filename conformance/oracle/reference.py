@@ -65,7 +65,7 @@ class CaseReference:
 
     def without_gradients(self, precision: Precision) -> CaseReference:
         """The reference of a call that runs without gradients."""
-        return replace(self, tensors=self.tensors | self.inferred.get(precision.autocast, {}))
+        return replace(self, tensors={**self.tensors, **self.inferred.get(precision.autocast, {})})
 
     def of_call(self, precision: Precision) -> CaseReference:
         """The reference of the call that a cell measures, which may run without gradients by itself."""
