@@ -31,7 +31,7 @@ def test_the_measurement_has_a_rate_for_each_precision_and_size_and_the_machine_
     monkeypatch.setattr(ceilings, "BURST", 0.001)
     monkeypatch.setattr(ceilings, "SIDES", {"cpu": (16, 32)})
     monkeypatch.setattr(ceilings, "_last_cache", lambda _: 2**14)
-    monkeypatch.setattr(ceilings, "set_policy", lambda: None)  # it would change this process for good
+    monkeypatch.setattr(ceilings.policy, "set_policy", lambda: None)  # it would change this process for good
     switched, phases, alone = [], [], []
     monkeypatch.setattr(ceilings.policy, "switch_tf32", lambda precision: switched.append(precision.name))
 

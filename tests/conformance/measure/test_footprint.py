@@ -4,7 +4,7 @@ import pytest
 import torch
 from harness.counting import ALL, counted
 
-from conformance.measure.footprint import FIELDS, least_bytes
+from conformance.measure.costs import FIELDS, least_bytes
 from conformance.records.cell import Cell
 from conformance.records.measurements import Footprint, PerPass, Reason
 from conformance.records.plan import SpecLocation
