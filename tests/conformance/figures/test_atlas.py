@@ -9,7 +9,6 @@ from harness.whole_runs import MODES, at_first_case, plan_of_zoo, verdict, write
 
 from conformance import cli
 from conformance.figures import atlas
-from conformance.figures.atlas import version_of
 from conformance.records.plan import Judge
 from conformance.records.tasks import ProbeFinding, ProbeRun
 from conformance.store import files, run_files
@@ -126,10 +125,11 @@ def test_modes_and_precisions_with_the_same_history_stand_in_one_row(tmp_path, c
     assert "4 of 9 cells, of 1 models, work in each of the 2 versions that judged them." in told
 
 
-def test_shards_of_one_version_are_one_column(tmp_path):
+def test_shards_and_builds_of_one_version_are_one_column(tmp_path):
     first, second = (write(tmp_path / model, plan_of_zoo((model,))) for model in ("net", "gate"))
     told = document(tmp_path, first, second)
     assert (told["versions"], len(told["cells"])) == (["2.13.0"], 18)
+    assert [atlas.version_of(name) for name in ("2.15.0+cpu", "2.16.0.dev2+cpu")] == ["2.15.0", "2.16.0.dev2"]
 
 
 def test_probes_make_an_atlas(tmp_path, capsys):
@@ -175,10 +175,6 @@ def test_an_incomplete_run_counts_what_it_has(tmp_path, capsys):
     run = write(tmp_path / "run", plan_of_zoo(("net",)), {"net[eager-fp32-cpu]": "SKIPPED"}, left_out=[CELL])
     assert len(document(tmp_path, run)["cells"]) == 7
     assert "7 cells of 8, incomplete" in capsys.readouterr().out
-
-
-def test_the_build_of_a_torch_is_no_part_of_its_version():
-    assert [version_of(name) for name in ("2.15.0+cpu", "2.16.0.dev20261101+cpu")] == ["2.15.0", "2.16.0.dev20261101"]
 
 
 def test_a_file_and_the_rest_of_the_runs_are_the_same_as_all_runs(tmp_path):

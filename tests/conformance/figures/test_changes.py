@@ -35,10 +35,6 @@ def compared(tmp_path):
     return written
 
 
-def test_equal_runs_have_no_changes(compared):
-    assert compared({}, {}) == []
-
-
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
     [
@@ -58,7 +54,8 @@ def test_a_verdict_that_changed_has_its_kind(compared, before, after, kind):
     assert compared({CELL: before}, {CELL: after}) == [(kind, CELL, before, after)]
 
 
-def test_a_cell_that_one_run_lacks_is_named_and_red_if_it_is_red(compared):
+def test_equal_runs_have_no_changes_and_a_cell_that_one_lacks_is_named(compared):
+    assert compared({}, {}) == []
     less = replace(PLAN, cells=tuple(p for p in PLAN.cells if p.id != CELL))
     assert compared({}, {}, PLAN, less) == [("only in A", CELL, "PASS", "")]
     assert compared({}, {CELL: "FAIL"}, less, PLAN) == [("new red", CELL, "", "FAIL"), ("only in B", CELL, "", "FAIL")]
@@ -79,9 +76,8 @@ def test_an_error_is_up_if_it_doubled_and_is_past_half_of_its_budget(compared, b
 
 
 def test_a_dtype_that_changed_is_named_with_its_tensor(tmp_path):
-    first = write(tmp_path / "a", PLAN, {CELL: verdict(CELL, dtype="float16")})
-    second = write(tmp_path / "b", PLAN, {CELL: verdict(CELL, dtype="float32")})
-    (change,) = changes(first, second)
+    odd = ({CELL: verdict(CELL, dtype=dtype)} for dtype in ("float16", "float32"))
+    (change,) = changes(*(write(tmp_path / name, PLAN, each) for name, each in zip("ab", odd, strict=True)))
     assert (change.kind, change.before, change.after) == ("dtype changed", "float16", "float32")
     assert change.text == "output[0], case typical"
 
