@@ -24,12 +24,13 @@ def changes(first, second):
 
 
 @pytest.fixture
-def compared(tmp_path):
+def compared(tmp_path_factory):
     """A function from the odd verdicts of two runs to their changes, each as (kind, cell, before, after)."""
 
     def written(before, after, *plans):
         one, other = plans or (PLAN, PLAN)
-        found = changes(write(tmp_path / "a", one, before), write(tmp_path / "b", other, after))
+        folder = tmp_path_factory.mktemp("runs")
+        found = changes(write(folder / "a", one, before), write(folder / "b", other, after))
         return [(change.kind, change.cell, change.before, change.after) for change in found]
 
     return written

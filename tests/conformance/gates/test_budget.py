@@ -115,8 +115,7 @@ def test_a_zero_oracle_is_null_and_an_ordinary_one_is_not(oracle):
     assert reference_of(torch.zeros(4, 4, dtype=torch.float64)).is_null
     assert not reference_of(oracle).is_null
     oracle[5] = 0
-    reference = reference_of(oracle)
-    assert reference.null_slices(0).nonzero().tolist() == [[5]]
+    assert reference_of(oracle).null_slices(0).nonzero().tolist() == [[5]]
 
 
 def test_underflow_of_float16_is_allowed_by_its_quantum_and_less_under_a_scale(oracle):
@@ -138,9 +137,8 @@ def test_past_the_cap_the_angle_is_asked(oracle):
 
 def test_eager_that_reaches_float32_in_a_low_cell_is_known(oracle):
     reference = reference_of(oracle)
-    assert budget.holds_float32(reference.oracle.distance(oracle.float()), reference, BF16)
-    assert not budget.holds_float32(reference.oracle.distance(oracle.half()), reference, BF16)
-    assert not budget.holds_float32(reference.oracle.distance(oracle.bfloat16()), reference, BF16)
+    for y, held in ((oracle.float(), True), (oracle.half(), False), (oracle.bfloat16(), False)):
+        assert budget.holds_float32(reference.oracle.distance(y), reference, BF16) is held
 
 
 def test_eager_within_what_a_flipped_unit_did_to_float32_is_not_held_to_float32(oracle):
