@@ -67,10 +67,10 @@ def compare(before: Summary, after: Summary) -> Comparison:
 def _differing(before: Summary, after: Summary) -> dict[str, tuple[str, str]]:
     one, other = before.plan, after.plan
     names = [field.name for field in fields(Environment)]
-    pairs = [(name, one.environment, other.environment) for name in names]
-    pairs += [(name, one, other) for name in OF_PLANS]
-    found = {name: (in_words(getattr(was, name)), in_words(getattr(now, name))) for name, was, now in pairs}
-    return {name: (was, now) for name, (was, now) in found.items() if was != now}
+    found = {name: (getattr(one.environment, name), getattr(other.environment, name)) for name in names}
+    found |= {name: (getattr(one, name), getattr(other, name)) for name in OF_PLANS}
+    told = {name: (in_words(was), in_words(now)) for name, (was, now) in found.items()}
+    return {name: (was, now) for name, (was, now) in told.items() if was != now}
 
 
 def _of_cell(cell: str, before: Summary, after: Summary) -> Iterator[Change]:

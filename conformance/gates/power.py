@@ -97,7 +97,8 @@ def _with_nan(truth: torch.Tensor) -> torch.Tensor | None:
 
 def _noisy(norm: float, truth: torch.Tensor) -> torch.Tensor:
     noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed_of("noise")), dtype=torch.float64)
-    return truth + (NOISY * norm / noise.norm() * noise).to(truth.dtype)
+    wrong: torch.Tensor = truth + (NOISY * norm / noise.norm() * noise).to(truth.dtype)
+    return wrong
 
 
 def _in_place_of_zeros(reference: TensorReference) -> Canary:
