@@ -31,18 +31,12 @@ StateT = TypeVar("StateT")
 
 @dataclass(frozen=True)
 class State:
-    """How a cell is in one version.
+    """How a cell is in one version."""
 
-    Attributes:
-        kind: `WORKS`; `OTHER_DTYPE` or `DECLARED`, both as declared; or `RED`.
-        status, short: the status of the verdict, and its few words.
-        reason, link: the declared reason, or the text of a red verdict.
-    """
-
-    kind: str
-    status: str
-    short: str = ""
-    reason: str = ""
+    kind: str  # `WORKS`; `OTHER_DTYPE` or `DECLARED`, both as declared; or `RED`
+    status: str  # of the verdict
+    short: str = ""  # its few words
+    reason: str = ""  # the declared reason, or the text of a red verdict
     link: str = ""
 
     @property
@@ -81,49 +75,28 @@ class History:
 
 @dataclass(frozen=True)
 class Fault:
-    """One known fault of torch on one device, in several versions, the oldest first.
+    """One known fault of torch on one device, in several versions, the oldest first."""
 
-    Attributes:
-        probe: the latest finding, which names the fault, its issue, and what to do instead.
-        device: the device it was looked for on.
-        states: `SHOWN`, `CORRECT`, or another status, by version.
-    """
-
-    probe: ProbeFinding
+    probe: ProbeFinding  # the latest finding, which names the fault, its issue, and what to do instead
     device: str
-    states: Mapping[str, str]
+    states: Mapping[str, str]  # `SHOWN`, `CORRECT`, or another status, by version
 
 
 @dataclass(frozen=True)
 class Maker:
-    """What made verdicts of a torch version.
+    """What made verdicts of a torch version."""
 
-    Attributes:
-        torch: the version.
-        python: the version of Python, such as "3.11".
-        devices: the devices on which cells were judged.
-        cells: the number of cells that were judged, by mode; those of a mode that is judged anew are left out.
-        judge: the code that judged.
-        text: the run and its machine in one line.
-    """
-
-    torch: str
-    python: str
-    devices: tuple[str, ...]
-    cells: Mapping[str, int]
-    judge: Judge
-    text: str
+    torch: str  # the version
+    python: str  # the version of Python, such as "3.11"
+    devices: tuple[str, ...]  # on which cells were judged
+    cells: Mapping[str, int]  # how many were judged, by mode; those of a mode that is judged anew are left out
+    judge: Judge  # the code that judged
+    text: str  # the run and its machine in one line
 
 
 @dataclass(frozen=True)
 class Atlas:
-    """Cells and faults through torch versions.
-
-    Attributes:
-        makers: what made the runs.
-        cells: each cell in all versions.
-        faults: each probe in all versions.
-    """
+    """Cells and faults through torch versions, and what made the runs."""
 
     makers: tuple[Maker, ...] = ()
     cells: tuple[History, ...] = ()
@@ -144,10 +117,7 @@ class Atlas:
 def join(runs: Sequence[Summary], probes: Sequence[ProbeRun], earlier: Atlas) -> Atlas:
     """The atlas of some runs, and of an earlier atlas where they judge nothing.
 
-    Args:
-        runs: runs of one or several versions.
-        probes: what the probes found, in one or several versions.
-        earlier: an atlas; where a run judges one of its cells again, or a probe runs again, the new result counts.
+    Where a run judges an earlier cell again, or a probe runs again, the new result counts.
 
     Raises:
         UsageError: two runs of one version judge the same cell with the same Python, or differ in one with different

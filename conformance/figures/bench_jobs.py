@@ -12,7 +12,7 @@ from conformance.figures import speed
 from conformance.judging.executor import Executor, cell_task
 from conformance.process import pool
 from conformance.records.cell import Cell
-from conformance.records.measurements import Ceilings, CompileCost, CompileRun, Footprint, Reason
+from conformance.records.measurements import CompileCost, CompileRun, Footprint, Reason
 from conformance.records.plan import Plan
 from conformance.records.tasks import CEILINGS, COMPILE, FOOTPRINT, CeilingsTask, CompileTask
 from conformance.store.run_files import Contents
@@ -42,7 +42,7 @@ def bench_jobs(contents: Contents, executor: Executor) -> list[dict[str, speed.J
     ceilings: dict[str, speed.Job] = {}
     for device in dict.fromkeys(cell.device for cell in cells):
         precisions = tuple(dict.fromkeys(c.precision for c in cells if c.device == device))
-        ceilings[ceilings_job(device)] = partial(_ceilings, plan, device, precisions)
+        ceilings[ceilings_job(device)] = partial(pool.result, CEILINGS, CeilingsTask(device, precisions), plan.deadline)
     timings = speed.in_batches(
         speed.timing_jobs(plan, group, executor, figure)
         for group in speed.timing_groups(plan, contents.verdicts)
@@ -59,10 +59,6 @@ def bench_jobs(contents: Contents, executor: Executor) -> list[dict[str, speed.J
 def footprint(plan: Plan, cell: Cell) -> Footprint | Reason:
     """Count what a cell costs, in a child process; a reason if that fails."""
     return pool.result(FOOTPRINT, cell_task(plan, cell), plan.deadline)
-
-
-def _ceilings(plan: Plan, device: str, precisions: tuple[str, ...]) -> Ceilings | Reason:
-    return pool.result(CEILINGS, CeilingsTask(device, precisions), plan.deadline)
 
 
 def _compile_cost(plan: Plan, cell: Cell) -> CompileCost:

@@ -27,36 +27,23 @@ LOST = ("SKIPPED", "NOTRUN")  # no verdict on the model
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that differs between two runs.
+    """One thing that differs between two runs."""
 
-    Attributes:
-        kind: a key of `KINDS`.
-        cell: id of the cell.
-        before, after: what the first and the second run say.
-        text: the reason that the second run gives, on one line; "" if there is none.
-    """
-
-    kind: str
-    cell: str
-    before: str
-    after: str
-    text: str = ""
+    kind: str  # a key of `KINDS`
+    cell: str  # id of the cell
+    before: str  # what the first run says
+    after: str  # what the second run says
+    text: str = ""  # the reason that the second run gives, on one line
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What has changed from one run to another.
-
-    Attributes:
-        a, b: the folders of the two runs.
-        differs: what differs between their environments and their plans, by name.
-        changes: all changes, those first that matter most.
-    """
+    """What has changed from one run, in folder a, to another, in folder b."""
 
     a: str
     b: str
-    differs: Mapping[str, tuple[str, str]]
-    changes: tuple[Change, ...]
+    differs: Mapping[str, tuple[str, str]]  # what differs between their environments and their plans, by name
+    changes: tuple[Change, ...]  # those first that matter most
 
     @property
     def is_worse(self) -> bool:
@@ -73,8 +60,7 @@ def compare(before: Summary, after: Summary) -> Comparison:
     cells = dict.fromkeys([*before.selected, *after.selected])
     found = [change for cell in cells for change in _of_cell(cell, before, after)]
     found += _speeds(before, after)
-    order = list(KINDS)
-    found.sort(key=lambda change: order.index(change.kind))
+    found.sort(key=lambda change: list(KINDS).index(change.kind))
     return Comparison(str(before.folder), str(after.folder), _differing(before, after), tuple(found))
 
 
@@ -83,9 +69,8 @@ def _differing(before: Summary, after: Summary) -> dict[str, tuple[str, str]]:
     names = [field.name for field in fields(Environment)]
     found = {name: (getattr(one.environment, name), getattr(other.environment, name)) for name in names}
     found |= {name: (getattr(one, name), getattr(other, name)) for name in OF_PLANS}
-    return {
-        name: (in_words(was), in_words(now)) for name, (was, now) in found.items() if in_words(was) != in_words(now)
-    }
+    told = {name: (in_words(was), in_words(now)) for name, (was, now) in found.items()}
+    return {name: (was, now) for name, (was, now) in told.items() if was != now}
 
 
 def _of_cell(cell: str, before: Summary, after: Summary) -> Iterator[Change]:

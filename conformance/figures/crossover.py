@@ -14,12 +14,7 @@ NOT_MEASURED = Reason("not measured")
 
 @dataclass(frozen=True)
 class Point:
-    """One size of a model and how much faster the variant is there.
-
-    Attributes:
-        size: size of the model.
-        ratio: how much faster the variant is; None if it could not be measured.
-        reason: why it could not be measured.
+    """One size of a model and how much faster the variant is there; without a ratio, why it could not be measured.
 
     >>> Point(64, Ratio(2.0, 1.9, 2.1, pairs=20)).verdict
     'faster'
@@ -45,25 +40,19 @@ class Point:
 def crossover(points: Iterable[Point], size_name: str) -> str:
     """The sizes at which a variant pays, in one line. It pays if it is faster; the same time is no gain.
 
-    Args:
-        points: the points in any order, one for each size.
-        size_name: what the size is called, such as "width".
-
     >>> fast, slow = Ratio(2.0, 1.9, 2.1, pairs=20), Ratio(0.5, 0.4, 0.6, pairs=20)
     >>> crossover([Point(16, slow), Point(64, None, Reason("out of time")), Point(256, fast)], "width")
     'pays from width 256 on (64: out of time)'
     """
     tried = sorted(points, key=lambda p: p.size)
-    if not any(p.clear for p in tried):
-        answer = "no clear answer" if any(p.ratio for p in tried) else "nothing measured"
-    else:
-        answer = _answer(tried, size_name)
-    return answer + _exceptions(tried)
+    return _answer(tried, size_name) + _exceptions(tried)
 
 
 def _answer(tried: Sequence[Point], size_name: str) -> str:
-    """The answer from the clear verdicts; there is at least one."""
+    """The answer from the clear verdicts."""
     clear = [p for p in tried if p.clear]
+    if not clear:
+        return "no clear answer" if any(p.ratio for p in tried) else "nothing measured"
     runs = [(verdict, list(run)) for verdict, run in groupby(clear, key=lambda p: p.verdict)]
     gains = [run for verdict, run in runs if verdict == FASTER]
     if len(tried) == 1:
@@ -71,7 +60,9 @@ def _answer(tried: Sequence[Point], size_name: str) -> str:
     if not gains:
         return f"never pays up to {size_name} {clear[-1].size}"
     if len(gains) > 1:
-        return "no clear answer: " + ", ".join(f"{_in_words(verdict)} at {_span(run)}" for verdict, run in runs)
+        return "no clear answer: " + ", ".join(
+            f"{'the same' if verdict == SAME else verdict} at {_span(run)}" for verdict, run in runs
+        )
     return _one_range(gains[0], tried, size_name)
 
 
@@ -105,23 +96,11 @@ def _span(run: Sequence[Point]) -> str:
     return str(run[0].size) if len(run) == 1 else f"{run[0].size} to {run[-1].size}"
 
 
-def _in_words(verdict: str) -> str:
-    return "the same" if verdict == SAME else verdict
-
-
 def share(flops: float, least_bytes: float, seconds: float, flop_rate: float, byte_rate: float) -> float:
     """The share of the limit of the machine that a call reached: the least time it could take over the time it took.
 
-    Args:
-        flops: floating-point operations of the call.
-        least_bytes: bytes that it must move.
-        seconds: time that it took.
-        flop_rate: highest FLOP/s of the machine.
-        byte_rate: highest bytes/s of the machine, from `byte_rate`.
-
-    Returns:
-        A number above 0 if there is work. If it is above 1, a count or the clock is wrong: for example, the call reads
-        only part of its inputs, or a convolution multiplies less than its definition says.
+    The rates are the highest of the machine, in FLOP/s and in bytes/s. Above 1, a count or the clock is wrong: for
+    example, the call reads only part of its inputs, or a convolution multiplies less than its definition says.
 
     >>> share(flops=3e9, least_bytes=1e8, seconds=0.125, flop_rate=1e11, byte_rate=1e9)
     0.8
@@ -132,17 +111,12 @@ def share(flops: float, least_bytes: float, seconds: float, flop_rate: float, by
 def byte_rate(rates: Sequence[tuple[float, float]], least_bytes: float) -> float:
     """The highest bytes/s for a call, from the rates at several sizes.
 
-    It is the highest rate of the largest size up to `least_bytes` and of all larger sizes. A buffer smaller than the
-    call's data is at most in a faster cache, so the ceiling is never too low. Larger sizes count too, because the cost
-    of a call slows down small ones.
-
-    Args:
-        rates: pairs (bytes moved, bytes/s) by rising size, as in `Ceilings`.
-        least_bytes: bytes that the call must move.
+    It is the highest rate of the largest size up to `least_bytes`, which the call must move, and of all larger sizes. A
+    buffer smaller than the call's data is at most in a faster cache, so the ceiling is never too low. Larger sizes
+    count too, because the cost of a call slows down small ones.
 
     >>> byte_rate([(16, 5.0), (64, 9.0), (256, 2.0)], least_bytes=20), byte_rate([(16, 5.0), (64, 2.0)], 64)
     (9.0, 2.0)
     """
-    below = [size for size, _ in rates if size <= least_bytes]
-    start = max(below, default=0)
+    start = max((size for size, _ in rates if size <= least_bytes), default=0)
     return max(rate for size, rate in rates if size >= start)

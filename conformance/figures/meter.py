@@ -6,8 +6,7 @@ their times differ by up to half. Sampling stops when the intervals are narrow, 
 Method and evidence: docs/measurement.md.
 """
 
-from __future__ import annotations
-
+import contextlib
 import gc
 import math
 import os
@@ -17,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.errors import NotMeasuredError, TimedCallError
@@ -42,36 +40,22 @@ SLOWER_CONTROL = "10 % slower control"  # another copy, with added work
 
 @dataclass
 class TimedCall:
-    """A callable that is timed.
+    """A callable that is timed."""
 
-    Attributes:
-        name: a name that is unique in its round.
-        call: the callable.
-        before: called before each call, outside the measured time, to restore the state; None if a call changes none.
-        warm_calls: number of calls until its time was steady; set by `warm_up`.
-        quickest: nanoseconds of the quickest call until then; set by `warm_up`.
-    """
-
-    name: str
+    name: str  # unique in its round
     call: Callable[[], Any]
-    before: Callable[[], None] | None = None
-    warm_calls: int = 0
-    quickest: float = math.inf
+    before: Callable[[], None] | None = None  # restores the state before each call, outside the measured time
+    warm_calls: int = 0  # calls until its time was steady; set by `warm_up`
+    quickest: float = math.inf  # nanoseconds of the quickest call until then; set by `warm_up`
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The time of one call.
+    """The time of one call, in nanoseconds."""
 
-    Attributes:
-        ns: nanoseconds that count: those of the device's clock on a GPU, otherwise the same as `host_ns`.
-        host_ns: nanoseconds of wall time on the host.
-        delay_ns: nanoseconds of `host_ns` in which the thread waited for a processor.
-    """
-
-    ns: float
-    host_ns: float
-    delay_ns: float = 0.0
+    ns: float  # what counts: on a GPU by the device's clock, otherwise the same as `host_ns`
+    host_ns: float  # wall time on the host
+    delay_ns: float = 0.0  # the part of `host_ns` in which the thread waited for a processor
 
     @property
     def clean(self) -> bool:
@@ -90,7 +74,9 @@ class HostClock:
     """Measures wall time and, on Linux, the time that this thread waited for a processor."""
 
     def __init__(self) -> None:
-        self._queue = _open_queue()
+        self._queue: int | None = None  # the schedstat file of this thread (time run, time waited, turns), if there is
+        with contextlib.suppress(OSError):
+            self._queue = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
 
     def _delay(self) -> int:
         return int(os.pread(self._queue, 64, 0).split()[1]) if self._queue is not None else 0
@@ -104,20 +90,8 @@ class HostClock:
         return Sample(took, took, self._delay() - waited), result
 
 
-def _open_queue() -> int | None:
-    """The open schedstat file of this thread (time run, time waited, turns); None if the system has none."""
-    try:
-        return os.open(Path("/proc/thread-self/schedstat"), os.O_RDONLY)
-    except OSError:
-        return None
-
-
 def warm_up(timed: TimedCall, clock: Clock) -> None:
-    """Call until the time is steady.
-
-    Args:
-        timed: the call to warm up; its `warm_calls` and `quickest` are set.
-        clock: the clock of its device.
+    """Call until the time is steady, which sets `warm_calls` and `quickest`.
 
     Raises:
         NotMeasuredError: its time never became steady, or it is too fast or too slow to time.
@@ -145,10 +119,8 @@ def priming_calls(slowest: float) -> int:
     """The number of untimed calls before each timed one.
 
     They fetch the code and data that the other programs drove out of the caches. After other code a call of 0.1 ms
-    takes up to a third longer, so a program that resembles the others of its round would look faster.
-
-    Args:
-        slowest: nanoseconds of the slowest call of a round.
+    takes up to a third longer, so a program that resembles the others of its round would look faster. The slowest call
+    of a round, in nanoseconds, decides.
 
     >>> priming_calls(250_000), priming_calls(1_000_000), priming_calls(2_000_000)
     (4, 1, 0)
@@ -172,7 +144,7 @@ def measure(
     seed: int,
     budget: float,
     on_result: Callable[[str, Any], None] = lambda name, result: None,  # noqa: ARG005
-) -> Rounds:
+) -> "Rounds":
     """Sample all calls in rounds.
 
     Args:
@@ -236,8 +208,7 @@ class Rounds:
         pairs = list(zip(self.samples[baseline], self.samples[variant], strict=True))
         clean = [(a, b) for a, b in pairs if a.clean and b.clean]
         if len(clean) < max(FEWEST_PAIRS, CLEAN_ENOUGH * len(pairs)):
-            seen = f"the processor was undisturbed in {len(clean)} of {len(pairs)} pairs"
-            raise NotMeasuredError("too noisy", seen)
+            raise NotMeasuredError("too noisy", f"the processor was undisturbed in {len(clean)} of {len(pairs)} pairs")
         return ratio_of([math.log(a.ns / b.ns) for a, b in clean], clean=len(clean) / len(pairs))
 
     def seconds(self, name: str) -> float:
@@ -305,9 +276,7 @@ def pooled_ratio(ratios: Sequence[Ratio]) -> Ratio:
 def check_controls(same: Ratio, slower: Ratio) -> None:
     """Check that the meter sees the differences that exist, and no others; otherwise the process gives no figure.
 
-    Args:
-        same: ratio of the A/A control to the baseline; it must come out the same.
-        slower: ratio of the slower control to the baseline; it must come out slower.
+    The ratios are those of the two controls to the baseline.
 
     Raises:
         NotMeasuredError: the meter saw a difference between two copies, or did not see the 10 % more work.

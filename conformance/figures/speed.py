@@ -26,20 +26,11 @@ LAUNCH_SECONDS = 0.2e-3  # a call that is shorter mostly starts ops
 PROCESSES = 2  # each process has a bias of its own, from the addresses of its weights
 BUDGET, DEFAULT_BUDGET = 0.5, 0.25  # seconds that the calls of one cell may take in one process
 
+# the models of the zoo that are timed if nobody asks for more
 HEART = (
-    "merge",
-    "merge_tiled",
-    "batch_gather_loop",
-    "batch_gather_native",
-    "batch_gather_scripted",
-    "batch_gather_vectorised",
-    "checkerboard",
-    "checkerboard_scripted",
-    "fused_conv_bn2d",
-    "square",
-    "matmul_amp",
-    "train_step",
-)  # the models of the zoo that are timed if nobody asks for more
+    "merge merge_tiled batch_gather_loop batch_gather_native batch_gather_scripted batch_gather_vectorised "
+    "checkerboard checkerboard_scripted fused_conv_bn2d square matmul_amp train_step"
+).split()
 HEART_PRECISIONS = ("fp32",)
 
 Job = Callable[[], Result]
@@ -48,23 +39,14 @@ AnyJob = TypeVar("AnyJob")
 
 @dataclass(frozen=True)
 class Speed:
-    """The speed of one cell.
+    """The speed of one cell."""
 
-    Attributes:
-        cell: its id.
-        figure: what was timed; a key of `FIGURES`.
-        seconds: median time of one call; None if there is no figure.
-        ratios: how many times faster than each baseline, by its cell's id.
-        warm_calls: number of calls until the time was steady, the largest of all processes.
-        reason: why there is no figure.
-    """
-
-    cell: str
-    figure: str = ""
-    seconds: float | None = None
-    ratios: Mapping[str, Ratio] = field(default_factory=dict)
-    warm_calls: int = 0
-    reason: Reason | None = None
+    cell: str  # its id
+    figure: str = ""  # what was timed; a key of `FIGURES`
+    seconds: float | None = None  # median time of one call; None if there is no figure
+    ratios: Mapping[str, Ratio] = field(default_factory=dict)  # times faster than each baseline, by its cell's id
+    warm_calls: int = 0  # calls until the time was steady, the most of all processes
+    reason: Reason | None = None  # why there is no figure
 
     @property
     def is_short(self) -> bool:
@@ -79,17 +61,11 @@ class Speed:
 
 @dataclass(frozen=True)
 class TimingGroup:
-    """Cells that are timed together.
+    """Cells that are timed together."""
 
-    Attributes:
-        name: model, precision and device.
-        cells: the baseline first; none if there is nothing to time.
-        refused: the cells that cannot be timed, with the reason.
-    """
-
-    name: str
-    cells: tuple[PlannedCell, ...]
-    refused: tuple[Speed, ...] = ()
+    name: str  # model, precision and device
+    cells: tuple[PlannedCell, ...]  # the baseline first; none if there is nothing to time
+    refused: tuple[Speed, ...] = ()  # the cells that cannot be timed, with the reason
 
     @property
     def timed(self) -> list[str]:
@@ -141,13 +117,7 @@ def measurable(contents: Contents) -> list[Cell]:
 
 
 def why_not(name: str, planned: PlannedCell | None, verdicts: Mapping[str, Verdict]) -> Reason | None:
-    """Why a cell is not measured; None if it passes, apart from declared dtypes.
-
-    Args:
-        name: id of the cell.
-        planned: the cell as planned; None if it is not part of the run.
-        verdicts: verdicts by cell id.
-    """
+    """Why a cell of that id is not measured; None if it passes, apart from declared dtypes."""
     if planned is None:
         return Reason("not judged")
     verdict = verdicts[name]
@@ -166,14 +136,9 @@ def timing_jobs(plan: Plan, group: TimingGroup, executor: Executor, figure: str)
 def time_once(
     plan: Plan, cells: Sequence[PlannedCell], executor: Executor, figure: str, *, process_index: int
 ) -> Timing | Reason:
-    """Time cells side by side in one process. Unless the figure is `DEFAULT`, every sample is kept.
+    """Time a figure of cells, the baseline first, in the process of that number among those that time the same cells.
 
-    Args:
-        plan: the plan of the cells.
-        cells: the cells to time, the baseline first.
-        executor: makes the references.
-        figure: what to time: a key of `FIGURES`, or `DEFAULT`.
-        process_index: number of this process among those that time the same cells.
+    Unless the figure is `DEFAULT`, every sample is kept.
     """
     tasks, quick = [], figure == DEFAULT
     for planned in cells:
@@ -214,10 +179,6 @@ def is_needed(job: str, results: Mapping[str, Result]) -> bool:
 
     A second process cannot make an interval narrower, or give a figure that the first one refused. The speed of
     starting ops is not worth one.
-
-    Args:
-        job: the name of a job.
-        results: what is done, by the name of the job.
     """
     if job in results:
         return False
@@ -248,11 +209,8 @@ def pooled_speed(name: str, results: Sequence[Timing | Reason]) -> Speed:
 def in_batches(groups: Iterable[Mapping[str, AnyJob]]) -> list[dict[str, AnyJob]]:
     """The jobs of groups in batches for `pool.measure`.
 
-    Those of one group compile the same code, so each is in another batch. The first one fills the cache, and the next
-    one finds the code there.
-
-    Args:
-        groups: the jobs of each group by name, one for each process.
+    Those of one group, one for each process, compile the same code, so each is in another batch. The first one fills
+    the cache, and the next one finds the code there.
     """
     filled = [list(jobs.items()) for jobs in groups if jobs]
     parts = [filled[start : start + pool.BATCH] for start in range(0, len(filled), pool.BATCH)]

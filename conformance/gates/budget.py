@@ -89,11 +89,7 @@ class TensorReference:
         return precision.quantum / self.scale if precision.is_scaled else precision.quantum
 
     def null_slices(self, axis: int) -> torch.Tensor:
-        """For every index of an axis, whether its slice is structurally zero: boolean, of the axis's length.
-
-        Args:
-            axis: a position in `oracle.axes`.
-        """
+        """For every index of the axis at that place in `oracle.axes`, whether its slice is structurally zero."""
         norms, spread = self.oracle.slice_norms[axis], self.spread["fp32"].slices[axis]
         return (norms == 0.0) | (spread / norms >= NOISY)
 
@@ -104,13 +100,7 @@ def gain_floor(precision: Precision) -> float:
 
 
 def budget_for(reference: TensorReference, precision: Precision, baseline: Distance | None = None) -> Budget:
-    """The budgets of a candidate.
-
-    Args:
-        reference: the reference of the tensor.
-        precision: the precision whose perturbed runs count.
-        baseline: distance of eager at the same precision, which widens the budgets; None in eager cells.
-    """
+    """The budgets of a candidate at a precision, widened by the distance of eager there; None in eager cells."""
     oracle, spread = reference.oracle, reference.spread[precision.name]
     floor = 2.0 * reference.quantum(precision)  # the error of one element from underflow
     count = math.prod(oracle.sizes)
@@ -164,32 +154,22 @@ def _strays(reference: TensorReference, precision: Precision, axis: int) -> torc
 
 
 def measures(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure, ...]:
-    """The measures of the gates norm, slice, gain and pointwise.
+    """The measures of the gates norm, slice, gain and pointwise, from the distance of a candidate.
 
     A tensor that is structurally zero, or what cancellation leaves, has only one: its absolute norm.
-
-    Args:
-        y: distance of the candidate from the oracle.
-        oracle: the oracle's tensor.
-        budget: the budgets of the candidate.
+    The angle to the oracle rejects zeros and the negative if rounding may move a tensor by its own size.
     """
     if math.isinf(budget.gain):
         return (Measure("norm", y.absolute, budget.norm, "what cancellation leaves, so absolute"),)
     where = oracle.index(y.worst)
+    angle = Measure("gain", y.cosine_gap, budget.cosine_gap, "of the angle to the oracle, 1 − cos")
     return (
         Measure("norm", y.absolute / oracle.norm, budget.norm / oracle.norm),
         *_worst_slice(y, oracle, budget),
         Measure("gain", y.gain, budget.gain),
-        *_direction(y, budget),
+        *(() if math.isinf(budget.cosine_gap) else (angle,)),
         Measure("pointwise", y.point, budget.point, f"element {where}" if where else ""),
     )
-
-
-def _direction(y: Distance, budget: Budget) -> tuple[Measure, ...]:
-    """The angle to the oracle, which rejects zeros and the negative if rounding may move a tensor by its own size."""
-    if math.isinf(budget.cosine_gap):
-        return ()
-    return (Measure("gain", y.cosine_gap, budget.cosine_gap, "of the angle to the oracle, 1 − cos"),)
 
 
 def _worst_slice(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Measure, ...]:
@@ -206,13 +186,7 @@ def _worst_slice(y: Distance, oracle: OracleTensor, budget: Budget) -> tuple[Mea
 
 
 def holds_float32(baseline: Distance, reference: TensorReference, precision: Precision) -> bool:
-    """Whether eager computed this tensor in float32, although the cell's precision is low.
-
-    Args:
-        baseline: distance of eager's tensor from the oracle.
-        reference: the reference of the tensor.
-        precision: the precision of the cell.
-    """
+    """Whether eager, at this distance, computed a tensor in float32, although the cell's precision is low."""
     spread, norm = reference.spread["fp32"], reference.oracle.norm
     far = max(precision.unit * norm, reference.spread[precision.name].absolute)
     # Where a unit that flips has moved float32's runs, eager is within them by chance.

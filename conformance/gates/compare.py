@@ -7,9 +7,8 @@ from functools import partial
 
 import torch
 
-from conformance.gates.budget import measures as value_measures
+from conformance.gates import budget, distance
 from conformance.gates.criteria import TensorCriteria
-from conformance.gates.distance import all_finite, flat_reals, real_numbers, same_bytes
 from conformance.gates.dropped_bits import precision_measure
 from conformance.gates.power import Power, power_of
 from conformance.records.observation import FP32, Discrepancy, Measure
@@ -30,9 +29,9 @@ def compare(
     Args:
         y: the candidate's tensor; None if the model returned none.
         criteria: the kind and the budgets of the tensor.
-        again: the same tensor of an identical second call; None if the call returned none.
+        again: the same tensor of an identical second call, if there is one.
         fault: what is wrong with the tensor apart from its values, such as its device; "" for nothing.
-        drawn: the tensor in further draws of the case, as `sampled` gives it; empty if it is not judged over draws.
+        drawn: the tensor in further draws of the case, as `sums.sample` gives it; empty if it is not judged over them.
     """
     found = compare_values(y, criteria, fault, drawn)
     if y is None or fault:
@@ -74,26 +73,19 @@ def name_of(dtype: torch.dtype) -> str:
 def measures_of(
     y: torch.Tensor, criteria: TensorCriteria, drawn: Sequence[torch.Tensor | None] = ()
 ) -> tuple[Measure, ...]:
-    """The measure of every gate, the structure first. If the shape is wrong, there are no others.
-
-    Args:
-        y: the candidate's tensor.
-        criteria: the kind and the budgets of the tensor.
-        drawn: the tensor in further draws, as `sampled` gives it.
-    """
+    """The measure of every gate, the structure first. If the shape is wrong, there are no others."""
     oracle = criteria.reference.oracle
     if tuple(y.shape) != oracle.shape:
         return (Measure("structure", math.inf, 0.0, f"shape {tuple(y.shape)}, the oracle's is {oracle.shape}"),)
     if y.is_complex() != oracle.raw.is_complex():
-        return (
-            Measure("structure", math.inf, 0.0, f"{name_of(y.dtype)}, the oracle's is {name_of(oracle.raw.dtype)}"),
-        )
+        other = f"{name_of(y.dtype)}, the oracle's is {name_of(oracle.raw.dtype)}"
+        return (Measure("structure", math.inf, 0.0, other),)
     structure = Measure("structure", 0.0, 0.0)
     if criteria.kind == "empty":
         return (structure,)
     if criteria.kind == "exact":
         return (structure, _exact(y, criteria))
-    values = value_measures(oracle.distance(y), oracle, criteria.budget)
+    values = budget.measures(oracle.distance(y), oracle, criteria.budget)
     over_draws = criteria.over_draws.measures(drawn) if criteria.over_draws and drawn else ()
     return (structure, _classes(y, criteria), *values, *over_draws, *precision_measure(y, criteria))
 
@@ -108,8 +100,6 @@ def _exact(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
     oracle = criteria.reference.oracle
     y = y.detach().cpu()
     wanted = oracle.raw.to(y.dtype)
-    if torch.equal(y, wanted):
-        return Measure("exact", 0.0, 0.0)
     differs = (y != wanted) & ~(y.isnan() & wanted.isnan())
     settled = criteria.reference.settled.get(criteria.cell_precision.name)
     if settled is not None:
@@ -127,9 +117,9 @@ def _classes(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
     An infinity is accepted if the oracle's element is near the largest number of the dtype.
     """
     oracle = criteria.reference.oracle
-    if oracle.all_finite and all_finite(real_numbers(y)):
+    if oracle.all_finite and distance.all_finite(distance.real_numbers(y)):
         return Measure("class", 0.0, 0.0)
-    reals, wanted = flat_reals(y), oracle.reals
+    reals, wanted = distance.flat_reals(y), oracle.reals
     same = (reals.isfinite() & wanted.isfinite()) | (reals.isnan() & wanted.isnan()) | (reals == wanted)
     if y.dtype.is_floating_point or y.dtype.is_complex:
         edge = (1.0 - 8.0 * criteria.precision.unit) * torch.finfo(y.dtype).max
@@ -146,10 +136,10 @@ def _classes(y: torch.Tensor, criteria: TensorCriteria) -> Measure:
 def _stability(y: torch.Tensor, again: torch.Tensor, criteria: TensorCriteria) -> Measure:
     if y.shape != again.shape or y.dtype != again.dtype:
         return Measure("stable", math.inf, 0.0, f"{name_of(again.dtype)} of shape {tuple(again.shape)}")
-    if same_bytes(y, again):
+    if distance.same_bytes(y, again):
         return Measure("stable", 0.0, 0.0)
-    one, other = flat_reals(y), flat_reals(again)
+    one, other = distance.flat_reals(y), distance.flat_reals(again)
     alike = (one == other) | (one.isnan() & other.isnan())
     gap = float((one - other).where(~alike, 0.0).norm())
-    budget = 0.0 if criteria.bitwise else criteria.budget.norm
-    return Measure("stable", math.inf if math.isnan(gap) else gap, budget)
+    most = 0.0 if criteria.bitwise else criteria.budget.norm
+    return Measure("stable", math.inf if math.isnan(gap) else gap, most)

@@ -1,7 +1,5 @@
 """Chooses the criteria for one tensor of one cell: its kind and its budgets, fixed before the candidate is seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -70,14 +68,14 @@ class TensorCriteria:
         return self.kind in ("null", "remainder")
 
     @property
-    def with_other_weights(self) -> tuple[TensorCriteria, ...]:
+    def with_other_weights(self) -> tuple["TensorCriteria", ...]:
         """The criteria with other weights, at the budgets of the cell, or at float32's if its precision is low."""
         held = FLOAT32 if self.cell_precision.low_dtype else self.cell_precision
         rounded = [other for other in self.others() if not (other.exact or other.is_null) and held.name in other.spread]
         here = replace(self, kind="rounded", precision=held, cell_precision=held, baseline=None, beside=None)
         return tuple(replace(here, reference=other, budget=budget_for(other, held)) for other in rounded)
 
-    def at_float32(self) -> TensorCriteria:
+    def at_float32(self) -> "TensorCriteria":
         """The same criteria with float32's budgets."""
         if self.kind == "exact":
             return replace(self, cell_precision=FLOAT32)
@@ -95,17 +93,9 @@ def criteria_for(  # noqa: PLR0913 -- a record's fields
     accurate: bool,
     bitwise: bool,
 ) -> TensorCriteria:
-    """Choose the kind and the budgets of a tensor.
+    """Choose the kind and the budgets of a tensor at the precision of a cell; `TensorCriteria` has the other arguments.
 
-    Args:
-        case: name of the case.
-        tensor: name of the tensor.
-        reference: the reference of the tensor.
-        precision: the precision of the cell.
-        dtype: name of the dtype that the contract asks for; "" if it asks for none.
-        baseline: eager's tensor at the same precision; None in eager cells.
-        accurate: the spec asks for float32's precision in every cell.
-        bitwise: identical calls must agree bit for bit.
+    If it is to be accurate, the spec asks for float32's precision in every cell.
     """
     oracle = reference.oracle
     usable = baseline if baseline is not None and baseline.shape == oracle.shape else None

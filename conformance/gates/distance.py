@@ -158,22 +158,14 @@ class OracleTensor:
 
 @dataclass(frozen=True)
 class _Part:
-    """What a part of a tensor adds to its distance.
+    """What a part of a tensor adds to its distance."""
 
-    Attributes:
-        square: sum of the squares of y − y*.
-        by_axis: the same for every index of each axis of the part.
-        along: ⟨y − y*, y*⟩.
-        point: see `Distance`.
-        start, count: first element and number of elements of the block that has `point`; flat, within the part.
-    """
-
-    square: float
-    by_axis: tuple[torch.Tensor, ...]
-    along: float
-    point: float
-    start: int
-    count: int
+    square: float  # sum of the squares of y − y*
+    by_axis: tuple[torch.Tensor, ...]  # the same for every index of each axis of the part
+    along: float  # ⟨y − y*, y*⟩
+    point: float  # see `Distance`
+    start: int  # first element, flat within the part, of the block that has `point`
+    count: int  # elements of that block
 
 
 def _measure(y: torch.Tensor, wanted: torch.Tensor, rms: float) -> _Part:
@@ -258,8 +250,6 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors hold the same bits, NaNs and the sign of zero included."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    if a.numel() == 0:
-        return True
     left, right = (_words(t.detach().contiguous()) for t in (a, b))
     return torch.equal(left, right)
 

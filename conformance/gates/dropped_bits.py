@@ -18,14 +18,10 @@ SMALL_ELEMENT = 2.0**-12  # times the rms: smaller elements of the oracle may be
 
 
 def tested_bits(dtype: torch.dtype, criteria: TensorCriteria) -> dict[str, int]:
-    """How many low bits of a candidate are looked at, by the name of the narrower dtype; empty for none.
+    """How many low bits of a candidate of that dtype are looked at, by the name of the narrower dtype; empty for none.
 
     By chance, 13 bits are zero in one of 8192 elements. Of float16's own roundings, one in 8 also has the three more
     bits zero that bfloat16 drops.
-
-    Args:
-        dtype: the dtype of the candidate.
-        criteria: the kind and the budgets of the tensor.
     """
     if dtype not in (torch.float32, torch.complex64) or criteria.is_judged_by_size:
         return {}
@@ -42,12 +38,7 @@ def tested_bits(dtype: torch.dtype, criteria: TensorCriteria) -> dict[str, int]:
 
 
 def precision_measure(y: torch.Tensor, criteria: TensorCriteria) -> tuple[Measure, ...]:
-    """Whether the low bits of a float32 tensor are zero, as only a round trip through a narrower dtype makes them.
-
-    Args:
-        y: the candidate's tensor.
-        criteria: the kind and the budgets of the tensor.
-    """
+    """Whether the low bits of a candidate are zero, as only a round trip through a narrower dtype makes them."""
     tests = tested_bits(y.dtype, criteria)
     if not tests:
         return ()

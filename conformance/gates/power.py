@@ -17,11 +17,7 @@ from conformance.gates.dropped_bits import tested_bits
 from conformance.records.observation import FP32, OTHER_WEIGHTS
 from conformance.seeds import seed_of
 
-OTHER = {  # a dtype of the same kind
-    torch.float32: torch.float64,
-    torch.complex64: torch.complex128,
-    torch.complex128: torch.complex64,
-}
+OTHER = {torch.float32: torch.float64, torch.complex64: torch.complex128, torch.complex128: torch.complex64}
 SMALLEST = "smallest"
 NOISY = 0.5
 LARGE_ELEMENT = 0.5  # times the rms: zeroing an element this large must be noticed
@@ -65,13 +61,7 @@ class Canary:
 
 
 def global_canaries(dtype: torch.dtype, reference: TensorReference, *, held_to_float32: bool) -> Iterator[Canary]:
-    """Tensors that are wrong as a whole, which all budgets must reject.
-
-    Args:
-        dtype: the dtype of the candidate.
-        reference: the reference of the tensor.
-        held_to_float32: float32's budgets apply, which must also reject noise of half the tensor's size.
-    """
+    """Tensors that are wrong as a whole, which all budgets must reject; float32's also noise of half the size."""
     norm = reference.oracle.norm
     yield Canary("an extra axis", lambda truth: truth.unsqueeze(0), misshapen=True)
     if not dtype.is_floating_point and not dtype.is_complex:
@@ -113,15 +103,12 @@ def _noisy(norm: float, truth: torch.Tensor) -> torch.Tensor:
 
 def _in_place_of_zeros(reference: TensorReference) -> Canary:
     """Numbers where there should be next to none."""
-    name, size = "a spread as wide as the terms that cancelled", _cancelled_size(reference)
+    name = "a spread as wide as the terms that cancelled"
+    size = reference.spread["fp32"].absolute / (NOISE * 2.0**-24) / 8
     if size == 0.0:  # float32 never moves it; a low precision may, as the gradient of an expert that no token chose
         name = "numbers in place of zeros"
         size = max(strayed.absolute for strayed in reference.spread.values()) or 1.0
     return Canary(name, lambda truth: truth + _signs(truth, size), Least(size))
-
-
-def _cancelled_size(reference: TensorReference) -> float:
-    return reference.spread["fp32"].absolute / (NOISE * 2.0**-24) / 8
 
 
 def _signs(truth: torch.Tensor, size: float) -> torch.Tensor:
@@ -132,20 +119,12 @@ def _signs(truth: torch.Tensor, size: float) -> torch.Tensor:
 
 
 def local_canaries(reference: TensorReference, budget: Budget) -> Iterator[Canary]:
-    """Tensors that are wrong in one part or in the order of their elements.
-
-    Args:
-        reference: the reference of the tensor.
-        budget: the budgets of the tensor; a permutation counts as wrong only if it exceeds their norm.
-    """
+    """Tensors that are wrong in one part, or in the order of their elements by more than the budget of the norm."""
     oracle = reference.oracle
     if reference.is_null or oracle.raw.numel() < 2:  # noqa: PLR2004 -- nothing to permute
         return
-    yield Canary(
-        "elements in another order",
-        partial(_reorder, budget.norm),
-        Least(_least_of_a_roll(oracle, FAR * budget.norm)),
-    )
+    rolled = Least(_least_of_a_roll(oracle, FAR * budget.norm))
+    yield Canary("elements in another order", partial(_reorder, budget.norm), rolled)
     if not oracle.is_rounded:
         return
     if len(oracle.shape) < 2:  # noqa: PLR2004 -- no slices, so one element is damaged
@@ -166,12 +145,8 @@ def local_canaries(reference: TensorReference, budget: Budget) -> Iterator[Canar
 def _reorder(most: float, truth: torch.Tensor) -> torch.Tensor | None:
     """The elements in the first order that moves them by more than that: rolled, reversed, or sorted."""
     flat = truth.reshape(-1)
-    if flat.is_complex():
-        return None
-    for order in _orders(flat, most):
-        if _gap(order, flat) > most:
-            return order.reshape(truth.shape)
-    return None
+    orders = () if flat.is_complex() else _orders(flat, most)
+    return next((order.reshape(truth.shape) for order in orders if _gap(order, flat) > most), None)
 
 
 def _orders(flat: torch.Tensor, most: float) -> Iterator[torch.Tensor]:
@@ -197,11 +172,8 @@ def _most_of_a_sort(flat: torch.Tensor) -> float:
     for block in flat.split(BLOCK):
         apart = block.double() - mean
         sums = apart.cumsum(0) + total
-        square, total, largest = (
-            square + float(torch.dot(apart, apart)),
-            float(sums[-1]),
-            max(largest, float(sums.max())),
-        )
+        square += float(torch.dot(apart, apart))
+        total, largest = float(sums[-1]), max(largest, float(sums.max()))
     most = SURE * math.sqrt(2.0 * (square + span * largest))
     return most if math.isfinite(most) else math.inf
 
@@ -255,27 +227,19 @@ LOST = 0.5  # of the oracle's square: a canary that loses more is too small for 
 
 
 def foreseen(canary: Canary, dtype: torch.dtype, criteria: TensorCriteria) -> bool | None:
-    """Whether all gates accept a canary, whatever rounding does to it; None if only the gates can tell.
-
-    Args:
-        canary: the canary.
-        dtype: the dtype in which it would be made.
-        criteria: the kind and the budgets of the tensor.
-    """
-    oracle, limits = criteria.reference.oracle, _limits(dtype)
+    """Whether all gates accept a canary in a dtype, whatever rounding does to it; None if only they can tell."""
+    oracle = criteria.reference.oracle
     if canary.misshapen:
         return False
-    if limits is None or not (oracle.is_rounded and oracle.all_finite) or math.isinf(criteria.budget.norm):
+    rounds = (dtype.is_floating_point or dtype.is_complex) and oracle.is_rounded
+    if not (rounds and oracle.all_finite) or math.isinf(criteria.budget.norm):
         return None
+    limits = torch.finfo(dtype)
     if not oracle.norm < limits.max / ROUNDINGS:
         return None  # it may overflow
     if _too_far(canary, criteria, limits):
         return False
     return True if _near_enough(canary, dtype, criteria, limits) else None
-
-
-def _limits(dtype: torch.dtype) -> torch.finfo | None:
-    return torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else None
 
 
 def _rounding(criteria: TensorCriteria, limits: torch.finfo) -> tuple[float, float]:
@@ -305,10 +269,10 @@ def _near_enough(canary: Canary, dtype: torch.dtype, criteria: TensorCriteria, l
     if canary.most is None or criteria.kind == "exact" or criteria.is_judged_by_size or tested_bits(dtype, criteria):
         return False
     oracle, most = criteria.reference.oracle, canary.most()
-    error, unit = _rounding(criteria, limits)
-    share = error / oracle.norm
     if most.gain > LOST:
         return False
+    error, unit = _rounding(criteria, limits)
+    share = error / oracle.norm
     farther = Distance(
         SURE * most.absolute + error,
         tuple(SURE * far + error for far in most.slices),
@@ -344,13 +308,10 @@ class Power:
 def power_of(
     dtype: torch.dtype, criteria: TensorCriteria, every_gate_accepts: Accepts, foresees: Foresees = foreseen
 ) -> Power:
-    """Try all canaries on the gates.
+    """Try all canaries on the gates, in the dtype of the candidate.
 
-    Args:
-        dtype: the dtype of the candidate, which the canaries get.
-        criteria: the kind and the budgets of the tensor.
-        every_gate_accepts: returns whether all gates accept a canary under some criteria.
-        foresees: returns whether they will, if that is certain before the canary is made; otherwise None.
+    Whether all gates accept a canary under some criteria is asked of `every_gate_accepts`, unless that is certain
+    before the canary is made; then `foresees` does not return None.
     """
     if criteria.kind == "empty":
         return Power()
@@ -422,11 +383,7 @@ class _Trial:
 
         There are three excuses. The damaged part is below the noise of a low precision, and float32's budgets reject
         the canary. It lies behind a kink, where one flipped unit may change it as much in any precision. Or it is the
-        smallest slice of an axis, below the noise of its precision, and a slice of median size is seen.
-
-        Args:
-            canary: the canary.
-            seen: the axes of which the gates reject a slice that is zero.
+        smallest slice of an axis, below the noise of its precision, and one of median size is `seen` to be rejected.
         """
         if self._criteria.kind == "exact":
             return False

@@ -43,10 +43,8 @@ def budgets(reference: TensorReference, precision: Precision, rounded: Rounded) 
         + underflow * counts
         + flips.shift
     )
-    noisy = _noisy(reference, rounded)
-    return Sums(
-        *(budget.masked_fill(noisy, math.inf).nan_to_num(math.inf, posinf=math.inf) for budget in (gain, shift))
-    )
+    gain, shift = (each.masked_fill(_noisy(reference, rounded), math.inf) for each in (gain, shift))
+    return Sums(gain.nan_to_num(math.inf, posinf=math.inf), shift.nan_to_num(math.inf, posinf=math.inf))
 
 
 def _noisy(reference: TensorReference, rounded: Rounded) -> torch.Tensor:
@@ -102,10 +100,7 @@ def _strays(reference: TensorReference, precision: Precision, rounded: Rounded) 
     root = math.sqrt(rounded.draws)
     gain, shift = rounded.crowding / first, (rounded.squares / first).sqrt()
     sums = reference.strayed[precision.name]
-    return Sums(
-        sums.gain * gain.nan_to_num(root, posinf=root),
-        sums.shift * shift.nan_to_num(root, posinf=root),
-    )
+    return Sums(sums.gain * gain.nan_to_num(root, posinf=root), sums.shift * shift.nan_to_num(root, posinf=root))
 
 
 def _counts(reference: TensorReference) -> torch.Tensor:
@@ -114,15 +109,7 @@ def _counts(reference: TensorReference) -> torch.Tensor:
 
 
 class OverDraws:
-    """The gate of one tensor over all its draws at one precision.
-
-    Args:
-        reference: the reference of the tensor; it has redraws at the precision.
-        precision: the precision of the cell.
-
-    Attributes:
-        draws: number of draws.
-    """
+    """The gate of one tensor over all its draws at the precision of a cell, at which its reference has redraws."""
 
     def __init__(self, reference: TensorReference, precision: Precision) -> None:
         assert reference.redraws is not None
@@ -133,11 +120,7 @@ class OverDraws:
         self._size = (self.draws * _counts(reference) * self._rounded.squares).sqrt()
 
     def measures(self, found: Sequence[torch.Tensor | None]) -> tuple[Measure, ...]:
-        """The measures of a candidate over all draws: the gain of the tensor, and the worst of the other sums.
-
-        Args:
-            found: the candidate's tensor in each draw, as `sampled` gives it.
-        """
+        """The measures of a candidate, sampled in each draw: the gain of the tensor, and the worst other sum."""
         draws, squares, allowed = self.draws, self._rounded.squares, self._budgets
         pairs = zip(found[:draws], self._truths, strict=False)
         there = [y for y, truth in pairs if y is not None and y.shape == truth.shape]

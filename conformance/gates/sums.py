@@ -3,8 +3,6 @@
 Roundings average out over draws; a wrong factor or constant does not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -51,12 +49,10 @@ class Rounded:
     bias: Sums
     noise: Sums
 
-    def over(self, draws: int, truths: Sequence[torch.Tensor] = ()) -> Rounded:
-        """What more rounded runs would add up to. Bias grows like their number, and noise as if each draw had its own.
+    def over(self, draws: int, truths: Sequence[torch.Tensor] = ()) -> "Rounded":
+        """What rounded runs of more draws would add up to; without the oracle's tensors, as if these were as large.
 
-        Args:
-            draws: number of draws.
-            truths: the oracle's tensor in all of them; none: as large on average as here.
+        Bias grows like the number of draws, and noise as if each draw had its own.
         """
         more = draws / self.draws
         root = math.sqrt(more)
@@ -112,12 +108,7 @@ def _axes(tensor: torch.Tensor) -> list[int]:
 
 
 def sums_of(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor]) -> Sums:
-    """Add up the errors of a candidate.
-
-    Args:
-        found: the candidate's tensor in each draw, as `sample` gives it; there may be fewer than truths.
-        truths: the oracle's.
-    """
+    """Add up the errors of a candidate, sampled in each draw; there may be more of the oracle's tensors."""
     gains, shifts = torch.zeros(()), torch.zeros(())
     for product, gap in _errors(found, truths):
         gains, shifts = gains + product, shifts + gap
@@ -138,11 +129,8 @@ def farthest_sums(many: Sequence[Sums]) -> Sums:
 def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor], constant: float = 0.0) -> Rounded:
     """Add up the errors of the rounded runs, and estimate from them how far the sums scatter.
 
-    Args:
-        found: the tensor in the rounded run of each draw, as `sample` gives it.
-        truths: the oracle's.
-        constant: the relative error of constants that multiply tensors, the same in each draw. These runs round them
-            everywhere, so that a norm may divide it out; a mode rounds them only where it computes in low precision.
+    The relative error of constants that multiply tensors is the same in each draw. These runs round them everywhere, so
+    that a norm may divide it out; a mode rounds them only where it computes in low precision.
     """
     products, gaps = map(torch.stack, zip(*_errors(found, truths), strict=True))
     noise = Sums(_scatter(products), _scatter(gaps))
@@ -150,10 +138,8 @@ def rounded_sums(found: Sequence[torch.Tensor], truths: Sequence[torch.Tensor], 
     totals = parts(torch.stack([_finite(truth) for truth in truths]).sum(0)).abs()
     gains = _beyond(noise.gain, products)
     of_tensor = (gains[0] / squares[0]).nan_to_num(0.0)  # its slices have it too, though their own noise may hide it
-    bias = Sums(
-        gains.maximum(max(constant, float(of_tensor)) * squares),
-        _beyond(noise.shift, gaps).maximum(constant * totals),
-    )
+    shifts = _beyond(noise.shift, gaps).maximum(constant * totals)
+    bias = Sums(gains.maximum(max(constant, float(of_tensor)) * squares), shifts)
     return Rounded(len(gaps), len(gaps), squares, crowding, bias, noise)
 
 

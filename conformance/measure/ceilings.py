@@ -14,7 +14,6 @@ import torch
 
 from conformance.axes import PRECISIONS, Precision
 from conformance.cell import policy
-from conformance.cell.policy import set_policy
 from conformance.process.child_side import ChildProcess
 from conformance.records.measurements import Ceilings
 from conformance.records.tasks import CeilingsTask
@@ -32,7 +31,7 @@ UNKNOWN_CACHE = 64 * 2**20
 
 def observe(task: CeilingsTask, process: ChildProcess) -> Ceilings:
     """Measure the ceilings of a device at the task's precisions, alone on the machine."""
-    set_policy()
+    policy.set_policy()
     with process.alone():
         with process.phase("prepare"):
             precisions = [PRECISIONS[name] for name in dict.fromkeys(("fp32", *task.precisions))]

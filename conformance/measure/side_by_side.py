@@ -15,16 +15,7 @@ from conformance.cell.session import open_task
 from conformance.errors import NotMeasuredError, TimedCallError
 from conformance.evaluate.error_text import one_line
 from conformance.figures import meter
-from conformance.figures.meter import (
-    A_A_CONTROL,
-    SLOWER_CONTROL,
-    Clock,
-    HostClock,
-    Rounds,
-    Sample,
-    TimedCall,
-    check_controls,
-)
+from conformance.figures.meter import A_A_CONTROL, SLOWER_CONTROL, Clock, HostClock, Rounds, Sample, TimedCall
 from conformance.measure.timed_cell import TimedCell
 from conformance.one_line import name_of
 from conformance.oracle.reference import CaseReference
@@ -146,7 +137,7 @@ class _SideBySide:
         try:
             for control in (A_A_CONTROL, SLOWER_CONTROL):
                 self._controls[control] = rounds.ratio(self._base, control)
-            check_controls(self._controls[A_A_CONTROL], self._controls[SLOWER_CONTROL])
+            meter.check_controls(self._controls[A_A_CONTROL], self._controls[SLOWER_CONTROL])
         except NotMeasuredError as problem:  # a busy machine hides no wrong result
             self.refuse(_reason(problem), right)
             right = []

@@ -7,15 +7,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.amp import GradScaler
-from torch.optim import SGD
 
 from conformance.cell import policy
 from conformance.cell.session import CellSession
 from conformance.errors import NotMeasuredError
 from conformance.evaluate import containers, evaluation, inputs, process_state, weights
-from conformance.evaluate.evaluation import Evaluation, name_tensors
 from conformance.figures.meter import TimedCall
+from conformance.measure.costs import roots_of
 from conformance.records.observation import Observation
 from conformance.verdict import judge
 from zoo import internals
@@ -26,16 +24,12 @@ LOSS_SCALE = 2.0**10  # no step is skipped at first, as some are with torch's de
 
 
 class TimedCell:
-    """A cell's callable on the first case, called and proven once.
+    """A cell's callable on the first case, called and proven once; `call` is the call to time.
 
     Args:
         session: the session of the cell, with its references.
         figure: "forward": forward alone, for which the caller switches gradients off; "gradient": forward and
             backward; "step": forward and backward with loss and optimiser; "fit": the spec's whole training.
-
-    Attributes:
-        session: the session of the cell.
-        call: the call to time.
 
     Raises:
         NotMeasuredError: the model has no such figure, or its calls could not be checked.
@@ -62,9 +56,8 @@ class TimedCell:
                 evaluation.evaluate(made.call, self._owner, self._question)
                 self._restore()
         if drew:
-            raise NotMeasuredError(
-                "other draws", "its timed calls draw other numbers than the oracle and cannot be checked"
-            )
+            other = "its timed calls draw other numbers than the oracle and cannot be checked"
+            raise NotMeasuredError("other draws", other)
         made.proof()
         self._baseline = None if session.is_eager else session.baseline(eager, self._question)
         self._call, self._given = made.timed_call, inputs.fresh(self._question.call)
@@ -142,15 +135,13 @@ class TimedCell:
 
     def _cotangents(self, returned: Any) -> tuple[Callable[[Any], list[torch.Tensor]], list[torch.Tensor]]:
         """A function that picks the outputs to differentiate, and a cotangent for each."""
-        named = {
-            n: t for n, t in containers.leaves_of(returned, "output") if isinstance(t, torch.Tensor) and t.requires_grad
-        }
+        named = roots_of(returned)
         if not named:
             raise NotMeasuredError("no gradient", "no output takes one")
         cotangents = [inputs.cotangent(n, t, self._question.seed) * self._question.scale for n, t in named.items()]
         if isinstance(returned, torch.Tensor):
             return lambda tensor: [tensor], cotangents
-        return _differentiable, cotangents
+        return lambda outputs: list(roots_of(outputs).values()), cotangents
 
     def _step(self) -> Callable[[], Step]:
         parameters = list(self._owner.parameters()) if isinstance(self._owner, torch.nn.Module) else []
@@ -158,10 +149,9 @@ class TimedCell:
             raise NotMeasuredError("no step", "there are no parameters to train")
         roots, cotangents = self._cotangents(self._forward()())
         weights = [c.float() / c.numel() for c in cotangents]
-        optimizer = SGD(parameters, lr=LEARNING_RATE)
+        optimizer = torch.optim.SGD(parameters, lr=LEARNING_RATE)
         device = self.session.cell.device
-        half = self.session.precision.name == "amp_fp16"
-        scaler = GradScaler(device, init_scale=LOSS_SCALE, enabled=half)
+        scaler = torch.amp.GradScaler(device, init_scale=LOSS_SCALE, enabled=self.session.precision.name == "amp_fp16")
         call = self._inner_call
 
         def loss(returned: Any, _: torch.Tensor) -> torch.Tensor:
@@ -195,16 +185,12 @@ class TimedCell:
         known = session.known(case)
         returned, gradients = self._kept if self._figure == "gradient" else (self._kept, ())
         outputs = containers.tensors_of(returned, device=session.cell.device)
-        found = Evaluation(name_tensors("output", outputs), known.requires_grad)
+        found = evaluation.Evaluation(evaluation.name_tensors("output", outputs), known.requires_grad)
         for name, gradient in zip(self._leaves if gradients else (), gradients, strict=True):
             leaf = None if gradient is None else inputs.dense(gradient) / self._question.scale
-            found.tensors |= name_tensors("gradient", {name: leaf})
+            found.tensors |= evaluation.name_tensors("gradient", {name: leaf})
         timed = {name: tensor for name, tensor in known.tensors.items() if name in found.tensors}
         known = replace(known, tensors=timed)
         seen = tuple(session.compared(case, known, self._question, found, found, self._baseline, drawn={}))
         verdict = judge(session.cell.id, Observation("finished", discrepancies=seen), session.expect)
         return verdict.text if verdict.status == "FAIL" else ""
-
-
-def _differentiable(returned: Any) -> list[torch.Tensor]:
-    return [t for _, t in containers.leaves_of(returned) if isinstance(t, torch.Tensor) and t.requires_grad]

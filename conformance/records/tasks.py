@@ -191,8 +191,8 @@ LIST_MODELS = Target("conformance.plan.find:list_models", PlanRequest, Listing)
 REFERENCE = Target("conformance.cell.observe:make_reference", ReferenceTask, ReferenceResult)
 CELL = Target("conformance.cell.observe:observe", CellTask, observation.Observation)
 TIMING = Target("conformance.measure.side_by_side:observe", TimingTask, measurements.Timing)
-FOOTPRINT = Target("conformance.measure.footprint:observe", CellTask, measurements.Footprint)
-COMPILE = Target("conformance.measure.compile_cost:observe", CompileTask, measurements.CompileRun)
+FOOTPRINT = Target("conformance.measure.costs:count", CellTask, measurements.Footprint)
+COMPILE = Target("conformance.measure.costs:time_compilation", CompileTask, measurements.CompileRun)
 CEILINGS = Target("conformance.measure.ceilings:observe", CeilingsTask, measurements.Ceilings)
 
 

@@ -8,20 +8,20 @@ import os
 from pathlib import Path
 
 from benchmarks.counters import KERNELS
-from conformance.measure import footprint
+from conformance.measure import costs
 from conformance.process import child
 from conformance.records.measurements import Footprint
 from conformance.records.tasks import FOOTPRINT, CellTask, Target
 
 DEPEND_ON_THE_PROCESSOR = ("peak",)
-SINGLE = tuple(name for name in footprint.FIELDS if name not in ("flops", "least_bytes"))
+SINGLE = tuple(name for name in costs.FIELDS if name not in ("flops", "least_bytes"))
 ALL = (*SINGLE, "flops.forward", "flops.both", "least_bytes.forward", "least_bytes.both")
 
 
 def observe(task: CellTask, process) -> Footprint:
     """Count a cell; oneDNN reads the variable when it is first used."""
     os.environ.update(KERNELS)
-    return footprint.observe(task, process)
+    return costs.count(task, process)
 
 
 def has_the_kernels():

@@ -9,7 +9,6 @@ from harness.whole_runs import MODES, at_first_case, plan_of_zoo, verdict, write
 
 from conformance import cli
 from conformance.figures import atlas
-from conformance.figures.atlas import version_of
 from conformance.records.plan import Judge
 from conformance.records.tasks import ProbeFinding, ProbeRun
 from conformance.store import files, run_files
@@ -86,8 +85,7 @@ def runs_of(tmp_path, *statuses):
     ],
 )
 def test_a_cell_through_versions(tmp_path, statuses, since, broke, mended):
-    runs = runs_of(tmp_path, *statuses)
-    told = document(tmp_path, *reversed(runs))
+    told = document(tmp_path, *reversed(runs_of(tmp_path, *statuses)))
     assert told["versions"] == ["2.4.1", "2.9.1", "2.10.0", "2.15.0"]
     assert len(told["cells"]) == 9
     found = row_of(told)
@@ -95,11 +93,8 @@ def test_a_cell_through_versions(tmp_path, statuses, since, broke, mended):
 
 
 def test_a_declared_dtype_works_and_a_declared_failure_does_not(tmp_path, capsys):
-    runs = runs_of(
-        tmp_path, declared("UNSUPPORTED", "refused"), declared("EXPECTED", "FAIL"), declared("EXPECTED", "float32"), ""
-    )
-    told = document(tmp_path, *runs)
-    found = row_of(told)
+    of = declared("UNSUPPORTED", "refused"), declared("EXPECTED", "FAIL"), declared("EXPECTED", "float32"), ""
+    found = row_of(document(tmp_path, *runs_of(tmp_path, *of)))
     assert [(span["versions"], span["state"]["kind"]) for span in found["spans"]] == [
         (["2.4.1"], "does not work"),
         (["2.9.1"], "does not work"),
@@ -118,9 +113,8 @@ def test_a_declared_dtype_works_and_a_declared_failure_does_not(tmp_path, capsys
 def test_modes_and_precisions_with_the_same_history_stand_in_one_row(tmp_path, capsys):
     low = {f"net[{mode}-{precision}-cpu]": "FAIL" for mode in ("eager", "scripted") for precision in LOW}
     red = {**low, CELL: "CRASH"}
-    document(
-        tmp_path, *(write(tmp_path / v, plan_of_zoo(("net",), torch=v), o) for v, o in (("2.4.1", low), ("2.9.1", red)))
-    )
+    odd = {"2.4.1": low, "2.9.1": red}
+    document(tmp_path, *(write(tmp_path / v, plan_of_zoo(("net",), torch=v), o) for v, o in odd.items()))
     told = capsys.readouterr().out
     changed, same = told.split("What is the same in every version that judged it:")
     rows = [[line.split() for line in part.splitlines() if line.startswith("net")] for part in (changed, same)]
@@ -131,20 +125,16 @@ def test_modes_and_precisions_with_the_same_history_stand_in_one_row(tmp_path, c
     assert "4 of 9 cells, of 1 models, work in each of the 2 versions that judged them." in told
 
 
-def test_shards_of_one_version_are_one_column(tmp_path):
+def test_shards_and_builds_of_one_version_are_one_column(tmp_path):
     first, second = (write(tmp_path / model, plan_of_zoo((model,))) for model in ("net", "gate"))
     told = document(tmp_path, first, second)
     assert (told["versions"], len(told["cells"])) == (["2.13.0"], 18)
+    assert [atlas.version_of(name) for name in ("2.15.0+cpu", "2.16.0.dev2+cpu")] == ["2.15.0", "2.16.0.dev2"]
 
 
 def test_probes_make_an_atlas(tmp_path, capsys):
-    paths = []
-    for version, status in zip(VERSIONS, ("PASS", "EXPECTED", "FAIL", "UNSUPPORTED"), strict=True):
-        found = ProbeRun(replace(ENVIRONMENT, torch=version), "cpu", (replace(FINDING, status=status),))
-        paths.append(tmp_path / f"{version}.json")
-        files.write_document(paths[-1], "probes", found)
-        assert files.decode(paths[-1], paths[-1].read_bytes(), "probes", ProbeRun) == found
-    told = document(tmp_path, *paths)
+    statuses = ("PASS", "EXPECTED", "FAIL", "UNSUPPORTED")
+    told = document(tmp_path, *(probes(tmp_path, *at) for at in zip(VERSIONS, statuses, strict=True)))
     assert told["cells"] == []
     (fault,) = told["faults"]
     assert fault["states"] == {"2.4.1": "correct", "2.9.1": "shows", "2.10.0": "shows", "2.15.0": "UNSUPPORTED"}
@@ -166,6 +156,9 @@ def test_what_cannot_be_compared_is_four_in_one_line(tmp_path, capsys):
     assert "torch 'main' is no version" in refused(capsys, built)
     (other / run_files.DONE).write_bytes((other / run_files.DONE).read_bytes()[:-1])
     assert str(other / run_files.DONE) in refused(capsys, other)
+    old, new = (compat(tmp_path, version, run(tmp_path, version))[0] for version in ("2.4.1", "2.5.1"))
+    capsys.readouterr()
+    assert f"{old} and {new} are two files of compat" in refused(capsys, old, new)
 
 
 def test_a_damaged_file_of_probes_is_four_in_one_line(tmp_path, capsys):
@@ -182,10 +175,6 @@ def test_an_incomplete_run_counts_what_it_has(tmp_path, capsys):
     run = write(tmp_path / "run", plan_of_zoo(("net",)), {"net[eager-fp32-cpu]": "SKIPPED"}, left_out=[CELL])
     assert len(document(tmp_path, run)["cells"]) == 7
     assert "7 cells of 8, incomplete" in capsys.readouterr().out
-
-
-def test_the_build_of_a_torch_is_no_part_of_its_version():
-    assert [version_of(name) for name in ("2.15.0+cpu", "2.16.0.dev20261101+cpu")] == ["2.15.0", "2.16.0.dev20261101"]
 
 
 def test_a_file_and_the_rest_of_the_runs_are_the_same_as_all_runs(tmp_path):
@@ -278,10 +267,3 @@ def test_a_damaged_atlas_is_four_in_one_line(tmp_path, capsys, before, after, me
     path.write_text(path.read_text().replace(before, after))
     capsys.readouterr()
     assert message in refused(capsys, path)
-
-
-def test_two_atlases_are_refused(tmp_path, capsys):
-    one, _ = compat(tmp_path, "one", run(tmp_path, "2.4.1"))
-    other, _ = compat(tmp_path, "other", run(tmp_path, "2.5.1"))
-    capsys.readouterr()
-    assert f"{one} and {other} are two files of compat" in refused(capsys, one, other)

@@ -34,28 +34,10 @@ def said(letters, reason=NOT_MEASURED):
         ("sfss", "pays only at width 64"),
         ("f", "pays at width 16, the only size tried"),
         ("=", "does not pay at width 16, the only size tried"),
-    ],
-)
-def test_one_crossing_or_none(letters, line):
-    assert said(letters) == line
-
-
-@pytest.mark.parametrize(
-    ("letters", "line"),
-    [
         ("fsff", "no clear answer: faster at 16, slower at 64, faster at 256 to 1024"),
         ("f==f", "no clear answer: faster at 16, the same at 64 to 256, faster at 1024"),
         ("f=sf", "no clear answer: faster at 16, the same at 64, slower at 256, faster at 1024"),
         ("fsnf", "no clear answer: faster at 16, slower at 64, faster at 1024 (256: too noisy)"),
-    ],
-)
-def test_a_gain_that_comes_and_goes_is_told_size_by_size(letters, line):
-    assert said(letters) == line
-
-
-@pytest.mark.parametrize(
-    ("letters", "line"),
-    [
         ("snff", "pays from width 256 on (64: too noisy)"),
         ("s-ff", "pays from width 256 on (64: not measured)"),
         ("nfff", "pays from width 64 on (16: too noisy)"),
@@ -69,23 +51,17 @@ def test_a_gain_that_comes_and_goes_is_told_size_by_size(letters, line):
         ("----", "nothing measured (16, 64, 256, 1024: not measured)"),
     ],
 )
-def test_sizes_without_a_clear_verdict_are_named(letters, line):
+def test_the_line_says_where_it_pays_and_names_sizes_without_a_clear_verdict(letters, line):
     assert said(letters) == line
 
 
-def test_a_size_without_a_ratio_is_listed_with_its_reason_in_short_on_one_line():
+def test_sizes_without_a_ratio_are_listed_by_their_short_reason_on_one_line():
     reason = Reason("out of\nmemory", "24 GiB are too few")
     assert said("ff--", reason) == "pays up to width 64 (256, 1024: out of memory)"
-
-
-def test_sizes_are_listed_by_the_short_reason_alone():
     points = [Point(16, RATIOS["f"]), *(Point(n, None, Reason("too slow", f"{n} s a call")) for n in (64, 256))]
     assert crossover(points, "width") == "pays up to width 16 (64, 256: too slow)"
-
-
-def test_points_may_come_in_any_order():
     points = [Point(256, RATIOS["f"]), Point(16, RATIOS["s"]), Point(1024, RATIOS["f"]), Point(64, RATIOS["s"])]
-    assert crossover(points, "n") == "pays from n 256 on"
+    assert crossover(points, "n") == "pays from n 256 on"  # in any order
 
 
 RATES = [[16, 5.0], [64, 9.0], [256, 7.0], [1024, 2.0]]

@@ -12,20 +12,7 @@ import pytest
 
 from conformance.errors import NotMeasuredError, TimedCallError
 from conformance.figures import meter
-from conformance.figures.meter import (
-    CONFIDENCE,
-    NARROW,
-    UNDISTURBED,
-    HostClock,
-    Rounds,
-    Sample,
-    TimedCall,
-    check_controls,
-    measure,
-    pooled_ratio,
-    ratio_of,
-    warm_up,
-)
+from conformance.figures.meter import HostClock, Rounds, Sample, TimedCall, measure, ratio_of, warm_up
 from conformance.records.measurements import Ratio
 
 
@@ -52,23 +39,17 @@ def sequence(name, times):
 
 
 def test_every_round_holds_every_call_once_in_an_order_of_its_own():
-    order = []
-    several = [TimedCall(name, lambda name=name: order.append(name) or 1e6) for name in "abc"]
-    rounds = measure(several, Scripted(), seed=1, budget=1.0)
-    turns = [tuple(order[i : i + 3]) for i in range(0, len(order), 3)]
-    assert all(sorted(turn) == ["a", "b", "c"] for turn in turns)
-    assert len(set(turns)) > 1
-    assert rounds.count == len(turns) == meter.FIRST_LOOK
-
-
-def test_the_same_seed_gives_the_same_order():
-    def order(seed):
+    def turns(seed):
         taken = []
-        several = [TimedCall(name, lambda name=name: taken.append(name) or 1e6) for name in "abcd"]
-        measure(several, Scripted(), seed=seed, budget=0.01)
-        return taken
+        several = [TimedCall(name, lambda name=name: taken.append(name) or 1e6) for name in "abc"]
+        rounds = measure(several, Scripted(), seed=seed, budget=1.0)
+        assert 3 * rounds.count == len(taken)
+        return [tuple(taken[i : i + 3]) for i in range(0, len(taken), 3)]
 
-    assert order(3) == order(3) != order(4)
+    assert turns(3) == turns(3) != turns(4)  # the seed decides
+    assert {tuple(sorted(turn)) for turn in turns(1)} == {("a", "b", "c")}
+    assert len(set(turns(1))) > 1
+    assert len(turns(1)) == meter.FIRST_LOOK
 
 
 def test_sampling_stops_at_the_first_look_where_all_is_narrow():
@@ -77,20 +58,13 @@ def test_sampling_stops_at_the_first_look_where_all_is_narrow():
     assert rounds.ratio("a", "b").middle == pytest.approx(2.0)
 
 
-def test_a_wide_interval_goes_on_until_the_budget_is_spent():
+@pytest.mark.parametrize(("base", "ns", "spread", "verdict"), [(3e5, 3e5, 1.0, "too noisy"), (6e5, 1e5, 0.3, "faster")])
+def test_a_wide_interval_goes_on_until_the_budget_is_spent_also_if_it_shows_a_difference(base, ns, spread, verdict):
     numbers = random.Random(0)
-    wild = TimedCall("b", lambda: 3e5 * math.exp(numbers.gauss(0.0, 1.0)))
-    rounds = measure([constant("a", 3e5), wild], Scripted(), seed=0, budget=0.1)
+    wild = TimedCall("b", lambda: ns * math.exp(numbers.gauss(0.0, spread)))
+    rounds = measure([constant("a", base), wild], Scripted(), seed=0, budget=0.1)
     assert 0.1e9 <= max(sum(s.ns for s in taken) for taken in rounds.samples.values()) < 0.2e9
-    assert rounds.ratio("a", "b").verdict == "too noisy"
-
-
-def test_a_real_difference_does_not_stop_it_earlier():
-    """Stopping is a matter of width: a variant twice as fast but wild is sampled like any other."""
-    numbers = random.Random(0)
-    wild = TimedCall("b", lambda: 1e5 * math.exp(numbers.gauss(0.0, 0.3)))
-    rounds = measure([constant("a", 6e5), wild], Scripted(), seed=0, budget=0.1)
-    assert rounds.ratio("a", "b").verdict == "faster"
+    assert rounds.ratio("a", "b").verdict == verdict
     assert rounds.count > meter.FIRST_LOOK
 
 
@@ -229,6 +203,7 @@ def test_disturbed_pairs_are_left_out():
     found = rounds.ratio("a", "b")
     assert found.middle == pytest.approx(2.0)
     assert (found.pairs, found.clean) == (15, 0.75)
+    assert rounds.ratio("b", "a").pairs == 15
 
 
 def test_too_many_disturbed_pairs_give_no_figure():
@@ -241,40 +216,24 @@ def test_too_many_disturbed_pairs_give_no_figure():
     assert raised.value.detail == "the processor was undisturbed in 10 of 60 pairs"
 
 
-def test_a_pair_is_disturbed_if_either_call_waited():
-    rounds = Rounds()
-    for turn in range(20):
-        rounds.add({"a": Sample(2.0, 2.0), "b": Sample(1.0, 1.0, 0.5 if turn < 5 else 0.0)})
-    assert rounds.ratio("a", "b").pairs == 15
-
-
 @pytest.mark.parametrize(("delay", "clean"), [(0.0, True), (1.0, True), (1.01, False), (50.0, False)])
 def test_a_sample_may_wait_for_a_hundredth_of_the_time_on_the_host(delay, clean):
-    assert UNDISTURBED == 0.01
+    assert meter.UNDISTURBED == 0.01
     assert Sample(ns=3.0, host_ns=100.0, delay_ns=delay).clean is clean
 
 
-def test_a_ratio_is_the_time_of_the_baseline_over_that_of_the_variant():
+def test_a_ratio_is_the_time_of_the_baseline_over_that_of_the_variant_and_a_time_the_median():
     rounds = rounds_of(*[4.0] * 10)
     assert rounds.ratio("a", "b").middle == pytest.approx(0.25)
     assert rounds.ratio("b", "a").middle == pytest.approx(4.0)
-
-
-def test_the_time_of_a_call_is_the_median():
     assert rounds_of(3e9, 1e9, 8e9).seconds("b") == 3.0
 
 
 def test_rounds_are_narrow_if_every_ratio_is_known_to_a_hundredth():
-    assert NARROW == 0.01
+    assert meter.NARROW == 0.01
     assert rounds_of(*[1.0, 1.015] * 10).is_narrow("a")
     assert not rounds_of(*[1.0, 1.025] * 10).is_narrow("a")
-
-
-def test_rounds_without_a_figure_are_not_narrow():
-    assert not rounds_of(*[1.0] * 7).is_narrow("a")
-
-
-def test_a_wide_interval_of_one_call_keeps_all_from_being_narrow():
+    assert not rounds_of(*[1.0] * 7).is_narrow("a")  # they have no figure
     rounds = Rounds()
     for turn in range(20):
         rounds.add({"a": Sample(1.0, 1.0), "b": Sample(1.0, 1.0), "c": Sample(1.0 + turn % 2, 1.0)})
@@ -296,7 +255,7 @@ def test_ranks_are_those_of_the_binomial_distribution(pairs, outside):
 
 
 def test_intervals_hold_the_truth_in_99_percent_of_all_cases():
-    assert CONFIDENCE == 0.99
+    assert meter.CONFIDENCE == 0.99
     numbers = random.Random(0)
     held = 0
     for _ in range(2000):
@@ -323,7 +282,7 @@ def test_a_verdict_needs_an_interval_clear_of_the_margin(low, high, verdict):
 
 def test_a_claim_must_come_true_in_every_process():
     quick, same = Ratio(1.2, 1.1, 1.3, 50, 0.9), Ratio(1.0, 0.99, 1.01, 70, 1.0)
-    both = pooled_ratio([quick, same])
+    both = meter.pooled_ratio([quick, same])
     assert (both.low, both.high, both.pairs, both.clean, both.processes) == (0.99, 1.3, 120, 0.9, 2)
     assert both.middle == pytest.approx(math.sqrt(1.2))
     assert both.verdict == "too noisy"
@@ -332,23 +291,25 @@ def test_a_claim_must_come_true_in_every_process():
 SAME, SLOWER = Ratio(1.0, 0.99, 1.01, 100), Ratio(0.91, 0.9, 0.92, 100)
 
 
-def test_a_sound_meter_passes():
-    check_controls(same=SAME, slower=SLOWER)
+@pytest.mark.parametrize("same", [SAME, Ratio(1.0, 0.9, 1.1, 100)], ids=["sound", "too noisy to tell apart"])
+def test_copies_without_a_difference_raise_no_alarm(same):
+    meter.check_controls(same=same, slower=SLOWER)
 
 
-def test_copies_that_are_too_noisy_to_tell_apart_raise_no_false_alarm():
-    check_controls(same=Ratio(1.0, 0.9, 1.1, 100), slower=SLOWER)
+COPIES, WORK = "control failed: two copies of one model came out", "too noisy: the meter could not see 10 % more work"
 
 
-@pytest.mark.parametrize("same", [Ratio(1.1, 1.04, 1.2, 100), Ratio(0.9, 0.8, 0.96, 100)])
-def test_a_difference_between_two_copies_voids_the_figures(same):
-    with pytest.raises(NotMeasuredError, match="control failed: two copies of one model came out") as raised:
-        check_controls(same=same, slower=SLOWER)
-    assert raised.value.short == "control failed"
-
-
-@pytest.mark.parametrize("slower", [SAME, Ratio(0.93, 0.88, 0.98, 100), Ratio(1.1, 1.05, 1.2, 100)])
-def test_added_work_that_the_meter_does_not_see_voids_the_figures(slower):
-    with pytest.raises(NotMeasuredError, match="too noisy: the meter could not see 10 % more work") as raised:
-        check_controls(same=SAME, slower=slower)
-    assert raised.value.short == "too noisy"
+@pytest.mark.parametrize(
+    ("same", "slower", "said"),
+    [
+        (Ratio(1.1, 1.04, 1.2, 100), SLOWER, COPIES),
+        (Ratio(0.9, 0.8, 0.96, 100), SLOWER, COPIES),
+        (SAME, SAME, WORK),
+        (SAME, Ratio(0.93, 0.88, 0.98, 100), WORK),
+        (SAME, Ratio(1.1, 1.05, 1.2, 100), WORK),
+    ],
+)
+def test_a_difference_between_copies_or_none_where_work_was_added_voids_the_figures(same, slower, said):
+    with pytest.raises(NotMeasuredError, match=said) as raised:
+        meter.check_controls(same=same, slower=slower)
+    assert raised.value.short == said.partition(":")[0]

@@ -1,13 +1,14 @@
 """Speeds beside verdicts: which cells are timed together, and what their processes find together."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from harness.made_by_hand import passed, plan_for, timed, with_models
 
 from conformance.figures import speed
 from conformance.records.cell import Cell
-from conformance.records.measurements import CellTiming, Ratio, Reason, Timing
+from conformance.records.measurements import CellTiming, Reason, Timing
 from conformance.records.observation import Observation
 from conformance.records.plan import PlannedCell
 from conformance.store.run_files import Contents
@@ -61,12 +62,9 @@ def test_a_cell_that_does_not_pass_has_no_speed(status):
 
 
 def test_a_declared_dtype_passes_and_a_declared_failure_does_not():
-    _, half = groups({"scripted_amp_bf16": [DTYPE]}, scripted_amp_bf16="EXPECTED")
-    assert name("scripted", "amp_bf16") in half.timed
-    _, half = groups({"scripted_amp_bf16": [WRONG]}, scripted_amp_bf16="EXPECTED")
-    assert name("scripted", "amp_bf16") not in half.timed
-    _, half = groups({"scripted_amp_bf16": [DTYPE, WRONG]}, scripted_amp_bf16="EXPECTED")
-    assert name("scripted", "amp_bf16") not in half.timed
+    for declared, is_timed in (([DTYPE], True), ([WRONG], False), ([DTYPE, WRONG], False)):
+        _, half = groups({"scripted_amp_bf16": declared}, scripted_amp_bf16="EXPECTED")
+        assert (name("scripted", "amp_bf16") in half.timed) is is_timed
 
 
 def test_without_its_baseline_nothing_has_a_speed():
@@ -169,20 +167,6 @@ def test_a_group_has_no_speeds_until_all_its_results_are_stored():
     assert speed.completed_speeds(both, "footprint net[eager-fp32-cpu]") == []
 
 
-class NoReferences:
-    """An executor for which no model has an oracle."""
-
-    def reference(self, _):
-        return Observation("no oracle", message="float64 is not supported")
-
-
-class References:
-    """An executor with a reference file for each model."""
-
-    def reference(self, model):
-        return f"{model}.reference"
-
-
 @pytest.mark.parametrize("size", [2, 4, 32])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 40, 100])
 def test_the_processes_of_one_group_are_in_batches_one_after_the_other(monkeypatch, size, count):
@@ -198,7 +182,9 @@ def test_the_processes_of_one_group_are_in_batches_one_after_the_other(monkeypat
 
 
 def test_without_a_reference_nothing_is_timed():
-    (job,), _ = (batch.values() for batch in speed.default_jobs(contents(), NoReferences()))
+    nothing = Observation("no oracle", message="float64 is not supported")
+    executor = SimpleNamespace(reference=lambda _: nothing)
+    (job,), _ = (batch.values() for batch in speed.default_jobs(contents(), executor))
     assert job() == Reason("no reference", "float64 is not supported")
 
 
@@ -210,23 +196,13 @@ def test_a_process_is_told_its_cells_figure_budget_and_index(monkeypatch, asked,
     monkeypatch.setattr(speed.pool, "result", lambda *task: told.append(task))
     made = contents()
     (group,) = speed.timing_groups(made.plan, made.verdicts)
-    for job in speed.timing_jobs(made.plan, group, References(), asked).values():
+    executor = SimpleNamespace(reference=lambda model: f"{model}.reference")
+    for job in speed.timing_jobs(made.plan, group, executor, asked).values():
         job()
     assert [target.function for target, _, _ in told] == ["conformance.measure.side_by_side:observe"] * 2
     for index, (_, task, deadline) in enumerate(told):
         assert [c.cell for c in task.cells] == [cell(m, "fp32") for m in MODES]
         assert {c.reference for c in task.cells} == {"net.reference"}
-        assert (task.figure, task.budget, task.process_index, task.keep_samples) == (
-            taken,
-            budget,
-            index,
-            asked == "step",
-        )
+        told_of = (task.figure, task.budget, task.process_index, task.keep_samples)
+        assert told_of == (taken, budget, index, asked == "step")
         assert deadline == made.plan.deadline
-
-
-def test_two_processes_that_disagree_are_too_noisy_together():
-    quick = timed(scripted=1.2)
-    base = {EAGER: Ratio(1.0, 0.99, 1.01, 100)}
-    same = Timing("gradient", {name("scripted", "fp32"): CellTiming(1e-3, 6, base)})
-    assert speed.pooled_speed(name("scripted", "fp32"), [quick, same]).ratios[EAGER].verdict == "too noisy"

@@ -85,6 +85,9 @@ def output(folder):
     return conformance(folder, "run", "models.py", "--speed", *axes, TMPDIR=str(folder))[1]  # with a lock of its own
 
 
+BUSY = "too noisy|control failed"  # the reason where a machine is too busy to see 10 % more work
+
+
 def row(output, model):
     """The row of a model in the last table; the table is printed once before the speeds."""
     return re.findall(rf"^{model} +fp32 .*$", output, re.MULTILINE)[-1]
@@ -97,14 +100,8 @@ def test_the_table_is_printed_when_all_is_judged_and_again_with_the_speeds(outpu
 
 
 def test_the_table_shows_time_and_ratio_beside_the_verdict(output):
-    # where a machine is too busy to see 10 % more work, the reason stands there instead
-    figure, reason = r"[▲▼=~]\d+\.\d\d \[\d+\.\d\d, \d+\.\d\d\]", "(too noisy|control failed)"
-    assert re.search(rf"✓ \S+  ([\d.]+ µs|{reason}) +✓ \S+  ({figure}|{reason})", row(output, "chain"))
-
-
-def test_a_model_with_a_working_size_is_timed_there(output):
-    reasons = "too noisy|control failed|no steady state"
-    assert re.search(rf"✓ \S+  ([\d.]+ ms at numbers 262144|{reasons})", row(output, "large"))
+    figure = r"[▲▼=~]\d+\.\d\d \[\d+\.\d\d, \d+\.\d\d\]"
+    assert re.search(rf"✓ \S+  ([\d.]+ µs|{BUSY}) +✓ \S+  ({figure}|{BUSY})", row(output, "chain"))
 
 
 def test_the_working_size_is_judged_before_a_figure_is_shown(output):
@@ -112,22 +109,20 @@ def test_the_working_size_is_judged_before_a_figure_is_shown(output):
     assert "norm output, case numbers-262144" in " ".join(output.split())  # a line of the report may break there
 
 
-def test_a_reason_takes_the_place_of_the_number(output):
-    assert "too slow" in row(output, "slow")
-    assert "too fast to time" in row(output, "nothing")
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("large", rf"✓ \S+  ([\d.]+ ms at numbers 262144|{BUSY}|no steady state)"),  # timed at its working size
+        ("slow", "too slow"),
+        ("nothing", "too fast to time"),
+        ("at_first", "fp32 +✓ .*wrong result in a timed call"),
+        ("sparse", rf"sparse +fp32 +✓ \S+  ([\d.]+ µs|{BUSY})"),  # a sparse gradient is no hindrance
+        ("waver", rf"no steady state|{BUSY}"),
+    ],
+)
+def test_a_model_has_its_time_or_the_reason_in_its_place(output, model, told):
+    assert re.search(told, row(output, model)), output
     assert re.search(r"no speed, too slow: slow\[eager-fp32-cpu\]", output)
-
-
-def test_a_wrong_result_in_a_timed_call_takes_the_figure_away(output):
-    assert re.search(r"at_first +fp32 +✓ .*wrong result in a timed call", output)
-
-
-def test_a_model_with_a_sparse_gradient_is_timed(output):
-    assert re.search(r"sparse +fp32 +✓ \S+  ([\d.]+ µs|too noisy|control failed)", row(output, "sparse")), output
-
-
-def test_a_time_that_wavers_gives_no_figure(output):
-    assert re.search(r"no steady state|too noisy|control failed", row(output, "waver"))
 
 
 def test_measurements_that_are_missing_are_taken_when_the_run_is_resumed(folder, output):

@@ -76,27 +76,6 @@ def test_a_budget_of_a_low_precision_lets_its_own_rounding_pass_and_float32_does
     assert rejecting(oracle.to(torch.bfloat16), reference, FP32) == {"norm", "slice", "gain", "pointwise"}
 
 
-def test_perturbed_runs_that_stray_further_allow_more_and_in_proportion(oracle):
-    near, far = (budget_for(reference_of(oracle, noise), BF16) for noise in (4.0, 8.0))
-    assert far.norm == pytest.approx(2 * near.norm, rel=0.1)
-    assert far.point == pytest.approx(2 * near.point, rel=0.1)
-
-
-def test_perturbed_runs_that_do_not_stray_leave_one_rounding(oracle):
-    allowed = budget_for(reference_of(oracle, 0.0), FP32)
-    norm = reference_of(oracle).oracle.norm
-    assert allowed.norm == pytest.approx(budget.NORM_FACTOR * FP32.unit * norm)
-    assert allowed.gain == budget.gain_floor(FP32)
-
-
-def test_a_kink_widens_slices_alone(oracle):
-    plain, kinked = (budget_for(reference_of(oracle, kinked=k), FP32) for k in (False, True))
-    ratio = budget.KINKED_SLICE_FACTOR / budget.SLICE_FACTOR
-    assert (kinked.norm, kinked.gain, kinked.point) == (plain.norm, plain.gain, plain.point)
-    for wide, narrow in zip(kinked.slices, plain.slices, strict=True):
-        torch.testing.assert_close(wide, ratio * narrow)
-
-
 @pytest.mark.parametrize(("size", "allowed"), [(0.9, False), (1.1, True)])
 def test_twice_as_far_as_the_perturbed_runs_is_allowed_of_a_tensor_that_is_all_noise(oracle, size, allowed):
     noise = torch.randn(32, 32, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -136,8 +115,7 @@ def test_a_zero_oracle_is_null_and_an_ordinary_one_is_not(oracle):
     assert reference_of(torch.zeros(4, 4, dtype=torch.float64)).is_null
     assert not reference_of(oracle).is_null
     oracle[5] = 0
-    reference = reference_of(oracle)
-    assert reference.null_slices(0).nonzero().tolist() == [[5]]
+    assert reference_of(oracle).null_slices(0).nonzero().tolist() == [[5]]
 
 
 def test_underflow_of_float16_is_allowed_by_its_quantum_and_less_under_a_scale(oracle):
@@ -159,9 +137,8 @@ def test_past_the_cap_the_angle_is_asked(oracle):
 
 def test_eager_that_reaches_float32_in_a_low_cell_is_known(oracle):
     reference = reference_of(oracle)
-    assert budget.holds_float32(reference.oracle.distance(oracle.float()), reference, BF16)
-    assert not budget.holds_float32(reference.oracle.distance(oracle.half()), reference, BF16)
-    assert not budget.holds_float32(reference.oracle.distance(oracle.bfloat16()), reference, BF16)
+    for y, held in ((oracle.float(), True), (oracle.half(), False), (oracle.bfloat16(), False)):
+        assert budget.holds_float32(reference.oracle.distance(y), reference, BF16) is held
 
 
 def test_eager_within_what_a_flipped_unit_did_to_float32_is_not_held_to_float32(oracle):

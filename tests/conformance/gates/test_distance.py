@@ -21,12 +21,6 @@ def measured(oracle):
     return OracleTensor(oracle)
 
 
-def test_the_oracle_is_no_distance_from_itself(measured, oracle):
-    far = measured.distance(oracle)
-    assert (far.absolute, far.point, far.gain, far.cosine_gap) == (0.0, 0.0, 0.0, pytest.approx(0.0, abs=1e-15))
-    assert all(not s.any() for s in far.slices)
-
-
 @pytest.mark.parametrize("factor", [1.25, 1.01, 1 + 1e-6, 0.5, 0.0, -1.0])
 def test_a_factor_is_the_same_in_norm_and_gain(measured, oracle, factor):
     far = measured.distance(factor * oracle)
@@ -36,9 +30,11 @@ def test_a_factor_is_the_same_in_norm_and_gain(measured, oracle, factor):
 
 def test_roundings_average_out_in_gain_and_not_in_norm(measured, oracle):
     noise = torch.rand(SHAPE, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 2 - 1
-    far = measured.distance(oracle * (1 + 1e-3 * noise))
+    far, none = measured.distance(oracle * (1 + 1e-3 * noise)), measured.distance(oracle)
     assert far.absolute / measured.norm > 5e-4
     assert far.gain < 1e-4
+    assert (none.absolute, none.point, none.gain, none.cosine_gap) == (0.0, 0.0, 0.0, pytest.approx(0.0, abs=1e-15))
+    assert all(not s.any() for s in none.slices)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -60,19 +56,24 @@ def test_the_pointwise_measure_names_the_element(measured, oracle):
     assert far.point == pytest.approx(measured.rms / (abs(float(oracle[3, 7, 1])) + measured.rms))
 
 
-def test_the_angle_sees_direction_and_not_size(measured, oracle):
-    assert measured.distance(3 * oracle).cosine_gap == pytest.approx(0.0, abs=1e-12)
-    assert measured.distance(-oracle).cosine_gap == pytest.approx(2.0)
-    assert measured.distance(torch.zeros(SHAPE)).cosine_gap == 1.0  # of no direction: neither right nor wrong
-    assert measured.distance(1e-9 * oracle).cosine_gap == 1.0
-    assert measured.distance(1e-6 * oracle).cosine_gap == pytest.approx(0.0, abs=1e-3)
+@pytest.mark.parametrize(
+    ("factor", "gap", "apart"),
+    [
+        (3, 0.0, 1e-12),
+        (-1, 2.0, 1e-6),
+        (0, 1.0, 0.0),  # of no direction: neither right nor wrong
+        (0.75 * 2**-22, 1.0, 0.0),  # shorter than the roundings of float64
+        (1.5 * 2**-22, 0.0, 1e-2),
+        (1e-6, 0.0, 1e-3),
+    ],
+)
+def test_the_angle_sees_direction_and_not_size(measured, oracle, factor, gap, apart):
+    assert measured.distance(factor * oracle).cosine_gap == pytest.approx(gap, abs=apart)
 
 
 def test_axes_of_one_and_slices_of_one_element_are_no_slices():
-    assert OracleTensor(torch.ones(5)).axes == ()
-    assert OracleTensor(torch.ones(1, 5)).axes == ()
-    assert OracleTensor(torch.ones(5, 1, 2)).axes == (0, 2)
-    assert OracleTensor(torch.tensor(1.0)).axes == ()
+    axes = {shape: OracleTensor(torch.ones(shape)).axes for shape in ((5,), (1, 5), (5, 1, 2), ())}
+    assert axes == {(5,): (), (1, 5): (), (5, 1, 2): (0, 2), (): ()}
 
 
 def test_elements_not_finite_on_either_side_are_left_to_the_class_gate(oracle):
@@ -124,17 +125,13 @@ def test_a_trip_through_fewer_bits_is_seen_whole(measured, oracle, dtype, bits):
     assert dropped_bits_shares(half, measured, (bits,), 2) == pytest.approx((0.5,), abs=0.01)
 
 
-def test_zeros_went_through_no_narrower_dtype():
+def test_zeros_went_through_no_narrower_dtype_and_bits_tell_nothing_where_the_oracle_has_none():
     oracle = torch.randn(100, dtype=torch.float64)
     found = oracle.float().where(torch.arange(100) > 90, 0.0)
     assert dropped_bits_shares(found, OracleTensor(oracle), (16,), 2) == (0.0,)
     assert math.isnan(*dropped_bits_shares(torch.zeros(100), OracleTensor(oracle), (16,), 2))
-
-
-def test_bits_tell_nothing_where_the_oracle_has_none():
     short = torch.tensor([1.0, 0.5, 3.0, 0.1], dtype=torch.float64)
-    (share,) = dropped_bits_shares(short.float(), OracleTensor(short), (16,), 2)
-    assert math.isnan(share)
+    assert math.isnan(*dropped_bits_shares(short.float(), OracleTensor(short), (16,), 2))
 
 
 def test_one_element_may_have_any_stride():
@@ -177,8 +174,3 @@ def test_bits_tell_nothing_in_an_element_below_a_4096th_of_the_rms():
         found += dropped_bits_shares(oracle.bfloat16().float(), OracleTensor(oracle), (16,), 2)
     assert math.isnan(found[0])
     assert found[1] == 1.0
-
-
-@pytest.mark.parametrize(("length", "gap"), [(0.75, 1.0), (1.5, 0.0)])
-def test_a_tensor_shorter_than_the_roundings_of_float64_has_no_angle(measured, oracle, length, gap):
-    assert measured.distance(length * 2**-22 * oracle).cosine_gap == pytest.approx(gap, abs=1e-2)

@@ -26,15 +26,19 @@ def truths():
     return [torch.randn(8, 6, generator=generator, dtype=torch.float64) for _ in range(DRAWS)]
 
 
-@pytest.fixture
-def reference(truths):
-    oracle = OracleTensor(truths[0])
-    quiet = Distance(1e-4 * oracle.norm, tuple(1e-4 * norms for norms in oracle.slice_norms), 1e-4, 1e-4)
-    none = Sums(torch.zeros(15), torch.zeros(15))
+def judged_over(truths, share):
+    """The reference of a tensor in many draws, whose perturbed runs moved it by that share of its size."""
+    oracle, none = OracleTensor(truths[0]), torch.zeros(len(parts(truths[0])))
+    far = Distance(share * oracle.norm, tuple(share * norms for norms in oracle.slice_norms), share, share)
     runs = rounded_sums([rounded(t) for t in truths[:4]], truths[:4]).over(DRAWS, truths)
     redraws = Redraws(tuple(t.float() for t in truths), {"amp_bf16": runs})
-    spread = {"fp32": quiet, "amp_bf16": quiet}
-    return TensorReference(oracle, spread, False, {}, False, 1.0, {"amp_bf16": none}, redraws)
+    spread, strayed = {"fp32": far, "amp_bf16": far}, {"amp_bf16": Sums(none, none)}
+    return TensorReference(oracle, spread, False, {}, False, 1.0, strayed, redraws)
+
+
+@pytest.fixture
+def reference(truths):
+    return judged_over(truths, 1e-4)
 
 
 def margin(found, reference):
@@ -53,12 +57,8 @@ def test_a_small_factor_is_red(truths, reference, factor):
 
 
 def test_a_wrong_slice_is_named(truths, reference):
-    def damaged(truth):
-        truth = truth.clone()
-        truth[3] *= 1.1
-        return rounded(truth)
-
-    _, worst = OverDraws(reference, BFLOAT16).measures([damaged(t) for t in truths])
+    damaged = with_row_3(truths, lambda t: 1.1 * t[3])
+    _, worst = OverDraws(reference, BFLOAT16).measures([rounded(t) for t in damaged])
     assert not worst.met
     assert "gain of slice 3 of axis 0, over 16 draws" in worst.detail
 
@@ -77,27 +77,23 @@ def noise(truth):
     return 1e-17 * truth[3]
 
 
-def with_strays(reference, truths):
-    """The reference of other truths, with perturbed float32 runs that stray by 1e-7 in every row."""
+def with_strays(truths):
+    """The reference, with perturbed float32 runs that stray by 1e-7 in every row."""
     spread = Distance(1e-6, (torch.full((8,), 1e-7), torch.full((6,), 1e-6)), 1e-7, 1e-7)
-    runs = rounded_sums([rounded(t) for t in truths[:4]], truths[:4]).over(DRAWS, truths)
-    redraws = Redraws(tuple(t.float() for t in truths), {"amp_bf16": runs})
-    return replace(
-        reference, oracle=OracleTensor(truths[0]), spread={"fp32": spread, "amp_bf16": spread}, redraws=redraws
-    )
+    return replace(judged_over(truths, 0.0), spread={"fp32": spread, "amp_bf16": spread})
 
 
 @pytest.mark.parametrize("found", [lambda t: 0 * t[3], lambda t: 1e-6 * t[3]], ids=["zeros", "noise"])
-def test_a_slice_that_is_noise_in_float64_too_is_not_judged_over_draws(truths, reference, found):
+def test_a_slice_that_is_noise_in_float64_too_is_not_judged_over_draws(truths, found):
     noisy = with_row_3(truths, noise)
-    judged = with_strays(reference, noisy)
+    judged = with_strays(noisy)
     assert margin(with_row_3([rounded(t) for t in noisy], found), judged) < 0.8
     assert margin([rounded(t * 1.05) for t in noisy], judged) > 1  # the others are
 
 
-def test_a_slice_that_is_noise_in_the_first_draw_alone_is_judged(truths, reference):
+def test_a_slice_that_is_noise_in_the_first_draw_alone_is_judged(truths):
     lively = [*with_row_3(truths[:1], noise), *truths[1:]]
-    judged = with_strays(reference, lively)
+    judged = with_strays(lively)
     assert margin([rounded(t) for t in lively], judged) < 0.8
     _, worst = OverDraws(judged, BFLOAT16).measures(with_row_3([rounded(t) for t in lively], lambda t: 1.2 * t[3]))
     assert not worst.met
@@ -168,14 +164,8 @@ def test_one_draw_without_a_rounded_run_may_stray_as_far_as_the_first(number, fa
     truths = [torch.randn(8, 400, generator=generator, dtype=torch.float64) for _ in range(DRAWS)]
     truths[number] *= 3
     found = [rounded(t) for t in truths]
-    runs = rounded_sums(found[:4], truths[:4]).over(DRAWS, truths)
     found[number] = with_row_3([found[number]], lambda t: factor * t[3])[0]
-    oracle, sums = OracleTensor(truths[0]), Sums(torch.zeros(409), torch.zeros(409))
-    far = Distance(0.05 * oracle.norm, tuple(0.05 * norms for norms in oracle.slice_norms), 0.05, 0.05)
-    redraws = Redraws(tuple(t.float() for t in truths), {"amp_bf16": runs})
-    spread = {"fp32": far, "amp_bf16": far}
-    judged = TensorReference(oracle, spread, False, {}, False, 1.0, {"amp_bf16": sums}, redraws)
-    assert (margin(found, judged) < 1) is not red
+    assert (margin(found, judged_over(truths, 0.05)) < 1) is not red
 
 
 def test_parts_are_the_sum_of_all_and_of_every_slice():
@@ -184,25 +174,20 @@ def test_parts_are_the_sum_of_all_and_of_every_slice():
     assert parts(torch.ones(4)).tolist() == [4.0]
 
 
-def test_sums_leave_out_what_a_dtype_may_overflow():
-    truth = torch.tensor([1.0, 60000.0], dtype=torch.float64)
-    sums = sums_of([torch.tensor([1.0, torch.inf], dtype=torch.float16)], [truth])
-    assert sums.gain.tolist() == [0.0]
-
-
-def test_large_and_complex_tensors_are_sampled():
-    assert sample(torch.ones(3, dtype=torch.complex64)).shape == (3, 2)
-    large = torch.arange(3.0 * SAMPLE).reshape(3, -1)
-    assert sample(large).tolist() == large.flatten()[::3].tolist()
-
-
-@pytest.mark.parametrize(("size", "is_added"), [(12_000.0, True), (20_000.0, False)])  # float16 ends at 65 504
-def test_sums_hold_numbers_up_to_a_quarter_of_the_largest(size, is_added):
-    sums = sums_of([torch.tensor([size + 16.0], dtype=torch.float16)], [torch.tensor([size], dtype=torch.float64)])
-    assert sums.shift.tolist() == [16.0 if is_added else 0.0]
+@pytest.mark.parametrize(
+    ("size", "found", "shift"),  # float16 ends at 65 504
+    [(12_000.0, 12_016.0, 16.0), (20_000.0, 20_016.0, 0.0), (60_000.0, torch.inf, 0.0)],
+)
+def test_sums_hold_numbers_up_to_a_quarter_of_the_largest(size, found, shift):
+    truth = torch.tensor([1.0, size], dtype=torch.float64)
+    sums = sums_of([torch.tensor([1.0, found], dtype=torch.float16)], [truth])
+    assert (sums.shift.tolist(), sums.gain.tolist()) == ([shift], [shift * size])
 
 
 def test_a_tensor_is_whole_up_to_16384_elements():
+    assert sample(torch.ones(3, dtype=torch.complex64)).shape == (3, 2)
+    large = torch.arange(3.0 * SAMPLE).reshape(3, -1)
+    assert sample(large).tolist() == large.flatten()[::3].tolist()
     assert [sample(torch.ones(count)).numel() for count in (16_384, 16_386)] == [16_384, 8193]
 
 

@@ -4,16 +4,9 @@ import contextlib
 
 from conformance.axes import PRECISIONS
 from conformance.measure import ceilings
-from conformance.measure.ceilings import observe
 from conformance.process import machine_lock
 from conformance.process.child_side import WAITING, ChildProcess
 from conformance.records.tasks import CeilingsTask
-
-
-def test_sizes_reach_several_times_the_last_cache():
-    assert ceilings._sizes(2**16) == [2**14, 2**16, 2**18]
-    assert ceilings._sizes(1) == [2**14]
-    assert ceilings._sizes(2**25)[-1] == 2**28
 
 
 def test_the_best_sample_counts(monkeypatch):
@@ -31,7 +24,7 @@ def test_the_measurement_has_a_rate_for_each_precision_and_size_and_the_machine_
     monkeypatch.setattr(ceilings, "BURST", 0.001)
     monkeypatch.setattr(ceilings, "SIDES", {"cpu": (16, 32)})
     monkeypatch.setattr(ceilings, "_last_cache", lambda _: 2**14)
-    monkeypatch.setattr(ceilings, "set_policy", lambda: None)  # it would change this process for good
+    monkeypatch.setattr(ceilings.policy, "set_policy", lambda: None)  # it would change this process for good
     switched, phases, alone = [], [], []
     monkeypatch.setattr(ceilings.policy, "switch_tf32", lambda precision: switched.append(precision.name))
 
@@ -42,7 +35,7 @@ def test_the_measurement_has_a_rate_for_each_precision_and_size_and_the_machine_
         alone.append(len(switched))
 
     monkeypatch.setattr(machine_lock, "alone", lock)
-    seen = observe(CeilingsTask("cpu", ("tf32", "amp_bf16")), ChildProcess(phases.append))
+    seen = ceilings.observe(CeilingsTask("cpu", ("tf32", "amp_bf16")), ChildProcess(phases.append))
     assert phases == [WAITING, "start", "prepare", "measure"]
     assert alone == [0, len(switched)]
     assert switched[:5] == ["fp32", "tf32", "amp_bf16", "fp32", "tf32"]  # to make the products, then burst by burst
@@ -52,7 +45,7 @@ def test_the_measurement_has_a_rate_for_each_precision_and_size_and_the_machine_
     assert all(rate > 0 for _, rate in seen.byte_rates)
 
 
-def test_the_size_of_the_last_cache_is_read_or_guessed(monkeypatch, tmp_path):
+def test_sizes_reach_several_times_the_last_cache_whose_size_is_read_or_guessed(monkeypatch, tmp_path):
     for name, size in (("index0", "32K"), ("index3", "1024K")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "size").write_text(size + "\n")
@@ -60,6 +53,8 @@ def test_the_size_of_the_last_cache_is_read_or_guessed(monkeypatch, tmp_path):
     assert ceilings._last_cache("cpu") == 2**20
     monkeypatch.setattr(ceilings, "CPU_CACHES", tmp_path / "absent")
     assert ceilings._last_cache("cpu") == 2**26
+    assert [ceilings._sizes(size) for size in (1, 2**16)] == [[2**14], [2**14, 2**16, 2**18]]
+    assert ceilings._sizes(2**25)[-1] == 2**28
 
 
 def test_a_slow_first_call_does_not_keep_larger_products_out(monkeypatch):

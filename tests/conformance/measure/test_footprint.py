@@ -4,7 +4,7 @@ import pytest
 import torch
 from harness.counting import ALL, counted
 
-from conformance.measure.footprint import FIELDS, least_bytes
+from conformance.measure.costs import FIELDS, least_bytes
 from conformance.records.cell import Cell
 from conformance.records.measurements import Footprint, PerPass, Reason
 from conformance.records.plan import SpecLocation
@@ -66,14 +66,6 @@ def count(tmp_path_factory):
     return counts
 
 
-def nothing_counted(seen):
-    return all(seen.count(name) is None for name in ALL)
-
-
-def test_every_count_has_a_field():
-    assert {*FIELDS, "why"} == set(Footprint.__dataclass_fields__)
-
-
 def test_a_linear_layer_by_hand(count):
     seen = count("linear")
     assert (seen.saved, seen.held) == (0, 0)  # the input and the weight, which live anyway
@@ -82,6 +74,7 @@ def test_a_linear_layer_by_hand(count):
     moved = 4 * (8 * 4 + 3 * 4 + 3 + 8 * 3)
     assert seen.least_bytes == PerPass(forward=moved, both=moved + 4 * (8 * 4 + 3 * 4 + 3))
     assert seen.why == {}
+    assert {*FIELDS, "why"} == set(Footprint.__dataclass_fields__)
 
 
 def test_a_saved_result_is_read_and_not_written_again(count):
@@ -100,25 +93,22 @@ def test_without_gradients_there_is_no_backward(count):
     assert seen.why["peak"] == Reason("no gradient is asked for")
 
 
-def test_operators_written_in_python_are_looked_into(count):
+def test_operators_written_in_python_are_looked_into_and_inputs_that_change_count_once(count):
     assert count("python_product").flops.forward == 2 * 8 * 8 * 4
+    assert count("half").least_bytes.forward == 128
 
 
-def test_inputs_that_change_are_put_back_and_count_once(count):
-    seen = count("half")
-    assert seen.least_bytes.forward == 128
-
-
-def test_a_training_is_not_counted(count):
-    seen = count("training")
-    assert nothing_counted(seen)
-    assert seen.why == dict.fromkeys(FIELDS, Reason("a training, which is many calls and no single one"))
-
-
-def test_a_model_that_raises_has_reasons_for_everything(count):
-    seen = count("refuses")
-    assert nothing_counted(seen)
-    assert seen.why == dict.fromkeys(FIELDS, Reason("RuntimeError", "not today"))
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("training", Reason("a training, which is many calls and no single one")),
+        ("refuses", Reason("RuntimeError", "not today")),
+    ],
+)
+def test_a_training_and_a_model_that_raises_have_reasons_for_everything(count, model, reason):
+    seen = count(model)
+    assert all(seen.count(name) is None for name in ALL)
+    assert seen.why == dict.fromkeys(FIELDS, reason)
 
 
 def test_a_backward_that_raises_leaves_forward_counted(count):
@@ -143,14 +133,11 @@ def test_two_processes_count_the_same(count, mode):
     assert (first.why, None in vars(first).values()) == ({}, False)
 
 
-def test_each_storage_counts_once_and_no_more_than_is_touched():
+def test_each_storage_counts_once_as_far_as_it_is_touched_and_backward_adds_what_it_moves():
     base = torch.zeros(10)
     assert least_bytes([base, base.view(2, 5)], [base[:3]]) == 40
     assert least_bytes([base[:3]], []) == 12
     assert least_bytes([torch.zeros(1).expand(1000)], [torch.zeros(5)]) == 4 + 20
-
-
-def test_backward_adds_gradients_and_what_is_saved():
     x = [torch.zeros(10)]
     assert least_bytes(x, []) == 40
     assert least_bytes(x, [], [torch.zeros(10)], saved=8, held=8) == 40 + 40 + 16

@@ -1,5 +1,10 @@
-"""Child process: counts what a cell costs in bytes and operations. A repeated count gives the same."""
+"""Child process: counts what a cell costs in bytes and operations, or times how long its first results take.
 
+A repeated count gives the same.
+"""
+
+import gc
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,9 +18,10 @@ from conformance.evaluate.custom_ops import OpMode
 from conformance.evaluate.error_text import one_line
 from conformance.evaluate.evaluation import Question
 from conformance.one_line import name_of
+from conformance.process import environment
 from conformance.process.child_side import ChildProcess
-from conformance.records.measurements import Footprint, PerPass, Reason
-from conformance.records.tasks import CellTask
+from conformance.records.measurements import CompileRun, Footprint, PerPass, Reason
+from conformance.records.tasks import CellTask, CompileTask
 from zoo import internals
 from zoo.memory import kept_bytes, peak_bytes, saved_bytes
 
@@ -26,13 +32,19 @@ NO_GRADIENT = Reason("no gradient is asked for")
 NOT_BOTH = Reason("it needs the saved bytes and a backward")
 
 
-def observe(task: CellTask, process: ChildProcess) -> Footprint:
+def count(task: CellTask, process: ChildProcess) -> Footprint:
     """Count what a cell costs on the first draw of its model's first case. Other cells may run at the same time."""
     with process.shared():
         with process.phase("import"):
             session = open_task(task, process)
         with process.phase("count"):
             return _Counts(session).footprint()
+
+
+def roots_of(returned: Any) -> dict[str, torch.Tensor]:
+    """The outputs that take a gradient, by name."""
+    named = dict(containers.leaves_of(returned, "output"))
+    return {name: t for name, t in named.items() if isinstance(t, torch.Tensor) and t.requires_grad}
 
 
 class _Subject:
@@ -42,8 +54,9 @@ class _Subject:
         self.owner, self._call, self._question = made.parameters_of, made.call, question
         leaves = evaluation.leaves_of(self.owner, question)
         self._leaves = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        self.outputs = dict(containers.leaves_of(self.forward(), "output"))
-        self._cotangents = {n: inputs.cotangent(n, t, question.seed) for n, t in self._roots(self.outputs).items()}
+        returned = self.forward()
+        self.outputs = [leaf for _, leaf in containers.leaves_of(returned)]
+        self._cotangents = [inputs.cotangent(n, t, question.seed) for n, t in roots_of(returned).items()]
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -59,21 +72,15 @@ class _Subject:
             return inputs.invoke(self._call, self._question.call)
 
     def both(self) -> tuple[torch.Tensor | None, ...]:
-        roots = self._roots(dict(containers.leaves_of(self.forward(), "output")))
-        return torch.autograd.grad(
-            list(roots.values()), self._leaves, list(self._cotangents.values()), allow_unused=True
-        )
+        roots = list(roots_of(self.forward()).values())
+        return torch.autograd.grad(roots, self._leaves, self._cotangents, allow_unused=True)
 
     def accumulate(self) -> None:
         """As `both`, through .grad: the module tracker of torch's flop counter refuses `autograd.grad`."""
-        roots = self._roots(dict(containers.leaves_of(self.forward(), "output")))
-        torch.autograd.backward(list(roots.values()), list(self._cotangents.values()), inputs=self._leaves)
+        roots = list(roots_of(self.forward()).values())
+        torch.autograd.backward(roots, self._cotangents, inputs=self._leaves)
         for leaf in self._leaves:
             leaf.grad = None
-
-    @staticmethod
-    def _roots(outputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-        return {name: t for name, t in outputs.items() if isinstance(t, torch.Tensor) and t.requires_grad}
 
 
 class _Owned(torch.nn.Module):
@@ -100,14 +107,8 @@ class _Counts:
         else:
             self._try(FIELDS, self._count)
         found = self._found
-        return Footprint(
-            saved=found.get("saved"),
-            held=found.get("held"),
-            peak=found.get("peak"),
-            flops=PerPass(found.get("flops.forward"), found.get("flops.both")),
-            least_bytes=PerPass(found.get("least_bytes.forward"), found.get("least_bytes.both")),
-            why=self._why,
-        )
+        flops, moved = (PerPass(found.get(f"{n}.forward"), found.get(f"{n}.both")) for n in ("flops", "least_bytes"))
+        return Footprint(found.get("saved"), found.get("held"), found.get("peak"), flops, moved, self._why)
 
     def _refuse(self, names: Iterable[str], reason: Reason) -> None:
         self._why |= dict.fromkeys(names, reason)
@@ -174,12 +175,8 @@ def least_bytes(
 ) -> int:
     """The fewest bytes that a call must move, if it reads all of its inputs and keeps nothing else in memory.
 
-    Args:
-        read: inputs and parameters.
-        written: outputs; one that is also an input counts once.
-        gradients: the gradients that backward writes.
-        saved: bytes saved for backward, which reads them.
-        held: bytes of these that are not part of an output, so that they were written for backward alone.
+    An output that is also an input counts once. Backward writes gradients and reads the saved bytes; those of them that
+    are held are no part of an output, so they were written for backward alone.
     """
     return _bytes_touched([*read, *written]) + _bytes_touched(gradients) + saved + min(saved, held)
 
@@ -209,3 +206,40 @@ def _flops(call: Callable[[], Any]) -> int:
     with counter, OpMode():
         call()
     return int(counter.get_total_flops())
+
+
+def time_compilation(task: CompileTask, process: ChildProcess) -> CompileRun:
+    """Make a cell's callable and call it once, with the compile cache of the task.
+
+    The fork server has already imported what torch imports at the first compile of a process, so that is not counted.
+    """
+    environment.use_cache(task.cache)
+    with process.shared(), process.phase("prepare"):
+        session = open_task(task.cell, process)
+        question = session.question(session.spec.cases[0], session.build())
+    with process.alone(), process.phase("compile"):
+        return _first_results(session, question)
+
+
+def _first_results(session: CellSession, question: Question) -> CompileRun:
+    gc.collect()
+    started = time.perf_counter()
+    made = session.prepare()
+    leaves = [t for t in evaluation.leaves_of(made.parameters_of, question).values() if t.requires_grad]
+    with evaluation.autocast(question):
+        returned = inputs.invoke(made.call, question.call)
+    _finish(session.cell.device)
+    first_output = time.perf_counter() - started
+    roots = roots_of(returned)
+    first_gradient = None
+    if roots and leaves:
+        cotangents = [inputs.cotangent(n, t, question.seed) for n, t in roots.items()]
+        torch.autograd.grad(list(roots.values()), leaves, cotangents, allow_unused=True)
+        _finish(session.cell.device)
+        first_gradient = time.perf_counter() - started
+    return CompileRun(first_output, first_gradient, made.proof().get("cache", ""))
+
+
+def _finish(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
