@@ -6,6 +6,7 @@ weights frozen, accumulate gradients, and go back twice. The numbers must be the
 
 import contextlib
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -181,7 +182,9 @@ def _accumulate(roots: Tensors, wanted: Tensors, cotangents: Tensors, **_: Any) 
     """The gradients, added to zeros."""
     for leaf in wanted:
         leaf.grad = torch.zeros_like(leaf)
-    torch.autograd.backward(roots, cotangents)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns where these lie otherwise in memory than the leaf
+        torch.autograd.backward(roots, cotangents)
     return [leaf.grad for leaf in wanted]
 
 

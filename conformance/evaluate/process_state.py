@@ -161,6 +161,11 @@ def _put_warnings(value: tuple[Any, ...]) -> None:
     warnings.filters[:] = value  # type: ignore[index]
 
 
+def _environment() -> dict[str, str]:
+    """The variables, read where `cache.sources` does not note that somebody asks for them."""
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in vars(os.environ)["_data"].items()}
+
+
 def _put_environment(value: dict[str, str]) -> None:
     for name in os.environ.keys() - value.keys():
         del os.environ[name]
@@ -197,7 +202,7 @@ SWITCHES = (
     Switch("anomaly mode", _anomaly, lambda value: torch.set_anomaly_enabled(*value)),
     Switch("denormal numbers", _flushes, torch.set_flush_denormal),
     Switch("warning filters", lambda: tuple(warnings.filters), _put_warnings, imports_change_it=True),
-    Switch("environment variables", lambda: dict(os.environ), _put_environment, imports_change_it=True),
+    Switch("environment variables", _environment, _put_environment, imports_change_it=True),
     Switch("locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)),
     Switch("working folder", _folder, _put_folder),
     Switch("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
