@@ -165,11 +165,16 @@ def observation_of(session: CellSession) -> Observation:
     if session.spec.error_inputs and not session.mode.forward_only:
         with process.phase("error inputs"):  # last, because they may leave anything behind
             found += conduct.call_with_error_inputs(session)
-    facts |= {fact: True for case in session.cases for fact in session.known(case).assumed}
-    others = dict.fromkeys(name for case in session.cases for name in session.known(case).container.others())
-    facts |= {observation.LEFT_ASIDE: ", ".join(others)} if others else {}
     cases = tuple(case.name for case in session.cases)
-    return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts)
+    return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts | _facts_of_cases(session))
+
+
+def _facts_of_cases(session: CellSession) -> dict[str, Any]:
+    """What the references assume, and what the model returns that is no tensor."""
+    known = [session.known(case) for case in session.cases]
+    facts: dict[str, Any] = {fact: True for reference in known for fact in reference.assumed}
+    others = dict.fromkeys(name for reference in known for name in reference.container.others())
+    return facts | ({observation.LEFT_ASIDE: ", ".join(others)} if others else {})
 
 
 def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Evaluation, Evaluation]:

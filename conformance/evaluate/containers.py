@@ -109,6 +109,7 @@ def leaves_of(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tensor_of(leaf: Any, device: str) -> torch.Tensor | None:
+    """A number as a tensor without axes, a sparse tensor as a dense one, and other leaves as they are."""
     if type(leaf) in NUMBERS:
         return torch.tensor(leaf, dtype=NUMBERS[type(leaf)], device=device)
     return inputs.dense(leaf) if isinstance(leaf, torch.Tensor) else leaf

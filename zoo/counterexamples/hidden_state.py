@@ -17,7 +17,7 @@ from zoo.spec import Spec
 MOMENTUM = 0.1
 
 
-class RunningMean:
+class _RunningMean:
     """The mean of all batches so far, the last ones weighted most."""
 
     def __init__(self, width: int) -> None:
@@ -45,7 +45,7 @@ class HiddenState(nn.Module):
 
     def __init__(self, width: int = 5) -> None:
         super().__init__()
-        self.mean = RunningMean(width)
+        self.mean = _RunningMean(width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Subtract the running mean of all batches so far from `x` (batch, width); same shape and dtype."""
