@@ -107,17 +107,20 @@ def test_torch_comes_first_and_from_its_index_alone(monkeypatch):
     assert session.said == ["torch is the torch asked for, 2.6.0"] * 2
 
 
-def test_a_package_that_moves_torch_ends_the_session():
-    with pytest.raises(EndedError, match=r"^torch 2\.6\.0 was asked for, and 2\.13\.0 is installed: "):
-        environments.install(Session("torch==2.6.0", moves="2.13.0"), "2.6.0", "-e", ".")
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("2.6.0", r"^torch 2\.6\.0 was asked for, and 2\.13\.0 is installed: "),
+        ("latest", "torch 'latest': want a version"),
+    ],
+)
+def test_a_package_that_moves_torch_and_what_is_no_version_end_the_session(asked, message):
+    with pytest.raises(EndedError, match=message):
+        environments.install(Session("torch==2.6.0", moves="2.13.0"), asked, "-e", ".")
 
 
-def package(name, version, *requires):
-    return {"name": name, "version": version, "requires": list(requires)}
-
-
-MOVER = package("mover", "1.0", "torch>=2.13")
-BYSTANDER = package("bystander", "1.0", "torch>=2.4", 'torch<2; extra == "old"')
+MOVER = {"name": "mover", "version": "1.0", "requires": ["torch>=2.13"]}
+BYSTANDER = {"name": "bystander", "version": "1.0", "requires": ["torch>=2.4", 'torch<2; extra == "old"']}
 
 
 @pytest.mark.parametrize(
@@ -126,27 +129,14 @@ BYSTANDER = package("bystander", "1.0", "torch>=2.4", 'torch<2; extra == "old"')
         ("2.6.0", {"version": "2.6.0", "file": "torch.py"}, ""),
         ("2.6.0+cpu", {"version": "2.6.0+cpu", "file": "torch.py"}, ""),
         ("2.13.0", {}, "torch 2.6.0 was asked for, and 2.13.0 is installed: mover 1.0 requires torch>=2.13"),
-        (
-            "2.6.0",
-            {"version": "2.9.1", "file": "/t.py"},
-            "torch 2.6.0 is installed, but Python imports 2.9.1 from /t.py",
-        ),
-        (
-            "2.6.0",
-            {"problem": "OSError: no libgomp"},
-            "torch 2.6.0 is installed, and its import fails: OSError: no libgomp",
-        ),
+        ("2.6.0", {"version": "2.9.1", "file": "/t"}, "torch 2.6.0 is installed, but Python imports 2.9.1 from /t"),
+        ("2.6.0", {"problem": "OSError: no"}, "torch 2.6.0 is installed, and its import fails: OSError: no"),
         ("", {}, "torch 2.6.0 was asked for, and is not installed"),
     ],
 )
 def test_what_is_not_the_torch_asked_for_is_named_with_its_culprit(installed, imported, problem):
-    packages = [MOVER, BYSTANDER, *([package("torch", installed)] if installed else [])]
-    assert wrong({"packages": packages, "torch": imported}, {"torch": "2.6.0"}) == problem
-
-
-def test_what_is_no_version_is_said():
-    with pytest.raises(EndedError, match="torch 'latest': want a version"):
-        environments.install(Session(), "latest")
+    torch = [{"name": "torch", "version": installed, "requires": []}] if installed else []
+    assert wrong({"packages": [MOVER, BYSTANDER, *torch], "torch": imported}, {"torch": "2.6.0"}) == problem
 
 
 @pytest.mark.parametrize(

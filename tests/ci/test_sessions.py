@@ -83,26 +83,18 @@ class Project:
             "UV_NO_CACHE": "1",
         }
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "TORCH_"))}
+        words = [sys.executable, "-m", "nox", "-fb", backend, *arguments]
+        env = {**kept, **on_disk, "PYTHONPATH": "", **environment}
         done = subprocess.run(
-            [sys.executable, "-m", "nox", "-fb", backend, *arguments],
-            cwd=self.folder,
-            env={**kept, **on_disk, "PYTHONPATH": "", **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=1200,
+            words, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=1200
         )
         return done.returncode, done.stdout + done.stderr
 
-    @property
-    def runs(self):
-        """The names of the runs that are kept."""
-        return sorted(path.name for path in (self.folder / ".conformance" / "matrix").glob("*"))
-
-    @property
-    def environments(self):
-        """The names of the environments that are kept."""
-        return sorted(path.name for path in (self.folder / ".nox").glob("*") if path.is_dir())
+    def kept(self):
+        """The names of the runs and of the environments that are kept."""
+        runs = (self.folder / ".conformance" / "matrix").glob("*")
+        environments = (path for path in (self.folder / ".nox").glob("*") if path.is_dir())
+        return [path.name for path in runs], [path.name for path in environments]
 
 
 @pytest.fixture
@@ -126,21 +118,21 @@ def test_a_version_is_judged_and_probed_in_an_environment_that_is_then_removed(p
     code, output = project.nox("-s", "matrix(2.6.0)")
     assert code == 0, output
     assert output.count("torch is the torch asked for, 2.6.0") == 2
-    assert (project.runs, project.environments) == (["2.6.0"], [])
+    assert project.kept() == (["2.6.0"], [])
     assert "judge: run --no-speed --full" in output
     assert "judge: probes --write=.conformance/matrix/2.6.0/probes.json" in output
 
 
 def test_a_red_run_fails_the_session_and_nox_keeps_the_environment_if_asked(project):
     code, output = project.nox("-r", "-s", "matrix(2.6.0)", JUDGE_CODE="1")
-    assert (code, project.runs, project.environments) == (1, ["2.6.0"], ["matrix-2-6-0"])
+    assert (code, project.kept()) == (1, (["2.6.0"], ["matrix-2-6-0"]))
     assert "2.6.0: not everything is as declared" in last_line(output)
 
 
 @pytest.mark.parametrize("backend", ["uv", "venv"])
 def test_a_version_that_does_not_exist_is_one_line(project, backend):
     code, output = project.nox("-s", "matrix(2.8.0)", backend=backend)
-    assert (code, project.runs, project.environments) == (1, [], [])
+    assert (code, project.kept()) == (1, ([], []))
     assert "torch==2.8.0 cannot be installed with Python" in last_line(output)
     assert {"uv": "no version of torch==2.8.0", "venv": "from versions: 2.4.1, 2.6.0, 2.13.0"}[backend] in output
 
@@ -149,7 +141,7 @@ def test_a_package_that_moves_torch_is_named(project):
     wheels.wheel(project.packages, "mover", "1.0", requires=["torch>=2.13"])
     project.requires("torch>=2.4", "mover")
     code, output = project.nox("-s", "matrix(2.6.0)")
-    assert (code, project.runs) == (1, [])
+    assert (code, project.kept()[0]) == (1, [])
     moved = "torch 2.6.0 was asked for, and 2.13.0 is installed: mover 1.0 requires torch>=2.13"
     assert moved in last_line(output)
 
@@ -159,7 +151,7 @@ def test_the_lowest_version_of_every_dependency_is_what_is_judged(project):
         wheels.wheel(project.packages, "tool", version)
     project.requires("torch>=2.6", "tool>=3,<5")
     code, output = project.nox("-s", "minimums")
-    assert (code, project.runs) == (0, ["minimums"]), output
+    assert (code, project.kept()[0]) == (0, ["minimums"]), output
     assert "torch is the torch asked for, 2.6" in output
     assert "tool==3" in output
 
@@ -174,7 +166,7 @@ def test_the_sample_judges_something_of_every_kind_with_the_newest_torch_that_ca
     assert "judge: run --no-speed mlp cube --mode=compiled" in output
     assert "judge: a live module" in output
     assert "nothing of timm is judged, it cannot be installed: ERROR" in output
-    assert project.environments == []
+    assert project.kept()[1] == []
 
 
 def test_the_sample_fails_if_a_wrong_model_is_green(project):

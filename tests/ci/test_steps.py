@@ -96,14 +96,10 @@ def test_the_weekly_probe_fails_if_its_run_does_not_come_about(jobs):
     assert "::error::the run of newest is missing" in weekly.results["The run came about"][1]
 
 
-def test_linux_runs_the_script_of_ci(jobs):
-    linux = jobs.make()
+def test_linux_runs_the_script_of_ci_and_the_other_systems_judge_list_and_show(jobs):
+    linux, elsewhere = jobs.make(), jobs.make()
     assert linux.run(steps("ci", "linux")), of_steps(linux)
     assert "nox: --session lint types sample(2.13.0) sample(newest) sample(2.4.1) tests" in linux.results[".ci/run"][1]
-
-
-def test_the_other_systems_judge_list_and_show(jobs):
-    elsewhere = jobs.make()
     assert elsewhere.run(steps("ci", "elsewhere")), of_steps(elsewhere)
     assert len([code for code, printed in elsewhere.results.values() if printed]) == 4
 
@@ -124,36 +120,34 @@ def acted(jobs, *, targets=WRONG, baseline_run="", **inputs):
     return acting.run(page["runs"]["steps"]), acting
 
 
-@pytest.fixture(scope="module")
-def red(tmp_path_factory):
-    """A red run of the action: its job, and the artifact that it left."""
-    jobs = Jobs(tmp_path_factory.mktemp("red"))
-    green, acting = acted(jobs)
-    assert not green, of_steps(acting)
+def left_by(folder, *, is_green, **given):
+    """The job of a run of the action, and the artifact that it left."""
+    jobs = Jobs(folder)
+    ended, acting = acted(jobs, **given)
+    assert ended is is_green, of_steps(acting)
     (name,) = jobs.artifacts.names
     return acting, jobs.artifacts.folder / name
+
+
+@pytest.fixture(scope="module")
+def red(tmp_path_factory):
+    """A red run."""
+    return left_by(tmp_path_factory.mktemp("red"), is_green=False)
 
 
 @pytest.fixture(scope="module")
 def green(tmp_path_factory):
-    """A green run of the action that compares nothing, as it is told: its job, and the artifact that it left."""
-    jobs = Jobs(tmp_path_factory.mktemp("green"))
-    green, acting = acted(jobs, targets=f"merge {EAGER}", baseline="none")
-    assert green, of_steps(acting)
-    (name,) = jobs.artifacts.names
-    return acting, jobs.artifacts.folder / name
+    """A green run that compares nothing, as it is told."""
+    return left_by(tmp_path_factory.mktemp("green"), is_green=True, targets=f"merge {EAGER}", baseline="none")
 
 
-def test_the_action_judges_uploads_and_fails_on_red(red):
+def test_the_action_judges_uploads_and_fails_on_red(red, green):
     acting, artifact = red
     assert (acting.results["judge"][0], acting.results["Verdict"][0]) == (0, 1)
     assert "branch main has no artifact conformance-models-torch-" in acting.results["baseline"][1]
     assert "forgetful" in acting.summary
     assert (artifact / "run.json").exists()
-
-
-def test_the_action_compares_nothing_if_told_so(green):
-    assert not {"baseline", "compare"} & set(green[0].results)
+    assert not {"baseline", "compare"} & set(green[0].results)  # as it was told
 
 
 def test_what_was_red_on_the_default_branch_is_not_new_and_no_step_hides_an_error(jobs, red):

@@ -18,12 +18,8 @@ def run(tmp_path_factory):
     (folder / "specs").mkdir()
     source = models(folder / "specs", one="same", two=RAISING)
     (folder / "summary.md").write_text("# another step\n")
-    told = {
-        "GITHUB_ACTIONS": "true",
-        "GITHUB_WORKSPACE": str(folder),
-        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
-    }
-    code, output = conformance(folder, "run", f"specs/{source}", *FP32, "-n", "1", JUNIT, **told)
+    told = {"GITHUB_WORKSPACE": str(folder), "GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
+    code, output = conformance(folder, "run", f"specs/{source}", *FP32, "-n", "1", JUNIT, GITHUB_ACTIONS="true", **told)
     assert code == 1, output
     return folder, output
 
@@ -43,14 +39,10 @@ def commands(output):
     return found
 
 
-def test_annotations_are_the_only_commands_of_a_run(run):
-    _, output = run
+def test_annotations_are_the_only_commands_and_the_summary_is_appended_and_equals_what_show_prints(run):
+    folder, output = run
     (command,) = commands(output)
     assert re.match(r"::error file=specs/nets\.py,line=\d+,title=two%3A 1 cell \w+::", command)
-
-
-def test_the_summary_is_appended_and_equals_what_show_prints(run):
-    folder, output = run
     summary = (folder / "summary.md").read_text()
     assert summary.startswith("# another step\n## ✗ 2 cells, 1 red · ")
     code, shown = conformance(folder, "show", str(run_folder(output)), "--md")
