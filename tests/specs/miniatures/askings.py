@@ -5,6 +5,8 @@ from miniature_parts import VALUES, fails, gets, spec_of
 from torch import nn
 from torch.autograd import Function
 
+from zoo import Call, Case
+
 
 class Sine(Function):
     """sin, of which each subclass has a backward of its own."""
@@ -156,6 +158,14 @@ SCALE = spec_of("scale_by_product", Scale)
 OTHER_IN_INFERENCE = spec_of("other_in_inference", lambda: Serving(lambda y: 1.5 * y))
 INFINITE_IN_INFERENCE = spec_of("infinite_in_inference", lambda: Serving(lambda y: y / 0.0))
 NO_INFERENCE = spec_of("no_inference", lambda: Serving(lambda y: y.backward()))
+PADDING = {"src_key_padding_mask": torch.tensor([[False] * 6, [False] * 4 + [True] * 2])}
+ENCODER = spec_of(
+    "encoder_with_padding",
+    lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval(),
+    Case(
+        name="typical", inputs=lambda g: Call((torch.randn(2, 6, 16, generator=g),), {"src_key_padding_mask": PADDING})
+    ),
+)
 STATES = {"stops_gradients": True}
 COUNTER, RECURRENT = spec_of("counter", Counter), spec_of("recurrent", Recurrent, **STATES)
 LARGEST = spec_of("largest_so_far", Largest, **STATES)
@@ -172,6 +182,7 @@ MINIATURES = (
     fails(OTHER_IN_INFERENCE, "eager", "fp32", *VALUES, text="under no_grad"),
     fails(INFINITE_IN_INFERENCE, "eager", "fp32", "class", "precision", text="under no_grad"),
     gets(NO_INFERENCE, "eager", "fp32", "PASS"),
+    gets(ENCODER, "eager", "fp32", "PASS"),
     # State in plain attributes
     *(
         gets(spec, "eager", precision, "PASS")
