@@ -73,7 +73,7 @@ def _row(path: Path, model: str, precision: Precision) -> list[str | float]:
     gates, _ = _timed(lambda: [d for name, case in cases.items() for d in _values(name, case, precision)])
     whole, found = _timed(lambda: [d for name, case in cases.items() for d in _everything(name, case, precision)])
     changed = [(name, there) for name, case in cases.items() for _, there in case.changed]
-    others, more = _timed(lambda: [d for name, case in changed for d in _values(f"{name}-redrawn", case, precision)])
+    others, more = _timed(lambda: [d for name, case in changed for d in _values(name, case, precision)])
     seen = Observation("finished", discrepancies=(*found, *more), cases=tuple(cases))
     record = json.dumps(to_json(condense(judge(f"{model}[eager-{precision.name}-cpu]", seen))))
     return [model, precision.name, load, gates, whole - gates, others, load + whole + others, len(record)]

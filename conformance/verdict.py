@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from conformance import axes, one_line
 from conformance.records import observation
-from conformance.records.observation import PROBED, RAISES, Discrepancy, Measure, Observation
+from conformance.records.observation import PROBED, RAISES, Discrepancy, Measure, Observation, case_of
 from conformance.records.verdicts import Verdict
 from zoo.expect import Expect
 
@@ -101,13 +101,16 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
 
 
 def _in_gate_order(found: Sequence[Discrepancy], dtypes: Mapping[str, str]) -> list[Discrepancy]:
-    """The discrepancies by gate, first conduct, then the worst tensor. A declared dtype replaces the contract's."""
+    """The discrepancies by gate: conduct, then the case as it is given, then the worst tensor.
+
+    A declared dtype replaces the contract's.
+    """
     held = [replace(d, dtype_asked=d.dtype) if d.dtype == dtypes.get(str(d.tensor)) else d for d in found]
 
-    def rank(d: Discrepancy) -> tuple[int, bool, float]:
+    def rank(d: Discrepancy) -> tuple[int, bool, bool, float]:
         measure = failed_gate(d)
         position = len(ORDER) if measure is None else ORDER.index(measure.gate)
-        return position, d.kind != "conduct", 0.0 if measure is None else -measure.margin
+        return position, d.kind != "conduct", d.case != case_of(d.case), 0.0 if measure is None else -measure.margin
 
     return sorted(held, key=rank)
 
@@ -191,10 +194,7 @@ def _is_declared(found: Discrepancy, measure: Measure, expected: Expect) -> bool
         return False
     return (
         (not expected.tensor or tensor == expected.tensor)
-        and (
-            not expected.case
-            or found.case.removesuffix(observation.REDRAWN).removesuffix(observation.SHORTER) == expected.case
-        )
+        and (not expected.case or case_of(found.case) == expected.case)
         and (not expected.gate or measure.gate == expected.gate)
     )
 

@@ -23,7 +23,6 @@ OTHER_DRAWS = (
     "from one seed, this cell draws other random numbers than the oracle, so they cannot be compared; judge the model "
     "in eval mode, draw in float32, or draw the numbers outside and pass them in"
 )
-FAR_DRAW = 1000  # the inputs of a case are taken from earlier draws
 
 
 def compare_conduct(session: CellSession, case: Case, found: Evaluation, again: Evaluation) -> Iterator[Discrepancy]:
@@ -64,7 +63,7 @@ def compare_overwritten(session: CellSession, case: Case, question: Question, fo
 def _call_with_other_inputs(session: CellSession, case: Case, question: Question) -> None:
     """Call the model forward on another draw of the case, in the memory of the same arguments."""
     picks = session.known(case).picks
-    far = FAR_DRAW if isinstance(picks, int) else [(FAR_DRAW + draw, row) for draw, row in picks]
+    far = inputs.FAR_DRAW if isinstance(picks, int) else [(inputs.FAR_DRAW + draw, row) for draw, row in picks]
     drawn = session.place(inputs.draw(case, session.seed, far))
     if not inputs.alike(drawn, question.pristine):
         return  # a case may draw its shapes; another shape would be another compiled graph

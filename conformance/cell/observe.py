@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ import torch
 
 from conformance.axes import MODES, PRECISIONS
 from conformance.cache import sources
-from conformance.cell import conduct, policy
+from conformance.cell import conduct, otherwise, policy
 from conformance.cell.session import CellSession, Comparison, open_task
 from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError, RandomError, SelfCheckError
-from conformance.evaluate import error_text, evaluation, inputs, transforms, weights
+from conformance.evaluate import attributes, error_text, evaluation, inputs, transforms, weights
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import graphs, wide
 from conformance.gates import compare, sums
@@ -23,13 +24,15 @@ from conformance.one_line import name_of, one_line
 from conformance.oracle import many_draws, reference, reference_file
 from conformance.plan.find import spec_at
 from conformance.process import child_side, environment, forks, machine_lock
-from conformance.records.observation import LEFT_ASIDE, REDRAWN, SHORTER, Discrepancy, Measure, Observation, TensorName
+from conformance.records import observation
+from conformance.records.observation import Discrepancy, Measure, Observation, TensorName
 from conformance.records.tasks import CellTask, ProbeSighting, ProbeTask, ReferenceResult, ReferenceTask
 from conformance.verdict import failed_gate
-from zoo import Case, SpecError, internals
+from zoo import Case, Spec, SpecError, internals
 from zoo.probe import Unavailable
 
-RAISED = "the model raises this in eager, in float64; call it so yourself, as in model.double()"
+RAISED = "the model raises this in eager, in float32 too"
+RAISED_WIDE = "the model raises this in eager, in float64 and not in float32; call it so yourself, as in model.double()"
 
 
 def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> ReferenceResult:  # noqa: PLR0911 -- one for each ending
@@ -38,6 +41,7 @@ def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> Ref
     with process.shared():
         torch.set_num_threads(1)
         child_side.keep_freed_memory()
+        spec = None
         try:
             with sources.note_files() as paths, sources.note_variables() as names:
                 spec = spec_at(task.location, task.model)
@@ -59,7 +63,7 @@ def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> Ref
             return ReferenceResult("no oracle", error_text.one_line(problem))
         except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
             ending = _ending(problem, "invalid")
-            where = f"; {RAISED}" if ending == "invalid" else ""
+            where = f"; {_say_where(spec, task.seed)}" if ending == "invalid" and spec else ""
             return ReferenceResult(ending, f"{name_of(problem)}: {error_text.one_line(problem)}{where}")
         except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
             return ReferenceResult("raised", f"{name_of(problem)}: {error_text.one_line(problem)}")
@@ -70,6 +74,17 @@ def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> Ref
                 "machine failed", f"{task.path} could not be written: {error_text.one_line(problem)}"
             )
     return ReferenceResult("ok", files=files, variables=variables, fingerprint=print_of_model)
+
+
+def _say_where(spec: Spec, seed: int) -> str:
+    """Where the model raises an error that it raises in float64."""
+    try:
+        model = wide.prepared_model(spec, seed)
+        question = evaluation.question_of(spec, spec.cases[0], seed, 0, lambda call: call, model)
+        evaluation.evaluate(model, model, question)
+    except Exception:  # noqa: BLE001 -- the model's own code may raise anything
+        return RAISED
+    return RAISED_WIDE
 
 
 def observe(task: CellTask, process: child_side.ChildProcess, comparison: Comparison = compare.compare) -> Observation:
@@ -116,6 +131,7 @@ def observation_of(session: CellSession) -> Observation:
     with process.phase("build"):
         policy.leave_room(session.cell.device)
         session.eager = session.build()
+        session.initial = attributes.read(session.eager)
     with process.phase("prepare"):
         made = session.prepare()
     found: list[Discrepancy] = []
@@ -140,16 +156,25 @@ def observation_of(session: CellSession) -> Observation:
     with process.phase("change"):
         for case in session.cases:
             found += after_changes(session, case)
+    if not session.precision.low_dtype and not any(map(failed_gate, found)):  # what is red would be red again
+        with process.phase("otherwise"):
+            for case in session.cases:
+                found += otherwise.compare_ways(session, case)
     made.proof()  # of the last calls too; the facts count the graphs of the cases alone
     facts |= session.facts | policy.prove_tf32(session.precision, session.cell.device)
     if session.spec.error_inputs and not session.mode.forward_only:
         with process.phase("error inputs"):  # last, because they may leave anything behind
             found += conduct.call_with_error_inputs(session)
-    facts |= {fact: True for case in session.cases for fact in session.known(case).assumed}
-    others = dict.fromkeys(name for case in session.cases for name in session.known(case).container.others())
-    facts |= {LEFT_ASIDE: ", ".join(others)} if others else {}
     cases = tuple(case.name for case in session.cases)
-    return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts)
+    return Observation("finished", discrepancies=tuple(found), cases=cases, facts=facts | _facts_of_cases(session))
+
+
+def _facts_of_cases(session: CellSession) -> dict[str, Any]:
+    """What the references assume, and what the model returns that is no tensor."""
+    known = [session.known(case) for case in session.cases]
+    facts: dict[str, Any] = {fact: True for reference in known for fact in reference.assumed}
+    others = dict.fromkeys(name for reference in known for name in reference.container.others())
+    return facts | ({observation.LEFT_ASIDE: ", ".join(others)} if others else {})
 
 
 def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Evaluation, Evaluation]:
@@ -157,16 +182,17 @@ def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Ev
     made, owner, known = session.made, session.made.parameters_of, session.known(case)
     state = weights.state_of(owner)
 
-    def identical() -> Evaluation:
+    def evaluate(asked: Question) -> Evaluation:
         weights.reset(owner, state)
-        return evaluation.evaluate(made.call, owner, question, noted=True)
+        return evaluation.evaluate(made.call, owner, asked, noted=True)
 
+    identical = partial(evaluate, replace(question, states={}))  # a state moves on, as it does from step to step
     with graphs.note_scripts() as scripts:
         calls = [session.recompiles.watch(case.name, identical)]
     warm = max(session.mode.warm_calls, MODES["scripted"].warm_calls if scripts else 0)
     calls += [session.recompiles.watch(case.name, identical) for _ in range(warm + 1)]
     session.recompiles.settle(case.name, identical)
-    measured, again = calls[-2:]
+    measured, again = (evaluate(question), evaluate(question)) if question.states else calls[-2:]
     if question.second:
         weights.reset(owner, state)
         session.process.enter("second order")
@@ -289,7 +315,7 @@ def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
     for redraw, there in known.changed:
         if any(r is not None and session.precision.name not in r.spread for r in there.tensors.values()):
             continue
-        named = replace(case, name=f"{case.name}{SHORTER if redraw.fewer else REDRAWN}")
+        named = observation.way_of(case.name, observation.SHORTER if redraw.fewer else observation.REDRAWN)
         question = replace(session.question(case, session.eager), second=False)
         plain = [replace(redraw, reordered=False)] if redraw.reordered else []  # the numbers are the same
         for way in (redraw, *plain):
@@ -299,7 +325,7 @@ def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:
                 break
         if found is None:
             continue
-        compared = list(session.compared_values(named, there, asked, found))
+        compared = list(session.compared_values(named, there.of_call(session.precision), asked, found))
         yield from compared
         if any(failed_gate(d) for d in compared):
             return  # a second change would fail too, and hide which one is to blame

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -17,11 +18,14 @@ from zoo import Spec, internals
 
 FOR_TENSORS = 0.9  # share of a GPU's memory; every process keeps kernels and handles there too
 
+INDUCTORS_LIMIT = 2000  # Python's limit of recursion that Inductor sets when it compiles
+
 
 def set_policy(precision: Precision = PRECISIONS["fp32"]) -> None:
     """Set every global switch that a verdict may depend on, so that none is inherited."""
     warnings.simplefilter("ignore")  # models and compilers warn; the verdict is the report
     torch.set_num_threads(1)
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), INDUCTORS_LIMIT))
     switch_tf32(precision)
     sound = Version(torch.__version__).release >= (2, 13)  # pytorch#181564: the cache key lacked the autocast dtype
     for switch in ("enable_autograd_cache", "autograd_cache_allow_custom_autograd_functions"):

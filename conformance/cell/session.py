@@ -16,6 +16,7 @@ from conformance.axes import PRECISIONS, Mode, Precision, Prepared
 from conformance.cell import compiled, compiler, modes, policy
 from conformance.errors import DamagedReferenceError
 from conformance.evaluate import error_text, evaluation, inputs, transforms, weights
+from conformance.evaluate.attributes import MISSING, States
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import wide
 from conformance.gates import compare, distance
@@ -48,6 +49,7 @@ class CellSession:
         left_out: the names of the cases that are not judged.
         facts: proof of the mode, and other facts for the record.
         eager: the eager model, whose signature names the inputs; None if the work builds its own.
+        initial: the plain attributes of the eager model before its first call.
         made: the callable of the mode, set by `prepare`.
         dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
         comparison: compares one tensor; a study of the gates can replace it to see every tensor.
@@ -65,6 +67,7 @@ class CellSession:
     left_out: frozenset[str] = frozenset()
     facts: dict[str, Any] = field(default_factory=dict)
     eager: Any = None
+    initial: States = field(default_factory=dict)
     made: Prepared = field(init=False)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     comparison: Comparison = compare.compare
@@ -98,7 +101,7 @@ class CellSession:
 
     def known(self, case: Case) -> CaseReference:
         """The reference of a case; `ANY_DRAW`, the first draw, if the work needs no oracle."""
-        known = self.references[case.name] if self.references else ANY_DRAW
+        known = self.references[case.name].of_call(self.precision) if self.references else ANY_DRAW
         if not self.mode.forward_only:
             return known
         tensors = {name: reference and replace(reference, redraws=None) for name, reference in known.tensors.items()}
@@ -139,7 +142,8 @@ class CellSession:
         if self.mode.forward_only:
             question = replace(question, differentiate=False, second=False, stacked=None, forward_mode=False)
         scale = known.scale if self.precision.is_scaled else 1.0
-        return replace(question, precision=self.precision, device=self.cell.device, scale=scale)
+        states = {path: self.initial.get(path, MISSING) for path in known.states}
+        return replace(question, precision=self.precision, device=self.cell.device, scale=scale, states=states)
 
     def baseline(self, eager: Any, question: Question) -> Evaluation | None:
         """The evaluation of the eager model at the cell's precision; None if eager raises an error."""
@@ -190,15 +194,18 @@ class CellSession:
             dtype = "" if is_number else self._dtype(name, question, contract, y)
             if y is not None and beside is not None and distance.same_bytes(y, beside):
                 beside = None  # equal to eager, so it gets eager's verdict
-            criteria = self._criteria(case, name, reference, dtype, beside)
+            criteria = self._criteria(case.name, name, reference, dtype, beside)
             criteria = replace(criteria, others=partial(self.with_other_weights, case, name))
             fault = self._fault(name, y, known, found)
             yield self.comparison(y, criteria, again.tensors.get(name), fault, drawn.get(name, ()))
 
     def compared_values(
-        self, case: Case, known: CaseReference, question: Question, found: Evaluation
+        self, case: str, known: CaseReference, question: Question, found: Evaluation
     ) -> Iterator[Discrepancy]:
-        """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it."""
+        """Compare every tensor of a case with the oracle's, without a second call, canaries and eager beside it.
+
+        `case` is what a report calls it.
+        """
         for name, reference in known.tensors.items():
             if reference is not None and name.kind not in transforms.left_out_kinds(question):
                 y = found.tensors.get(name)
@@ -206,11 +213,11 @@ class CellSession:
                 yield compare.compare_values(y, criteria, self._fault(name, y, known, found))
 
     def _criteria(
-        self, case: Case, name: TensorName, reference: TensorReference, dtype: str, baseline: torch.Tensor | None = None
+        self, case: str, name: TensorName, reference: TensorReference, dtype: str, baseline: torch.Tensor | None = None
     ) -> TensorCriteria:
         declared = name.leaf if name.kind == "vmapped" else str(name)
         return criteria_for(
-            case.name,
+            case,
             name,
             reference,
             self.precision,
@@ -243,7 +250,7 @@ class CellSession:
             owner = question.names.get(name.leaf)
             dtype = owner.dtype if isinstance(owner, torch.Tensor) else self.dtypes.get(name.leaf)
             return compare.name_of(dtype) if dtype is not None else ""
-        word = "" if name.kind == "put" else self.spec.dtype_word(name.leaf, self.cell.device)
+        word = "" if name.kind in ("put", "attribute") else self.spec.dtype_word(name.leaf, self.cell.device)
         if word == "follows":
             return self.precision.low_dtype or "float32"
         if word == "input":

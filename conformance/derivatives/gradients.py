@@ -17,6 +17,7 @@ from conformance.derivatives.slopes import Mismatch, Slopes, dependents
 from conformance.errors import SelfCheckError
 from conformance.evaluate import evaluation, inputs
 from conformance.float64.wide import Oracle
+from conformance.one_line import one_line
 from conformance.process.forks import Forks
 from conformance.records.observation import TensorName
 from zoo import internals
@@ -26,6 +27,10 @@ LEAVES = 12  # that one process checks at a time, in the fast mode
 TOGETHER = 3  # to test one output with all leaves together costs as much as gradcheck with so many leaves
 STOPPED, HOOKED = "gradients stopped", "gradients hooked"  # facts of a cell
 TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
+TWO_PASSES = (
+    "two backward passes over one graph give different gradients: backward draws other random numbers than forward, as "
+    "a checkpoint without `preserve_rng_state` does, or changes what forward has saved"
+)
 REFUSED = "if the model refuses an input that is moved a little, name the input in the spec's `constants`"
 
 
@@ -224,7 +229,9 @@ class GradientCheck:
         Raises:
             SelfCheckError: a gradient is wrong.
         """
-        text = " ".join(str(problem).split())[:200]
+        text = one_line(problem)
+        if "not reentrant" in text:
+            raise SelfCheckError(f"gradcheck in float64: {self._whose}{TWO_PASSES}") from problem
         if "Jacobian mismatch" not in text:
             refused = "" if isinstance(problem, GradcheckError) else f"; {REFUSED}"
             raise SelfCheckError(f"gradcheck in float64: {self._whose}{text}{refused}") from problem
@@ -250,7 +257,7 @@ class GradientCheck:
             with _without_slow_mode():
                 gradgradcheck(self._roots, [*self._asked.values()], fast_mode=self._fast, **TOLERANCE)
         except (GradcheckError, RuntimeError) as problem:
-            text = " ".join(str(problem).split())[:200]
+            text = one_line(problem)
             advice = "mend the backward of the backward, or do not declare twice_differentiable"
             raise SelfCheckError(f"gradgradcheck in float64: {self._whose}{text}; {advice}") from problem
 

@@ -89,7 +89,7 @@ def tensors_of(value: Any, device: str = "cpu") -> dict[str, torch.Tensor | None
         SpecError: there is something else in it, and no tensor.
     """
     leaves = {path: leaf for path, leaf in leaves_of(value, "output") if not isinstance(leaf, str)}
-    found = {path: _tensor(leaf, device) for path, leaf in leaves.items() if isinstance(leaf, LEAVES)}
+    found = {path: tensor_of(leaf, device) for path, leaf in leaves.items() if isinstance(leaf, LEAVES)}
     if leaves and not found:
         path, leaf = next(iter(leaves.items()))
         raise SpecError(
@@ -108,7 +108,8 @@ def leaves_of(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves_of(part, f"{name}{ending}")
 
 
-def _tensor(leaf: Any, device: str) -> torch.Tensor | None:
+def tensor_of(leaf: Any, device: str) -> torch.Tensor | None:
+    """A number as a tensor without axes, a sparse tensor as a dense one, and other leaves as they are."""
     if type(leaf) in NUMBERS:
         return torch.tensor(leaf, dtype=NUMBERS[type(leaf)], device=device)
     return inputs.dense(leaf) if isinstance(leaf, torch.Tensor) else leaf

@@ -4,7 +4,7 @@ The oracle, its perturbed runs and every cell use this code, so their results ca
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from conformance.axes import Precision
 from conformance.errors import NotProvenError
-from conformance.evaluate import backward, containers, inputs, process_state, weights
+from conformance.evaluate import attributes, backward, containers, inputs, process_state, weights
 from conformance.evaluate.process_state import Change, Watch
 from conformance.records.observation import TensorName
 from zoo import Call, Case, Spec, SpecError
@@ -43,6 +43,8 @@ class Question:
         scale: a power of two that multiplies the cotangents and divides the gradients again, so that small float16
             gradients do not vanish.
         around: makes the context in which the model's own code runs, forward and backward.
+        gradients: computes the gradients, as `backward.gradients` does.
+        states: the plain attributes that calls change, by path, as they are before each call: see `attributes`.
     """
 
     call: Call
@@ -61,6 +63,13 @@ class Question:
     device: str = "cpu"
     scale: float = 1.0
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    gradients: Callable[..., Sequence[torch.Tensor | None]] = backward.gradients
+    states: attributes.States = field(default_factory=dict)
+
+    def of_call(self, call: Call, model: Any) -> "Question":
+        """The same question of another call, without second order and transforms; `model` names its inputs."""
+        pristine, names = inputs.place(call, convert=lambda t: t), inputs.named_inputs(model, call)
+        return replace(self, call=call, pristine=pristine, names=names, second=False, stacked=None, forward_mode=False)
 
 
 def question_of(  # noqa: PLR0913 -- one question, asked in two places
@@ -157,7 +166,15 @@ def evaluate(call: Callable[..., Any], owner: Any, question: Question, *, noted:
     if given is not question.call:
         result.tensors |= copies("put", inputs.new_leaves(owner, given, question.names))
     result.tensors |= copies("buffer", weights.buffers_of(owner))
+    result.tensors |= copies("attribute", _attributes(owner, question))
     return result
+
+
+def _attributes(owner: Any, question: Question) -> Leaves:
+    """The numbers in the attributes that calls change, as tensors."""
+    held = attributes.current(owner, question.states)
+    leaves = dict(leaf for path, value in held.items() for leaf in containers.leaves_of(value, path))
+    return {path: containers.tensor_of(leaf, question.device) for path, leaf in leaves.items() if type(leaf) is not str}
 
 
 def evaluate_orders(call: Callable[..., Any], owner: Any, question: Question) -> Evaluation:
@@ -239,6 +256,7 @@ def _watch(owner: Any, leaves: dict[str, torch.Tensor], question: Question, *, n
 
 def _forward(call: Callable[..., Any], owner: Any, question: Question, watch: Watch) -> tuple[Any, Leaves]:
     """What the call returns, and the tensors in it by name."""
+    attributes.put(owner, question.states)
     if question.fit is None:
         with (
             autocast(question),
@@ -305,7 +323,7 @@ def _gradients(
     if question.scale != 1.0:
         cotangents = [c * question.scale for c in cotangents]
     with question.around():
-        found = backward.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
+        found = question.gradients([*roots.values()], [*wanted.values()], cotangents, create_graph=create_graph)
     by_leaf: Leaves = dict(zip(wanted, found, strict=True))
     return by_leaf if create_graph else _unscale(by_leaf, question.scale)
 

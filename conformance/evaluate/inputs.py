@@ -18,6 +18,7 @@ COMPRESSED = {  # names of the methods that give the indices of a sparse tensor,
 }
 SPARSE = (torch.sparse_coo, *COMPRESSED)
 OTHER_DRAWS = (101, 102)  # of a case, which stand beside its own in a batch, as no case takes them itself
+FAR_DRAW = 1000  # a draw of a case that is far from those of which its first inputs are chosen
 BELOW_ONE = 1.0 - 2.0**-8  # the largest number below one that bfloat16 represents
 
 

@@ -2,10 +2,14 @@
 
 import contextlib
 import hashlib
+import locale
+import os
 import random
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,11 +32,15 @@ _GUARDS: list[Any] = []  # what switches inference mode off again, for the life 
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch of the process, by its word in `zoo.states.STATES`; `==` compares its values."""
+    """A switch of the process, by its word in `zoo.states.STATES`; `==` compares its values.
+
+    What the first import of a module changes, as `import numpy` does, is no work of the call that imports it.
+    """
 
     state: str
     read: Callable[[], Any]
     put: Callable[[Any], object]
+    imports_change_it: bool = False
 
 
 def _put_inference_mode(enabled: bool) -> None:  # noqa: FBT001 -- a value that was read
@@ -140,6 +148,41 @@ def _anomaly() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
+_TINY = sys.float_info.min
+
+
+def _flushes() -> bool:
+    """Whether the processor takes numbers near zero for zero; torch can set that, and not tell."""
+    return _TINY * 0.5 == 0.0
+
+
+def _put_warnings(value: tuple[Any, ...]) -> None:
+    warnings.resetwarnings()  # it also makes Python read the filters anew
+    warnings.filters[:] = value  # type: ignore[index]
+
+
+def _environment() -> dict[str, str]:
+    """The variables, read where `cache.sources` does not note that somebody asks for them."""
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in vars(os.environ)["_data"].items()}
+
+
+def _put_environment(value: dict[str, str]) -> None:
+    for name in os.environ.keys() - value.keys():
+        del os.environ[name]
+    os.environ.update(value)
+
+
+def _folder() -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return str(Path.cwd())
+    return ""  # it is gone
+
+
+def _put_folder(value: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.chdir(value)
+
+
 _FUNCTIONS, _DISPATCH = _Stack("function"), _Stack("dispatch")
 
 SWITCHES = (
@@ -157,20 +200,27 @@ SWITCHES = (
     Switch("backends", _backends, _put_backends),
     Switch("hooks", _saving, _put_saving),
     Switch("anomaly mode", _anomaly, lambda value: torch.set_anomaly_enabled(*value)),
+    Switch("denormal numbers", _flushes, torch.set_flush_denormal),
+    Switch("warning filters", lambda: tuple(warnings.filters), _put_warnings, imports_change_it=True),
+    Switch("environment variables", _environment, _put_environment, imports_change_it=True),
+    Switch("locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)),
+    Switch("working folder", _folder, _put_folder),
+    Switch("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
 )
 
 
 def read() -> list[Any]:
-    """The value of each of `SWITCHES`."""
-    return [switch.read() for switch in SWITCHES]
+    """The number of modules, and the value of each of `SWITCHES`."""
+    return [len(sys.modules), *(switch.read() for switch in SWITCHES)]
 
 
 def restore(before: list[Any]) -> dict[str, str]:
     """Put the switches back to what `read` returned, and say by state what had changed, as in "from on to off"."""
     changed: dict[str, str] = {}
-    for switch, old in zip(SWITCHES, before, strict=True):
+    imported = len(sys.modules) > before[0]
+    for switch, old in zip(SWITCHES, before[1:], strict=True):
         new = switch.read()
-        if new != old:
+        if new != old and not (imported and switch.imports_change_it):
             changed.setdefault(switch.state, _difference(old, new))
             switch.put(old)
     return changed

@@ -95,7 +95,7 @@ class _Rebound:
         for known in (self._copies, self._made):
             if id(value) in known:
                 return known[id(value)]
-        if not any(id(part) in self._copies for part in _reachable(value)):
+        if not any(id(part) in self._copies for part in reachable(value)):
             return value
         if isinstance(value, types.FunctionType):
             return self._function(value)
@@ -130,7 +130,7 @@ class _Rebound:
         return made
 
 
-def _reachable(value: Any) -> Iterator[Any]:
+def reachable(value: Any) -> Iterator[Any]:
     """A value, and what functions and containers in it name."""
     seen: set[int] = set()
     ahead = [value]

@@ -109,6 +109,7 @@ class Oracle:
         state: copies of its parameters and buffers, from which every run starts.
         narrow_state: the same in the dtypes of the cells.
         kept: names of the buffers and frozen parameters that further draws leave as they are; see `tables`.
+        draws: whether it draws random numbers.
     """
 
     def __init__(self, spec: Spec, seed: int) -> None:
@@ -123,7 +124,7 @@ class Oracle:
         self._memory, self._remembers = ModuleMemory(self.model), False
         self.narrow_state = weights.state_of(self._narrow)
         self._watched = self._ops = graphs.has_graph(self.model)
-        self._draws, self._differentiates = process_state.DRAWS in spec.changes_state, spec.differentiable
+        self.draws, self._differentiates = process_state.DRAWS in spec.changes_state, spec.differentiable
 
     def starting_from(self, state: dict[str, torch.Tensor]) -> "Oracle":
         """The same oracle, whose runs start from other parameters and buffers; they are widened."""
@@ -134,7 +135,7 @@ class Oracle:
     def widened(self) -> contextlib.AbstractContextManager[None]:
         """The context in which this model computes in float64."""
         process_state.seed_draws(self.spec.changes_state, self.model)
-        return widen(ops=self._ops, draws=self._draws)
+        return widen(ops=self._ops, draws=self.draws)
 
     def question(self, case: Case, picks: inputs.Picks) -> Question:
         """The question that every run of a case answers, with arguments in float64."""
@@ -182,8 +183,8 @@ class Oracle:
                 return self.model(*args, **kwargs)
 
         found = self._evaluate(watched, question, mode, noted=noted)
-        again = watch.seen or (watch.draws and not self._draws)
-        self._ops, self._draws, self._watched = watch.seen, self._draws or watch.draws, True
+        again = watch.seen or (watch.draws and not self.draws)
+        self._ops, self.draws, self._watched = watch.seen, self.draws or watch.draws, True
         return self._evaluate(self.model, question, mode, noted=noted) if again else found
 
     def forward(self, case: Case, call: Call) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
 import torch
 
 from conformance.axes import Precision
 from conformance.derivatives.gradients import GradientCheck
-from conformance.evaluate import containers, error_text, evaluation, inputs, weights
+from conformance.evaluate import attributes, containers, error_text, evaluation, inputs, weights
 from conformance.float64.wide import Oracle, wide_call
 from conformance.gates import budget, distance, sums
 from conformance.gates.budget import FLOAT32, NOISE, TensorReference
-from conformance.oracle import overflow, sampling, selfcheck
+from conformance.oracle import inference, overflow, sampling, selfcheck, states
 from conformance.oracle.many_draws import FIRST_NUMBER, Redraw, with_redraws
 from conformance.perturb import kinks, rounding
 from conformance.process.forks import ALONE, Forks
@@ -38,6 +38,11 @@ class CaseReference:
         shared: the pairs of an output and an input, parameter, buffer or other output that share memory.
         drawn: what tells the random numbers that forward drew from others; "" if the spec declares none.
         redraws: the further draws over which low precisions are judged.
+        states: paths of the plain attributes on which the next call depends; see `states.find_states`.
+        following: the reference of a second call, on another draw, in the state that the first one left; only for
+            precisions that round to float32. None: a call leaves no state.
+        inferred: the references of the outputs that are others without gradients, by the dtype of the autocast, which
+            is "" for none.
         changed: the references of the case with other weights, by the draw; only for precisions that round to float32.
         unchanged: why there is none with other weights, although float32 is judged; "" if there is one.
         assumed: facts without which its gradients are not the derivative: see `GradientCheck`.
@@ -51,9 +56,20 @@ class CaseReference:
     shared: frozenset[containers.Pair] = frozenset()
     drawn: str = ""
     redraws: tuple[Redraw, ...] = ()
+    states: tuple[str, ...] = ()
+    following: CaseReference | None = None
+    inferred: dict[str, dict[TensorName, TensorReference]] = field(default_factory=dict)
     changed: tuple[tuple[Redraw, CaseReference], ...] = ()
     unchanged: str = ""
     assumed: tuple[str, ...] = ()
+
+    def without_gradients(self, precision: Precision) -> CaseReference:
+        """The reference of a call that runs without gradients."""
+        return replace(self, tensors={**self.tensors, **self.inferred.get(precision.autocast, {})})
+
+    def of_call(self, precision: Precision) -> CaseReference:
+        """The reference of the call that a cell measures, which may run without gradients by itself."""
+        return self if any(self.requires_grad.values()) else self.without_gradients(precision)
 
 
 ANY_DRAW = CaseReference(0, 1.0, {}, {})  # for work that depends on shapes alone
@@ -76,12 +92,16 @@ def make(
     """
     oracle = Oracle(spec, seed)
     _check_dtype(oracle)
+    initial = attributes.read(oracle.model)
     cases: dict[str, CaseReference] = {}
     smallest: tuple[float, evaluation.Question, evaluation.Evaluation] | None = None
     for case in spec.cases:
         picks = sampling.choose(oracle, case, forks)
         question = oracle.question(case, picks)
         found, kinked, inner = _watch(oracle, question, precisions)
+        if kept := {} if spec.fit else states.find_states(oracle, initial, case, question):
+            question = replace(question, states=kept)
+            found, kinked, inner = _watch(oracle, question, precisions)
         selfcheck.check_outputs(oracle, twin, question, found)
         scale = overflow.choose_scale(oracle, case, picks, found, inner)
         known = Spread(oracle, question, found, scale.factor, kinked=kinked).reference(picks, precisions, forks)
@@ -91,6 +111,9 @@ def make(
             fine = [p for p in precisions if not p.low_dtype]
             changed, reason = _with_changed_weights(oracle, case, question, fine, forks)
             known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
+            if kept and fine:
+                following = _follow(oracle, case, question, fine, forks)
+                known = replace(known, states=tuple(kept), following=following)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
         if size and (smallest is None or size < smallest[0]):
@@ -99,6 +122,21 @@ def make(
         assumed = GradientCheck(oracle, smallest[1], smallest[2], forks).run()
         cases = {name: replace(known, assumed=assumed) for name, known in cases.items()}
     return cases
+
+
+def _follow(
+    oracle: Oracle, case: Case, question: evaluation.Question, precisions: Sequence[Precision], forks: Forks
+) -> CaseReference:
+    """The reference of a second call, on another draw, in the state that the first one left."""
+    oracle.evaluate(replace(question, second=False, stacked=None, forward_mode=False))
+    there, left = (
+        oracle.starting_from(weights.state_of(oracle.model)),
+        attributes.current(oracle.model, question.states),
+    )
+    asked = replace(states.other_question(oracle, case, question), states=left)
+    found, kinked, _ = _watch(there, asked)
+    spread = Spread(there, asked, found, overflow.scale_for(found.tensors), kinked=kinked)
+    return spread.reference(inputs.FAR_DRAW, precisions, forks)
 
 
 def _check_dtype(oracle: Oracle) -> None:
@@ -176,8 +214,6 @@ def _with_changed_weights(
 
 # Finds the buffers and frozen parameters that further draws leave as they are.
 
-SAME = 1e-9  # of the size of an output
-
 
 def tables_of(oracle: Oracle, question: evaluation.Question) -> tuple[str, ...]:
     """The names of what is not drawn again, for the model makes tables of it and keeps them.
@@ -199,18 +235,12 @@ def tables_of(oracle: Oracle, question: evaluation.Question) -> tuple[str, ...]:
         with there.remembering():
             remembered = there.evaluate(asked).tensors
         forgotten = there.evaluate(asked).tensors
-        follows = all(_same(remembered.get(name), tensor) for name, tensor in forgotten.items())
+        follows = states.same_tensors(forgotten, remembered)
     except Exception as problem:  # the model's own code may raise anything
         if error_text.is_out_of_memory(problem):
             raise
         follows = True  # where the draws fail, they say so
     return tuple(sorted(tables if follows else tables | fixed))
-
-
-def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    if one is None or other is None or one.shape != other.shape:
-        return one is other
-    return not inputs.is_rounded(one) or float((one - other).norm()) <= SAME * float(other.norm())
 
 
 # Measures how far the perturbed runs of one case stray from the oracle.
@@ -277,9 +307,13 @@ class Spread:
         for name in self._remainders(known) if FLOAT32 in precisions else ():
             known[name] = replace(known[name], is_remainder=True)
         found, tensors = self._found, {name: known.get(name) for name in self._found.tensors}
-        return CaseReference(
+        reference = CaseReference(
             picks, self._scale, tensors, found.requires_grad, found.container, found.shared, found.drawn
         )
+        differs = any(found.requires_grad.values())  # then only what a cell infers in float32 does
+        casts = sorted({p.autocast for p in precisions if not (differs and p.low_dtype)})
+        others = {cast: inference.inferred(self._oracle, self._question, found, tensors, cast) for cast in casts}
+        return replace(reference, inferred={cast: tensors for cast, tensors in others.items() if tensors})
 
     def _modes(self, precision: Precision) -> list[rounding.Rounding]:
         runs, noise = rounding.RUNS, NOISE

@@ -16,6 +16,7 @@ from zoo.spec import Spec
 
 LAST_BITS = 2.0**-48  # relative to the largest norm of all tensors, for those whose terms cancel; float64 has 53 bits
 AGREEMENT = 1e-9  # largest difference of two float64 formulas, relative to the norm
+UNSTABLE = "if the model draws random numbers, pass them in; if it keeps a state, keep that in a buffer"
 ONE_IS_WRONG = "one of the two is wrong, so call both on this case in float64"
 
 
@@ -59,7 +60,7 @@ def _try_again(oracle: Oracle, question: evaluation.Question, first: evaluation.
     largest = max((_norm(t) for t in first.tensors.values() if t is not None and inputs.is_rounded(t)), default=0.0)
     for name in changed:
         if not _nearly_the_same(first.tensors[name], again.get(name), LAST_BITS * largest):
-            raise RandomError(f"{name}: two identical float64 runs differ; global random state, or hidden state?")
+            raise RandomError(f"{name}: two identical float64 runs differ; {UNSTABLE}")
 
 
 def _try_surrogate(oracle: Oracle, question: evaluation.Question, first: evaluation.Evaluation) -> None:

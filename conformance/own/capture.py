@@ -62,7 +62,7 @@ def _locate(target: Any, own: OwnModel, path: Path, definitions: Definitions) ->
         name = str(target).replace("::", ".").removesuffix(".default")
         _register(name, definitions)
         return SpecLocation("torch", own=replace(own, name=name_from(name), thing=f"ops.{name}"))
-    own = replace(own, name=name_from(_name_of(target)))
+    own = replace(own, name=name_from(_name_of(forms.unwrap(target))))
     if isinstance(target, torch.export.ExportedProgram):
         path = path.with_suffix(".pt2")
         torch.export.save(target, str(path))

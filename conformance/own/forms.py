@@ -5,8 +5,9 @@ import linecache
 import typing
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 
 from conformance import axes, one_line
 from conformance.errors import UsageError
-from conformance.float64.copies import copy_model
+from conformance.float64.copies import EMPTY, copy_model, reachable
 from zoo import Call, Case, internals
 
 OF_SCRIPTS = tuple(name for name, mode in axes.MODES.items() if mode.prepare is None and name != "scripted")
@@ -27,17 +28,22 @@ class Forms:
 
     `kind` says what it is. `build` returns the eager form, and `scripted` the scripted one; without it, that is what
     `torch.jit.script` makes of the eager one. The model does not exist in the built-in modes and precisions `without`.
+    `taken` tells a report how it was taken, if not as it is.
     """
 
     kind: str
     build: Callable[[], Any]
     scripted: Callable[[], Any] | None = None
     without: tuple[str, ...] = ()
+    taken: str = ""
 
 
 def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 -- one for each kind
     """The forms of a thing; a wrapper has names and types of the case. UsageError if it cannot be called or built."""
     thing = fetch()
+    if unwrap(thing) is not thing:
+        forms = forms_of(lambda: unwrap(fetch()), case)
+        return replace(forms, taken=f"it is judged without the {type(thing).__name__} around it")
     if isinstance(thing, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
         return Forms("TorchScript", fetch, fetch, OF_SCRIPTS)
     if isinstance(thing, torch.export.ExportedProgram):
@@ -51,9 +57,69 @@ def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 --
         return Forms("an operator", lambda: wrap(called, case))
     if not callable(thing):
         raise UsageError(f"a {type(thing).__name__} is no model; want a module, a class, a function or an operator")
-    if _builds(thing):
-        return Forms(f"the module that {thing.__name__} builds", thing)
+    return Forms(f"the module that {thing.__name__} builds", thing) if _builds(thing) else _of_callable(fetch, thing)
+
+
+def _of_callable(fetch: Callable[[], Any], thing: Callable[..., Any]) -> Forms:
+    """The forms of a function, and of what owns modules and is none."""
+    if inspect.ismethod(thing) and isinstance(thing.__self__, nn.Module):
+        of = type(thing.__self__).__name__
+        return Forms(f"the method {thing.__name__} of a module {of}", lambda: _as_forward(fetch()))
+    if owned := owned_modules(thing):
+        names = one_line.some([f"{name}, a {type(module).__name__}" for name, module in owned.items()], 3)
+        return Forms("a callable with modules", lambda: copy_model(Owner(fetch())), taken=f"it owns {names}")
     return Forms("a function", lambda: thing)
+
+
+# Finds the modules behind a callable, whose weights are the model's.
+
+WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+
+def unwrap(thing: Any) -> Any:
+    """What is inside the wrappers of torch.compile and of data parallelism."""
+    while True:
+        if isinstance(thing, WRAPPERS):
+            thing = thing.module
+        elif isinstance(thing, nn.Module) and internals.COMPILED_MODULE in vars(thing)[internals.SUBMODULES]:
+            thing = getattr(thing, internals.COMPILED_MODULE)
+        elif not isinstance(thing, nn.Module) and callable(getattr(thing, internals.COMPILED_FUNCTION, None)):
+            thing = getattr(thing, internals.COMPILED_FUNCTION)
+        else:
+            return thing
+
+
+def _as_forward(method: Any) -> nn.Module:
+    """A copy of the module of a bound method, whose forward is the method."""
+    module = copy_model(method.__self__)
+    module.forward = MethodType(method.__func__, module)
+    return module
+
+
+def owned_modules(thing: Any) -> dict[str, nn.Module]:
+    """The modules that a callable reaches by its closure, defaults, arguments or attributes, by name."""
+    named: dict[str, Any] = {}
+    if isinstance(thing, FunctionType):
+        cells = zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True)
+        named = {name: cell.cell_contents for name, cell in cells if cell != EMPTY}
+    elif not isinstance(thing, partial):
+        named = dict(getattr(thing, "__dict__", {}))
+    named = {name: value for name, value in named.items() if isinstance(value, nn.Module)}
+    parts = [part for value in (thing, *getattr(thing, "__dict__", {}).values()) for part in reachable(value)]
+    modules = {id(part): part for part in parts if isinstance(part, nn.Module)}
+    known = {id(module) for module in named.values()}
+    others = [module for number, module in modules.items() if number not in known]
+    return named | {f"module{k or ''}": module for k, module in enumerate(others)}
+
+
+class Owner(nn.Module):
+    """A module whose forward is a callable, and whose parts are the modules that the callable reaches."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        for name, module in owned_modules(function).items():
+            self.add_module(name, module)
+        self.forward = function
 
 
 def _of_class(thing: type, case: Case) -> Forms:

@@ -159,7 +159,7 @@ def _inputs(spec: Spec, model: Any, seed: int) -> dict[str, Any]:
 
 def _in_words(own: OwnModel, forms: Forms, model: Any, refused: str) -> list[str]:
     """The assumed contracts, a line each."""
-    words = ["the dtypes of its outputs are those of eager"]
+    words = ["the dtypes of its outputs are those of eager", *filter(None, [forms.taken])]
     if own.dtype != "float32":
         words.append(f"it is in {own.dtype}, so it is judged without autocast")
     if isinstance(model, nn.Module) and not isinstance(model, torch.fx.GraphModule) and (mode := _training(model)):

@@ -5,8 +5,8 @@ around, all in float32. Torch dispatches the kernel as one op, so a mode sees on
 of a place grows with the place, and no perturbation of operands shows it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from conformance.perturb.ops import rule_of
 
 Noise = Callable[[torch.Tensor], torch.Tensor]
 
+NEAREST = ("nearest", "nearest-exact")
 SUPPORT = {"linear-aa": 1.0, "cubic-aa": 2.0, "lanczos-aa": 3.0}  # how far a kernel reaches, in output pixels
 BEND = {"cubic": -0.75, "cubic-aa": -0.5}  # the parameter of the cubic kernel
 
@@ -50,6 +51,16 @@ class Axis:
             return self.size > 1 and step * (self.size - 1) != self.length - 1
         return step * self.scale != 1.0 if self.scale else step * self.size != self.length
 
+    def is_unsettled(self, kernel: str) -> torch.Tensor:
+        """Boolean mask of the output elements for which float32 takes another input element than float64.
+
+        A kernel multiplies by the step, or divides by the scale.
+        """
+        exact, single = (self.places(kernel, dtype).floor() for dtype in (torch.float64, torch.float32))
+        half = 0.5 if kernel == "nearest-exact" else 0.0
+        divided = (torch.arange(self.size, dtype=torch.float32) + half) / (self.scale or self.size / self.length)
+        return (single != exact) | (divided.floor() != exact)
+
     def places(self, kernel: str, dtype: torch.dtype) -> torch.Tensor:
         """Where in the input each element of the output lies, computed in some precision."""
         step, index = self.step(dtype), torch.arange(self.size, dtype=dtype)
@@ -71,20 +82,50 @@ def resample(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: No
             (output size,), and the terms of their weights, float64 of shape (output size, input size).
         weight: perturbs the weights of one axis: float64 of shape (output size, input size).
     """
-    kernel, given = rule_of(func, kwargs).kernel, by_name(func, args, kwargs)
-    values: torch.Tensor = args[0]
-    backward = "input_size" in given
+    axes = _axes(func, args, kwargs)
+    return _apply(rule_of(func, kwargs).kernel, axes, args[0], place, weight, backward=_is_backward(func, args, kwargs))
+
+
+def _apply(  # noqa: PLR0913 -- the arguments of two
+    kernel: str, axes: Sequence[Axis], values: torch.Tensor, place: Noise, weight: Noise, *, backward: bool
+) -> torch.Tensor:
+    for k, axis in enumerate(axes, start=2):
+        matrix = weight(coefficients(kernel, axis, place))
+        values = (values.movedim(k, -1) @ (matrix if backward else matrix.T)).movedim(-1, k)
+    return values
+
+
+def _is_backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return "input_size" in by_name(func, args, kwargs)
+
+
+def _axes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Axis]:
+    """The axes of a resampling op.
+
+    Some kernels ignore the scale of an axis that keeps its length, or doubles it. Which ones do so depends on the op,
+    on the order in memory and on whether it is the backward, so the kernel is asked: it resamples numbers that rise.
+    """
+    given, backward = by_name(func, args, kwargs), _is_backward(func, args, kwargs)
     outer = given["output_size"]
-    inner = given["input_size"][2:] if backward else values.shape[2:]
+    inner = given["input_size"][2:] if backward else args[0].shape[2:]
     scales = [value for key, value in given.items() if key.startswith("scales")]
     scales += [None] * (len(outer) - len(scales))
-    for k, (size, length, scale) in enumerate(zip(outer, inner, scales, strict=True)):
-        # the backward of nearest ignores the scale of an axis that keeps or doubles its length
-        ignored = backward and kernel == "nearest" and size in (length, 2 * length)
-        axis = Axis(length, size, None if ignored else scale, bool(given.get("align_corners")))
-        matrix = weight(coefficients(kernel, axis, place))
-        values = (values.movedim(k + 2, -1) @ (matrix if backward else matrix.T)).movedim(-1, k + 2)
-    return values
+    align = bool(given.get("align_corners"))
+    axes = [Axis(*lengths, align) for lengths in zip(inner, outer, scales, strict=True)]
+    kernel = rule_of(func, kwargs).kernel
+    kept = [1, 2] if kernel == "nearest" else [1]
+    without = [
+        replace(axis, scale=None if axis.size in (axis.length * k for k in kept) else axis.scale) for axis in axes
+    ]
+    if axes == without:
+        return axes
+    rising = torch.empty_like(args[0]).copy_(torch.arange(args[0].numel()).view(args[0].shape)).div_(args[0].numel())
+    asked = func(rising, *args[1:], **kwargs)
+
+    def gap(axes: list[Axis]) -> float:
+        return float((_apply(kernel, axes, rising, torch.clone, torch.clone, backward=backward) - asked).norm())
+
+    return min(without, axes, key=gap)
 
 
 def coefficients(kernel: str, axis: Axis, noise: Noise) -> torch.Tensor:
@@ -94,6 +135,8 @@ def coefficients(kernel: str, axis: Axis, noise: Noise) -> torch.Tensor:
     places = exact
     if axis.step_is_rounded() or not torch.equal(single.double(), exact):
         places = exact + noise(steps) - steps
+    if kernel in NEAREST:  # float32 is no more than a rounding off, so most borders stay where they are
+        places = torch.where(axis.is_unsettled(kernel), places, exact)
     weights = _smooth(kernel, axis, places) if kernel in SUPPORT else _weights_at(kernel, axis, places)
     if kernel in BEND:  # sums of terms of about one, so weights near zero are no more exact than others
         weights = torch.where(weights == 0.0, 0.0, weights + noise(torch.ones_like(weights)) - 1.0)

@@ -10,13 +10,14 @@ from conformance.records.convert import Rounded, one_of
 RAISES = "raises"  # the gate of the error inputs
 PROBED = "shows "  # begins the fact that a probe shows its fault on this machine, or does not; see `Expectation`
 LEFT_ASIDE = "left aside"  # the fact of a cell whose model returns other things than tensors
-REDRAWN, SHORTER = "-redrawn", "-shorter"  # added to the name of a case that runs again with other weights
+REDRAWN, SHORTER = "with other weights", "with a row less"  # the ways in which a case runs again with other weights
 FP32, OTHER_WEIGHTS = "fp32", "fp32 with other weights"  # who judges what a cell cannot
 PRINTED = {  # the name of a tensor as people read and write it, by its kind
     "output": "{}",
     "gradient": "gradient of {}",
     "second": "second gradient of {}",
     "buffer": "buffer {}",
+    "attribute": "attribute {}",
     "after": "{} after",
     "put": "put into {}",
     "vmapped": "vmapped {}",
@@ -30,10 +31,11 @@ class TensorName:
     """What a tensor is, and of which leaf. Its text is for people and for what they declare; nothing parses it.
 
     Attributes:
-        kind: "output"; "gradient" and "second", the first and second gradients of a leaf; "buffer"; "after", a leaf
-            that forward may write, after it; "put", a tensor that forward has put into a container among its arguments;
-            "vmapped" and "tangent", an output under `torch.vmap` and in forward mode; or "subject", no tensor but what
-            a call did wrong: a state such as "grad mode", or "compiled code".
+        kind: "output"; "gradient" and "second", the first and second gradients of a leaf; "buffer"; "attribute", a
+            number that a module keeps otherwise; "after", a leaf that forward may write, after it; "put", a tensor that
+            forward has put into a container among its arguments; "vmapped" and "tangent", an output under `torch.vmap`
+            and in forward mode; or "subject", no tensor but what a call did wrong: a state such as "grad mode", or
+            "compiled code".
         leaf: the output ("output", "output[0]"), input, parameter or buffer.
 
     >>> print(TensorName("gradient", "x"))
@@ -54,6 +56,20 @@ class TensorName:
 
 
 OUTPUT = TensorName("output", "output")  # of a model that returns one tensor
+
+
+def way_of(case: str, way: str) -> str:
+    """The name of a case that is asked in another way; `case_of` gives the case.
+
+    >>> way_of("typical", "under no_grad")
+    'typical, under no_grad'
+    """
+    return f"{case}, {way}"
+
+
+def case_of(name: str) -> str:
+    """The name of the case itself, in whatever way it was asked."""
+    return name.partition(", ")[0]
 
 
 @dataclass(frozen=True)

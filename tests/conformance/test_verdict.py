@@ -240,7 +240,7 @@ def test_a_declared_dtype_excuses_that_dtype_of_that_tensor_alone():
 
 def test_a_declared_dtype_that_is_gone_is_stale():
     assert verdict(finished(tensor()), expect("dtype", **DOUBLE)).status == "STALE"
-    redrawn = replace(tensor(), case="typical-redrawn", dtype_asked="")  # with other weights, no dtype is asked for
+    redrawn = replace(tensor(), case="typical, with other weights", dtype_asked="")  # none is asked for there
     assert verdict(finished(tensor(), redrawn), expect("dtype", **DOUBLE)).status == "STALE"
     seen = finished(tensor("dtype"), tensor(name=TensorName("output", "output[1]")))
     expectations = expect("dtype", **DOUBLE), expect("dtype", tensor="output[1]", dtype="float64")

@@ -118,7 +118,7 @@ CHANGED = Discrepancy("typical", OUTPUT, "conduct", "", "", (Measure("structure"
         (tensor(TensorName("buffer", "mean"), rejected=9), tensor(TensorName("tangent", "output"), rejected=9)),
         (tensor(kind="empty"),),
         (CHANGED,),
-        (tensor(case="typical-redrawn", rejected=9),),
+        (tensor(case="typical, with other weights", rejected=9),),
     ],
 )
 def test_without_an_output_and_a_rejected_canary_there_is_no_pass(seen):

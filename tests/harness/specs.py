@@ -9,7 +9,7 @@ MINIATURE_FILES = tuple(
     f"miniatures/{name}.py"
     for name in """
     values conduct side_effects random_numbers returned staleness replacements transforms refusals
-    self_checks endings untrue_specs expectations
+    self_checks endings untrue_specs expectations askings
     """.split()
 )
 CORRECT_FILES = tuple(

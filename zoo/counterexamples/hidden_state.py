@@ -1,7 +1,8 @@
-"""y = x - m with a running mean m in a plain attribute: every call gives another result.
+"""y = x - m with a running mean m in an object of its own: every call gives another result.
 
-A tensor assigned to `self.mean` is neither a parameter nor a buffer. The state dict does not contain it, `.to()` does
-not move it, restoring the state does not reset it, and `buffers()` does not list it. The remedy is `register_buffer`.
+A tensor in an object that the module holds is no parameter, no buffer and no attribute of the module. The state dict
+does not contain it, `.to()` does not move it, and nothing that restores the module resets it. The remedy is
+`register_buffer`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,18 @@ from zoo.expect import Expect
 from zoo.spec import Spec
 
 MOMENTUM = 0.1
+
+
+class _RunningMean:
+    """The mean of all batches so far, the last ones weighted most."""
+
+    def __init__(self, width: int) -> None:
+        self.value = torch.zeros(width)
+
+    def update(self, x: Tensor) -> Tensor:
+        """Return the mean after one more batch `x` (batch, width)."""
+        self.value = (1 - MOMENTUM) * self.value + MOMENTUM * x.detach().mean(0)
+        return self.value
 
 
 class HiddenState(nn.Module):
@@ -32,17 +45,16 @@ class HiddenState(nn.Module):
 
     def __init__(self, width: int = 5) -> None:
         super().__init__()
-        self.mean = torch.zeros(width)
+        self.mean = _RunningMean(width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Subtract the running mean of all batches so far from `x` (batch, width); same shape and dtype."""
-        self.mean = (1 - MOMENTUM) * self.mean + MOMENTUM * x.detach().mean(0)
-        return x - self.mean
+        return x - self.mean.update(x)
 
 
 SPEC = Spec(
     name="hidden_state",
-    summary="a running mean in a plain attribute: calls differ",
+    summary="a running mean in an object: calls differ",
     source="a buffer that is not registered",
     formula="m = 0.9 m + 0.1 mean x; y = x - m",
     shapes="(batch, width) → (batch, width)",
@@ -53,7 +65,7 @@ SPEC = Spec(
         Expect(
             outcome="UNSTABLE",
             match="^output: two identical float64 runs differ",
-            reason="the running mean is not a buffer, so nothing resets it between two identical calls",
+            reason="the running mean is no buffer, so nothing resets it between two identical calls",
         ),
     ),
 )

@@ -41,6 +41,6 @@ PROBE = Probe(
     source="no report found; pytorch#169688 reports the same of a convolution with stride 3",
     symptom=SYMPTOM,
     devices=("cpu",),
-    seen={"cpu": Seen(torch=">=2.13", checked=("2.13.0",))},
+    seen={"cpu": Seen(torch=">=2.4", checked=("2.4.1", "2.9.1", "2.13.0", "2.14.1", "2.15.0"))},
     observe=observe,
 )

@@ -8,7 +8,7 @@ from conformance.cell import session
 from conformance.cell.proofs import register_backend
 from conformance.process import child
 from conformance.records.cell import Cell
-from conformance.records.observation import REDRAWN, SHORTER
+from conformance.records.observation import case_of
 from conformance.records.plan import SpecLocation
 from conformance.records.tasks import CELL, REFERENCE, CellTask, ReferenceTask
 from zoo.catalog import get_spec
@@ -89,7 +89,7 @@ def test_a_cell_judges_only_the_cases_that_are_not_left_out(reference):
         seen = child.run(CELL, task_for(reference=reference[0], left_out=left_out), deadline=120.0).result
         judged = names[: len(names) - len(left_out)]
         assert (seen.ending, seen.cases) == ("finished", judged)
-        cases = {d.case.removesuffix(REDRAWN).removesuffix(SHORTER) for d in seen.discrepancies}
+        cases = {case_of(d.case) for d in seen.discrepancies}
         assert cases - {error.name for error in get_spec("merge").error_inputs} == {*judged}
 
 

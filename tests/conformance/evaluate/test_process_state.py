@@ -1,7 +1,10 @@
 """What a call leaves behind is found, and put back."""
 
+import locale
+import os
 import random
 import sys
+import warnings
 
 import pytest
 import torch
@@ -23,6 +26,12 @@ LEFT = {
     "determinism": (lambda: torch.use_deterministic_algorithms(True), torch.are_deterministic_algorithms_enabled),
     "modes": (lambda: torch.overrides.TorchFunctionMode().__enter__(), internals.count_function_modes),
     "anomaly mode": (lambda: torch.autograd.set_detect_anomaly(True), torch.is_anomaly_enabled),
+    "denormal numbers": (lambda: torch.set_flush_denormal(True), lambda: torch.tensor(2.0**-1030).double() * 2.0**-10),
+    "warning filters": (lambda: warnings.simplefilter("ignore"), lambda: list(warnings.filters)),
+    "environment variables": (lambda: os.environ.update(LEFT="1"), lambda: os.environ.get("LEFT")),
+    "locale": (lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"), lambda: locale.setlocale(locale.LC_ALL)),
+    "working folder": (lambda: os.chdir("/"), os.getcwd),
+    "recursion limit": (lambda: sys.setrecursionlimit(5000), sys.getrecursionlimit),
 }
 
 
@@ -45,6 +54,15 @@ def test_autograd_s_own_threads_are_put_back():
     torch.autograd.set_multithreading_enabled(False)
     assert process_state.restore(before) == {"threads": "from on to off"}
     assert torch.autograd.is_multithreading_enabled()
+
+
+def test_what_an_import_changes_is_no_work_of_the_call(tmp_path, monkeypatch):
+    (tmp_path / "setting_filters.py").write_text("import warnings\nwarnings.simplefilter('ignore')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with warnings.catch_warnings():
+        before = process_state.read()
+        __import__("setting_filters")
+        assert process_state.restore(before) == {}
 
 
 @pytest.mark.skipif(not hasattr(internals, "get_saving_hooks"), reason="torch cannot tell its saved tensors hooks")

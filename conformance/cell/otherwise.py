@@ -1,0 +1,269 @@
+"""Asks for a call in the other ways in which people ask, and compares each answer with the oracle's.
+
+The measured call asks for all gradients, once, on a fresh state. People also serve without gradients, train with some
+weights frozen, accumulate gradients, and go back twice. The numbers must be the same.
+"""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from conformance.cell.session import CellSession
+from conformance.errors import NotProvenError
+from conformance.evaluate import attributes, backward, evaluation, inputs, weights
+from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
+from conformance.evaluate.evaluation import Evaluation, Question
+from conformance.float64.wide import ModuleMemory
+from conformance.one_line import name_of
+from conformance.records.observation import Discrepancy, Measure, TensorName, way_of
+from zoo.case import Case
+
+Tensors = Sequence[torch.Tensor]
+Gradients = Sequence[torch.Tensor | None]
+Ask = Callable[[Callable[..., Any], Any, Question, Question], Evaluation]
+
+LOSS_SCALE = 2.0**8  # a power of two rounds nothing, and a larger one may overflow in a float16 part of a model
+INFERRED = ("output", "buffer", "attribute", "after", "put")  # the kinds of tensors that a call gives without gradients
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to ask for a call.
+
+    Attributes:
+        text: what a report says of it, after the name of the case.
+        ask: evaluates a callable of an owner on a question; the last argument asks for another draw.
+        kinds: the kinds of the tensors that are compared.
+        other_graph: a compiler compiles the model again for it.
+        refusable: a mode may raise an error for it, as torch documents.
+    """
+
+    text: str
+    ask: Ask
+    kinds: tuple[str, ...] = ("gradient",)
+    other_graph: bool = False
+    refusable: bool = False
+
+
+def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
+    """Compare what a cell's callable gives in each way with the oracle's tensors.
+
+    An error is red where the measured call has raised none, unless eager raises one too, or torch documents it.
+
+    Args:
+        session: the open cell, in a precision that rounds to float32.
+        case: the case.
+
+    Raises:
+        NotProvenError: a call did not run in the mode.
+        An error of memory or of the machine.
+    """
+    question = replace(session.question(case, session.eager), second=False, stacked=None, forward_mode=False)
+    other = question.of_call(session.place(inputs.draw(case, session.seed, inputs.FAR_DRAW)), session.eager)
+    known = session.known(case)
+    for way in _ways(session, case, question):
+        named = way_of(case.name, way.text)
+        try:
+            found = _answer(way, session.made.call, session.made.parameters_of, question, other)
+        except Exception as problem:  # the model and the mode may raise anything
+            if is_out_of_memory(problem) or is_machine_failure(problem) or isinstance(problem, NotProvenError):
+                raise
+            if way.refusable or _eager_refuses(way, session, question, other):
+                session.facts[f"refused {way.text}"] = one_line(problem)
+            else:
+                error = Measure("structure", math.inf, 0.0, f"it raises {name_of(problem)}: {one_line(problem)}")
+                yield Discrepancy(named, TensorName("subject", "the call"), "conduct", "", "", (error,))
+            continue
+        wanted = known.without_gradients(session.precision) if way in INFERENCE else known
+        if way is SECOND and known.following:
+            wanted = known.following
+        tensors = {n: r for n, r in wanted.tensors.items() if n.kind in way.kinds and n in found.tensors}
+        wanted = replace(wanted, tensors=tensors, requires_grad=found.requires_grad)
+        yield from session.compared_values(named, wanted, question, found)
+
+
+def _ways(session: CellSession, case: Case, question: Question) -> Iterator[Way]:
+    """The ways in which the cell is asked. A compiler compiles again under no_grad, and else if no case is left out."""
+    mode = session.mode
+    if question.fit is not None or (mode.compiles and case is not session.spec.cases[0]):
+        return
+    ways = list(INFERENCE)
+    if question.differentiate and not mode.forward_only:
+        ways += [SECOND] * bool(session.known(case).following) + [*GRADIENTS]
+    for way in ways:
+        if way is INFERENCE[0] or not (way.other_graph and mode.compiles and session.left_out):
+            yield way
+
+
+def _answer(way: Way, call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
+    """What a callable gives in a way. What it leaves in the module, such as tensors of inference, is taken away."""
+    state, memory = weights.state_of(owner), ModuleMemory(owner)
+    try:
+        return way.ask(call, owner, question, other)
+    finally:
+        memory.restore()
+        weights.reset(owner, state)
+
+
+def _eager_refuses(way: Way, session: CellSession, question: Question, other: Question) -> bool:
+    if session.is_eager:
+        return way.other_graph  # a model may need gradients inside, and no two calls beside each other
+    try:
+        _answer(way, session.eager, session.eager, question, other)
+    except Exception:  # noqa: BLE001 -- the model may raise anything
+        return True
+    return False
+
+
+# Without gradients.
+
+
+def _infer(
+    context: Callable[[], contextlib.AbstractContextManager[Any]],
+    call: Callable[..., Any],
+    owner: Any,
+    question: Question,
+    _: Question,
+) -> Evaluation:
+    with context():
+        return evaluation.evaluate(call, owner, replace(question, differentiate=False))
+
+
+INFERENCE = (
+    Way("under no_grad", partial(_infer, torch.no_grad), INFERRED, other_graph=True),
+    Way("under inference_mode", partial(_infer, torch.inference_mode), INFERRED, other_graph=True, refusable=True),
+)
+
+# Gradients for some of the leaves.
+
+
+def _freeze(call: Callable[..., Any], owner: Any, question: Question, _: Question) -> Evaluation:
+    """Evaluate with parameters that need no gradient."""
+    trained = [p for p in weights.parameters_of(owner).values() if p.requires_grad]
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        return evaluation.evaluate(call, owner, question)
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+def _train(call: Callable[..., Any], owner: Any, question: Question, _: Question) -> Evaluation:
+    """Evaluate with inputs that need no gradient, as in training."""
+    return evaluation.evaluate(call, owner, replace(question, constants=tuple(question.names)))
+
+
+def _ask_for_first(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
+    """Evaluate with one input that needs a gradient, and nothing else that does."""
+    inner = [
+        name for name, leaf in question.names.items() if inputs.is_rounded(leaf) and name not in question.constants
+    ]
+    return _freeze(call, owner, replace(question, constants=(*question.constants, *inner[1:])), other)
+
+
+# Another way back through the same graph: functions in the place of `backward.gradients`.
+
+
+def _back(gradients: Callable[..., Gradients]) -> Ask:
+    def ask(call: Callable[..., Any], owner: Any, question: Question, _: Question) -> Evaluation:
+        return evaluation.evaluate(call, owner, replace(question, gradients=gradients))
+
+    return ask
+
+
+def _accumulate(roots: Tensors, wanted: Tensors, cotangents: Tensors, **_: Any) -> Gradients:
+    """The gradients, added to zeros."""
+    for leaf in wanted:
+        leaf.grad = torch.zeros_like(leaf)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns where these lie otherwise in memory than the leaf
+        torch.autograd.backward(roots, cotangents)
+    return [leaf.grad for leaf in wanted]
+
+
+def _go_back_twice(roots: Tensors, wanted: Tensors, cotangents: Tensors, **_: Any) -> Gradients:
+    """Half of what two passes add up to."""
+    for leaf in wanted:
+        leaf.grad = None
+    torch.autograd.backward(roots, cotangents, retain_graph=True)
+    torch.autograd.backward(roots, cotangents)
+    return [None if leaf.grad is None else leaf.grad / 2.0 for leaf in wanted]
+
+
+def _spread_out(roots: Tensors, wanted: Tensors, cotangents: Tensors, **options: Any) -> Gradients:
+    """The gradients for cotangents whose numbers lie apart in memory."""
+    return backward.gradients(roots, wanted, [_apart(c) for c in cotangents], **options)
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers, the axes in reversed order in memory, and a zero after each number."""
+    backwards = tuple(reversed(range(tensor.dim())))
+    turned = tensor.permute(backwards)
+    turned = torch.stack([turned, torch.zeros_like(turned)], dim=-1)[..., 0]
+    return turned.permute(backwards)
+
+
+def _leave_out(roots: Tensors, wanted: Tensors, cotangents: Tensors, **options: Any) -> Gradients:
+    """The gradients if the last output is not used."""
+    return backward.gradients(roots[:-1], wanted, cotangents[:-1], **options)
+
+
+def _give_zeros(roots: Tensors, wanted: Tensors, cotangents: Tensors, **options: Any) -> Gradients:
+    """The gradients if the cotangent of the last output is zero."""
+    return backward.gradients(roots, wanted, [*cotangents[:-1], torch.zeros_like(cotangents[-1])], **options)
+
+
+def _leave_one_out(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
+    """Evaluate, and add what an unused output changes in place of one whose cotangent is zero: nothing, if right."""
+    found = evaluation.evaluate(call, owner, question)
+    if sum(found.requires_grad.values()) > 1:
+        unused, zeros = (_answer(Way("", _back(f)), call, owner, question, other) for f in (_leave_out, _give_zeros))
+        for name, whole in found.tensors.items():
+            if name.kind == "gradient" and whole is not None:
+                one, two = (
+                    torch.zeros_like(whole) if t is None else t for t in (unused.tensors[name], zeros.tensors[name])
+                )
+                found.tensors[name] = whole + (one - two)
+    return found
+
+
+def _scale(call: Callable[..., Any], owner: Any, question: Question, _: Question) -> Evaluation:
+    return evaluation.evaluate(call, owner, replace(question, scale=LOSS_SCALE * question.scale))
+
+
+def _call_between(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
+    """Evaluate, with another call of the model between forward and backward."""
+
+    def gradients(*given: Any, **options: Any) -> Gradients:
+        with evaluation.autocast(question):
+            inputs.invoke(call, other.call)
+        return backward.gradients(*given, **options)
+
+    return evaluation.evaluate(call, owner, replace(question, gradients=gradients))
+
+
+def _call_again(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
+    """Evaluate another draw after a call, in the state that the call has left."""
+    evaluation.evaluate(call, owner, question)
+    return evaluation.evaluate(call, owner, replace(other, states=attributes.current(owner, question.states)))
+
+
+SECOND = Way("called a second time", _call_again, (*INFERRED, "gradient"), other_graph=True)
+GRADIENTS = (
+    Way("into a .grad that is there", _back(_accumulate)),
+    Way("with a cotangent that is not contiguous", _back(_spread_out)),
+    Way("with a loss 256 times as large", _scale),
+    Way("with another call before backward", _call_between, refusable=True),
+    Way("with an output unused", _leave_one_out),
+    Way("twice with retain_graph", _back(_go_back_twice), refusable=True),
+    Way("with frozen weights", _freeze, ("output", "gradient"), other_graph=True),
+    Way("for the weights alone", _train, other_graph=True),
+    Way("for the first input alone", _ask_for_first, other_graph=True),
+)

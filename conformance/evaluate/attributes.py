@@ -1,0 +1,97 @@
+"""Reads what a module keeps in plain attributes, such as counters and hidden states, and puts it back.
+
+Such values are neither parameters nor buffers, so nothing else that resets a model knows them.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Any
+
+import torch
+
+OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+MISSING = "missing"  # stands for an attribute that a call makes
+PLAIN = (bool, int, float, complex, str, type(None))
+
+States = Mapping[str, Any]
+
+
+def read(owner: Any) -> dict[str, Any]:
+    """The plain attributes of a module and its parts, by path such as "cell.hidden"; tensors are copied.
+
+    Plain are numbers, text, None, tensors, and lists, tuples and dicts of them. A function has none.
+    """
+    return {path: _copy(value) for path, module, name in _attributes(owner) for value in [vars(module)[name]]}
+
+
+def differing(before: States, after: States) -> list[str]:
+    """The paths whose values differ, in order."""
+    return sorted(
+        path for path in before.keys() | after.keys() if not _same(before.get(path, MISSING), after.get(path))
+    )
+
+
+def put(owner: Any, states: States) -> None:
+    """Set attributes to copies of what `read` returned, or remove them where they are `MISSING`.
+
+    A tensor is not written in place, since a result of the model may share its memory. What another implementation of
+    the module lacks, as TorchScript may, is left out.
+    """
+    for path, value in states.items():
+        module, name = _find(owner, path)
+        if value is MISSING:
+            vars(module).pop(name, None)
+        elif hasattr(module, name):
+            setattr(module, name, _copy(value))
+
+
+def current(owner: Any, states: States) -> dict[str, Any]:
+    """What the attributes of these paths hold now; one that the module lacks is left out."""
+    found = {}
+    for path in states:
+        module, name = _find(owner, path)
+        if hasattr(module, name):
+            found[path] = _copy(getattr(module, name))
+    return found
+
+
+def _find(owner: Any, path: str) -> tuple[Any, str]:
+    *places, name = path.split(".")
+    return reduce(getattr, places, owner), name
+
+
+def _attributes(owner: Any) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    if not isinstance(owner, torch.nn.Module):
+        return
+    for place, module in owner.named_modules():
+        for name, value in vars(module).items():
+            if name not in OF_EVERY_MODULE and _is_plain(value):
+                yield f"{place}.{name}".lstrip("."), module, name
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(map(_is_plain, value.values()))
+    return isinstance(value, (torch.Tensor, *PLAIN)) and not isinstance(value, torch.nn.Parameter)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copy(part) for key, part in value.items()}
+    return type(value)(map(_copy, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return type(one) is type(other) and one.shape == other.shape and torch.equal(one, other)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(part, other[key]) for key, part in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)

@@ -1,0 +1,192 @@
+"""Functions and models that are right in one plain call, and wrong where people ask otherwise."""
+
+import torch
+from miniature_parts import VALUES, fails, gets, spec_of
+from torch import nn
+from torch.autograd import Function
+
+from zoo import Call, Case
+
+
+class Sine(Function):
+    """sin, of which each subclass has a backward of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+
+class Clipped(Sine):
+    @staticmethod
+    def backward(ctx, g):
+        return g.clamp(-100.0, 100.0) * ctx.saved_tensors[0].cos()
+
+
+class BlindToStrides(Sine):
+    @staticmethod
+    def backward(ctx, g):
+        x = ctx.saved_tensors[0]
+        return g.as_strided(x.shape, x.stride()) * x.cos()
+
+
+class Flattening(Sine):
+    @staticmethod
+    def backward(ctx, g):
+        x = ctx.saved_tensors[0]
+        return (g.view(-1) * x.reshape(-1).cos()).view(x.shape)
+
+
+class OnTheClass(Sine):
+    @staticmethod
+    def forward(ctx, x):
+        OnTheClass.last = x.detach()
+        return Sine.forward(ctx, x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * OnTheClass.last.cos() + 0 * ctx.saved_tensors[0]
+
+
+class CountsPasses(Sine):
+    @staticmethod
+    def backward(ctx, g):
+        x = ctx.saved_tensors[0]
+        seen = getattr(ctx, "seen", 0)
+        ctx.seen = seen + 1
+        return g * x.cos() * (1.0 + seen)
+
+
+class TwoOutputs(Function):
+    """sin and exp; without the second, the backward of the first is twice as large."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        ctx.set_materialize_grads(False)
+        return x.sin(), x.exp()
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (x,) = ctx.saved_tensors
+        return 2 * g * x.cos() if h is None else (0 if g is None else g * x.cos()) + h * x.exp()
+
+
+class Product(Function):
+    """x · w; wrong for one operand where the other needs no gradient."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        both = all(ctx.needs_input_grad)
+        return (g * w if both else 2 * g * w), (g * x if both else 2 * g * x)
+
+
+class Scale(nn.Module):
+    """`Product` with a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.linspace(0.5, 1.5, 5))
+
+    def forward(self, x):
+        return Product.apply(x, self.w.expand(x.shape))
+
+
+class Serving(nn.Linear):
+    """A Linear whose result is another one without gradients."""
+
+    def __init__(self, change):
+        super().__init__(5, 4)
+        self.change = change
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y if torch.is_grad_enabled() else self.change(y)
+
+
+class Counter(nn.Linear):
+    """A Linear that divides by the number of its calls, which is a plain attribute."""
+
+    def __init__(self):
+        super().__init__(5, 4)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) / self.calls
+
+
+class Recurrent(nn.Module):
+    """A cell that keeps its hidden state, a tensor that the first call makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.hidden = nn.GRUCell(5, 4), None
+
+    def forward(self, x):
+        hidden = torch.zeros(x.shape[0], 4, dtype=x.dtype, device=x.device) if self.hidden is None else self.hidden
+        y = self.cell(x, hidden)
+        self.hidden = y.detach()
+        return y
+
+
+class Largest(nn.Linear):
+    """A Linear of inputs over the largest number so far, which is a tensor and no buffer."""
+
+    def __init__(self):
+        super().__init__(5, 4)
+        self.largest = torch.zeros(())
+
+    def forward(self, x):
+        self.largest = torch.maximum(self.largest, x.detach().float().abs().max())
+        return super().forward(x / self.largest.to(x.dtype))
+
+
+CLIPPED = spec_of("clipped", lambda: Clipped.apply)
+BLIND = spec_of("blind_to_strides_of_g", lambda: BlindToStrides.apply)
+ON_THE_CLASS = spec_of("on_the_class", lambda: OnTheClass.apply)
+COUNTS_PASSES = spec_of("counts_its_passes", lambda: CountsPasses.apply)
+TWO_OUTPUTS = spec_of("needs_both_outputs", lambda: TwoOutputs.apply)
+FLATTENING = spec_of("flattening", lambda: Flattening.apply)
+SCALE = spec_of("scale_by_product", Scale)
+OTHER_IN_INFERENCE = spec_of("other_in_inference", lambda: Serving(lambda y: 1.5 * y))
+INFINITE_IN_INFERENCE = spec_of("infinite_in_inference", lambda: Serving(lambda y: y / 0.0))
+NO_INFERENCE = spec_of("no_inference", lambda: Serving(lambda y: y.backward()))
+PADDING = {"src_key_padding_mask": torch.tensor([[False] * 6, [False] * 4 + [True] * 2])}
+ENCODER = spec_of(
+    "encoder_with_padding",
+    lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval(),
+    Case(
+        name="typical", inputs=lambda g: Call((torch.randn(2, 6, 16, generator=g),), {"src_key_padding_mask": PADDING})
+    ),
+)
+STATES = {"stops_gradients": True}
+COUNTER, RECURRENT = spec_of("counter", Counter), spec_of("recurrent", Recurrent, **STATES)
+LARGEST = spec_of("largest_so_far", Largest, **STATES)
+
+MINIATURES = (
+    fails(CLIPPED, "eager", "fp32", *VALUES, text="with a loss 256 times as large"),
+    fails(BLIND, "eager", "fp32", *VALUES, text="with a cotangent that is not contiguous"),
+    fails(ON_THE_CLASS, "eager", "fp32", *VALUES, text="with another call before backward"),
+    gets(COUNTS_PASSES, "eager", "fp32", "INVALID", text="two backward passes over one graph"),
+    fails(TWO_OUTPUTS, "eager", "fp32", *VALUES, text="with an output unused"),
+    fails(FLATTENING, "eager", "fp32", "structure", text="it raises RuntimeError: view size is not compatible"),
+    fails(SCALE, "eager", "fp32", *VALUES, text="with frozen weights"),
+    # Without gradients
+    fails(OTHER_IN_INFERENCE, "eager", "fp32", *VALUES, text="under no_grad"),
+    fails(INFINITE_IN_INFERENCE, "eager", "fp32", "class", "precision", text="under no_grad"),
+    gets(NO_INFERENCE, "eager", "fp32", "PASS"),
+    gets(ENCODER, "eager", "fp32", "PASS"),
+    # State in plain attributes
+    *(
+        gets(spec, "eager", precision, "PASS")
+        for spec in (COUNTER, RECURRENT, LARGEST)
+        for precision in ("fp32", "amp_bf16")
+    ),
+)
