@@ -48,11 +48,11 @@ SURVIVORS = {  # by the name of a mutant, why no test can notice it, or need not
     ),
     **dict.fromkeys(
         (
-            "canaries: SURE = 1.0 + 1e-09 doubled",
-            "canaries: FAR = 2.0 doubled",
-            "canaries: FAR = 2.0 halved",
-            "canaries: _most_of_a_sort(flat) > most turned round",
-            "canaries: square > enough * enough turned round",
+            "power: SURE = 1.0 + 1e-09 doubled",
+            "power: FAR = 2.0 doubled",
+            "power: FAR = 2.0 halved",
+            "power: _most_of_a_sort(flat) > most turned round",
+            "power: square > enough * enough turned round",
             "power: most.gain > LOST turned round",
             "power: oracle.norm < limits.max / ROUNDINGS turned round",
         ),
