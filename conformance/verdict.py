@@ -284,6 +284,8 @@ def _remarks(seen: Observation) -> tuple[str, ...]:
         )
     if aside := seen.facts.get(observation.LEFT_ASIDE):
         notes.append(f"results that are no tensors are left aside ({aside})")
+    if ways := seen.facts.get(observation.ASKED_OTHERWISE):
+        notes.append(f"the call raises an error if it is asked otherwise ({ways})")
     notes += [said for fact, said in OF_FACTS.items() if seen.facts.get(fact)]
     others = [d.case for d in seen.discrepancies for m in d.measures if m.gate == RAISES and m.value and m.met]
     notes += [f"an error input raises another error than in eager ({one_line.some(others, 2)})"] * bool(others)

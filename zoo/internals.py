@@ -168,6 +168,7 @@ BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 HOOKS_OF_MODULES = ("_forward_hooks", "_forward_pre_hooks", *BACKWARD_HOOKS)
 PARAMETERS, BUFFERS, SUBMODULES = "_parameters", "_buffers", "_modules"
 COMPILED_MODULE, COMPILED_FUNCTION = "_orig_mod", "_torchdynamo_orig_callable"  # what `torch.compile` has wrapped
+LEFT_TO_EAGER = "_torchdynamo_disable"
 TRANSIENT_BUFFERS, LOADING_HOOKS = "_non_persistent_buffers_set", "_load_state_dict_pre_hooks"
 COMPILED_MODULE = "_orig_mod"
 SAVED = "_saved_"  # begins the names of what a node of autograd's graph saves

@@ -63,7 +63,7 @@ def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> Ref
             return ReferenceResult("no oracle", error_text.one_line(problem))
         except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
             ending = _ending(problem, "invalid")
-            where = f"; {_say_where(spec, task.seed)}" if ending == "invalid" and spec else ""
+            where = f"; {_say_where(problem, spec, task.seed)}" if ending == "invalid" and spec else ""
             return ReferenceResult(ending, f"{name_of(problem)}: {error_text.one_line(problem)}{where}")
         except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
             return ReferenceResult("raised", f"{name_of(problem)}: {error_text.one_line(problem)}")
@@ -76,14 +76,14 @@ def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> Ref
     return ReferenceResult("ok", files=files, variables=variables, fingerprint=print_of_model)
 
 
-def _say_where(spec: Spec, seed: int) -> str:
+def _say_where(problem: Exception, spec: Spec, seed: int) -> str:
     """Where the model raises an error that it raises in float64."""
     try:
         model = wide.prepared_model(spec, seed)
         question = evaluation.question_of(spec, spec.cases[0], seed, 0, lambda call: call, model)
         evaluation.evaluate(model, model, question)
-    except Exception:  # noqa: BLE001 -- the model's own code may raise anything
-        return RAISED
+    except Exception as other:  # noqa: BLE001 -- the model's own code may raise anything
+        return RAISED if type(other) is type(problem) else RAISED_WIDE
     return RAISED_WIDE
 
 

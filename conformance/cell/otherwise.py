@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from conformance.cell.conduct import is_script
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
 from conformance.evaluate import attributes, backward, evaluation, inputs, weights
@@ -21,7 +22,7 @@ from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64.wide import ModuleMemory
 from conformance.one_line import name_of
-from conformance.records.observation import Discrepancy, Measure, TensorName, way_of
+from conformance.records.observation import ASKED_OTHERWISE, Discrepancy, Measure, TensorName, way_of
 from zoo.case import Case
 
 Tensors = Sequence[torch.Tensor]
@@ -41,7 +42,8 @@ class Way:
         ask: evaluates a callable of an owner on a question; the last argument asks for another draw.
         kinds: the kinds of the tensors that are compared.
         other_graph: a compiler compiles the model again for it.
-        refusable: a mode may raise an error for it, as torch documents.
+        refusable: any mode may raise an error for it.
+        scripts_refuse: TorchScript may; it saves for backward what `inference_mode` does not let it save.
     """
 
     text: str
@@ -49,12 +51,14 @@ class Way:
     kinds: tuple[str, ...] = ("gradient",)
     other_graph: bool = False
     refusable: bool = False
+    scripts_refuse: bool = False
 
 
 def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
     """Compare what a cell's callable gives in each way with the oracle's tensors.
 
-    An error is red where the measured call has raised none, unless eager raises one too, or torch documents it.
+    An error is red, since the measured call has raised none. It is a fact alone if the way is refusable, if eager
+    raises one too, or if forward raises it in eager: a model may need the gradients that it is not asked for.
 
     Args:
         session: the open cell, in a precision that rounds to float32.
@@ -66,16 +70,18 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
     """
     question = replace(session.question(case, session.eager), second=False, stacked=None, forward_mode=False)
     other = question.of_call(session.place(inputs.draw(case, session.seed, inputs.FAR_DRAW)), session.eager)
-    known = session.known(case)
+    known, made = session.known(case), session.made
     for way in _ways(session, case, question):
-        named = way_of(case.name, way.text)
+        named, passes = way_of(case.name, way.text), _Passes()
         try:
-            found = _answer(way, session.made.call, session.made.parameters_of, question, other)
+            found = _answer(way.ask, made.call, made.parameters_of, replace(question, gradients=passes), other)
         except Exception as problem:  # the model and the mode may raise anything
             if is_out_of_memory(problem) or is_machine_failure(problem) or isinstance(problem, NotProvenError):
                 raise
-            if way.refusable or _eager_refuses(way, session, question, other):
-                session.facts[f"refused {way.text}"] = one_line(problem)
+            if _may_refuse(way, session, question, other, begun=passes.begun):
+                refused = session.facts.get(ASKED_OTHERWISE, "")
+                session.facts[ASKED_OTHERWISE] = f"{refused}, {way.text}".removeprefix(", ")
+                session.facts[f"{way.text} refused"] = one_line(problem)
             else:
                 error = Measure("structure", math.inf, 0.0, f"it raises {name_of(problem)}: {one_line(problem)}")
                 yield Discrepancy(named, TensorName("subject", "the call"), "conduct", "", "", (error,))
@@ -83,7 +89,8 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
         wanted = known.without_gradients(session.precision) if way in INFERENCE else known
         if way is SECOND and known.following:
             wanted = known.following
-        tensors = {n: r for n, r in wanted.tensors.items() if n.kind in way.kinds and n in found.tensors}
+        tensors = {n: r for n, r in wanted.tensors.items() if n.kind in way.kinds}
+        tensors = {n: r for n, r in tensors.items() if n.kind != "gradient" or n in found.tensors}  # of what was asked
         wanted = replace(wanted, tensors=tensors, requires_grad=found.requires_grad)
         yield from session.compared_values(named, wanted, question, found)
 
@@ -101,22 +108,39 @@ def _ways(session: CellSession, case: Case, question: Question) -> Iterator[Way]
             yield way
 
 
-def _answer(way: Way, call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
-    """What a callable gives in a way. What it leaves in the module, such as tensors of inference, is taken away."""
+class _Passes:
+    """Goes back as the measured call does, and knows whether a pass has begun."""
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Gradients:
+        self.begun = True
+        return backward.gradients(*args, **kwargs)
+
+
+def _answer(ask: Ask, call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
+    """What a callable gives. What it leaves in the module, such as tensors of inference, is taken away."""
     state, memory = weights.state_of(owner), ModuleMemory(owner)
     try:
-        return way.ask(call, owner, question, other)
+        return ask(call, owner, question, other)
     finally:
         memory.restore()
         weights.reset(owner, state)
 
 
-def _eager_refuses(way: Way, session: CellSession, question: Question, other: Question) -> bool:
+def _may_refuse(way: Way, session: CellSession, question: Question, other: Question, *, begun: bool) -> bool:
+    """Whether an error is no fault of the mode; `begun` tells whether a pass backward had begun."""
+    made = session.made
+    if way.refusable or (way.scripts_refuse and is_script(made.call, made.parameters_of)):
+        return True
     if session.is_eager:
-        return way.other_graph  # a model may need gradients inside, and no two calls beside each other
+        return way.other_graph and not begun
     try:
-        _answer(way, session.eager, session.eager, question, other)
-    except Exception:  # noqa: BLE001 -- the model may raise anything
+        _answer(way.ask, session.eager, session.eager, question, other)
+    except Exception as problem:  # the model may raise anything
+        if is_out_of_memory(problem):
+            raise
         return True
     return False
 
@@ -137,7 +161,7 @@ def _infer(
 
 INFERENCE = (
     Way("under no_grad", partial(_infer, torch.no_grad), INFERRED, other_graph=True),
-    Way("under inference_mode", partial(_infer, torch.inference_mode), INFERRED, other_graph=True, refusable=True),
+    Way("under inference_mode", partial(_infer, torch.inference_mode), INFERRED, other_graph=True, scripts_refuse=True),
 )
 
 # Gradients for some of the leaves.
@@ -223,14 +247,13 @@ def _give_zeros(roots: Tensors, wanted: Tensors, cotangents: Tensors, **options:
 def _leave_one_out(call: Callable[..., Any], owner: Any, question: Question, other: Question) -> Evaluation:
     """Evaluate, and add what an unused output changes in place of one whose cotangent is zero: nothing, if right."""
     found = evaluation.evaluate(call, owner, question)
-    if sum(found.requires_grad.values()) > 1:
-        unused, zeros = (_answer(Way("", _back(f)), call, owner, question, other) for f in (_leave_out, _give_zeros))
-        for name, whole in found.tensors.items():
-            if name.kind == "gradient" and whole is not None:
-                one, two = (
-                    torch.zeros_like(whole) if t is None else t for t in (unused.tensors[name], zeros.tensors[name])
-                )
-                found.tensors[name] = whole + (one - two)
+    if sum(found.requires_grad.values()) < 2:  # noqa: PLR2004 -- outputs, of which one is left out
+        return found
+    unused, zeros = (_answer(_back(f), call, owner, question, other).tensors for f in (_leave_out, _give_zeros))
+    for name, whole in found.tensors.items():
+        if name.kind == "gradient" and whole is not None:
+            one, two = (torch.zeros_like(whole) if t is None else t for t in (unused[name], zeros[name]))
+            found.tensors[name] = whole + (one - two)
     return found
 
 

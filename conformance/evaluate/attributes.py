@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from conformance.gates.distance import same_bytes
+
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
-MISSING = "missing"  # stands for an attribute that a call makes
+MISSING = object()  # stands for an attribute that a call makes
 PLAIN = (bool, int, float, complex, str, type(None))
 
 States = Mapping[str, Any]
@@ -26,9 +28,8 @@ def read(owner: Any) -> dict[str, Any]:
 
 def differing(before: States, after: States) -> list[str]:
     """The paths whose values differ, in order."""
-    return sorted(
-        path for path in before.keys() | after.keys() if not _same(before.get(path, MISSING), after.get(path))
-    )
+    paths = before.keys() | after.keys()
+    return sorted(path for path in paths if not _same(before.get(path, MISSING), after.get(path, MISSING)))
 
 
 def put(owner: Any, states: States) -> None:
@@ -74,7 +75,9 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value))
     if type(value) is dict:
         return all(map(_is_plain, value.values()))
-    return isinstance(value, (torch.Tensor, *PLAIN)) and not isinstance(value, torch.nn.Parameter)
+    if isinstance(value, torch.Tensor):
+        return value.layout == torch.strided and not isinstance(value, torch.nn.Parameter)
+    return isinstance(value, PLAIN)
 
 
 def _copy(value: Any) -> Any:
@@ -86,10 +89,10 @@ def _copy(value: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        return type(one) is type(other) and one.shape == other.shape and torch.equal(one, other)
     if type(one) is not type(other):
         return False
+    if isinstance(one, torch.Tensor):
+        return same_bytes(one, other)
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same(part, other[key]) for key, part in one.items())
     if isinstance(one, (list, tuple)):

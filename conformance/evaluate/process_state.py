@@ -161,15 +161,15 @@ def _put_warnings(value: tuple[Any, ...]) -> None:
     warnings.filters[:] = value  # type: ignore[index]
 
 
-def _environment() -> dict[str, str]:
+def _environment() -> dict[bytes, bytes]:
     """The variables, read where `cache.sources` does not note that somebody asks for them."""
-    return {os.fsdecode(name): os.fsdecode(value) for name, value in vars(os.environ)["_data"].items()}
+    return dict(vars(os.environ)["_data"])
 
 
-def _put_environment(value: dict[str, str]) -> None:
-    for name in os.environ.keys() - value.keys():
-        del os.environ[name]
-    os.environ.update(value)
+def _put_environment(value: dict[bytes, bytes]) -> None:
+    for name in os.environb.keys() - value.keys():
+        del os.environb[name]
+    os.environb.update(value)
 
 
 def _folder() -> str:
@@ -287,7 +287,7 @@ def _bytes(state: torch.Tensor) -> bytes:
 def _difference(old: Any, new: Any) -> str:
     if isinstance(old, dict):
         name = next(key for key in {**old, **new} if old.get(key) != new.get(key))
-        return f"of {name} {_difference(old.get(name), new.get(name))}"
+        return f"of {_show(name)} {_difference(old.get(name), new.get(name))}"
     return f"from {_show(old)} to {_show(new)}"
 
 
@@ -296,6 +296,8 @@ def _show(value: Any) -> str:
         return "on" if value else "off"
     if isinstance(value, tuple):
         return ", ".join(_show(v) for v in value) or "none"
+    if isinstance(value, bytes):
+        return os.fsdecode(value)
     return str(value) if isinstance(value, (str, int, torch.dtype, type(None))) else type(value).__name__
 
 

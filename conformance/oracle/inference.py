@@ -8,8 +8,10 @@ plainly. Where the model itself asks whether gradients are on, the formula with 
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import nn
 
 from conformance.evaluate import containers, inputs, process_state
 from conformance.evaluate.error_text import is_out_of_memory
@@ -19,6 +21,7 @@ from conformance.gates.budget import TensorReference
 from conformance.gates.distance import OracleTensor
 from conformance.records.observation import TensorName
 
+FAST = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 ANOTHER_FORMULA = 2.0**-12  # of the size of an output; what a model rounds to float32 inside changes it by less
 
 References = Mapping[TensorName, TensorReference | None]
@@ -39,7 +42,7 @@ def inferred(
         autocast: the dtype of the autocast under which the model is called, for a model may take another path there.
             It leaves float64 as it is. "": none.
     """
-    if question.fit is not None or oracle.draws:
+    if question.fit is not None or oracle.draws or not _has_fast_path(oracle.model):
         return {}
     others = {}
     for leaf, y in _plain_outputs(oracle, question, autocast).items():
@@ -54,15 +57,18 @@ def inferred(
             usual = _plain_outputs(oracle, question, autocast)
         finally:
             torch.backends.mha.set_fastpath_enabled(enabled)
-        others = {n: r for n, r in others.items() if not _differs(usual[n.leaf], found.tensors[n])}
+        others = {n: r for n, r in others.items() if n.leaf in usual and not _differs(usual[n.leaf], found.tensors[n])}
     return others
+
+
+def _has_fast_path(model: Any) -> bool:
+    return isinstance(model, nn.Module) and any(isinstance(part, FAST) for part in model.modules())
 
 
 def _plain_outputs(oracle: Oracle, question: Question, autocast: str) -> dict[str, torch.Tensor | None]:
     """The outputs of the float64 model without gradients, and with no mode of ours; empty if it raises an error."""
     oracle.reset()
     inputs.restore(question.call, question.pristine)
-    default = torch.get_default_dtype()
     context = torch.autocast("cpu", getattr(torch, autocast)) if autocast else contextlib.nullcontext()
     try:
         with process_state.keep_switches(), torch.no_grad(), context:
@@ -74,7 +80,6 @@ def _plain_outputs(oracle: Oracle, question: Question, autocast: str) -> dict[st
             raise
         return {}
     finally:
-        torch.set_default_dtype(default)
         oracle.reset()
 
 

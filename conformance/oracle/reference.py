@@ -40,7 +40,7 @@ class CaseReference:
         redraws: the further draws over which low precisions are judged.
         states: paths of the plain attributes on which the next call depends; see `states.find_states`.
         following: the reference of a second call, on another draw, in the state that the first one left; only for
-            precisions that round to float32. None: a call leaves no state.
+            precisions that round to float32. None: a call leaves no state, or a second call raises an error.
         inferred: the references of the outputs that are others without gradients, by the dtype of the autocast, which
             is "" for none.
         changed: the references of the case with other weights, by the draw; only for precisions that round to float32.
@@ -111,8 +111,8 @@ def make(
             fine = [p for p in precisions if not p.low_dtype]
             changed, reason = _with_changed_weights(oracle, case, question, fine, forks)
             known = replace(known, redraws=redraws, tensors=tensors, changed=changed, unchanged=reason)
-            if kept and fine:
-                following = _follow(oracle, case, question, fine, forks)
+            if kept:
+                following = _follow_or_none(oracle, case, question, fine, forks) if fine else None
                 known = replace(known, states=tuple(kept), following=following)
         cases[case.name] = known
         size = sum(t.numel() for t in question.names.values() if isinstance(t, torch.Tensor))
@@ -122,6 +122,18 @@ def make(
         assumed = GradientCheck(oracle, smallest[1], smallest[2], forks).run()
         cases = {name: replace(known, assumed=assumed) for name, known in cases.items()}
     return cases
+
+
+def _follow_or_none(
+    oracle: Oracle, case: Case, question: evaluation.Question, precisions: Sequence[Precision], forks: Forks
+) -> CaseReference | None:
+    """`_follow`, or None if the second call raises an error: another draw may have other shapes than the state."""
+    try:
+        return _follow(oracle, case, question, precisions, forks)
+    except Exception as problem:  # the model's own code may raise anything
+        if error_text.is_out_of_memory(problem):
+            raise
+        return None
 
 
 def _follow(

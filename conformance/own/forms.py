@@ -42,8 +42,8 @@ def forms_of(fetch: Callable[[], Any], case: Case) -> Forms:  # noqa: PLR0911 --
     """The forms of a thing; a wrapper has names and types of the case. UsageError if it cannot be called or built."""
     thing = fetch()
     if unwrap(thing) is not thing:
-        forms = forms_of(lambda: unwrap(fetch()), case)
-        return replace(forms, taken=f"it is judged without the {type(thing).__name__} around it")
+        around = f"the {type(thing).__name__}" if isinstance(thing, WRAPPERS) else "torch.compile"
+        return replace(forms_of(lambda: unwrap(fetch()), case), taken=f"it is judged without {around} around it")
     if isinstance(thing, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
         return Forms("TorchScript", fetch, fetch, OF_SCRIPTS)
     if isinstance(thing, torch.export.ExportedProgram):
@@ -83,10 +83,16 @@ def unwrap(thing: Any) -> Any:
             thing = thing.module
         elif isinstance(thing, nn.Module) and internals.COMPILED_MODULE in vars(thing)[internals.SUBMODULES]:
             thing = getattr(thing, internals.COMPILED_MODULE)
-        elif not isinstance(thing, nn.Module) and callable(getattr(thing, internals.COMPILED_FUNCTION, None)):
+        elif _is_compiled(thing):
             thing = getattr(thing, internals.COMPILED_FUNCTION)
         else:
             return thing
+
+
+def _is_compiled(thing: Any) -> bool:
+    """Whether a function is what `torch.compile` returns; what it is told to leave to eager has the same mark."""
+    marked = not isinstance(thing, nn.Module) and callable(getattr(thing, internals.COMPILED_FUNCTION, None))
+    return marked and not getattr(thing, internals.LEFT_TO_EAGER, False)
 
 
 def _as_forward(method: Any) -> nn.Module:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from conformance.evaluate import attributes, weights
-from conformance.own.forms import forms_of
+from conformance.own.forms import forms_of, unwrap
 from conformance.own.spec import case_of
 from zoo import Call
 
@@ -45,7 +45,7 @@ NET = nn.Linear(6, 3)
         (closed_over(NET), "net.weight net.bias", "it owns net, a Linear"),
         (Doubling(NET), "net.weight net.bias", "it owns net, a Linear"),
         (partial(closed_over(NET)), "module.weight module.bias", "it owns module, a Linear"),
-        (torch.compile(NET), "weight bias", "it is judged without the OptimizedModule around it"),
+        (torch.compile(NET), "weight bias", "it is judged without torch.compile around it"),
         (nn.DataParallel(NET), "weight bias", "it is judged without the DataParallel around it"),
     ],
 )
@@ -62,6 +62,13 @@ def test_the_weights_are_those_of_a_copy(thing, names, taken):
     assert torch.equal(before, thing(X))  # the original keeps its weights
 
 
+def test_a_compiled_function_is_unwrapped_and_one_that_is_left_to_eager_is_not():
+    function = closed_over(NET)
+    assert unwrap(torch.compile(function)) is function
+    left = torch.compiler.disable(function)
+    assert unwrap(left) is left
+
+
 def test_attributes_are_put_back_and_those_that_a_call_made_are_removed():
     model = Autoencoder()
     model.steps, model.seen, model.largest = 0, [torch.ones(2)], torch.zeros(())
@@ -74,3 +81,5 @@ def test_attributes_are_put_back_and_those_that_a_call_made_are_removed():
     attributes.put(model, {name: before.get(name, attributes.MISSING) for name in names})
     assert attributes.differing(before, attributes.read(model)) == []
     assert model.largest is not largest  # a result may share its memory
+    before["name"] = "missing"
+    assert attributes.differing(before, {**before, "late": None}) == ["late"]

@@ -87,15 +87,32 @@ class Product(Function):
         return (g * w if both else 2 * g * w), (g * x if both else 2 * g * x)
 
 
-class Scale(nn.Module):
-    """`Product` with a weight."""
+class Demanding(Product):
+    """Its backward needs a gradient of each operand to be asked for."""
 
-    def __init__(self):
+    @staticmethod
+    def backward(ctx, g):
+        if not all(ctx.needs_input_grad):
+            raise ValueError("no gradient of w")
+        return Product.backward(ctx, g)
+
+
+class Scale(nn.Module):
+    """A product with a weight."""
+
+    def __init__(self, function):
         super().__init__()
-        self.w = nn.Parameter(torch.linspace(0.5, 1.5, 5))
+        self.function, self.w = function, nn.Parameter(torch.linspace(0.5, 1.5, 5))
 
     def forward(self, x):
-        return Product.apply(x, self.w.expand(x.shape))
+        return self.function.apply(x, self.w.expand(x.shape))
+
+
+class Force(nn.Linear):
+    """The slope of an energy: forward itself needs the gradient of its input."""
+
+    def forward(self, x):
+        return torch.autograd.grad(super().forward(x).exp().sum(), x, create_graph=True)[0]
 
 
 class Serving(nn.Linear):
@@ -154,17 +171,18 @@ ON_THE_CLASS = spec_of("on_the_class", lambda: OnTheClass.apply)
 COUNTS_PASSES = spec_of("counts_its_passes", lambda: CountsPasses.apply)
 TWO_OUTPUTS = spec_of("needs_both_outputs", lambda: TwoOutputs.apply)
 FLATTENING = spec_of("flattening", lambda: Flattening.apply)
-SCALE = spec_of("scale_by_product", Scale)
+SCALE = spec_of("scale_by_product", lambda: Scale(Product))
+DEMANDING = spec_of("demanding", lambda: Scale(Demanding))
+FORCE = spec_of("force", lambda: Force(5, 4))
 OTHER_IN_INFERENCE = spec_of("other_in_inference", lambda: Serving(lambda y: 1.5 * y))
 INFINITE_IN_INFERENCE = spec_of("infinite_in_inference", lambda: Serving(lambda y: y / 0.0))
+PAIR_IN_INFERENCE = spec_of("pair_in_inference", lambda: Serving(lambda y: (y, y)))
 NO_INFERENCE = spec_of("no_inference", lambda: Serving(lambda y: y.backward()))
 PADDING = {"src_key_padding_mask": torch.tensor([[False] * 6, [False] * 4 + [True] * 2])}
 ENCODER = spec_of(
     "encoder_with_padding",
     lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).eval(),
-    Case(
-        name="typical", inputs=lambda g: Call((torch.randn(2, 6, 16, generator=g),), {"src_key_padding_mask": PADDING})
-    ),
+    Case(name="typical", inputs=lambda g: Call((torch.randn(2, 6, 16, generator=g),), PADDING)),
 )
 STATES = {"stops_gradients": True}
 COUNTER, RECURRENT = spec_of("counter", Counter), spec_of("recurrent", Recurrent, **STATES)
@@ -178,7 +196,10 @@ MINIATURES = (
     fails(TWO_OUTPUTS, "eager", "fp32", *VALUES, text="with an output unused"),
     fails(FLATTENING, "eager", "fp32", "structure", text="it raises RuntimeError: view size is not compatible"),
     fails(SCALE, "eager", "fp32", *VALUES, text="with frozen weights"),
+    fails(DEMANDING, "eager", "fp32", "structure", text="with frozen weights: it raises ValueError: no gradient of w"),
+    gets(FORCE, "eager", "fp32", "PASS"),
     # Without gradients
+    fails(PAIR_IN_INFERENCE, "eager", "fp32", "structure", text="under no_grad: None, where the oracle has a tensor"),
     fails(OTHER_IN_INFERENCE, "eager", "fp32", *VALUES, text="under no_grad"),
     fails(INFINITE_IN_INFERENCE, "eager", "fp32", "class", "precision", text="under no_grad"),
     gets(NO_INFERENCE, "eager", "fp32", "PASS"),
