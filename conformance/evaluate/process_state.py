@@ -34,13 +34,15 @@ _GUARDS: list[Any] = []  # what switches inference mode off again, for the life 
 class Switch:
     """A switch of the process, by its word in `zoo.states.STATES`; `==` compares its values.
 
-    What the first import of a module changes, as `import numpy` does, is no work of the call that imports it.
+    What the first import of a module changes is no work of the call that imports it: `import numpy` adds filters of
+    warnings, which are kept, and code that GCC 12 made with `-ffast-math`, as Inductor of torch 2.4 does, flushes
+    denormal numbers, which is undone.
     """
 
     state: str
     read: Callable[[], Any]
     put: Callable[[Any], object]
-    imports_change_it: bool = False
+    when_imported: str = "noted"  # like any change; or "kept", or "undone"
 
 
 def _put_inference_mode(enabled: bool) -> None:  # noqa: FBT001 -- a value that was read
@@ -200,9 +202,9 @@ SWITCHES = (
     Switch("backends", _backends, _put_backends),
     Switch("hooks", _saving, _put_saving),
     Switch("anomaly mode", _anomaly, lambda value: torch.set_anomaly_enabled(*value)),
-    Switch("denormal numbers", _flushes, torch.set_flush_denormal),
-    Switch("warning filters", lambda: tuple(warnings.filters), _put_warnings, imports_change_it=True),
-    Switch("environment variables", _environment, _put_environment, imports_change_it=True),
+    Switch("denormal numbers", _flushes, torch.set_flush_denormal, "undone"),
+    Switch("warning filters", lambda: tuple(warnings.filters), _put_warnings, "kept"),
+    Switch("environment variables", _environment, _put_environment, "kept"),
     Switch("locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)),
     Switch("working folder", _folder, _put_folder),
     Switch("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
@@ -220,9 +222,12 @@ def restore(before: list[Any]) -> dict[str, str]:
     imported = len(sys.modules) > before[0]
     for switch, old in zip(SWITCHES, before[1:], strict=True):
         new = switch.read()
-        if new != old and not (imported and switch.imports_change_it):
+        fate = switch.when_imported if imported else "noted"
+        if new == old or fate == "kept":
+            continue
+        if fate == "noted":
             changed.setdefault(switch.state, _difference(old, new))
-            switch.put(old)
+        switch.put(old)
     return changed
 
 

@@ -57,12 +57,15 @@ def test_autograd_s_own_threads_are_put_back():
 
 
 def test_what_an_import_changes_is_no_work_of_the_call(tmp_path, monkeypatch):
-    (tmp_path / "setting_filters.py").write_text("import warnings\nwarnings.simplefilter('ignore')\n")
+    changes = ("import warnings", "warnings.simplefilter('ignore')", "import torch", "torch.set_flush_denormal(True)")
+    (tmp_path / "changing_things.py").write_text("\n".join(changes))
     monkeypatch.syspath_prepend(tmp_path)
     with warnings.catch_warnings():
         before = process_state.read()
-        __import__("setting_filters")
+        __import__("changing_things")
         assert process_state.restore(before) == {}
+        assert warnings.filters[0][0] == "ignore"  # kept
+    assert sys.float_info.min * 0.5 > 0  # undone
 
 
 @pytest.mark.skipif(not hasattr(internals, "get_saving_hooks"), reason="torch cannot tell its saved tensors hooks")
