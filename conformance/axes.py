@@ -15,6 +15,7 @@ from conformance.errors import UsageError, suggestion
 Prepare = Callable[..., Any]
 
 NOT_PROVEN = "mode not proven"  # the fact that stands for an empty proof
+BROKEN_GRAPH = "undeclared graph breaks"  # the fact that says why, unless the spec says `one_graph=False`
 SYMBOLIC = "graphs with symbolic sizes"  # a fact of compiled_dynamic
 
 

@@ -102,6 +102,8 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> run.RunOpti
         raise UsageError("--resume finishes the run at the depth at which it was planned; leave out --full")
     if options.resume and options.every_tensor:
         raise UsageError("--resume stores as much as the run has stored so far; leave out --every-tensor")
+    if options.resume and options.strict:
+        raise UsageError("--resume judges as the run was planned; leave out --strict")
     if options.balance and not options.shard:
         raise UsageError("--balance is about shards, and there is no --shard")
     return run.RunOptions(
@@ -115,6 +117,7 @@ def _run_options(options: argparse.Namespace, further: list[str]) -> run.RunOpti
         balance=options.balance,
         every_tensor=options.every_tensor,
         full=options.full,
+        strict=options.strict,
         choice=judging.Choice(
             expression=options.expression,
             workers=options.workers or "",

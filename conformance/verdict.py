@@ -26,7 +26,9 @@ ORDER = ("structure", "dtype", "class", "exact", *VALUES, "precision", "recompil
 IN_WORDS = ("exact", "precision", RAISES)  # gates whose measure is no size
 
 
-def judge(cell: str, seen: Observation, expectations: Sequence[Expect] = (), *, whole: bool = True) -> Verdict:
+def judge(
+    cell: str, seen: Observation, expectations: Sequence[Expect] = (), *, whole: bool = True, strict: bool = False
+) -> Verdict:
     """The verdict on one cell.
 
     Args:
@@ -35,11 +37,15 @@ def judge(cell: str, seen: Observation, expectations: Sequence[Expect] = (), *, 
         expectations: the declared divergences that apply to this cell on this torch, from the plan. One that hangs on a
             probe is in force if what was observed says that the probe shows its fault.
         whole: all cases were judged; otherwise a declared divergence that did not happen may hang on the others.
+        strict: a mode without a proof is red, and so is a graph break that no spec declares.
     """
     expectations = [e for e in expectations if not e.probe or seen.facts.get(PROBED + e.probe)]
     renamed = [e for e in expectations if e.outcome == "dtype"]
     dtypes = {e.tensor: e.dtype for e in renamed}
     verdict = _plain_verdict(cell, seen, dtypes)
+    doubt = _doubt(seen) if strict and verdict.status == "PASS" else ""
+    if doubt:
+        verdict = Verdict(cell, "VOID", f"strict  {doubt}", short="VOID")
     verdict = replace(verdict, margin=_worst_margin(seen), notes=_remarks(seen), observation=seen)
     refusals = [e for e in expectations if e.outcome == "refuses"]
     others = [e for e in expectations if e.outcome not in ("dtype", "refuses")]
@@ -167,6 +173,16 @@ def _gaps(seen: Observation) -> Iterator[str]:
             yield f"case {case}: {outputs[0].tensor}: its values were not judged, because no wrong tensor was rejected"
         elif not any(judged.values()):
             yield f"case {case}: every output is empty, so no value was judged; add a case with elements"
+
+
+def _doubt(seen: Observation) -> str:
+    """Why a strict run does not believe that a cell has run in its mode; "" if it does."""
+    if seen.facts.get(axes.NOT_PROVEN):
+        return f"{OF_FACTS[axes.NOT_PROVEN]}; let `prepare` return a Prepared whose proof returns a fact"
+    if why := seen.facts.get(axes.BROKEN_GRAPH):
+        breaks = one_line.counted(int(seen.facts["graph breaks"]), "graph break")
+        return f"{breaks} that no spec declares by `one_graph=False`: {why}"
+    return ""
 
 
 def _raised(seen: Observation, expected: Expect) -> bool:

@@ -79,7 +79,8 @@ class Spec:
         vmappable: `torch.vmap` over a new first axis of every input tensor gives what a loop over the samples gives.
         forward_mode: forward-mode derivatives (`torch.func.jvp`, `torch.autograd.forward_ad`) agree with the
             gradients. The backward must be differentiable in its cotangent.
-        one_graph: torch.compile captures each call in one graph, without a graph break.
+        one_graph: torch.compile captures each call in one graph, without a graph break. False declares that it may not;
+            with None, a graph break is red in a strict run alone.
         deterministic: identical calls agree bit for bit.
         mutates: names of inputs and parameters that forward changes on purpose; what they are after it is judged.
         changes_state: what else a call changes on purpose, in words of `STATES`: of the process ("random generator",
@@ -135,7 +136,7 @@ class Spec:
     twice_differentiable: bool = False
     vmappable: bool = False
     forward_mode: bool = False
-    one_graph: bool = False
+    one_graph: bool | None = None
     deterministic: bool = True
     mutates: tuple[str, ...] = ()
     changes_state: tuple[str, ...] = ()

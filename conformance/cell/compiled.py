@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from conformance.axes import SYMBOLIC, Prepared
+from conformance.axes import BROKEN_GRAPH, SYMBOLIC, Prepared
 from conformance.errors import NotProvenError
 from conformance.evaluate.error_text import without_hints
 from conformance.records.observation import Discrepancy, Measure, TensorName
@@ -16,10 +16,10 @@ from zoo import internals
 MANY_RECOMPILES = 64  # each case may bring a new shape; past the limit torch would run eager without an error
 
 
-def compile_model(model: Any, *, one_graph: bool, patches: dict[str, Any], dynamic: bool = False) -> Prepared:
+def compile_model(model: Any, *, one_graph: bool | None, patches: dict[str, Any], dynamic: bool = False) -> Prepared:
     """The model under torch.compile with Inductor.
 
-    With `one_graph`, the proof fails if there was a graph break. `patches` change Inductor's configuration. If
+    With `one_graph`, the proof fails if there was a graph break; with None, it notes why. `patches` change Inductor's configuration. If
     `dynamic`, sizes are symbols, so one graph serves all shapes but those that the code or torch (0 and 1) tells apart.
     Otherwise each shape has a graph of its own.
 
@@ -61,7 +61,8 @@ def compile_model(model: Any, *, one_graph: bool, patches: dict[str, Any], dynam
             raise NotProvenError(f"the spec claims one graph, found {breaks} graph breaks: {_break_reasons()}")
         hits, misses = (counters["inductor"][f"fxgraph_cache_{what}"] for what in ("hit", "miss"))
         cache = "miss" if misses else "hit" if hits else "off"
-        return {"cache": cache, **({SYMBOLIC: calls[SYMBOLIC]} if dynamic else {})}
+        broken = {BROKEN_GRAPH: _break_reasons()} if breaks and one_graph is None else {}
+        return {"cache": cache, **broken, **({SYMBOLIC: calls[SYMBOLIC]} if dynamic else {})}
 
     inner: Callable[..., Any] = torch.compile(model, backend=backend, dynamic=dynamic)
     return Prepared(checked(inner), proof, model, unchecked_call=inner, around=around)
@@ -105,7 +106,7 @@ def _break_reasons() -> str:
     return "; ".join(dict.fromkeys(without_hints(text) for text in said)) or "nothing was captured"
 
 
-def prepare_graphed(model: Any, *, one_graph: bool, patches: dict[str, Any]) -> Prepared:
+def prepare_graphed(model: Any, *, one_graph: bool | None, patches: dict[str, Any]) -> Prepared:
     """The compiled model, with the kernels of each call recorded into CUDA graphs and replayed."""
     made = compile_model(model, one_graph=one_graph, patches={"triton.cudagraphs": True, **patches})
 

@@ -113,6 +113,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every-tensor", action="store_true", help="store the numbers of all tensors (default: near their budgets)"
     )
+    unproven = "red are modes without a proof too, and graph breaks that no spec declares"
+    parser.add_argument("--strict", action="store_true", help=unproven)
     _add_junit(parser)
 
 

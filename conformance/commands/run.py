@@ -48,6 +48,7 @@ class RunOptions:
     balance: Path | None = None  # a run whose seconds balance the parts; None for those of the zoo
     every_tensor: bool = False  # store what is measured of every tensor
     full: bool = False  # judge every case and time every model, although nobody has named a model
+    strict: bool = False  # a mode that is not proven is red, and an undeclared graph break
 
 
 def run(options: RunOptions) -> int:
@@ -171,7 +172,7 @@ def _new_run(options: RunOptions) -> Path:
     plan = planning.make_plan(replace(options.request, all_sizes=bench, first_case=quick))
     shard = shards.shard(plan, *options.shard, options.balance) if options.shard else None
     plan = replace(_with_measures(plan, options, quick=quick), shard=shard, every_tensor=options.every_tensor)
-    run_files.create(folder, replace(plan, judge=planning.describe_judge()))
+    run_files.create(folder, replace(plan, strict=options.strict, judge=planning.describe_judge()))
     return folder
 
 

@@ -92,7 +92,7 @@ class Executor:
             raise MachineError(f"{cell.id} was not judged: {seen.message}")
         seconds = {tasks.KEPT if made.kept else "reference": made.seconds, **seen.seconds}
         seen = replace(seen, seconds=seconds, facts={**seen.facts, **shown})
-        verdict = judge(cell.id, seen, planned.expect, whole=not planned.left_out)
+        verdict = judge(cell.id, seen, planned.expect, whole=not planned.left_out, strict=self._plan.strict)
         notes = (*verdict.notes, *ending.remarks, *untold)
         return replace(verdict, seconds=ending.seconds, notes=notes)
 

@@ -230,6 +230,7 @@ class Plan:
         digests: the digest of each source file that the planning process imported, by path; see `cache.sources`.
         shard: which part of the cells this run judges; None: all of them.
         every_tensor: what was measured of every tensor is stored, not only of those near their budgets.
+        strict: a mode without a proof is red, and so is a graph break that no spec declares.
     """
 
     seed: int
@@ -244,6 +245,7 @@ class Plan:
     digests: Mapping[str, str] = field(default_factory=dict)
     shard: Shard | None = None
     every_tensor: bool = False
+    strict: bool = False
     judge: Judge = field(default_factory=Judge)
 
     def working_size(self, cell: Cell) -> SizedModel | None:

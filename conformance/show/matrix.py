@@ -32,7 +32,8 @@ OF_LAUNCH_BOUND = (
 BREAKS = (
     "breaks: how often torch.compile broke the graph while it compiled the cases; the spec does not claim one_graph."
 )
-UNPROVEN = "not proven: the proof of the mode is empty, so nothing shows that the mode took effect."
+UNPROVEN_SIGN = "○"  # in place of ✓
+UNPROVEN = "○ not proven: the proof of the mode is empty, so nothing shows that the mode took effect."
 
 HEAD = "Wrong on purpose. Each must come out as declared; conformance run counterexamples shows their cells."
 
@@ -180,7 +181,8 @@ def _count(verdict: Verdict, what: str) -> str:
 def _sign(verdict: Verdict, notes: Footnotes) -> str:
     status = STATUSES[verdict.status]
     if verdict.status == "PASS":
-        return f"{status.glyph} {figure(verdict.margin or 0.0)}"
+        glyph = UNPROVEN_SIGN if verdict.observation.facts.get(axes.NOT_PROVEN) else status.glyph
+        return f"{glyph} {figure(verdict.margin or 0.0)}"
     mark = ""
     if verdict.reason:
         kind = "unsupported" if verdict.status == "UNSUPPORTED" else "stale" if verdict.red else "expected"

@@ -14,11 +14,11 @@ from conformance.records.measurements import FASTER, NOISY, SAME, SLOWER, Ratio,
 WIDTH = 100  # of a paragraph, unless a terminal is narrower
 ARROWS = {FASTER: "▲", SLOWER: "▼", SAME: "=", NOISY: "~"}
 PLAIN = str.maketrans(
-    dict(zip("✓✗≠–·▲▼µ◷×−‖²§…─⟨⟩", "+x#-.^vu@x-|2S.-<>", strict=True)) | {"≤": "<=", "≥": ">=", "±": "+-"}
+    dict(zip("✓○✗≠–·▲▼µ◷×−‖²§…─⟨⟩", "+ox#-.^vu@x-|2S.-<>", strict=True)) | {"≤": "<=", "≥": ">=", "±": "+-"}
 )  # signs of the reports in ASCII, for encodings that lack them
 MARKDOWN = re.compile(r"[|<>&`*\[\]@]|(?<!\w)#|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # what starts something; not a_b#c
-COLOURS = {"✓": 32, "✗": 31, "?": 31, "≠": 33, "–": 2, "·": 2}  # of a sign and the words behind it
-MARKED = re.compile(r"(?<!\S)([✓✗?≠–](?!\S)|·(?= not run))(?: \S+)*", re.MULTILINE)
+COLOURS = {"✓": 32, "○": 33, "✗": 31, "?": 31, "≠": 33, "–": 2, "·": 2}  # of a sign and the words behind it
+MARKED = re.compile(r"(?<!\S)([✓○✗?≠–](?!\S)|·(?= not run))(?: \S+)*", re.MULTILINE)
 SIGNS = "▲ faster, ▼ slower, = the same within 3 %, ~ too noisy to say, with the 99 % interval in brackets"
 
 

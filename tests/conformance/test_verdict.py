@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
 
+from conformance.axes import BROKEN_GRAPH, NOT_PROVEN
 from conformance.cell.policy import IN_FLOAT32
 from conformance.records.convert import from_json, to_json
 from conformance.records.observation import OTHER_WEIGHTS, OUTPUT, RAISES, Discrepancy, Measure, Observation, TensorName
@@ -62,6 +64,23 @@ def test_all_gates_met_is_a_pass_and_no_dtype_asked_is_no_dtype_judged():
     found = verdict(finished(tensor()))
     assert (found.status, found.red, found.margin) == ("PASS", False, 0.5)
     assert failed_gate(Discrepancy("c", OUTPUT, "rounded", "float64", "", (measure("norm"),))) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({NOT_PROVEN: True}, "strict  the proof of the mode is empty"),
+        ({BROKEN_GRAPH: "print", "graph breaks": 1}, "strict  1 graph break that no spec declares by .*: print"),
+        ({"graph breaks": 1}, ""),  # declared
+    ],
+)
+def test_a_strict_run_believes_no_mode_without_a_proof_and_no_undeclared_graph_break(facts, told):
+    seen = finished(tensor(), facts=facts)
+    assert verdict(seen).status == "PASS"
+    strict = judge("model[compiled-fp32-cpu]", seen, strict=True)
+    assert (strict.status, bool(re.match(told, strict.text))) == ("VOID" if told else "PASS", True)
+    failed = judge("model[compiled-fp32-cpu]", finished(tensor("norm"), facts=facts), strict=True)
+    assert failed.status == "FAIL"
 
 
 @pytest.mark.parametrize("first", range(len(GATES)))

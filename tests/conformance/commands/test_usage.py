@@ -74,6 +74,7 @@ def test_what_cannot_be_done_is_four_in_one_line(tmp_path, arguments, message):
         (("run", "--mode=eager", "--resume", "nowhere"), "leave out axes"),
         (("run", "--every-tensor", "--resume", "nowhere"), "leave out --every-tensor"),
         (("run", "--full", "--resume", "nowhere"), "leave out --full"),
+        (("run", "--strict", "--resume", "nowhere"), "leave out --strict"),
         (("probes", "--mode=eager"), "probes: unknown option --mode=eager"),
         (("show", "nowhere", "-k", "merge"), "show: unknown option -k"),
         (("probes", "--devce=cpu"), "probes: unknown option --devce=cpu; did you mean --device?"),
