@@ -266,7 +266,6 @@ OF_FACTS = {  # what is said of a cell with a fact
     "drawn in float32": (
         "the CPU draws other random numbers in this precision, so they were drawn in float32 and rounded"
     ),
-    "gradients stopped": "what forward detaches, or computes under no_grad, counts as a constant of its gradients",
     "gradients hooked": "what a hook makes of a gradient counts as meant",
     "second order refused": "second derivatives raise an error",
     "vmap refused": "the mode does not take vmap",
@@ -302,6 +301,10 @@ def _remarks(seen: Observation) -> tuple[str, ...]:
         notes.append(f"results that are no tensors are left aside ({aside})")
     if ways := seen.facts.get(observation.ASKED_OTHERWISE):
         notes.append(f"the call raises an error if it is asked otherwise ({ways})")
+    if stopped := seen.facts.get(observation.STOPPED):
+        notes.append(
+            f"what forward detaches, or computes under no_grad, counts as a constant of its gradients ({stopped})"
+        )
     notes += [said for fact, said in OF_FACTS.items() if seen.facts.get(fact)]
     others = [d.case for d in seen.discrepancies for m in d.measures if m.gate == RAISES and m.value and m.met]
     notes += [f"an error input raises another error than in eager ({one_line.some(others, 2)})"] * bool(others)

@@ -19,9 +19,9 @@ MANY_RECOMPILES = 64  # each case may bring a new shape; past the limit torch wo
 def compile_model(model: Any, *, one_graph: bool | None, patches: dict[str, Any], dynamic: bool = False) -> Prepared:
     """The model under torch.compile with Inductor.
 
-    With `one_graph`, the proof fails if there was a graph break; with None, it notes why. `patches` change Inductor's configuration. If
-    `dynamic`, sizes are symbols, so one graph serves all shapes but those that the code or torch (0 and 1) tells apart.
-    Otherwise each shape has a graph of its own.
+    With `one_graph`, the proof fails if there was a graph break; with None, it notes why. `patches` change Inductor's
+    configuration. If `dynamic`, sizes are symbols, so one graph serves all shapes but those that the code or torch (0
+    and 1) tells apart. Otherwise each shape has a graph of its own.
 
     Raises:
         TypeError: the model is a ScriptModule, which torch.compile runs as it is, or refuses.

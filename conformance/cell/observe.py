@@ -172,7 +172,7 @@ def observation_of(session: CellSession) -> Observation:
 def _facts_of_cases(session: CellSession) -> dict[str, Any]:
     """What the references assume, and what the model returns that is no tensor."""
     known = [session.known(case) for case in session.cases]
-    facts: dict[str, Any] = {fact: True for reference in known for fact in reference.assumed}
+    facts: dict[str, Any] = {fact: said for reference in known for fact, said in reference.assumed.items()}
     others = dict.fromkeys(name for reference in known for name in reference.container.others())
     return facts | ({observation.LEFT_ASIDE: ", ".join(others)} if others else {})
 

@@ -5,6 +5,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 from unittest import mock
 
@@ -19,13 +20,14 @@ from conformance.evaluate import evaluation, inputs
 from conformance.float64.wide import Oracle
 from conformance.one_line import one_line
 from conformance.process.forks import Forks
-from conformance.records.observation import TensorName
+from conformance.records.observation import STOPPED, TensorName
 from zoo import internals
 
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
 LEAVES = 12  # that one process checks at a time, in the fast mode
 TOGETHER = 3  # to test one output with all leaves together costs as much as gradcheck with so many leaves
-STOPPED, HOOKED = "gradients stopped", "gradients hooked"  # facts of a cell
+MOST_NAMED = 2  # leaves in a remark
+HOOKED = "gradients hooked"  # a fact of a cell
 TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
 TWO_PASSES = (
     "two backward passes over one graph give different gradients: backward draws other random numbers than forward, as "
@@ -44,7 +46,7 @@ class GradientCheck:
     def __init__(
         self, oracle: Oracle, question: evaluation.Question, first: evaluation.Evaluation, forks: Forks
     ) -> None:
-        self._assumed: list[str] = []
+        self._assumed: dict[str, Any] = {}
         self._forks, self._changed = forks, contextlib.ExitStack()
         self._oracle, self._spec, self._first = oracle, oracle.spec, first
         self._model = MovableModel(oracle, question, first)
@@ -59,11 +61,11 @@ class GradientCheck:
         }
         self._fast = sum(t.numel() for t in self._asked.values()) > SMALL
 
-    def run(self) -> tuple[str, ...]:
+    def run(self) -> dict[str, Any]:
         """Make the check.
 
         Returns:
-            Facts without which the gradients are not the derivative, such as `STOPPED`.
+            Facts without which the gradients are not the derivative: `STOPPED` with names of leaves, or `HOOKED`.
 
         Raises:
             SelfCheckError: a gradient is wrong or missing, or a second derivative that the spec claims.
@@ -78,7 +80,7 @@ class GradientCheck:
             self._conventions.check_zeros(self._first)
             if self._spec.twice_differentiable and self._asked:
                 self._differentiate_twice()
-        return tuple(self._assumed)
+        return self._assumed
 
     def _compare(self) -> None:
         """Compare all first derivatives. If they disagree, do so without hooks, and with what is stopped held."""
@@ -106,18 +108,36 @@ class GradientCheck:
         changed = leave_out_hooks(self._oracle.model, leaves, lambda: self._gradients(leaves)[1])
         if changed is not None:
             self._changed.push(changed)
-            self._assumed.append(HOOKED)
+            self._assumed[HOOKED] = True
         return changed is not None
 
     def _stop_gradients(self) -> bool:
-        """Hold what forward takes out of autograd from here on, if outputs change by way of it and it is on purpose."""
+        """Hold what forward takes out of autograd from here on, if outputs change by way of it and it is on purpose.
+
+        Raises:
+            SelfCheckError: a leaf reaches no output in another way.
+        """
         if STOPPED in self._assumed or not self._spec.stops_gradients or not self._stops_gradients():
             return False
-        self._assumed.append(STOPPED)
+        if self._silent:
+            with self._model.state_held():
+                self._listen(self._silent, [*self._model.outputs()])
+        names = [*islice(self._stopped([*self._model.leaves]), MOST_NAMED + 1)]
+        self._assumed[STOPPED] = ", ".join(names[:MOST_NAMED]) + " and more" * (len(names) > MOST_NAMED)
         return self._model.freeze(stops=True)
 
-    def _stops_gradients(self) -> bool:
-        return self._model.stops_gradients(inputs.seed_generator("stopped", *self._model.question.seed))
+    def _stopped(self, names: list[str]) -> Iterator[str]:
+        """The leaves, of some, by which outputs change by way of what forward takes out of autograd."""
+        if not self._stops_gradients(names):
+            return
+        if len(names) == 1:
+            yield from names
+            return
+        yield from self._stopped(names[: len(names) // 2])
+        yield from self._stopped(names[len(names) // 2 :])
+
+    def _stops_gradients(self, names: Collection[str] = ()) -> bool:
+        return self._model.stops_gradients(inputs.seed_generator("stopped", *self._model.question.seed), names)
 
     def _advice(self) -> str:
         """What a spec may declare if forward stops gradients; "" if it does not."""
@@ -216,11 +236,14 @@ class GradientCheck:
             return
         for name, leaf in leaves.items():
             for output, slope in dependents(chosen, [leaf], seed).items():
-                way = self._advice() or f"a Convention on {name!r} or {output!r}"
+                way = f"a Convention on {name!r} or {output!r}"
+                if name in self._asked:  # it has a gradient by way of another output
+                    way = self._advice() or way
+                place = self._model.stop_of(name)
+                why = f"it is taken out of autograd at {place}." if place else "does a backward return None?"
                 raise SelfCheckError(
-                    f"gradcheck in float64: {self._whose}{output} changes with {name} (slope {slope:.3g} in a random "
-                    "direction), but autograd has no path between them: a detached path, or a backward that returns "
-                    f"None? If it is by design, declare {way}"
+                    f"gradcheck in float64: {self._whose}{name} gets no gradient from {output}, which changes with it "
+                    f"(slope {slope:.3g} in a random direction): {why} If it is by design, declare {way}"
                 )
 
     def _explain(self, problem: Exception) -> None:

@@ -1,9 +1,11 @@
 """Runs a model of the oracle again and again from the same state, on leaves that finite differences move in place."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import linecache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +16,13 @@ from conformance.errors import SelfCheckError
 from conformance.evaluate import containers, custom_ops, evaluation, inputs, process_state, weights
 from conformance.evaluate.containers import home
 from conformance.float64.wide import Oracle
-from conformance.perturb.kinks import applications_watched
+from conformance.one_line import one_line
+from conformance.perturb.kinks import applications_watched, frames
 from conformance.records.observation import TensorName
 from zoo import Call, Convention, SpecError, internals
 
 Tensors = dict[str, torch.Tensor]
+NO_MODELS = (*torch.__path__, str(Path(__file__).parents[1]))  # folders whose code is no model's
 MOVE = 1e-3  # of a number's size, or of the tensor's rms for a zero; large beside the steps of finite differences
 
 
@@ -61,18 +65,47 @@ class MovableModel:
         self._frozen = frozen or self._frozen
         return frozen is not None
 
-    def stops_gradients(self, generator: torch.Generator) -> bool:
+    def stops_gradients(self, generator: torch.Generator, names: Collection[str] = ()) -> bool:
         """Whether outputs change by way of what forward takes out of autograd, apart from the state.
 
-        All leaves are moved in one direction, which the generator draws.
+        Some leaves, or all, are moved in one direction, which the generator draws.
         """
-        before, slopes = self._frozen, []
-        directions = {leaf: random_direction(leaf, generator) for leaf in self.leaves.values()}
-        for stops in (False, True):
-            self.freeze(stops=stops)
+        slopes = []
+        directions = {
+            self.leaves[name]: random_direction(self.leaves[name], generator) for name in names or self.leaves
+        }
+        with self.state_held():
             slopes.append(sides(self.outputs, directions))
-        self._frozen = before
+            self.freeze(stops=True)
+            slopes.append(sides(self.outputs, directions))
         return differ(*slopes)
+
+    @contextlib.contextmanager
+    def state_held(self) -> Iterator[None]:
+        """A context in which the state alone is held."""
+        before = self._frozen
+        self.freeze()
+        try:
+            yield
+        finally:
+            self._frozen = before
+
+    def stop_of(self, name: str) -> str:
+        """Where forward takes what comes of one leaf out of autograd; "" if no line of the model does.
+
+        That is the place and the line, such as "net.py:12, y = x.detach()".
+        """
+        self._reset_state()
+        others = [leaf for other, leaf in self.leaves.items() if other != name]
+        try:
+            for leaf in others:
+                leaf.requires_grad_(False)
+            with applications_watched() as applying, _LastStop(applying) as found:
+                self.run()
+        finally:
+            for leaf in others:
+                leaf.requires_grad_()
+        return found.place
 
     def _state(self) -> list[torch.Tensor]:
         """The buffers, and the parameters that only forward's own code changes."""
@@ -301,6 +334,32 @@ def _stops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if torch.is_grad_enabled() and func not in (torch.ops.aten.detach.default, internals.item_op):
         return False
     return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in custom_ops.leaves_of((args, kwargs)))
+
+
+class _LastStop(custom_ops.OpMode):
+    """Notes which line of the model's code takes a tensor out of autograd, the last one that does."""
+
+    def __init__(self, applying: Callable[[], bool]) -> None:
+        super().__init__()
+        self.place = ""
+        self._applying = applying
+
+    def run_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one ATen op."""
+        if _stops(func, args, kwargs) and not self._applying():
+            self.place = _line_of_model() or self.place
+        return func(*args, **kwargs)
+
+
+def _line_of_model() -> str:
+    """The innermost line that runs and is neither torch's nor ours; "" if the model has none, as a script."""
+    for frame in frames():
+        if frame.f_code is MovableModel.run.__code__:
+            break
+        if not frame.f_code.co_filename.startswith(NO_MODELS):
+            file, line = frame.f_code.co_filename, frame.f_lineno
+            return f"{Path(file).name}:{line}, {one_line(linecache.getline(file, line))}"
+    return ""
 
 
 def _copy(result: Any) -> Any:

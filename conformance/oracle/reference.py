@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
+from typing import Any
 
 import torch
 
@@ -61,7 +62,7 @@ class CaseReference:
     inferred: dict[str, dict[TensorName, TensorReference]] = field(default_factory=dict)
     changed: tuple[tuple[Redraw, CaseReference], ...] = ()
     unchanged: str = ""
-    assumed: tuple[str, ...] = ()
+    assumed: Mapping[str, Any] = field(default_factory=dict)
 
     def without_gradients(self, precision: Precision) -> CaseReference:
         """The reference of a call that runs without gradients."""

@@ -256,7 +256,7 @@ def has_gradient(*tensors: Any) -> bool:
     return any(
         (_is_forward(frame.f_code) and _may_need_gradient(frame))
         or frame.f_code.co_filename == internals.file_of_transforms  # which hide from autograd what they track
-        for frame in _frames()
+        for frame in frames()
     )
 
 
@@ -277,12 +277,12 @@ def applications_watched() -> Iterator[Callable[[], bool]]:
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        yield lambda: running > 0 or any(_is_forward(frame.f_code) for frame in _frames())
+        yield lambda: running > 0 or any(_is_forward(frame.f_code) for frame in frames())
     finally:
         sys.setprofile(before)
 
 
-def _frames() -> Iterator[FrameType]:
+def frames() -> Iterator[FrameType]:
     """The frames that are running, the innermost first."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 -- nothing else knows that a Function's forward is running
     while frame is not None:

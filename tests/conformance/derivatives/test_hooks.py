@@ -5,8 +5,9 @@ import torch
 from harness.oracles import Tripled, reference_of
 from torch import nn
 
-from conformance.derivatives.gradients import HOOKED, STOPPED
+from conformance.derivatives.gradients import HOOKED
 from conformance.errors import SelfCheckError
+from conformance.records.observation import STOPPED
 
 
 class Net(nn.Module):
@@ -46,7 +47,7 @@ REGISTERED = {
 
 def assumed(between=lambda y: y, register=lambda _: None, *, net=None, **fields):
     """What is assumed of the gradients of a model."""
-    return reference_of(lambda: net or Net(between, register), **fields).assumed
+    return tuple(reference_of(lambda: net or Net(between, register), **fields).assumed)
 
 
 @pytest.mark.parametrize("register", REGISTERED.values(), ids=REGISTERED)

@@ -1,14 +1,18 @@
 """Finite differences of models that take tensors out of autograd on purpose, and of those that do so by mistake."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from harness.oracles import reference_of
 from torch import nn
 from torch.nn.functional import cosine_similarity, gumbel_softmax, mse_loss
 
-from conformance.derivatives.gradients import STOPPED
 from conformance.derivatives.movable_model import freeze
 from conformance.errors import SelfCheckError
+from conformance.records.observation import STOPPED
+from zoo import Convention
 
 
 class Halved(torch.autograd.Function):
@@ -79,11 +83,13 @@ STOPS = {
     "straight through": lambda y, _: y + (y.round() - y).detach(),
     "gumbel": lambda y, _: gumbel_softmax(y, hard=True),
     "a target": lambda y, x: mse_loss(y, x.detach().tanh()),
-    "a frozen part": lambda y, _: without_autograd(y) * torch.ones(6, requires_grad=True),
     "an output alone": lambda y, _: (y, without_autograd(y)),
     "beside a table that Functions write": assigned,
     "beside writes in place": lambda y, _: y.clone().mul_(2.0) * y.detach().clone().add_(1.0).mul_(y.detach()),
 }
+
+
+LEAVES = {"x", "layer.weight", "layer.bias"}
 
 
 def made(of, *, stops_gradients, layer=None):
@@ -93,7 +99,7 @@ def made(of, *, stops_gradients, layer=None):
 
 @pytest.mark.parametrize("of", STOPS.values(), ids=STOPS)
 def test_what_forward_takes_out_of_autograd_counts_as_a_constant_if_the_spec_says_so(of):
-    assert made(of, stops_gradients=True).assumed == (STOPPED,)
+    assert set(made(of, stops_gradients=True).assumed[STOPPED].removesuffix(" and more").split(", ")) <= LEAVES
     with pytest.raises(SelfCheckError, match="declare stops_gradients=True: forward calls detach"):
         made(of, stops_gradients=False)
 
@@ -109,6 +115,34 @@ def test_what_forward_takes_out_of_autograd_counts_as_a_constant_if_the_spec_say
 )
 def test_what_changes_nothing_is_not_remarked(of, stops_gradients):
     assert not made(of, stops_gradients=stops_gradients).assumed
+
+
+class Two(nn.Module):
+    """Two layers, of which what the second gives is taken out of autograd."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        kept = self.two(x).sigmoid()
+        return self.one(x) * kept.detach()
+
+
+def test_a_leaf_whose_only_path_is_stopped_is_red_with_the_line_also_if_the_spec_stops_gradients():
+    told = (
+        r"two\.(weight|bias) gets no gradient from output, .* taken out of autograd at test_stopped_gradients\.py:\d+"
+    )
+    with pytest.raises(SelfCheckError, match=told) as raised:
+        reference_of(Two, stops_gradients=True)
+    line = int(re.search(r"py:(\d+)", str(raised.value))[1])
+    assert "kept.detach()" in Path(__file__).read_text().splitlines()[line - 1]
+    two = tuple(Convention(tensor=f"two.{name}", why="a teacher") for name in ("weight", "bias"))
+    assert reference_of(Two, stops_gradients=True, conventions=two).assumed == {STOPPED: "x, two.weight and more"}
+
+
+def test_the_leaves_of_whose_gradients_a_part_is_stopped_are_named():
+    assert made(lambda y, x: y * x.sigmoid().detach(), stops_gradients=True).assumed == {STOPPED: "x"}
 
 
 @pytest.mark.parametrize("function", [Halved, Lost])
