@@ -85,6 +85,7 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
     if seen.ending != "finished":
         status = ENDINGS.get(seen.ending, "ERROR")
         error = f"{seen.error}: " if seen.error and seen.ending == "raised" else ""
+        error *= not seen.message.startswith(error)  # a script's error names it too
         where = f"in phase {seen.phase}: " if seen.phase else ""
         return Verdict(cell, status, f"{where}{error}{seen.message}", short=status)
     for found in seen.discrepancies:
@@ -135,7 +136,7 @@ def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
     """Why a cell that all gates accept proves nothing, one line for each reason."""
     for d in found:
         if d.accepted:
-            yield f"{d.tensor}, case {d.case}: the gates accept {' and '.join(d.accepted)}; {OUT_OF_NOISE}"
+            yield f"{d.tensor}, case {d.case}: the gates accept {one_line.some(d.accepted, 2)}; {OUT_OF_NOISE}"
     rounded = [d for d in found if d.kind in ("rounded", "float32")]
     outputs = dict.fromkeys(d.tensor for d in rounded if d.tensor.kind == "output")
     for tensors in ([d for d in rounded if d.tensor == name] for name in outputs):

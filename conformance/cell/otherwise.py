@@ -5,7 +5,10 @@ weights frozen, accumulate gradients, and go back twice. The numbers must be the
 """
 
 import contextlib
+import copy
+import io
 import math
+import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +17,7 @@ from typing import Any
 
 import torch
 
+from conformance.cell import modes
 from conformance.cell.conduct import is_script
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
@@ -22,6 +26,8 @@ from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64.wide import ModuleMemory
 from conformance.one_line import name_of
+from conformance.oracle.many_draws import Redraw
+from conformance.oracle.reference import CaseReference
 from conformance.records.observation import ASKED_OTHERWISE, Discrepancy, Measure, TensorName, way_of
 from zoo.case import Case
 
@@ -44,6 +50,7 @@ class Way:
         other_graph: a compiler compiles the model again for it.
         refusable: any mode may raise an error for it.
         scripts_refuse: TorchScript may; it saves for backward what `inference_mode` does not let it save.
+        wanted: what the answer is compared with; None: the case's reference.
     """
 
     text: str
@@ -52,6 +59,7 @@ class Way:
     other_graph: bool = False
     refusable: bool = False
     scripts_refuse: bool = False
+    wanted: CaseReference | None = None
 
 
 def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
@@ -71,7 +79,7 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
     question = replace(session.question(case, session.eager), second=False, stacked=None, forward_mode=False)
     other = question.of_call(session.place(inputs.draw(case, session.seed, inputs.FAR_DRAW)), session.eager)
     known, made = session.known(case), session.made
-    for way in _ways(session, case, question):
+    for way in _ways(session, case, question, known):
         named, passes = way_of(case.name, way.text), _Passes()
         try:
             found = _answer(way.ask, made.call, made.parameters_of, replace(question, gradients=passes), other)
@@ -86,25 +94,25 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
                 error = Measure("structure", math.inf, 0.0, f"it raises {name_of(problem)}: {one_line(problem)}")
                 yield Discrepancy(named, TensorName("subject", "the call"), "conduct", "", "", (error,))
             continue
-        wanted = known.without_gradients(session.precision) if way in INFERENCE else known
-        if way is SECOND and known.following:
-            wanted = known.following
+        wanted = way.wanted or known
         tensors = {n: r for n, r in wanted.tensors.items() if n.kind in way.kinds}
         tensors = {n: r for n, r in tensors.items() if n.kind != "gradient" or n in found.tensors}  # of what was asked
         wanted = replace(wanted, tensors=tensors, requires_grad=found.requires_grad)
         yield from session.compared_values(named, wanted, question, found)
 
 
-def _ways(session: CellSession, case: Case, question: Question) -> Iterator[Way]:
+def _ways(session: CellSession, case: Case, question: Question, known: CaseReference) -> Iterator[Way]:
     """The ways in which the cell is asked. A compiler compiles again under no_grad, and else if no case is left out."""
-    mode = session.mode
-    if question.fit is not None or (mode.compiles and case is not session.spec.cases[0]):
+    mode, is_first = session.mode, case is session.spec.cases[0]
+    if question.fit is not None or (mode.compiles and not is_first):
         return
-    ways = list(INFERENCE)
+    inferred = known.without_gradients(session.precision)
+    ways = [replace(way, wanted=inferred) for way in INFERENCE]
     if question.differentiate and not mode.forward_only:
-        ways += [SECOND] * bool(session.known(case).following) + [*GRADIENTS]
-    for way in ways:
-        if way is INFERENCE[0] or not (way.other_graph and mode.compiles and session.left_out):
+        ways += [replace(SECOND, wanted=known.following)] * bool(known.following) + [*GRADIENTS]
+    ways += _copies(session, case, known) if is_first else []
+    for number, way in enumerate(ways):
+        if not (number and way.other_graph and mode.compiles and session.left_out):
             yield way
 
 
@@ -278,7 +286,8 @@ def _call_again(call: Callable[..., Any], owner: Any, question: Question, other:
     return evaluation.evaluate(call, owner, replace(other, states=attributes.current(owner, question.states)))
 
 
-SECOND = Way("called a second time", _call_again, (*INFERRED, "gradient"), other_graph=True)
+WHOLE = (*INFERRED, "gradient")
+SECOND = Way("called a second time", _call_again, WHOLE, other_graph=True)
 GRADIENTS = (
     Way("into a .grad that is there", _back(_accumulate)),
     Way("with a cotangent that is not contiguous", _back(_spread_out)),
@@ -290,3 +299,84 @@ GRADIENTS = (
     Way("for the weights alone", _train, other_graph=True),
     Way("for the first input alone", _ask_for_first, other_graph=True),
 )
+
+# A copy of the module. People copy modules for averages and ensembles, save them and load them, and call them on other
+# weights.
+
+MOST_BYTES = 2**28  # of a module that is copied
+
+
+def _copies(session: CellSession, case: Case, known: CaseReference) -> list[Way]:
+    """The ways to ask a copy of the cell's callable, if that is the module itself. A module may refuse to be copied."""
+    made = session.made
+    owner = made.parameters_of
+    if made.call is not owner or not isinstance(owner, torch.nn.Module):
+        return []
+    if sum(t.nbytes for t in _tensors_of(owner)) > MOST_BYTES:
+        return []
+    copiers: dict[str, Callable[[Any], Any]] = {
+        "in a deep copy": copy.deepcopy,
+        "saved and loaded": _save_and_load,
+        "with its state_dict in a fresh build": partial(_load_state, session),
+    }
+    asks: dict[str, Ask] = {text: partial(_ask_copy, copier) for text, copier in copiers.items()}
+    asks["after its deep copy was changed"] = _change_copy
+    ways = [Way(text, ask, WHOLE, refusable=True) for text, ask in asks.items()]
+    if not isinstance(owner, torch.jit.ScriptModule):
+        ways.append(Way("pickled", partial(_ask_copy, _pickle), WHOLE, refusable=True))
+        ways += [_with_weights(session, case, *changed) for changed in known.changed[:1] if not known.states]
+    return ways
+
+
+def _ask_copy(copier: Callable[[Any], Any], _: Callable[..., Any], owner: Any, question: Question, __: Question) -> Any:
+    copied = copier(owner)
+    return evaluation.evaluate(copied, copied, question)
+
+
+def _save_and_load(owner: Any) -> Any:
+    file = io.BytesIO()
+    is_saved_by_jit = isinstance(owner, torch.jit.ScriptModule)
+    torch.jit.save(owner, file) if is_saved_by_jit else torch.save(owner, file)
+    file.seek(0)
+    return torch.jit.load(file) if is_saved_by_jit else torch.load(file, weights_only=False)
+
+
+def _pickle(owner: Any) -> Any:
+    return pickle.loads(pickle.dumps(owner))  # noqa: S301 -- of bytes that it has just made
+
+
+def _load_state(session: CellSession, owner: Any) -> Any:
+    """The module built anew from another seed, with the saved state of this one."""
+    saved = {name: copy.deepcopy(value) for name, value in owner.state_dict().items()}
+    other = replace(session, seed=session.seed + 1)
+    fresh = modes.prepare(session.mode, session.spec, other.build).parameters_of
+    fresh.load_state_dict(saved)
+    return fresh
+
+
+def _tensors_of(owner: Any) -> list[torch.Tensor]:
+    return [*weights.parameters_of(owner).values(), *weights.buffers_of(owner).values()]
+
+
+def _change_copy(call: Callable[..., Any], owner: Any, question: Question, _: Question) -> Evaluation:
+    """Evaluate after all numbers of a copy are zero."""
+    for tensor in _tensors_of(copy.deepcopy(owner)):
+        torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage()).zero_()
+    return evaluation.evaluate(call, owner, question)
+
+
+def _with_weights(session: CellSession, case: Case, redraw: Redraw, there: CaseReference) -> Way:
+    def ask(_: Callable[..., Any], owner: Any, question: Question, __: Question) -> Evaluation:
+        """Evaluate on the weights of a further draw, which the module does not hold."""
+        holder = copy.deepcopy(owner)
+        weights.reset(holder, redraw.state(weights.state_of(owner), session.seed))
+        held = weights.parameters_of(holder) | weights.buffers_of(holder)
+        asked = redraw.question(question, session.place(redraw.inputs(case, session.seed)), session.eager)
+        return evaluation.evaluate(partial(_call_on, owner, held), holder, asked)
+
+    kinds, wanted = ("output", "gradient"), there.of_call(session.precision)
+    return Way("by functional_call on other weights", ask, kinds, refusable=True, wanted=wanted)
+
+
+def _call_on(owner: Any, held: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+    return torch.func.functional_call(owner, held, args, kwargs)

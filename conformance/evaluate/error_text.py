@@ -40,7 +40,7 @@ CALLERS = re.compile(r"\n\nAt:\n(  [^\n]*\(\d+\): [^\n]*(\n|$))+")  # below the 
 SCRIPT = re.compile(  # where TorchScript fails, with the code around it; the compiler names no function
     r"(?:\s*\n *The original call is)?\s*:?"
     r"\n *File \"(?:[^\"\n]*/)?(?P<file>[^\"/\n]+)\", line (?P<line>\d+)(?P<function>, in [^\n]*)?"
-    r"(?P<code>(?:\n(?: {4,}[^\n]*|(?=\n)))+)"  # a blank line may stand in it
+    r"(?P<code>(?:\n(?:(?: {4,}|def |@)[^\n]*|(?=\n)))+)"  # a blank line may stand in it
 )
 MARKED = re.compile(r"\n *(?P<meant>[^\n]+)\n *~+ <--- HERE")
 INTERPRETER = "The following operation failed in the TorchScript interpreter."
@@ -94,7 +94,8 @@ def blame_noise(case: str, precision: Precision) -> Iterator[None]:
 
 def describe_error(problem: BaseException) -> str:
     """The type of an exception and its text; see `one_line`."""
-    return f"{conformance.one_line.name_of(problem)}: {one_line(problem)}"
+    name = conformance.one_line.name_of(problem)
+    return f"{name}: {one_line(problem).removeprefix(f'{name}: ')}"  # a script's error names it too
 
 
 def one_line(problem: BaseException) -> str:

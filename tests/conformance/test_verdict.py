@@ -151,7 +151,7 @@ def test_a_second_call_that_differs_comes_before_anything_else_and_something_cha
 def test_an_accepted_canary_is_inconclusive_unless_a_gate_fails():
     found = verdict(finished(tensor(accepted=("zeros", "the negative"))))
     assert found.status == "INCONCLUSIVE"
-    assert "the gates accept zeros and the negative" in found.text
+    assert "the gates accept zeros, the negative;" in found.text
     assert verdict(finished(tensor("gain", accepted=("zeros",)))).status == "FAIL"
 
 

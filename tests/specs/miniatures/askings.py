@@ -165,6 +165,71 @@ class Largest(nn.Linear):
         return super().forward(x / self.largest.to(x.dtype))
 
 
+class SharingCopies(nn.Linear):
+    """A Linear whose deep copy has its weight."""
+
+    def __deepcopy__(self, memo):
+        other = SharingCopies(5, 4)
+        other.weight, other.bias = self.weight, self.bias
+        return other
+
+
+class KeepingItself(nn.Linear):
+    """A Linear that holds a function of itself, by which its copies use its weight."""
+
+    def __init__(self):
+        super().__init__(5, 4)
+        self.product = lambda x: nn.functional.linear(x, self.weight, self.bias)
+
+    def forward(self, x):
+        return self.product(x)
+
+
+class Unsaved(nn.Linear):
+    """A Linear that adds numbers which it has drawn and does not save."""
+
+    def __init__(self):
+        super().__init__(5, 4)
+        self.added = torch.randn(4)
+
+    def forward(self, x):
+        return super().forward(x) + self.added.to(x.dtype)
+
+
+class Forgetting(nn.Linear):
+    """A Linear that divides by an attribute, which is not pickled."""
+
+    by = 1.0
+
+    def __deepcopy__(self, memo):
+        other = _dividing()
+        other.load_state_dict(self.state_dict())
+        return other
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "by"}
+
+    def forward(self, x):
+        return super().forward(x) / self.by
+
+
+class Remembering(nn.Linear):
+    """A Linear on the weight that it had when it was made."""
+
+    def __init__(self):
+        super().__init__(5, 4)
+        vars(self)["held"] = self.weight
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.held, self.bias)
+
+
+def _dividing():
+    model = Forgetting(5, 4)
+    model.by = 3.0
+    return model
+
+
 CLIPPED = spec_of("clipped", lambda: Clipped.apply)
 BLIND = spec_of("blind_to_strides_of_g", lambda: BlindToStrides.apply)
 ON_THE_CLASS = spec_of("on_the_class", lambda: OnTheClass.apply)
@@ -178,6 +243,9 @@ OTHER_IN_INFERENCE = spec_of("other_in_inference", lambda: Serving(lambda y: 1.5
 INFINITE_IN_INFERENCE = spec_of("infinite_in_inference", lambda: Serving(lambda y: y / 0.0))
 PAIR_IN_INFERENCE = spec_of("pair_in_inference", lambda: Serving(lambda y: (y, y)))
 NO_INFERENCE = spec_of("no_inference", lambda: Serving(lambda y: y.backward()))
+SHARING, KEEPING = spec_of("sharing_copies", lambda: SharingCopies(5, 4)), spec_of("keeping_itself", KeepingItself)
+UNSAVED, FORGETTING = spec_of("unsaved", Unsaved), spec_of("forgetting", _dividing)
+REMEMBERING = spec_of("remembering", Remembering)
 PADDING = {"src_key_padding_mask": torch.tensor([[False] * 6, [False] * 4 + [True] * 2])}
 ENCODER = spec_of(
     "encoder_with_padding",
@@ -204,6 +272,12 @@ MINIATURES = (
     fails(INFINITE_IN_INFERENCE, "eager", "fp32", "class", "precision", text="under no_grad"),
     gets(NO_INFERENCE, "eager", "fp32", "PASS"),
     gets(ENCODER, "eager", "fp32", "PASS"),
+    # Of a copy
+    fails(SHARING, "eager", "fp32", *VALUES, text="after its deep copy was changed"),
+    fails(KEEPING, "eager", "fp32", "structure", text="in a deep copy: None, where the oracle has a tensor"),
+    fails(UNSAVED, "eager", "fp32", *VALUES, text="with its state_dict in a fresh build"),
+    fails(FORGETTING, "eager", "fp32", *VALUES, text="saved and loaded"),
+    fails(REMEMBERING, "eager", "fp32", *VALUES, "structure", text="by functional_call on other weights"),
     # State in plain attributes
     *(
         gets(spec, "eager", precision, "PASS")
