@@ -142,13 +142,16 @@ def observation_of(session: CellSession) -> Observation:
             with session.around_calls():
                 measured, again = _two_calls(session, case, question)
                 overwritten = conduct.compare_overwritten(session, case, question, measured)
+            session.returned[case.name] = {
+                leaf: t.dtype for leaf, t in measured.returned.items() if t is not None and leaf in known.requires_grad
+            }
             baseline = None if session.is_eager else session.baseline(session.eager, question)
         with process.phase("redraw"):
             orders = replace(question, second=question.second and not measured.refused)
-            drawn = over_draws(session, case, orders)
+            drawn, other_dtypes = over_draws(session, case, orders)
         with process.phase("judge"):
             found += [*conduct.compare_conduct(session, case, measured, again), *overwritten]
-            found += session.compared(case, known, question, measured, again, baseline, drawn)
+            found += [*session.compared(case, known, question, measured, again, baseline, drawn), *other_dtypes]
     found += session.recompiles.discrepancies()
     facts = session.recompiles.facts() | made.proof()
     with process.phase("opcheck"):
@@ -287,9 +290,12 @@ def _plain(value: Any) -> Any:
 Drawn = dict[TensorName, list[torch.Tensor | None]]
 
 
-def over_draws(session: CellSession, case: Case, question: Question) -> Drawn:
-    """What the callable returns in each further draw, by the name of the tensor, as `sample` gives it."""
-    known = session.known(case)
+def over_draws(session: CellSession, case: Case, question: Question) -> tuple[Drawn, list[Discrepancy]]:
+    """What the callable returns in each further draw, by the name of the tensor, as `sample` gives it.
+
+    The discrepancies are the outputs whose dtype is another one than in the measured call.
+    """
+    known, others = session.known(case), dict[str, Discrepancy]()
     judged = [
         (name, r.redraws.rounded[session.precision.name].draws)
         for name, r in known.tensors.items()
@@ -301,7 +307,13 @@ def over_draws(session: CellSession, case: Case, question: Question) -> Drawn:
         for name in drawn:
             tensor = found.tensors.get(name)
             drawn[name].append(tensor if tensor is None else sums.sample(tensor))
-    return drawn
+        for leaf, dtype in session.returned[case.name].items():
+            tensor = found.returned.get(leaf)
+            if tensor is not None and tensor.dtype != dtype:
+                has, wanted = map(compare.name_of, (tensor.dtype, dtype))
+                way = observation.way_of(case.name, observation.REDRAWN)
+                others[leaf] = Discrepancy(way, TensorName("output", leaf), "rounded", has, wanted, ())
+    return drawn, [*others.values()]
 
 
 def after_changes(session: CellSession, case: Case) -> Iterator[Discrepancy]:

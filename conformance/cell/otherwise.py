@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 
+from conformance.axes import Prepared
 from conformance.cell import modes
 from conformance.cell.conduct import is_script
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
-from conformance.evaluate import attributes, backward, evaluation, inputs, weights
+from conformance.evaluate import attributes, backward, evaluation, inputs, transforms, weights
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64.wide import ModuleMemory
@@ -48,6 +49,7 @@ class Way:
         ask: evaluates a callable of an owner on a question; the last argument asks for another draw.
         kinds: the kinds of the tensors that are compared.
         other_graph: a compiler compiles the model again for it.
+        demanding: forward may raise an error in eager, for want of what it is not given.
         refusable: any mode may raise an error for it.
         scripts_refuse: TorchScript may; it saves for backward what `inference_mode` does not let it save.
         wanted: what the answer is compared with; None: the case's reference.
@@ -57,6 +59,7 @@ class Way:
     ask: Ask
     kinds: tuple[str, ...] = ("gradient",)
     other_graph: bool = False
+    demanding: bool = False
     refusable: bool = False
     scripts_refuse: bool = False
     wanted: CaseReference | None = None
@@ -76,10 +79,11 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
         NotProvenError: a call did not run in the mode.
         An error of memory or of the machine.
     """
-    question = replace(session.question(case, session.eager), second=False, stacked=None, forward_mode=False)
+    whole = session.question(case, session.eager)
+    question = replace(whole, second=False, stacked=None, forward_mode=False)
     other = question.of_call(session.place(inputs.draw(case, session.seed, inputs.FAR_DRAW)), session.eager)
     known, made = session.known(case), session.made
-    for way in _ways(session, case, question, known):
+    for way in _ways(session, case, whole, known):
         named, passes = way_of(case.name, way.text), _Passes()
         try:
             found = _answer(way.ask, made.call, made.parameters_of, replace(question, gradients=passes), other)
@@ -98,7 +102,7 @@ def compare_ways(session: CellSession, case: Case) -> Iterator[Discrepancy]:
         tensors = {n: r for n, r in wanted.tensors.items() if n.kind in way.kinds}
         tensors = {n: r for n, r in tensors.items() if n.kind != "gradient" or n in found.tensors}  # of what was asked
         wanted = replace(wanted, tensors=tensors, requires_grad=found.requires_grad)
-        yield from session.compared_values(named, wanted, question, found)
+        yield from session.compared_values(named, wanted, whole, found)
 
 
 def _ways(session: CellSession, case: Case, question: Question, known: CaseReference) -> Iterator[Way]:
@@ -110,7 +114,7 @@ def _ways(session: CellSession, case: Case, question: Question, known: CaseRefer
     ways = [replace(way, wanted=inferred) for way in INFERENCE]
     if question.differentiate and not mode.forward_only:
         ways += [replace(SECOND, wanted=known.following)] * bool(known.following) + [*GRADIENTS]
-    ways += _copies(session, case, known) if is_first else []
+    ways += [*_copies(session, case, known), *_vmaps(session, question)] if is_first else []
     for number, way in enumerate(ways):
         if not (number and way.other_graph and mode.compiles and session.left_out):
             yield way
@@ -143,7 +147,7 @@ def _may_refuse(way: Way, session: CellSession, question: Question, other: Quest
     if way.refusable or (way.scripts_refuse and is_script(made.call, made.parameters_of)):
         return True
     if session.is_eager:
-        return way.other_graph and not begun
+        return way.demanding and not begun
     try:
         _answer(way.ask, session.eager, session.eager, question, other)
     except Exception as problem:  # the model may raise anything
@@ -168,8 +172,15 @@ def _infer(
 
 
 INFERENCE = (
-    Way("under no_grad", partial(_infer, torch.no_grad), INFERRED, other_graph=True),
-    Way("under inference_mode", partial(_infer, torch.inference_mode), INFERRED, other_graph=True, scripts_refuse=True),
+    Way("under no_grad", partial(_infer, torch.no_grad), INFERRED, other_graph=True, demanding=True),
+    Way(
+        "under inference_mode",
+        partial(_infer, torch.inference_mode),
+        INFERRED,
+        other_graph=True,
+        demanding=True,
+        scripts_refuse=True,
+    ),
 )
 
 # Gradients for some of the leaves.
@@ -287,7 +298,7 @@ def _call_again(call: Callable[..., Any], owner: Any, question: Question, other:
 
 
 WHOLE = (*INFERRED, "gradient")
-SECOND = Way("called a second time", _call_again, WHOLE, other_graph=True)
+SECOND = Way("called a second time", _call_again, WHOLE, other_graph=True, demanding=True)
 GRADIENTS = (
     Way("into a .grad that is there", _back(_accumulate)),
     Way("with a cotangent that is not contiguous", _back(_spread_out)),
@@ -295,10 +306,42 @@ GRADIENTS = (
     Way("with another call before backward", _call_between, refusable=True),
     Way("with an output unused", _leave_one_out),
     Way("twice with retain_graph", _back(_go_back_twice), refusable=True),
-    Way("with frozen weights", _freeze, ("output", "gradient"), other_graph=True),
-    Way("for the weights alone", _train, other_graph=True),
-    Way("for the first input alone", _ask_for_first, other_graph=True),
+    Way("with frozen weights", _freeze, ("output", "gradient"), other_graph=True, demanding=True),
+    Way("for the weights alone", _train, other_graph=True, demanding=True),
+    Way("for the first input alone", _ask_for_first, other_graph=True, demanding=True),
 )
+
+# Under `torch.vmap`, where the spec claims that it works. The measured call has the samples of all inputs in front.
+
+
+def _vmaps(session: CellSession, question: Question) -> list[Way]:
+    """The ways to stack samples. Where only one input has some, the first sample is the call itself."""
+    if question.stacked is None or session.facts.get("vmap refused"):
+        return []
+    ways = [
+        Way(
+            "under vmap over the last axis",
+            partial(_stack, session, question, last=True),
+            ("vmapped",),
+            other_graph=True,
+        )
+    ]
+    tensors = [leaf for leaf in inputs.call_leaves(question.stacked) if isinstance(leaf, torch.Tensor)]
+    for alone in range(len(tensors) if len(tensors) > 1 else 0):
+        text = f"under vmap over input {alone} alone"
+        ways.append(Way(text, partial(_stack, session, question, alone=alone), ("output",), other_graph=True))
+    return ways
+
+
+def _stack(
+    session: CellSession, asked: Question, call: Any, owner: Any, _: Question, __: Question, **how: Any
+) -> Evaluation:
+    made = session.made if call is session.made.call else Prepared(call, dict, owner)
+    found = transforms.under_vmap(made, asked, **how)
+    if "alone" in how:
+        found = {TensorName("output", name.leaf): t if t is None else t[0] for name, t in found.items()}
+    return Evaluation(found)
+
 
 # A copy of the module. People copy modules for averages and ensembles, save them and load them, and call them on other
 # weights.

@@ -27,7 +27,7 @@ from conformance.oracle.reference import ANY_DRAW, CaseReference
 from conformance.plan import find, matrix
 from conformance.process import child_side, environment
 from conformance.records.cell import Cell
-from conformance.records.observation import Discrepancy, Measure, TensorName
+from conformance.records.observation import Discrepancy, Measure, TensorName, case_of
 from conformance.records.tasks import CellTask
 from zoo import Call, Case, Expect, Spec
 
@@ -52,6 +52,7 @@ class CellSession:
         initial: the plain attributes of the eager model before its first call.
         made: the callable of the mode, set by `prepare`.
         dtypes: dtypes of the callable's parameters and buffers by name, set by `prepare`.
+        returned: dtypes of the outputs of the measured call by case and leaf; every other call must return the same.
         comparison: compares one tensor; a study of the gates can replace it to see every tensor.
         recompiles: watches what the identical calls of each case compile.
         around_calls: returns a context for the calls of the callable; a study can simulate a device in it.
@@ -70,6 +71,7 @@ class CellSession:
     initial: States = field(default_factory=dict)
     made: Prepared = field(init=False)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
+    returned: dict[str, dict[str, torch.dtype]] = field(default_factory=dict)
     comparison: Comparison = compare.compare
     recompiles: compiled.Recompiles = field(default_factory=compiled.Recompiles)
     around_calls: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
@@ -208,8 +210,9 @@ class CellSession:
         """
         for name, reference in known.tensors.items():
             if reference is not None and name.kind not in transforms.left_out_kinds(question):
-                y = found.tensors.get(name)
-                criteria = self._criteria(case, name, reference, self._dtype(name, question, None, y))
+                y, known_dtypes = found.tensors.get(name), self.returned.get(case_of(case), {})
+                contract = known_dtypes.get(name.leaf) if name.kind == "output" else None
+                criteria = self._criteria(case, name, reference, self._dtype(name, question, contract, y))
                 yield compare.compare_values(y, criteria, self._fault(name, y, known, found))
 
     def _criteria(

@@ -4,6 +4,7 @@ The oracle does not use the rules that a cell is asked about. It calls the model
 the backward.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Collection
 from typing import Any
@@ -152,14 +153,29 @@ def add(
     return refused
 
 
-def under_vmap(made: Prepared, question: Question) -> Tensors:
+def under_vmap(made: Prepared, question: Question, *, last: bool = False, alone: int | None = None) -> Tensors:
     """The outputs of `torch.vmap` on the question's stacked inputs, by name.
 
     A mode that has `around` compiles the vmap of the model.
+
+    Args:
+        made: the callable.
+        question: the question, with stacked inputs.
+        last: the samples lie along the last axis of every input.
+        alone: the position, among the tensors of the inputs, of the only one that has samples; the others are those of
+            the first sample. None: all have them.
     """
     assert question.stacked is not None
-    args, kwargs = question.stacked.args, dict(question.stacked.kwargs)
-    axes = internals.tree_map(lambda leaf: 0 if isinstance(leaf, torch.Tensor) else None, (args, kwargs))
+    axis, count = (-1 if last else 0), itertools.count()
+
+    def stacked(leaf: Any) -> tuple[Any, int | None]:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf, None
+        return (leaf.movedim(0, axis), axis) if alone in (None, next(count)) else (leaf[0], None)
+
+    leaves, structure = internals.tree_flatten((question.stacked.args, dict(question.stacked.kwargs)))
+    given, axes = (internals.tree_unflatten(list(part), structure) for part in zip(*map(stacked, leaves), strict=True))
+    args, kwargs = given
     model = made.call if made.around is None else made.parameters_of
 
     def sample(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -224,6 +224,49 @@ class Remembering(nn.Linear):
         return nn.functional.linear(x, self.held, self.bias)
 
 
+class Branching(nn.Linear):
+    """A Linear that returns a wider dtype for some inputs."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        wider = torch.float64 if y.dtype == torch.float32 else torch.float32
+        return y if x.flatten()[0] < 0 else y.to(wider)
+
+
+class Batched(Sine):
+    """sin under vmap, right only if the first operand has its samples in front, and the second has some too."""
+
+    @staticmethod
+    def forward(x, y):
+        return x.sin() * y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * x.cos() * y, g * x.sin()
+
+
+class BlindToAxes(Batched):
+    @staticmethod
+    def vmap(info, in_dims, x, y):
+        x, y = (
+            t if axis is None or t.shape[0] == info.batch_size else t.movedim(axis, 0)
+            for t, axis in zip((x, y), in_dims, strict=True)
+        )
+        return BlindToAxes.apply(x, y), 0
+
+
+class NeedsBoth(Batched):
+    @staticmethod
+    def vmap(_, in_dims, x, y):
+        axes = [-1 if axis is None else axis for axis in in_dims]
+        return NeedsBoth.apply(x.movedim(axes[0], 0), y.movedim(axes[1], 0)), 0
+
+
 def _dividing():
     model = Forgetting(5, 4)
     model.by = 3.0
@@ -245,6 +288,10 @@ PAIR_IN_INFERENCE = spec_of("pair_in_inference", lambda: Serving(lambda y: (y, y
 NO_INFERENCE = spec_of("no_inference", lambda: Serving(lambda y: y.backward()))
 SHARING, KEEPING = spec_of("sharing_copies", lambda: SharingCopies(5, 4)), spec_of("keeping_itself", KeepingItself)
 UNSAVED, FORGETTING = spec_of("unsaved", Unsaved), spec_of("forgetting", _dividing)
+TWO = Case(name="typical", inputs=lambda g: (torch.randn(3, 3, generator=g), torch.randn(3, 3, generator=g)))
+BLIND_TO_AXES = spec_of("blind_to_axes", lambda: BlindToAxes.apply, TWO, vmappable=True)
+NEEDS_BOTH = spec_of("needs_both", lambda: NeedsBoth.apply, TWO, vmappable=True)
+BRANCHING = spec_of("branching", lambda: Branching(5, 4), stops_gradients=True)
 REMEMBERING = spec_of("remembering", Remembering)
 PADDING = {"src_key_padding_mask": torch.tensor([[False] * 6, [False] * 4 + [True] * 2])}
 ENCODER = spec_of(
@@ -272,6 +319,12 @@ MINIATURES = (
     fails(INFINITE_IN_INFERENCE, "eager", "fp32", "class", "precision", text="under no_grad"),
     gets(NO_INFERENCE, "eager", "fp32", "PASS"),
     gets(ENCODER, "eager", "fp32", "PASS"),
+    # Of another draw
+    fails(BRANCHING, "eager", "fp32", "dtype", text="typical, with other weights: float64"),
+    fails(BRANCHING, "eager", "amp_bf16", "dtype", text="typical, with other weights: float32, should be bfloat16"),
+    # Under vmap
+    fails(BLIND_TO_AXES, "eager", "fp32", *VALUES, text="under vmap over the last axis"),
+    fails(NEEDS_BOTH, "eager", "fp32", *VALUES, text="under vmap over input 0 alone"),
     # Of a copy
     fails(SHARING, "eager", "fp32", *VALUES, text="after its deep copy was changed"),
     fails(KEEPING, "eager", "fp32", "structure", text="in a deep copy: None, where the oracle has a tensor"),
