@@ -329,7 +329,9 @@ def _vmaps(session: CellSession, question: Question) -> list[Way]:
     tensors = [leaf for leaf in inputs.call_leaves(question.stacked) if isinstance(leaf, torch.Tensor)]
     for alone in range(len(tensors) if len(tensors) > 1 else 0):
         text = f"under vmap over input {alone} alone"
-        ways.append(Way(text, partial(_stack, session, question, alone=alone), ("output",), other_graph=True))
+        ways.append(
+            Way(text, partial(_stack, session, question, alone=alone), ("output",), other_graph=True, refusable=True)
+        )
     return ways
 
 

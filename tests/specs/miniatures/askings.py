@@ -241,7 +241,7 @@ class Batched(Sine):
         return x.sin() * y
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx, inputs, _):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
@@ -324,7 +324,7 @@ MINIATURES = (
     fails(BRANCHING, "eager", "amp_bf16", "dtype", text="typical, with other weights: float32, should be bfloat16"),
     # Under vmap
     fails(BLIND_TO_AXES, "eager", "fp32", *VALUES, text="under vmap over the last axis"),
-    fails(NEEDS_BOTH, "eager", "fp32", *VALUES, text="under vmap over input 0 alone"),
+    fails(NEEDS_BOTH, "eager", "fp32", *VALUES, text="under vmap over input 1 alone"),
     # Of a copy
     fails(SHARING, "eager", "fp32", *VALUES, text="after its deep copy was changed"),
     fails(KEEPING, "eager", "fp32", "structure", text="in a deep copy: None, where the oracle has a tensor"),
