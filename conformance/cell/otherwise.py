@@ -355,8 +355,8 @@ def _copies(session: CellSession, case: Case, known: CaseReference) -> list[Way]
     """The ways to ask a copy of the cell's callable, if that is the module itself. A module may refuse to be copied."""
     made = session.made
     owner = made.parameters_of
-    if made.call is not owner or not isinstance(owner, torch.nn.Module):
-        return []
+    if made.call is not owner or not isinstance(owner, torch.nn.Module) or "forward" in vars(owner):
+        return []  # a forward that is put on an object may be ours, for a callable that owns modules
     if sum(t.nbytes for t in _tensors_of(owner)) > MOST_BYTES:
         return []
     copiers: dict[str, Callable[[Any], Any]] = {

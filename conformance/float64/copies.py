@@ -119,7 +119,9 @@ class _Rebound:
     def _function(self, function: types.FunctionType) -> types.FunctionType:
         closure = function.__closure__ or ()
         cells = tuple(types.CellType() for _ in closure)
-        made = types.FunctionType(function.__code__, function.__globals__, function.__name__, None, cells)
+        theirs = {name: self(module) for name, module in global_modules(function).items() if id(module) in self._copies}
+        scope = {**function.__globals__, **theirs} if theirs else function.__globals__
+        made = types.FunctionType(function.__code__, scope, function.__name__, None, cells)
         self._made[id(function)] = made  # before its cells are filled, because a function may name itself
         functools.update_wrapper(made, function, updated=())
         made.__dict__ = {name: self(value) for name, value in vars(function).items()}
@@ -128,6 +130,12 @@ class _Rebound:
             if old != EMPTY:
                 new.cell_contents = self(old.cell_contents)
         return made
+
+
+def global_modules(function: types.FunctionType) -> dict[str, torch.nn.Module]:
+    """The modules that a function names by globals."""
+    named = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    return {name: value for name, value in named.items() if isinstance(value, torch.nn.Module)}
 
 
 def reachable(value: Any) -> Iterator[Any]:
@@ -142,7 +150,7 @@ def reachable(value: Any) -> Iterator[Any]:
         yield one
         if isinstance(one, types.FunctionType):
             ahead += [cell.cell_contents for cell in one.__closure__ or () if cell != EMPTY]
-            ahead += [one.__defaults__, one.__kwdefaults__, vars(one)]
+            ahead += [one.__defaults__, one.__kwdefaults__, vars(one), global_modules(one)]
         elif isinstance(one, types.MethodType):
             ahead += [one.__func__, one.__self__]
         elif isinstance(one, functools.partial):

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import nn
 
 from conformance import axes, one_line
 from conformance.errors import UsageError
-from conformance.float64.copies import EMPTY, copy_model, reachable
+from conformance.float64.copies import EMPTY, copy_model, global_modules, reachable
 from zoo import Call, Case, internals
 
 OF_SCRIPTS = tuple(name for name, mode in axes.MODES.items() if mode.prepare is None and name != "scripted")
@@ -67,7 +67,8 @@ def _of_callable(fetch: Callable[[], Any], thing: Callable[..., Any]) -> Forms:
         return Forms(f"the method {thing.__name__} of a module {of}", lambda: _as_forward(fetch()))
     if owned := owned_modules(thing):
         names = one_line.some([f"{name}, a {type(module).__name__}" for name, module in owned.items()], 3)
-        return Forms("a callable with modules", lambda: copy_model(Owner(fetch())), taken=f"it owns {names}")
+        taken = f"it owns {names}"
+        return Forms("a callable with modules", lambda: copy_model(Owner(fetch())), without=("scripted",), taken=taken)
     return Forms("a function", lambda: thing)
 
 
@@ -103,19 +104,25 @@ def _as_forward(method: Any) -> nn.Module:
 
 
 def owned_modules(thing: Any) -> dict[str, nn.Module]:
-    """The modules that a callable reaches by its closure, defaults, arguments or attributes, by name."""
-    named: dict[str, Any] = {}
-    if isinstance(thing, FunctionType):
-        cells = zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True)
-        named = {name: cell.cell_contents for name, cell in cells if cell != EMPTY}
-    elif not isinstance(thing, partial):
-        named = dict(getattr(thing, "__dict__", {}))
-    named = {name: value for name, value in named.items() if isinstance(value, nn.Module)}
-    parts = [part for value in (thing, *getattr(thing, "__dict__", {}).values()) for part in reachable(value)]
-    modules = {id(part): part for part in parts if isinstance(part, nn.Module)}
-    known = {id(module) for module in named.values()}
-    others = [module for number, module in modules.items() if number not in known]
-    return named | {f"module{k or ''}": module for k, module in enumerate(others)}
+    """The modules that a callable reaches by its closure, globals, defaults, arguments or attributes, by name."""
+    named: dict[int, tuple[str, nn.Module]] = {}
+    for part in reachable(thing):
+        names = _names_in(part)
+        found = [*names.items(), *(("module", inner) for value in names.values() for inner in reachable(value))]
+        for name, module in (*found, ("module", part)):
+            if isinstance(module, nn.Module) and id(module) not in named:
+                taken = sum(other.rstrip("0123456789") == name for other, _ in named.values())
+                named[id(module)] = f"{name}{taken or ''}", module
+    return dict(named.values())
+
+
+def _names_in(part: Any) -> dict[str, Any]:
+    """What a function names from outside, or an object by its attributes."""
+    if isinstance(part, FunctionType):
+        cells = zip(part.__code__.co_freevars, part.__closure__ or (), strict=True)
+        return {name: cell.cell_contents for name, cell in cells if cell != EMPTY} | global_modules(part)
+    unnamed = isinstance(part, (nn.Module, type, ModuleType, MethodType, partial))
+    return {} if unnamed else dict(getattr(part, "__dict__", {}))
 
 
 class Owner(nn.Module):

@@ -38,13 +38,19 @@ def closed_over(net):
 NET = nn.Linear(6, 3)
 
 
+def on_a_global(x):
+    return NET(x).cos()
+
+
 @pytest.mark.parametrize(
     ("thing", "names", "taken"),
     [
         (Autoencoder().encode, "down.weight down.bias up.weight up.bias", ""),
         (closed_over(NET), "net.weight net.bias", "it owns net, a Linear"),
         (Doubling(NET), "net.weight net.bias", "it owns net, a Linear"),
-        (partial(closed_over(NET)), "module.weight module.bias", "it owns module, a Linear"),
+        (partial(closed_over(NET)), "net.weight net.bias", "it owns net, a Linear"),
+        (partial(Doubling(NET).__call__), "net.weight net.bias", "it owns net, a Linear"),
+        (on_a_global, "NET.weight NET.bias", "it owns NET, a Linear"),
         (torch.compile(NET), "weight bias", "it is judged without torch.compile around it"),
         (nn.DataParallel(NET), "weight bias", "it is judged without the DataParallel around it"),
     ],
