@@ -82,6 +82,7 @@ class Spec:
         one_graph: torch.compile captures each call in one graph, without a graph break. False declares that it may not;
             with None, a graph break is red in a strict run alone.
         deterministic: identical calls agree bit for bit.
+        threads: so many threads may call one instance at once. Above 1, every mode is called so.
         mutates: names of inputs and parameters that forward changes on purpose; what they are after it is judged.
         changes_state: what else a call changes on purpose, in words of `STATES`: of the process ("random generator",
             "grad mode", modes of torch functions and dispatch …), of the leaves (`.grad`: "gradients", "requires_grad",
@@ -138,6 +139,7 @@ class Spec:
     forward_mode: bool = False
     one_graph: bool | None = None
     deterministic: bool = True
+    threads: int = 1
     mutates: tuple[str, ...] = ()
     changes_state: tuple[str, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
@@ -224,6 +226,8 @@ class Spec:
                 raise SpecError(f"spec {self.name}: two {field} are named {name!r}")
 
     def _check_conduct(self) -> None:
+        if not isinstance(self.threads, int) or self.threads < 1:
+            raise SpecError(f"spec {self.name}: threads must be a number of threads, got {self.threads!r}")
         for field in ("constants", "mutates", "float32_accurate", "changes_state"):
             check_names(f"spec {self.name}: {field}", getattr(self, field))
         for state in self.changes_state:

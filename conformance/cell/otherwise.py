@@ -9,8 +9,11 @@ import copy
 import io
 import math
 import pickle
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,6 +29,7 @@ from conformance.evaluate import attributes, backward, evaluation, inputs, trans
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64.wide import ModuleMemory
+from conformance.gates.distance import same_bytes
 from conformance.one_line import name_of
 from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
@@ -114,7 +118,9 @@ def _ways(session: CellSession, case: Case, question: Question, known: CaseRefer
     ways = [replace(way, wanted=inferred) for way in INFERENCE]
     if question.differentiate and not mode.forward_only:
         ways += [replace(SECOND, wanted=known.following)] * bool(known.following) + [*GRADIENTS]
-    ways += [*_copies(session, case, known), *_vmaps(session, question)] if is_first else []
+    if is_first:
+        ways += [*_copies(session, case, known), *_vmaps(session, question)]
+        ways += [Way(THREADS, partial(_call_in_threads, session.spec.threads), WHOLE)] * (session.spec.threads > 1)
     for number, way in enumerate(ways):
         if not (number and way.other_graph and mode.compiles and session.left_out):
             yield way
@@ -310,6 +316,45 @@ GRADIENTS = (
     Way("for the weights alone", _train, other_graph=True, demanding=True),
     Way("for the first input alone", _ask_for_first, other_graph=True, demanding=True),
 )
+
+# From several threads at once, where the spec claims that it works.
+
+THREADS = "from several threads at once"
+CALLS = 64  # while the other threads call
+SWITCH = 1e-5  # seconds after which another thread gets its turn
+
+
+def _call_in_threads(
+    threads: int, call: Callable[..., Any], owner: Any, question: Question, other: Question
+) -> Evaluation:
+    """Evaluate while other threads evaluate another draw; the first answer that differs from the one alone, if any."""
+    all_run, ended, usual = threading.Barrier(threads), threading.Event(), sys.getswitchinterval()
+
+    def disturb(own: Question) -> None:
+        all_run.wait()
+        while not ended.is_set():
+            evaluation.evaluate(call, owner, own)
+
+    alone = evaluation.evaluate(call, owner, question)
+    draws = [other.of_call(inputs.place(other.pristine, lambda t: t), owner) for _ in range(threads - 1)]
+    with ThreadPoolExecutor(threads - 1) as pool:
+        sys.setswitchinterval(SWITCH)
+        try:
+            others = [pool.submit(disturb, own) for own in draws]
+            all_run.wait()
+            found = [evaluation.evaluate(call, owner, question) for _ in range(CALLS)]
+        finally:
+            ended.set()
+            sys.setswitchinterval(usual)
+    for disturbing in others:
+        disturbing.result()  # raises what it has raised
+    return next((one for one in found if not _same(one, alone)), alone)
+
+
+def _same(one: Evaluation, other: Evaluation) -> bool:
+    pairs = ((one.tensors[name], other.tensors.get(name)) for name in one.tensors)
+    return all(a is b if a is None or b is None else same_bytes(a, b) for a, b in pairs)
+
 
 # Under `torch.vmap`, where the spec claims that it works. The measured call has the samples of all inputs in front.
 

@@ -66,6 +66,11 @@ def test_verdict(case, patient):
     check_verdict(case, patient)
 
 
+def test_what_a_model_keeps_on_itself_is_found_by_another_thread(patient):
+    found = patient("shared_scratch", "eager", "fp32")
+    assert (found.status, "from several threads at once" in found.text) == ("FAIL", True)
+
+
 @pytest.mark.parametrize("case", cases(HANGING))
 def test_verdict_at_the_deadline(case, hasty):
     check_verdict(case, hasty)

@@ -233,6 +233,16 @@ class Branching(nn.Linear):
         return y if x.flatten()[0] < 0 else y.to(wider)
 
 
+class Scratch(nn.Module):
+    """sin(x) · 2, of which it keeps a part on itself from one line to the next."""
+
+    def forward(self, x):
+        self.sine = x.sin()
+        for _ in range(300):
+            x = x + 1
+        return self.sine * 2
+
+
 class Batched(Sine):
     """sin under vmap, right only if the first operand has its samples in front, and the second has some too."""
 
@@ -291,6 +301,7 @@ UNSAVED, FORGETTING = spec_of("unsaved", Unsaved), spec_of("forgetting", _dividi
 TWO = Case(name="typical", inputs=lambda g: (torch.randn(3, 3, generator=g), torch.randn(3, 3, generator=g)))
 BLIND_TO_AXES = spec_of("blind_to_axes", lambda: BlindToAxes.apply, TWO, vmappable=True)
 NEEDS_BOTH = spec_of("needs_both", lambda: NeedsBoth.apply, TWO, vmappable=True)
+SCRATCH, SHARED_SCRATCH = spec_of("scratch", Scratch), spec_of("shared_scratch", Scratch, threads=2)
 BRANCHING = spec_of("branching", lambda: Branching(5, 4), stops_gradients=True)
 REMEMBERING = spec_of("remembering", Remembering)
 PADDING = {"src_key_padding_mask": torch.tensor([[False] * 6, [False] * 4 + [True] * 2])}
@@ -322,6 +333,7 @@ MINIATURES = (
     # Of another draw
     fails(BRANCHING, "eager", "fp32", "dtype", text="typical, with other weights: float64"),
     fails(BRANCHING, "eager", "amp_bf16", "dtype", text="typical, with other weights: float32, should be bfloat16"),
+    gets(SCRATCH, "eager", "fp32", "PASS"),
     # Under vmap
     fails(BLIND_TO_AXES, "eager", "fp32", *VALUES, text="under vmap over the last axis"),
     fails(NEEDS_BOTH, "eager", "fp32", *VALUES, text="under vmap over input 1 alone"),
