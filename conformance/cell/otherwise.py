@@ -414,7 +414,8 @@ def _copies(session: CellSession, case: Case, known: CaseReference) -> list[Way]
     ways = [Way(text, ask, WHOLE, refusable=True) for text, ask in asks.items()]
     if not isinstance(owner, torch.jit.ScriptModule):
         ways.append(Way("pickled", partial(_ask_copy, _pickle), WHOLE, refusable=True))
-        ways += [_with_weights(session, case, *changed) for changed in known.changed[:1] if not known.states]
+        moves = known.states or session.spec.changes_state  # the state of the module, and not of what holds the weights
+        ways += [_with_weights(session, case, *changed) for changed in known.changed[:1] if not moves]
     return ways
 
 
@@ -464,8 +465,8 @@ def _with_weights(session: CellSession, case: Case, redraw: Redraw, there: CaseR
         asked = redraw.question(question, session.place(redraw.inputs(case, session.seed)), session.eager)
         return evaluation.evaluate(partial(_call_on, owner, held), holder, asked)
 
-    kinds, wanted = ("output", "gradient"), there.of_call(session.precision)
-    return Way("by functional_call on other weights", ask, kinds, refusable=True, wanted=wanted)
+    wanted = there.of_call(session.precision)  # a checkpoint goes back after the weights are the module's again
+    return Way("by functional_call on other weights", ask, ("output",), refusable=True, wanted=wanted)
 
 
 def _call_on(owner: Any, held: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:

@@ -240,7 +240,11 @@ class GradientCheck:
                 if name in self._asked:  # it has a gradient by way of another output
                     way = self._advice() or way
                 place = self._model.stop_of(name)
-                why = f"it is taken out of autograd at {place}." if place else "does a backward return None?"
+                why = (
+                    f"it is taken out of autograd at {place}."
+                    if place
+                    else "does a backward return None, or is the output marked as not differentiable?"
+                )
                 raise SelfCheckError(
                     f"gradcheck in float64: {self._whose}{name} gets no gradient from {output}, which changes with it "
                     f"(slope {slope:.3g} in a random direction): {why} If it is by design, declare {way}"
