@@ -342,7 +342,7 @@ MINIATURES = (
     fails(KEEPING, "eager", "fp32", "structure", text="in a deep copy: None, where the oracle has a tensor"),
     fails(UNSAVED, "eager", "fp32", *VALUES, text="with its state_dict in a fresh build"),
     fails(FORGETTING, "eager", "fp32", *VALUES, text="saved and loaded"),
-    fails(REMEMBERING, "eager", "fp32", *VALUES, "structure", text="by functional_call on other weights"),
+    fails(REMEMBERING, "eager", "fp32", *VALUES, text="by functional_call on other weights"),
     # State in plain attributes
     *(
         gets(spec, "eager", precision, "PASS")
