@@ -142,9 +142,6 @@ def observation_of(session: CellSession) -> Observation:
             with session.around_calls():
                 measured, again = _two_calls(session, case, question)
                 overwritten = conduct.compare_overwritten(session, case, question, measured)
-            session.returned[case.name] = {
-                leaf: t.dtype for leaf, t in measured.returned.items() if t is not None and leaf in known.requires_grad
-            }
             baseline = None if session.is_eager else session.baseline(session.eager, question)
         with process.phase("redraw"):
             orders = replace(question, second=question.second and not measured.refused)
@@ -209,6 +206,8 @@ def _two_calls(session: CellSession, case: Case, question: Question) -> tuple[Ev
         session.facts |= transforms.add(measured, made, question, zero, raises=session.is_eager)
         session.process.enter("call")
     weights.reset(owner, state)
+    tensors = {leaf: t for leaf, t in measured.returned.items() if leaf in known.requires_grad}
+    session.returned[case.name] = {leaf: t.dtype for leaf, t in tensors.items() if t is not None}
     return measured, again
 
 

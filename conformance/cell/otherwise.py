@@ -33,7 +33,7 @@ from conformance.gates.distance import same_bytes
 from conformance.one_line import name_of
 from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
-from conformance.records.observation import ASKED_OTHERWISE, Discrepancy, Measure, TensorName, way_of
+from conformance.records.observation import ASKED_OTHERWISE, HOOKED, Discrepancy, Measure, TensorName, way_of
 from zoo.case import Case
 
 Tensors = Sequence[torch.Tensor]
@@ -411,9 +411,10 @@ def _copies(session: CellSession, case: Case, known: CaseReference) -> list[Way]
     }
     asks: dict[str, Ask] = {text: partial(_ask_copy, copier) for text, copier in copiers.items()}
     asks["after its deep copy was changed"] = _change_copy
-    ways = [Way(text, ask, WHOLE, refusable=True) for text, ask in asks.items()]
+    kinds = INFERRED if HOOKED in known.assumed else WHOLE  # a copied parameter has no hooks
+    ways = [Way(text, ask, kinds, refusable=True) for text, ask in asks.items()]
     if not isinstance(owner, torch.jit.ScriptModule):
-        ways.append(Way("pickled", partial(_ask_copy, _pickle), WHOLE, refusable=True))
+        ways.append(Way("pickled", partial(_ask_copy, _pickle), kinds, refusable=True))
         moves = known.states or session.spec.changes_state  # the state of the module, and not of what holds the weights
         ways += [_with_weights(session, case, *changed) for changed in known.changed[:1] if not moves]
     return ways

@@ -20,14 +20,13 @@ from conformance.evaluate import evaluation, inputs
 from conformance.float64.wide import Oracle
 from conformance.one_line import one_line
 from conformance.process.forks import Forks
-from conformance.records.observation import STOPPED, TensorName
+from conformance.records.observation import HOOKED, STOPPED, TensorName
 from zoo import internals
 
 SMALL = 400  # up to this many numbers in all inputs and parameters, each is tested; above, random directions
 LEAVES = 12  # that one process checks at a time, in the fast mode
 TOGETHER = 3  # to test one output with all leaves together costs as much as gradcheck with so many leaves
 MOST_NAMED = 2  # leaves in a remark
-HOOKED = "gradients hooked"  # a fact of a cell
 TOLERANCE: dict[str, Any] = {"nondet_tol": 1e-12}
 TWO_PASSES = (
     "two backward passes over one graph give different gradients: backward draws other random numbers than forward, as "

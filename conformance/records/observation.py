@@ -11,6 +11,7 @@ RAISES = "raises"  # the gate of the error inputs
 PROBED = "shows "  # begins the fact that a probe shows its fault on this machine, or does not; see `Expectation`
 ASKED_OTHERWISE = "refused when asked otherwise"  # the fact that names the ways in which a call may raise an error
 STOPPED = "gradients stopped"  # the fact that names the leaves of whose gradients a part is stopped on purpose
+HOOKED = "gradients hooked"  # the fact of a model whose hooks change its gradients
 LEFT_ASIDE = "left aside"  # the fact of a cell whose model returns other things than tensors
 REDRAWN, SHORTER = "with other weights", "with a row less"  # the ways in which a case runs again with other weights
 FP32, OTHER_WEIGHTS = "fp32", "fp32 with other weights"  # who judges what a cell cannot

@@ -5,9 +5,8 @@ import torch
 from harness.oracles import Tripled, reference_of
 from torch import nn
 
-from conformance.derivatives.gradients import HOOKED
 from conformance.errors import SelfCheckError
-from conformance.records.observation import STOPPED
+from conformance.records.observation import HOOKED, STOPPED
 
 
 class Net(nn.Module):
