@@ -85,7 +85,7 @@ def _plain_verdict(cell: str, seen: Observation, dtypes: Mapping[str, str]) -> V
     if seen.ending != "finished":
         status = ENDINGS.get(seen.ending, "ERROR")
         error = f"{seen.error}: " if seen.error and seen.ending == "raised" else ""
-        error *= not seen.message.startswith(error)  # a script's error names it too
+        error *= not re.match(r"\w+Error: ", seen.message)  # an error in a script names its own
         where = f"in phase {seen.phase}: " if seen.phase else ""
         return Verdict(cell, status, f"{where}{error}{seen.message}", short=status)
     for found in seen.discrepancies:

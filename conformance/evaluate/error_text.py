@@ -94,8 +94,8 @@ def blame_noise(case: str, precision: Precision) -> Iterator[None]:
 
 def describe_error(problem: BaseException) -> str:
     """The type of an exception and its text; see `one_line`."""
-    name = conformance.one_line.name_of(problem)
-    return f"{name}: {one_line(problem).removeprefix(f'{name}: ')}"  # a script's error names it too
+    text = one_line(problem)  # an error in a script names its own
+    return text if re.match(r"\w+Error: ", text) else f"{conformance.one_line.name_of(problem)}: {text}"
 
 
 def one_line(problem: BaseException) -> str:

@@ -83,6 +83,11 @@ def test_a_strict_run_believes_no_mode_without_a_proof_and_no_undeclared_graph_b
     assert failed.status == "FAIL"
 
 
+def test_an_error_in_a_script_is_named_once():
+    seen = Observation("raised", "call", "Error", "RuntimeError: no scripting (net.py, line 3)")
+    assert verdict(seen).text == "in phase call: RuntimeError: no scripting (net.py, line 3)"
+
+
 @pytest.mark.parametrize("first", range(len(GATES)))
 def test_the_earliest_rejecting_gate_of_a_tensor_is_named(first):
     found = verdict(finished(tensor(*GATES[first:])))
