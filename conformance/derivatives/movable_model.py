@@ -2,6 +2,7 @@
 
 import contextlib
 import linecache
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,7 @@ from conformance.records.observation import TensorName
 from zoo import Call, Convention, SpecError, internals
 
 Tensors = dict[str, torch.Tensor]
-NO_MODELS = (*torch.__path__, str(Path(__file__).parents[1]))  # folders whose code is no model's
+NO_MODELS = tuple(f"{folder}{os.sep}" for folder in (*torch.__path__, Path(__file__).parents[1]))  # whose code is ours
 MOVE = 1e-3  # of a number's size, or of the tensor's rms for a zero; large beside the steps of finite differences
 
 
