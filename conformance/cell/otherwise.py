@@ -22,7 +22,6 @@ import torch
 
 from conformance.axes import Prepared
 from conformance.cell import modes
-from conformance.cell.conduct import is_script
 from conformance.cell.session import CellSession
 from conformance.errors import NotProvenError
 from conformance.evaluate import attributes, backward, evaluation, inputs, transforms, weights
@@ -55,7 +54,6 @@ class Way:
         other_graph: a compiler compiles the model again for it.
         demanding: forward may raise an error in eager, for want of what it is not given.
         refusable: any mode may raise an error for it.
-        scripts_refuse: TorchScript may; it saves for backward what `inference_mode` does not let it save.
         wanted: what the answer is compared with; None: the case's reference.
     """
 
@@ -65,7 +63,6 @@ class Way:
     other_graph: bool = False
     demanding: bool = False
     refusable: bool = False
-    scripts_refuse: bool = False
     wanted: CaseReference | None = None
 
 
@@ -149,8 +146,7 @@ def _answer(ask: Ask, call: Callable[..., Any], owner: Any, question: Question, 
 
 def _may_refuse(way: Way, session: CellSession, question: Question, other: Question, *, begun: bool) -> bool:
     """Whether an error is no fault of the mode; `begun` tells whether a pass backward had begun."""
-    made = session.made
-    if way.refusable or (way.scripts_refuse and is_script(made.call, made.parameters_of)):
+    if way.refusable:
         return True
     if session.is_eager:
         return way.demanding and not begun
@@ -179,14 +175,7 @@ def _infer(
 
 INFERENCE = (
     Way("under no_grad", partial(_infer, torch.no_grad), INFERRED, other_graph=True, demanding=True),
-    Way(
-        "under inference_mode",
-        partial(_infer, torch.inference_mode),
-        INFERRED,
-        other_graph=True,
-        demanding=True,
-        scripts_refuse=True,
-    ),
+    Way("under inference_mode", partial(_infer, torch.inference_mode), INFERRED, other_graph=True, refusable=True),
 )
 
 # Gradients for some of the leaves.
