@@ -81,14 +81,10 @@ def _container(session: CellSession, case: Case, known: CaseReference, found: Ev
     wanted, given = ({n for n, t in e.tensors.items() if t is not None and n.kind == "output"} for e in (known, found))
     if wanted != given and (wanted <= given or given <= wanted):
         return  # tensors are missing, or unexpected; that is said of each
-    scripted = is_script(session.made.call, session.made.parameters_of)
+    made = (session.made.call, session.made.parameters_of)
+    scripted = any(isinstance(m, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for m in made)
     if not found.container.stands_for(known.container, scripted=scripted):
         yield _fault(case, "output", "structure", f"{found.container}, the oracle's is {known.container}")
-
-
-def is_script(*parts: Any) -> bool:
-    """Whether one of the parts of a callable is TorchScript."""
-    return any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
 
 
 def _sharing(session: CellSession, case: Case, known: CaseReference, found: Evaluation) -> Iterator[Discrepancy]:
