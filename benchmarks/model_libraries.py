@@ -21,8 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from conformance.axes import PRECISIONS, exists, usual
-from conformance.errors import ExitCode
-from conformance.one_line import counted
+from conformance.errors import ExitCode, counted
 from conformance.records.verdicts import Verdict
 from conformance.show.ci import code
 from conformance.show.text import markdown_table

@@ -4,7 +4,7 @@ import importlib.util
 import platform
 from importlib import metadata
 
-from conformance.one_line import describe_error
+from conformance.errors import describe_error
 
 VERSIONS = (
     "2.4.1",

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from conformance import axes, one_line
+from conformance import axes, errors
 from conformance.records import observation
 from conformance.records.observation import PROBED, RAISES, Discrepancy, Measure, Observation, case_of
 from conformance.records.verdicts import Verdict
@@ -136,7 +136,7 @@ def _weaknesses(found: Sequence[Discrepancy]) -> Iterator[str]:
     """Why a cell that all gates accept proves nothing, one line for each reason."""
     for d in found:
         if d.accepted:
-            yield f"{d.tensor}, case {d.case}: the gates accept {one_line.some(d.accepted, 2)}; {OUT_OF_NOISE}"
+            yield f"{d.tensor}, case {d.case}: the gates accept {errors.some(d.accepted, 2)}; {OUT_OF_NOISE}"
     rounded = [d for d in found if d.kind in ("rounded", "float32")]
     outputs = dict.fromkeys(d.tensor for d in rounded if d.tensor.kind == "output")
     for tensors in ([d for d in rounded if d.tensor == name] for name in outputs):
@@ -181,7 +181,7 @@ def _doubt(seen: Observation) -> str:
     if seen.facts.get(axes.NOT_PROVEN):
         return f"{OF_FACTS[axes.NOT_PROVEN]}; let `prepare` return a Prepared whose proof returns a fact"
     if why := seen.facts.get(axes.BROKEN_GRAPH):
-        breaks = one_line.counted(int(seen.facts["graph breaks"]), "graph break")
+        breaks = errors.counted(int(seen.facts["graph breaks"]), "graph break")
         return f"{breaks} that no spec declares by `one_graph=False`: {why}"
     return ""
 
@@ -291,12 +291,12 @@ def _remarks(seen: Observation) -> tuple[str, ...]:
         notes.append("some parts of a tensor are too small to judge on their own here")
     for judge, why in WHY_LEFT.items():
         lost = sorted({str(d.tensor) for d in seen.discrepancies if d.left_to == judge})
-        notes += [f"{why}, so only {judge} judges a tensor ({one_line.some(lost, 2)})"] * bool(lost)
+        notes += [f"{why}, so only {judge} judges a tensor ({errors.some(lost, 2)})"] * bool(lost)
     left = sorted({str(d.tensor) for d in seen.discrepancies if d.kind == "remainder"})
     if left:
         notes.append(
             "larger terms cancel, and float32 holds little of what is left, so only its size is judged "
-            f"({one_line.some(left, 2)})"
+            f"({errors.some(left, 2)})"
         )
     if aside := seen.facts.get(observation.LEFT_ASIDE):
         notes.append(f"results that are no tensors are left aside ({aside})")
@@ -308,7 +308,7 @@ def _remarks(seen: Observation) -> tuple[str, ...]:
         )
     notes += [said for fact, said in OF_FACTS.items() if seen.facts.get(fact)]
     others = [d.case for d in seen.discrepancies for m in d.measures if m.gate == RAISES and m.value and m.met]
-    notes += [f"an error input raises another error than in eager ({one_line.some(others, 2)})"] * bool(others)
+    notes += [f"an error input raises another error than in eager ({errors.some(others, 2)})"] * bool(others)
     if seen.facts.get(axes.SYMBOLIC, 1) == 0:
         notes.append("no graph has symbolic sizes, so each shape was compiled by itself")
     return tuple(notes)

@@ -17,8 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from conformance.errors import NoCompilerError
-from conformance.one_line import one_line
+from conformance.errors import NoCompilerError, one_line
 from conformance.process import environment, process_table
 from zoo import internals
 

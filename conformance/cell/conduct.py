@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from conformance.cell.session import CellSession
-from conformance.errors import NoOracleError, NotProvenError
+from conformance.errors import NoOracleError, NotProvenError, name_of, text_of
 from conformance.evaluate import error_text, inputs, process_state, weights
 from conformance.evaluate.evaluation import Evaluation, Question, autocast, autocast_to
 from conformance.gates.distance import same_bytes
-from conformance.one_line import name_of, text_of
 from conformance.oracle.reference import CaseReference
 from conformance.records.observation import OUTPUT, RAISES, Discrepancy, Measure, TensorName
 from zoo import Call, Case, ErrorInput, internals

@@ -11,16 +11,15 @@ from typing import Any
 
 import torch
 
+from conformance import errors
 from conformance.axes import MODES, PRECISIONS
 from conformance.cache import sources
 from conformance.cell import conduct, otherwise, policy
 from conformance.cell.session import CellSession, Comparison, open_task
-from conformance.errors import DamagedReferenceError, NoOracleError, NotProvenError, RandomError, SelfCheckError
 from conformance.evaluate import attributes, error_text, evaluation, inputs, transforms, weights
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64 import graphs, wide
 from conformance.gates import compare, sums
-from conformance.one_line import name_of, one_line
 from conformance.oracle import many_draws, reference, reference_file
 from conformance.plan.find import spec_at
 from conformance.process import child_side, environment, forks, machine_lock
@@ -55,18 +54,18 @@ def make_reference(task: ReferenceTask, process: child_side.ChildProcess) -> Ref
                 print_of_model = weights.fingerprint(spec, task.seed, wide.prepared_model(spec, task.seed))
                 files = sources.contents_of_files(paths) | sources.digests_of_imported()
                 variables = sources.contents_of_variables(names)
-        except (SelfCheckError, SpecError) as problem:
+        except (errors.SelfCheckError, SpecError) as problem:
             return ReferenceResult("invalid", error_text.one_line(problem))
-        except RandomError as problem:
+        except errors.RandomError as problem:
             return ReferenceResult("random", error_text.one_line(problem))
-        except NoOracleError as problem:
+        except errors.NoOracleError as problem:
             return ReferenceResult("no oracle", error_text.one_line(problem))
         except Exception as problem:  # noqa: BLE001 -- the model's own code may raise anything
             ending = _ending(problem, "invalid")
             where = f"; {_say_where(problem, spec, task.seed)}" if ending == "invalid" and spec else ""
-            return ReferenceResult(ending, f"{name_of(problem)}: {error_text.one_line(problem)}{where}")
+            return ReferenceResult(ending, f"{errors.name_of(problem)}: {error_text.one_line(problem)}{where}")
         except BaseException as problem:  # noqa: BLE001 -- KeyboardInterrupt and the like say nothing about the spec
-            return ReferenceResult("raised", f"{name_of(problem)}: {error_text.one_line(problem)}")
+            return ReferenceResult("raised", f"{errors.name_of(problem)}: {error_text.one_line(problem)}")
         try:
             reference_file.save(Path(task.path), made)
         except OSError as problem:
@@ -93,7 +92,7 @@ def observe(task: CellTask, process: child_side.ChildProcess, comparison: Compar
         with process.shared():
             seen = _observe(task, process, comparison)
     except OSError as problem:  # the lock of the machine
-        seen = Observation("machine failed", process.current, name_of(problem), error_text.one_line(problem))
+        seen = Observation("machine failed", process.current, errors.name_of(problem), error_text.one_line(problem))
     return plain_observation(replace(seen, seconds=process.seconds))
 
 
@@ -105,13 +104,15 @@ def _observe(task: CellTask, process: child_side.ChildProcess, comparison: Compa
         with policy.draw_as_the_oracle(session.spec, session.precision) as drew:
             seen = observation_of(session)
         return replace(seen, facts={**seen.facts, policy.IN_FLOAT32: True}) if drew else seen
-    except NoOracleError as problem:
+    except errors.NoOracleError as problem:
         return Observation("no oracle", process.current, message=error_text.one_line(problem))
-    except NotProvenError as problem:
+    except errors.NotProvenError as problem:
         return Observation("not proven", process.current, message=error_text.one_line(problem))
     except BaseException as problem:  # noqa: BLE001 -- the model and the mode may raise anything, SystemExit too
-        ending = "damaged reference" if isinstance(problem, DamagedReferenceError) else _ending(problem, "raised")
-        return Observation(ending, process.current, name_of(problem), error_text.one_line(problem))
+        ending = (
+            "damaged reference" if isinstance(problem, errors.DamagedReferenceError) else _ending(problem, "raised")
+        )
+        return Observation(ending, process.current, errors.name_of(problem), error_text.one_line(problem))
 
 
 def _ending(problem: BaseException, otherwise: str) -> str:
@@ -218,7 +219,7 @@ def _add_second_order(session: CellSession, case: Case, measured: Evaluation, qu
     try:
         measured.tensors |= evaluation.differentiate_twice(made.call, made.parameters_of, question, wanted)
     except RuntimeError as problem:
-        if session.is_eager or error_text.is_out_of_memory(problem) or isinstance(problem, NotProvenError):
+        if session.is_eager or error_text.is_out_of_memory(problem) or isinstance(problem, errors.NotProvenError):
             raise
         measured.refused = session.facts["second order refused"] = error_text.one_line(problem)
 
@@ -253,7 +254,7 @@ def check_operator(session: CellSession) -> list[Discrepancy]:
 
 def _discrepancy(case: Case, test: str, result: Any) -> Discrepancy:
     met = result == "SUCCESS"
-    measure = Measure(OPCHECK, 0.0 if met else math.inf, 0.0, "" if met else one_line(result))
+    measure = Measure(OPCHECK, 0.0 if met else math.inf, 0.0, "" if met else errors.one_line(result))
     return Discrepancy(case.name, TensorName("subject", test), "conduct", "", "", (measure,))
 
 
@@ -265,15 +266,19 @@ LARGEST_INTEGER = 2**63
 
 def plain_observation(seen: Observation) -> Observation:
     """The observation with every text on one bounded line, and facts that a record can hold."""
-    facts = {one_line(fact): _plain(value) for fact, value in list(seen.facts.items())[:MOST_FACTS]}
-    error, message, found = one_line(seen.error), one_line(seen.message), tuple(map(_short, seen.discrepancies))
+    facts = {errors.one_line(fact): _plain(value) for fact, value in list(seen.facts.items())[:MOST_FACTS]}
+    error, message, found = (
+        errors.one_line(seen.error),
+        errors.one_line(seen.message),
+        tuple(map(_short, seen.discrepancies)),
+    )
     return replace(seen, error=error, message=message, discrepancies=found, facts=facts)
 
 
 def _short(d: Discrepancy) -> Discrepancy:
-    measures = tuple(replace(m, detail=one_line(m.detail)) for m in d.measures)
-    tensor = replace(d.tensor, leaf=one_line(d.tensor.leaf))
-    return replace(d, case=one_line(d.case), tensor=tensor, measures=measures)
+    measures = tuple(replace(m, detail=errors.one_line(m.detail)) for m in d.measures)
+    tensor = replace(d.tensor, leaf=errors.one_line(d.tensor.leaf))
+    return replace(d, case=errors.one_line(d.case), tensor=tensor, measures=measures)
 
 
 def _plain(value: Any) -> Any:
@@ -281,7 +286,7 @@ def _plain(value: Any) -> Any:
     kind = type(value)
     if value is None or kind is bool or (kind is int and abs(value) < LARGEST_INTEGER):
         return value
-    return value if kind is float and math.isfinite(value) else one_line(value)
+    return value if kind is float and math.isfinite(value) else errors.one_line(value)
 
 
 # Calls the callable of a cell on further draws of a case, with its parameters and buffers changed in place.
@@ -348,7 +353,7 @@ def _evaluate_or_none(session: CellSession, redraw: many_draws.Redraw, asked: Qu
         return _evaluate(session, redraw, asked)
     except Exception as problem:  # a mode may raise anything
         may_refuse = redraw.fewer and not session.is_eager
-        if not may_refuse or error_text.is_out_of_memory(problem) or isinstance(problem, NotProvenError):
+        if not may_refuse or error_text.is_out_of_memory(problem) or isinstance(problem, errors.NotProvenError):
             raise
         what = "another order in memory" if redraw.reordered else "another number of rows"
         session.facts[f"{what} refused"] = error_text.one_line(problem)
@@ -384,7 +389,7 @@ def observe_probe(task: ProbeTask, process: child_side.ChildProcess) -> ProbeSig
     except Unavailable as reason:
         return ProbeSighting("unavailable", error_text.one_line(reason))
     except BaseException as problem:  # noqa: BLE001 -- a probe may raise anything
-        return ProbeSighting("raised", f"{name_of(problem)}: {error_text.one_line(problem)}")
+        return ProbeSighting("raised", f"{errors.name_of(problem)}: {error_text.one_line(problem)}")
     if not isinstance(seen, str):
         return ProbeSighting("raised", f"TypeError: observe returned {seen!r}")
     return ProbeSighting("saw", seen)

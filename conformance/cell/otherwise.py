@@ -23,13 +23,12 @@ import torch
 from conformance.axes import Prepared
 from conformance.cell import modes
 from conformance.cell.session import CellSession
-from conformance.errors import NotProvenError
+from conformance.errors import NotProvenError, name_of
 from conformance.evaluate import attributes, backward, evaluation, inputs, transforms, weights
 from conformance.evaluate.error_text import is_machine_failure, is_out_of_memory, one_line
 from conformance.evaluate.evaluation import Evaluation, Question
 from conformance.float64.wide import ModuleMemory
 from conformance.gates.distance import same_bytes
-from conformance.one_line import name_of
 from conformance.oracle.many_draws import Redraw
 from conformance.oracle.reference import CaseReference
 from conformance.records.observation import ASKED_OTHERWISE, HOOKED, Discrepancy, Measure, TensorName, way_of

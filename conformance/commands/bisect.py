@@ -23,8 +23,7 @@ from packaging.version import InvalidVersion, Version
 from conformance.commands import stored
 from conformance.commands.output import progress, say, tell
 from conformance.commands.planning import make_plan
-from conformance.errors import ExitCode, NotInstalledError, UsageError, suggestion
-from conformance.one_line import one_line
+from conformance.errors import ExitCode, NotInstalledError, UsageError, one_line, suggestion
 from conformance.records.cell import Cell
 from conformance.records.plan import Environment
 from conformance.records.tasks import PlanRequest

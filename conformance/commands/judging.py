@@ -22,9 +22,8 @@ import pytest
 from conformance.commands import interrupts, progress
 from conformance.commands.output import say, tell
 from conformance.commands.stored import exit_code
-from conformance.errors import ExitCode, MachineError, StoreError, UsageError, near_names
+from conformance.errors import ExitCode, MachineError, StoreError, UsageError, counted, near_names
 from conformance.judging.executor import Executor
-from conformance.one_line import counted
 from conformance.process import process_table
 from conformance.records.cell import model_of
 from conformance.records.convert import from_json, to_json

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from conformance.commands import interrupts
 from conformance.commands.output import columns, tell
-from conformance.errors import UsageError
+from conformance.errors import UsageError, counted
 from conformance.figures.speed import PROCESSES
-from conformance.one_line import counted
 from conformance.records.plan import Plan
 from conformance.show.text import printable
 from conformance.store import durations, run_files

@@ -13,11 +13,10 @@ from pathlib import Path
 from conformance.cache import sources
 from conformance.commands import interrupts, judging, planning, progress, stored
 from conformance.commands.output import say, tell, what_was_lost
-from conformance.errors import ExitCode, StoreError, UsageError
+from conformance.errors import ExitCode, StoreError, UsageError, counted
 from conformance.figures import bench_jobs, speed
 from conformance.judging import resuming
 from conformance.judging.executor import Executor
-from conformance.one_line import counted
 from conformance.process import child, environment, pool
 from conformance.records.measurements import Result
 from conformance.records.plan import Environment, Plan, in_words

@@ -15,10 +15,9 @@ from torch.utils.hooks import RemovableHandle
 
 from conformance.derivatives.movable_model import MovableModel, Tensors, move, set_to
 from conformance.derivatives.slopes import Mismatch, Slopes, dependents
-from conformance.errors import SelfCheckError
+from conformance.errors import SelfCheckError, one_line
 from conformance.evaluate import evaluation, inputs
 from conformance.float64.wide import Oracle
-from conformance.one_line import one_line
 from conformance.process.forks import Forks
 from conformance.records.observation import HOOKED, STOPPED, TensorName
 from zoo import internals

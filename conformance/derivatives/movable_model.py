@@ -13,11 +13,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from conformance.derivatives.slopes import differ, random_direction, sides
-from conformance.errors import SelfCheckError
+from conformance.errors import SelfCheckError, one_line
 from conformance.evaluate import containers, custom_ops, evaluation, inputs, process_state, weights
 from conformance.evaluate.containers import home
 from conformance.float64.wide import Oracle
-from conformance.one_line import one_line
 from conformance.perturb.kinks import applications_watched, frames
 from conformance.records.observation import TensorName
 from zoo import Call, Convention, SpecError, internals

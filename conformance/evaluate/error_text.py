@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
-import conformance.one_line
+from conformance import errors
 from conformance.axes import Precision
-from conformance.one_line import text_of
 from zoo import SpecError, internals
 
 CHECKS = "if it checks numbers that roundings may change, such as whether probabilities add up to one, turn that off"
@@ -53,7 +52,7 @@ def is_out_of_memory(problem: BaseException) -> bool:
         return True
     if isinstance(problem, OSError):
         return problem.errno == errno.ENOMEM
-    return isinstance(problem, RuntimeError) and any(text in text_of(problem) for text in REFUSALS)
+    return isinstance(problem, RuntimeError) and any(text in errors.text_of(problem) for text in REFUSALS)
 
 
 def is_machine_failure(problem: BaseException) -> bool:
@@ -68,7 +67,7 @@ def is_machine_failure(problem: BaseException) -> bool:
             return False
         if isinstance(seen, internals.MissingError) or (isinstance(seen, OSError) and seen.errno in FAILURES):
             return True
-        if type(seen).__module__.startswith("torch") and any(text in text_of(seen) for text in NO_ROOM):
+        if type(seen).__module__.startswith("torch") and any(text in errors.text_of(seen) for text in NO_ROOM):
             return True
         seen = seen.__cause__ or seen.__context__
     return False
@@ -95,16 +94,16 @@ def blame_noise(case: str, precision: Precision) -> Iterator[None]:
 def describe_error(problem: BaseException) -> str:
     """The type of an exception and its text; see `one_line`."""
     text = one_line(problem)  # an error in a script names its own
-    return text if re.match(r"\w+Error: ", text) else f"{conformance.one_line.name_of(problem)}: {text}"
+    return text if re.match(r"\w+Error: ", text) else f"{errors.name_of(problem)}: {text}"
 
 
 def one_line(problem: BaseException) -> str:
     """The exception's text on one bounded line, without addresses, callers, torch's advice and other processes."""
-    text = FAKE.sub(r"\g<what>", without_hints(ADVICE.sub(r"\1", text_of(problem))))
+    text = FAKE.sub(r"\g<what>", without_hints(ADVICE.sub(r"\1", errors.text_of(problem))))
     text = _of_script(OTHER_PROCESSES.sub("", CALLERS.sub("\n", ADDRESS.sub("", text))))
     if "forked subprocess" in text and internals.is_in_bad_fork():
         text = f"{POISONED}: {text}"
-    return conformance.one_line.one_line(text)
+    return errors.one_line(text)
 
 
 def without_hints(text: str) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from conformance.errors import describe_error, some
 from conformance.evaluate import error_text, inputs, weights
-from conformance.one_line import describe_error, some
 from zoo import SpecError, internals
 
 EMPTY = types.CellType()

@@ -13,11 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from conformance.axes import Prepared
 from conformance.cell.session import CellSession, open_task
+from conformance.errors import name_of
 from conformance.evaluate import containers, evaluation, inputs
 from conformance.evaluate.custom_ops import OpMode
 from conformance.evaluate.error_text import one_line
 from conformance.evaluate.evaluation import Question
-from conformance.one_line import name_of
 from conformance.process import environment
 from conformance.process.child_side import ChildProcess
 from conformance.records.measurements import CompileRun, Footprint, PerPass, Reason

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 
 from conformance.cell.session import open_task
-from conformance.errors import NotMeasuredError, TimedCallError
+from conformance.errors import NotMeasuredError, TimedCallError, name_of
 from conformance.evaluate.error_text import one_line
 from conformance.figures import meter
 from conformance.figures.meter import A_A_CONTROL, SLOWER_CONTROL, Clock, HostClock, Rounds, Sample, TimedCall
 from conformance.measure.timed_cell import TimedCell
-from conformance.one_line import name_of
 from conformance.oracle.reference import CaseReference
 from conformance.process.child_side import ChildProcess, keep_freed_memory
 from conformance.records.measurements import CellTiming, Ratio, Reason, Timing

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from conformance import axes, one_line
+from conformance import axes, errors
 from conformance.errors import UsageError
 from conformance.own import forms, spec
 from conformance.records.plan import TRAINING, OwnModel, SpecLocation, name_from
@@ -110,14 +110,14 @@ def store(value: Any, path: Path, definitions: Definitions, what: str, instead: 
             import cloudpickle  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 -- it need not be installed
         except ImportError:
             raise UsageError(
-                f"check: {what} cannot be sent to another process: {one_line.describe_error(problem)}. {instead}, "
+                f"check: {what} cannot be sent to another process: {errors.describe_error(problem)}. {instead}, "
                 "or install cloudpickle"
             ) from problem
         definitions.lines[:] = before
         try:
             torch.save(value, path, pickle_module=_module_of(pickler({}, cloudpickle.Pickler)))
         except Exception as again:
-            raise UsageError(f"check: {what} cannot be pickled: {one_line.describe_error(again)}. {instead}") from again
+            raise UsageError(f"check: {what} cannot be pickled: {errors.describe_error(again)}. {instead}") from again
 
 
 def _module_of(of_class: type[pickle.Pickler]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance import axes, one_line
+from conformance import axes, errors
 from conformance.errors import UsageError
 from conformance.float64.copies import EMPTY, copy_model, global_modules, reachable
 from zoo import Call, Case, internals
@@ -66,7 +66,7 @@ def _of_callable(fetch: Callable[[], Any], thing: Callable[..., Any]) -> Forms:
         of = type(thing.__self__).__name__
         return Forms(f"the method {thing.__name__} of a module {of}", lambda: _as_forward(fetch()))
     if owned := owned_modules(thing):
-        names = one_line.some([f"{name}, a {type(module).__name__}" for name, module in owned.items()], 3)
+        names = errors.some([f"{name}, a {type(module).__name__}" for name, module in owned.items()], 3)
         taken = f"it owns {names}"
         return Forms("a callable with modules", lambda: copy_model(Owner(fetch())), without=("scripted",), taken=taken)
     return Forms("a function", lambda: thing)
@@ -142,7 +142,7 @@ def _of_class(thing: type, case: Case) -> Forms:
         thing()
     except TypeError as problem:
         raise UsageError(
-            f"{thing.__name__} cannot be built without arguments ({one_line.describe_error(problem)}); "
+            f"{thing.__name__} cannot be built without arguments ({errors.describe_error(problem)}); "
             "give an instance, or a function that builds one"
         ) from problem
     return Forms(f"a module {thing.__name__}", thing)

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 import torch
 from torch import nn
 
-from conformance import one_line, seeds
+from conformance import errors, seeds
 from conformance.errors import UsageError, near_names
 from conformance.float64.copies import copy_model
 from zoo import Call, internals
@@ -109,7 +109,7 @@ def _import(text: str, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as problem:  # the library's own code may raise anything
-        raise UsageError(f"{text}: {library} does not import: {one_line.describe_error(problem)}") from problem
+        raise UsageError(f"{text}: {library} does not import: {errors.describe_error(problem)}") from problem
 
 
 def _check_known(text: str, name: str, known: Iterable[str], what: str) -> None:
@@ -121,7 +121,7 @@ def _build(text: str, build: Callable[..., nn.Module], *args: Any, **settings: A
     try:
         return build(*args, **settings)
     except Exception as problem:
-        raise UsageError(f"{text} cannot be built: {one_line.describe_error(problem)}") from problem
+        raise UsageError(f"{text} cannot be built: {errors.describe_error(problem)}") from problem
 
 
 def _of_pictures(text: str, shape: Sequence[int], build: Callable[..., nn.Module], **settings: Any) -> Architecture:
@@ -205,7 +205,7 @@ def _config(text: str, transformers: Any, name: str, **settings: Any) -> Any:
     try:
         return transformers.AutoConfig.for_model(name, **settings)
     except Exception as problem:  # a configuration checks its settings in its own way
-        raise UsageError(f"{text}: no such configuration: {one_line.describe_error(problem)}") from problem
+        raise UsageError(f"{text}: no such configuration: {errors.describe_error(problem)}") from problem
 
 
 def _words_or_pictures(text: str, config: Any, name: str, pictures: int, generator: torch.Generator) -> Call:

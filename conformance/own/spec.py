@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from conformance.errors import UsageError, near_names
+from conformance.errors import UsageError, describe_error, near_names
 from conformance.evaluate import inputs
-from conformance.one_line import describe_error
 from conformance.own import libraries
 from conformance.own.forms import Forms, forms_of
 from conformance.records.plan import OwnModel

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from conformance import axes, errors
+from conformance.errors import describe_error, one_line, some
 from conformance.evaluate import error_text, evaluation, inputs, weights
 from conformance.float64 import graphs, wide
-from conformance.one_line import describe_error, one_line, some
 from conformance.own.forms import Forms
 from conformance.own.spec import spec_of
 from conformance.records.plan import OwnModel

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from conformance import axes, one_line
+from conformance import axes, errors
 from conformance.cache import sources
 from conformance.errors import UsageError
 from conformance.evaluate import process_state
@@ -37,7 +37,7 @@ def load(location: SpecLocation) -> ModuleType:
     try:
         return _load_file(Path(location.file)) if location.file else importlib.import_module(location.module)
     except BaseException as problem:  # noqa: BLE001 -- a script may leave with SystemExit when it is imported
-        raise UsageError(f"{location.name} does not import: {one_line.describe_error(problem)}") from None
+        raise UsageError(f"{location.name} does not import: {errors.describe_error(problem)}") from None
 
 
 def load_registering(location: SpecLocation) -> ModuleType:

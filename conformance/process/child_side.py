@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from conformance.errors import UsageError
-from conformance.one_line import describe_error, one_line
+from conformance.errors import UsageError, describe_error, one_line
 from conformance.process import machine_lock, process_table
 from conformance.process.processes import OPENING_KEY, Receiver, Sender
 from conformance.records.convert import from_json, to_json

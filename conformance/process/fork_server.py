@@ -23,7 +23,7 @@ from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import Any
 
-from conformance.one_line import one_line
+from conformance.errors import one_line
 from conformance.process import child_side, environment, process_table
 from conformance.process.processes import GRACE_SECONDS, LAST_SECONDS, Process, command, inherited_environment
 

@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Literal, NamedTuple
 
-from conformance.one_line import one_line
+from conformance.errors import one_line
 from conformance.process import environment, process_table
 
 OPENING_KEY = "0" * 32  # of the message to a child, which brings the key of its answers

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
-from conformance.errors import MachineError, with_last_lines
-from conformance.one_line import counted, one_line, some
+from conformance.errors import MachineError, counted, one_line, some, with_last_lines
 from conformance.records import plan, verdicts
 from conformance.records.cell import model_of
 from conformance.show.matrix import Cause, causes

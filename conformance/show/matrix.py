@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance import axes, errors, one_line
+from conformance import axes, errors
 from conformance.figures.speed import SPEED, Speed, completed_speeds
 from conformance.figures.speed import speeds as known_speeds
 from conformance.judging import resuming
@@ -81,7 +81,7 @@ def render(
         shown = [p for p in cells if p.cell.device == device]
         judged = [verdicts[p.id] for p in shown]
         if all(v.status == "SKIPPED" for v in judged):
-            parts.append(f"{device}: {one_line.counted(len(judged), 'cell')} skipped, {visible(judged[0].text)}")
+            parts.append(f"{device}: {errors.counted(len(judged), 'cell')} skipped, {visible(judged[0].text)}")
         else:
             wrong = [p for p in shown if contents.plan.models[p.cell.model].wrong_on_purpose]
             right = [p for p in shown if p not in wrong] or shown  # with nothing beside them, they have the table
@@ -175,7 +175,7 @@ def _marks(verdict: Verdict) -> dict[str, str]:
 def _count(verdict: Verdict, what: str) -> str:
     """The number of graphs, graph breaks or recompiles of a cell with its word; "" if it was not counted."""
     number = verdict.observation.facts.get(f"{what}s")
-    return one_line.counted(number, what) if isinstance(number, int) else ""
+    return errors.counted(number, what) if isinstance(number, int) else ""
 
 
 def _sign(verdict: Verdict, notes: Footnotes) -> str:
@@ -203,7 +203,7 @@ def _say_assumed(plan: Plan) -> list[str]:
     models: dict[str, list[str]] = {}
     for name, model in plan.models.items():
         models.setdefault("; ".join(model.assumed), []).append(name)
-    return [f"· assumed of {one_line.some(named, 2)}: {visible(text)}" for text, named in models.items() if text]
+    return [f"· assumed of {errors.some(named, 2)}: {visible(text)}" for text, named in models.items() if text]
 
 
 def _remarks(verdicts: list[Verdict]) -> list[str]:
@@ -246,7 +246,7 @@ def _left_out(plan: Plan, cells: Sequence[PlannedCell]) -> str:
     shown = [plan.models[p.cell.model] for p in cells]
     if timed and any(model.location.is_of_zoo and not model.timed for model in shown):
         precisions = " and ".join(dict.fromkeys(p for of in timed for p in of))
-        parts.append(f"speeds: {precisions} of {one_line.counted(len(timed), 'model')}")
+        parts.append(f"speeds: {precisions} of {errors.counted(len(timed), 'model')}")
     return f"{'; '.join(parts)}; --full for the rest" if parts else ""
 
 
@@ -265,7 +265,7 @@ def totals(contents: Contents, *, folder: Path | None, seconds: float | None = N
     parts = ", ".join(f"{counts[name]} {name.lower()}" for name in STATUSES if counts[name])
     took = "" if seconds is None else f" · {seconds:.0f} s"
     depth = "" if plan.depth == ALL_CASES else f" · {plan.depth}"
-    line = f"{one_line.counted(counts.total(), 'cell')}: {parts}{depth}{took}"
+    line = f"{errors.counted(counts.total(), 'cell')}: {parts}{depth}{took}"
     if folder is None:
         return line
     unfinished = f"\nincomplete: {visible(resuming.command(folder, plan))}" if counts["NOTRUN"] else ""
@@ -340,7 +340,7 @@ def _name_cells(cells: list[str], beside: Counter[str]) -> str:
     model, modes = model_of(cells[0]), {mode_of(cell) for cell in cells}
     wholes = (model, f"{model}[{modes.pop()}]") if len(modes) == 1 else (model,)
     whole = next((name for name in wholes if len(cells) == beside[name] > 1), None)
-    return f"{whole}, all {len(cells)} cells" if whole else one_line.some(cells)
+    return f"{whole}, all {len(cells)} cells" if whole else errors.some(cells)
 
 
 def _reason(verdict: Verdict) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import tabulate
 
+from conformance.errors import some
 from conformance.figures.speed import Speed
-from conformance.one_line import some
 from conformance.records.measurements import FASTER, NOISY, SAME, SLOWER, Ratio, Reason
 
 WIDTH = 100  # of a paragraph, unless a terminal is narrower

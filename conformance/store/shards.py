@@ -13,8 +13,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from conformance.errors import StoreError, UsageError
-from conformance.one_line import counted, some
+from conformance.errors import StoreError, UsageError, counted, some
 from conformance.records.cell import model_of
 from conformance.records.plan import Plan, Shard, in_words
 from conformance.store import files, run_files

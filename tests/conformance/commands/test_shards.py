@@ -3,7 +3,7 @@
 from harness.command import FP32, conformance, run_folder
 from harness.tiny import models
 
-from conformance.one_line import counted
+from conformance.errors import counted
 from conformance.store import run_files
 
 

@@ -11,8 +11,7 @@ from harness.hostile import TEXTS
 from harness.made_by_hand import ENVIRONMENT, passed, plan_for, with_models
 
 from conformance.commands import stored
-from conformance.errors import MachineError
-from conformance.one_line import one_line
+from conformance.errors import MachineError, one_line
 from conformance.records.cell import Cell
 from conformance.records.plan import Place
 from conformance.records.verdicts import STATUSES, Verdict
